@@ -139,7 +139,7 @@ def test_a_filter_changes_nothing_about_where_a_queue_ends(broker: Connection, w
     ):
         [result], _ = pull(broker, [request(route, offset)], filter=wanted)
 
-        assert (result.status, result.next_begin_offset, result.messages) == (status, next_begin, [])
+        assert (result.status, result.next_begin_offset, result.messages) == (status, next_begin, []), offset
 
 
 @pytest.mark.parametrize("wanted", [parse_tag_expression("*"), parse_tag_expression(None)])

@@ -35,7 +35,7 @@ from tests.fixtures.postgres import Database, new_database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer, next_asked
 from tests.fixtures.transactions import Checker
-from tests.fixtures.variants import usually
+from tests.fixtures.variants import case, usually
 from tests.integration.test_remoting_sends import header, header_long, position_of, properties
 
 KEY, SECRET = "shop-java", "not so secret ö"
@@ -583,7 +583,7 @@ def test_a_front_beyond_loopback_needs_a_key_or_consent(second_database: Databas
 def test_a_secret_that_cannot_be_given_is_refused(key: str, database: Database) -> None:
     with Admin(database.dsn) as admin:
         for name, secret in (("nobody", SECRET), (KEY, "short"), (KEY, "with a\nline")):
-            with pytest.raises(ParameterInvalid) as refused:
+            with case((name, secret)), pytest.raises(ParameterInvalid) as refused:
                 admin.acl.set_secret(name, secret)
 
             assert SECRET not in str(refused.value)

@@ -37,7 +37,7 @@ from tests.fixtures.producers import TwoBrokers, dsn_of_two, pid_of, producer_of
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.requests import request_of, stored_requests
 from tests.fixtures.threads import Doing, at_once
-from tests.fixtures.variants import usually
+from tests.fixtures.variants import case, usually
 
 REPLIES = reply_topic("DefaultCluster")
 LONG = timedelta(seconds=30)
@@ -329,7 +329,7 @@ def test_an_async_request_ends_with_the_error_of_its_send(database: Database, re
 def test_a_timeout_has_to_be_one(requester: Producer) -> None:
     timeouts: list[Any] = [timedelta(0), timedelta(seconds=-1), 3, None]
     for timeout in timeouts:
-        with pytest.raises(ParameterInvalid, match="timeout"):
+        with case(timeout), pytest.raises(ParameterInvalid, match="timeout"):
             requester.request(Message("orders", "ping"), timeout)
 
 

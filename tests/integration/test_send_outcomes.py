@@ -23,6 +23,7 @@ from tests.fixtures.producers import (
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.sends import ON_A, ON_B, stopped
 from tests.fixtures.threads import Doing
+from tests.fixtures.variants import case
 
 # One of two brokers that takes 0.3 s to connect to would be passed by.
 pytestmark = pytest.mark.usefixtures("both_kinds", "patient")
@@ -80,7 +81,7 @@ def test_the_outcome_of_a_message_whose_topic_is_gone_is_none(database: Database
 def test_what_is_no_id_is_refused(producer: Producer) -> None:
     texts: list[Any] = ["", "17", "G" * 32, "0" * 33, None]
     for text in texts:
-        with pytest.raises(ParameterInvalid, match="32 hexadecimal digits"):
+        with case(text), pytest.raises(ParameterInvalid, match="32 hexadecimal digits"):
             producer.outcome(text)
 
 

@@ -11,6 +11,7 @@ from mqdb_client.producer.queue_selector import select_by_hash, select_random
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import TwoBrokers, producer_of, stored_bodies
 from tests.fixtures.sends import ON_A, ON_B, queues_of, sent_to
+from tests.fixtures.variants import case
 
 # One of two brokers that takes 0.3 s to connect to would be passed by.
 pytestmark = pytest.mark.usefixtures("patient")
@@ -113,7 +114,7 @@ def test_a_random_selector_spreads_over_the_queues_of_all_brokers(to_two: Produc
 def test_a_selector_that_returns_none_of_the_queues_is_refused(producer: Producer) -> None:
     choices = [None, 2, MessageQueue("orders", "broker-a", 99), MessageQueue("x", "broker-a", 0)]
     for choice in choices:
-        with pytest.raises(ParameterInvalid, match="selector"):
+        with case(choice), pytest.raises(ParameterInvalid, match="selector"):
             producer.send(Message("orders", "x"), selector=cast(Any, lambda *_, choice=choice: choice))
 
 

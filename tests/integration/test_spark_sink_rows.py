@@ -26,6 +26,7 @@ from mqdb.pipeline.errors import ColumnInvalid
 from tests.fixtures.broker import bodies, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.spark_sink import Table, batch_writer_for, batches_of, stored, stream_writer_for, write
+from tests.fixtures.variants import case
 
 # -- what is stored -----------------------------------------------------------------------------
 
@@ -204,7 +205,7 @@ def test_a_row_that_no_broker_would_store_fails_its_task(broker: Connection, dat
     topic(broker, queues=2)
     for row, error, sentence in REFUSED:
         writer = batch_writer_for(database, row, topic="orders")
-        with pytest.raises(error, match=sentence):
+        with case(row), pytest.raises(error, match=sentence):
             writer.write(batches_of(row))
 
 

@@ -16,6 +16,7 @@ from mqdb_client import Message
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import Inbox, Member, wait_for_filter
 from tests.fixtures.processes import wait_until
+from tests.fixtures.variants import case
 
 
 def kind_and_text(subscription: str) -> tuple[str, str]:
@@ -90,7 +91,7 @@ def test_a_member_with_other_subscriptions_is_refused_and_changes_nothing(presen
         {},
     ]
     for number, other in enumerate(others):
-        with pytest.raises(SubscriptionConflict) as caught:
+        with case(other), pytest.raises(SubscriptionConflict) as caught:
             present.join(f"b{number}", **other)
 
         given = {topic: kind_and_text(each) for topic, each in other.items()}

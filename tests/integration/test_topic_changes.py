@@ -31,7 +31,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import link_of, producer_of
 from tests.fixtures.threads import Doing
-from tests.fixtures.variants import usually
+from tests.fixtures.variants import case, usually
 
 SOON = timedelta(milliseconds=20)
 LAST = ConsumeFromWhere.LAST_OFFSET
@@ -159,7 +159,7 @@ def test_a_value_out_of_bounds_changes_nothing(broker: Connection) -> None:
         {"message_type": "BIG"},
     ]
     for change in changes:
-        with pytest.raises(ParameterInvalid):
+        with case(change), pytest.raises(ParameterInvalid):
             update_topic(broker, "orders", **({"order": True, "write_queue_nums": 4} | change))
 
         assert find_topic(broker, "orders") == before, change
