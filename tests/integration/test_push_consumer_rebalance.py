@@ -75,6 +75,7 @@ def test_row_46_members_share_the_messages_without_overlap(broker: Connection, m
     assert not {message.queue for message in first.messages} & {message.queue for message in second.messages}
 
 
+@pytest.mark.long
 def test_row_48_queues_are_shared_averagely(broker: Connection, member: Member) -> None:
     """Checklist row 48: 8 queues, 3 members."""
     topic(broker, queues=8)

@@ -280,6 +280,12 @@ def put_gates(connection: Connection, mutation: Sequence[tuple[str, str]]) -> in
     return next(numbers)
 
 
+usually_notified = pytest.mark.parametrize(
+    "sleepy", usually("notified", of=["notified", "with prepared transactions"]), indirect=True
+)
+
+
+@usually_notified
 @pytest.mark.timeout(60 + fuzz_cases())
 def test_no_message_waits_for_a_dispatcher_that_nobody_wakes(sleepy: Database) -> None:
     chance = fuzz_random()
@@ -295,7 +301,7 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("sleepy", usually("notified", of=["notified", "with prepared transactions"]), indirect=True)
+@usually_notified
 @pytest.mark.parametrize("mutation", usually("locks not looked at", of=MUTATIONS))
 def test_the_property_fails_when_falling_asleep_is_broken(sleepy: Database, mutation: str) -> None:
     with pytest.raises(Violation):

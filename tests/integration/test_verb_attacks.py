@@ -22,7 +22,7 @@ Recall
   read     what waits
   lock     all timers, by one recall in a transaction that stays open, and by asking what became of it
   stop     the recall of an operator, and all timers with it, by one of the same message that is not committed
-  exhaust  by the same recall a thousand times
+  exhaust  by the same recall again and again
   deceive  itself: what is not committed is not recalled
 
 Requests and replies
@@ -510,7 +510,7 @@ def test_what_is_not_committed_has_no_outcome(plot: Plot, waiting: Waiting) -> N
 
 
 def test_the_same_recall_again_and_again_is_one_row(plot: Plot, waiting: Waiting) -> None:
-    again = f"SELECT mqdb.recall_own('orders', '{waiting.orders}') FROM generate_series(1, 1000)"
+    again = f"SELECT mqdb.recall_own('orders', '{waiting.orders}') FROM generate_series(1, 200)"
 
     assert sorted(plot.tries(again, keep=True).rows)[:2] == [("PENDING",), ("UNKNOWN",)]
     assert recalled(plot) == 1
