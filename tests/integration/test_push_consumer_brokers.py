@@ -149,21 +149,26 @@ def test_of_a_topic_that_no_broker_has_the_log_hears_once(
     assert caplog.messages.count("topic does not exist yet") == 1
 
 
-def test_threads_are_counted_for_the_consumer_and_not_for_each_broker(
+def test_calls_at_once_are_counted_for_the_consumer_and_not_for_each_broker(
     a: Broker, b: Broker, both: dict[str, str], member: Member
 ) -> None:
     a.send(a.topic(), 10)
     b.send(b.topic(), 10)
-    inbox, threads = Inbox(), set()
+    inbox, calling, is_alone = Inbox(), threading.Lock(), []
 
     def listen(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
-        threads.add(threading.current_thread())
+        has_begun = calling.acquire(blocking=False)
+        # Long enough for another call to come in between.
+        threading.Event().wait(0.01)
+        if has_begun:
+            calling.release()
+        is_alone.append(has_begun)
         return inbox(messages)
 
     member(listen, brokers=both, consume_thread_nums=1)
     inbox.wait_for(20)
 
-    assert len(threads) == 1
+    assert all(is_alone)
 
 
 # -- who reads it -----------------------------------------------------------------------------
