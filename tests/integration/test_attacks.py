@@ -48,6 +48,18 @@ MARKS = ("TOPSECRET", "746f70736563726574", "544f50534543524554", "k-secret", "t
 CLIENT = "their@1#1"
 
 
+class Sessions(dict[str, Connection]):
+    """A session of each role, which begins when a test first asks for it: most tests ask for one."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+
+    def __missing__(self, role: str) -> Connection:
+        self[role] = session = connect(dsn_of(self._database, role))
+        return session
+
+
 class World(NamedTuple):
     """A broker with a leader, the rows of others, and a session of each role."""
 
@@ -214,30 +226,37 @@ def numbers_of(owner: Connection) -> dict[str, str]:
     return {"secret_uuid": f"'{secret}'::uuid", **dict(sorted(numbers.items(), reverse=True))}
 
 
+class Original(NamedTuple):
+    """A database to be copied: its name, and its numbers, which are those of each copy."""
+
+    name: str
+    numbers: dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[str]:
-    """Name of a database with the rows of others and the rights of the roles, to be copied."""
+def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[Original]:
+    """With the rows of others and the rights of the roles."""
     with new_database(postgres, template_database) as database:
-        fill(database)
+        owner = fill(database)
         grant(database)
+        numbers = numbers_of(owner)
         database.close()
-        yield database.name
+        yield Original(database.name, numbers)
 
 
 @contextmanager
-def world_of(database: Database) -> Iterator[World]:
+def world_of(database: Database, numbers: dict[str, str]) -> Iterator[World]:
     """With sessions of all."""
-    owner = owner_of(database)
-    sessions = {name: connect(dsn_of(database, name)) for name in ROLES}
-    yield World(owner, sessions, numbers_of(owner))
+    sessions = Sessions(database)
+    yield World(owner_of(database), sessions, numbers)
     for session in sessions.values():
         session.close()
 
 
 @pytest.fixture(scope="module")
-def world(postgres: EmbeddedPostgres, original: str) -> Iterator[World]:
+def world(postgres: EmbeddedPostgres, original: Original) -> Iterator[World]:
     """One for all that changes nothing."""
-    with new_database(postgres, original) as database, world_of(database) as world:
+    with new_database(postgres, original.name) as database, world_of(database, original.numbers) as world:
         yield world
 
 
@@ -248,16 +267,16 @@ def before(world: World) -> dict[str, str]:
 
 
 @pytest.fixture
-def database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
+def database(postgres: EmbeddedPostgres, original: Original) -> Iterator[Database]:
     """A copy for one test."""
-    with new_database(postgres, original) as database:
+    with new_database(postgres, original.name) as database:
         yield database
 
 
 @pytest.fixture
-def own(database: Database) -> Iterator[World]:
+def own(database: Database, original: Original) -> Iterator[World]:
     """One for an attack that needs another session, or that leaves something behind."""
-    with world_of(database) as world:
+    with world_of(database, original.numbers) as world:
         yield world
 
 

@@ -50,6 +50,7 @@ from tests.integration.test_attacks import (
     NOTHING,
     OWN,
     Attack,
+    Original,
     Outcome,
     World,
     attack,
@@ -58,9 +59,9 @@ from tests.integration.test_attacks import (
     fill,
     leaks,
     numbers_of,
-    owner_of,
     record,
     rows_of_all,
+    world_of,
 )
 
 PASSWORD = "of/its own"
@@ -126,23 +127,21 @@ def grant(database: Database) -> None:
 
 
 @pytest.fixture(scope="module")
-def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[str]:
-    """Name of a database with what others have and what the roles operate, to be copied."""
+def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[Original]:
+    """With what others have and what the roles operate."""
     with new_database(postgres, template_database) as database:
         owner = fill(database)
         owner.execute(_OPERATED.encode())
         for run in (dispatch_all, index_all):
             run(owner)
         grant(database)
+        numbers = all_numbers_of(owner)
         database.close()
-        yield database.name
+        yield Original(database.name, numbers)
 
 
-@contextmanager
-def world_of(database: Database) -> Iterator[World]:
-    """With sessions of all."""
-    owner = owner_of(database)
-    sessions = {name: connect(dsn_of(database, name)) for name in ROLES}
+def all_numbers_of(owner: Connection) -> dict[str, str]:
+    """Those of what the roles operate, too."""
     numbers = numbers_of(owner)
     for name, group in {"billing_dead": "billing", "payroll_dead": "payroll"}.items():
         numbers[name] = str(position_of(owner, f"%DLQ%{group}"))
@@ -151,9 +150,7 @@ def world_of(database: Database) -> Iterator[World]:
     numbers["secret_timer"] = f"'{scalar(owner, waits, [numbers['timer_key']])}'"
     for name, topic in {"own_half": "orders", "foreign_half": "secret"}.items():
         numbers[name] = f"'{scalar(owner, _HALVES, [topic])}'"
-    yield World(owner, sessions, dict(sorted(numbers.items(), reverse=True)))
-    for session in sessions.values():
-        session.close()
+    return dict(sorted(numbers.items(), reverse=True))
 
 
 def position_of(owner: Connection, topic: str) -> int:
@@ -165,9 +162,9 @@ def position_of(owner: Connection, topic: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def world(postgres: EmbeddedPostgres, original: str) -> Iterator[World]:
+def world(postgres: EmbeddedPostgres, original: Original) -> Iterator[World]:
     """One for all that changes nothing."""
-    with new_database(postgres, original) as database, world_of(database) as world:
+    with new_database(postgres, original.name) as database, world_of(database, original.numbers) as world:
         yield world
 
 
@@ -178,16 +175,16 @@ def before(world: World) -> dict[str, str]:
 
 
 @pytest.fixture
-def database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
+def database(postgres: EmbeddedPostgres, original: Original) -> Iterator[Database]:
     """A copy for one test."""
-    with new_database(postgres, original) as database:
+    with new_database(postgres, original.name) as database:
         yield database
 
 
 @pytest.fixture
-def own(database: Database) -> Iterator[World]:
+def own(database: Database, original: Original) -> Iterator[World]:
     """One for what leaves something behind."""
-    with world_of(database) as world:
+    with world_of(database, original.numbers) as world:
         yield world
 
 
