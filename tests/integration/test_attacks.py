@@ -1059,33 +1059,31 @@ BY_ROLE = {
     ],
 }
 
-CASES = [
-    *(pytest.param(role, each, id=f"{role}-{each.name}") for each in BY_ALL for role in ROLES),
-    *(pytest.param(role, each, id=f"{role}-{each.name}") for role, attacks in BY_ROLE.items() for each in attacks),
-]
+
+@pytest.mark.parametrize("role", ROLES)
+def test_attacks_get_what_they_must(world: World, before: dict[str, str], role: str) -> None:
+    wrong = {}
+    for each in [*BY_ALL, *BY_ROLE.get(role, [])]:
+        statement = world.text(each.statement)
+        outcome = attack(world.sessions[role], statement, keep=each.must == NOTHING)
+        if not gets(outcome, each.must) or leaks(outcome, statement):
+            wrong[each.name] = outcome
+
+    assert wrong == {}
+    assert rows_of_all(world.owner) == before
 
 
-@pytest.mark.parametrize(("role", "each"), CASES)
-def test_an_attack_gets_what_it_must(world: World, before: dict[str, str], role: str, each: Attack) -> None:
-    session = world.sessions[role]
-    statement = world.text(each.statement)
-
-    outcome = attack(session, statement, keep=each.must == NOTHING)
-
-    if each.must == OWN:
-        assert outcome.sqlstate is None
-    elif each.must == NOTHING:
-        assert outcome.sqlstate is None
-        assert outcome.shows_nothing, outcome.rows
-    elif each.must == "any refusal":
-        assert outcome.sqlstate is not None
-    elif each.must == "any refusal or nothing":
-        assert outcome.sqlstate is not None or outcome.shows_nothing
-    else:
-        assert outcome.sqlstate == each.must, outcome.said
-    assert leaks(outcome, statement) == []
-    if each.must == NOTHING:
-        assert rows_of_all(world.owner) == before
+def gets(outcome: Outcome, must: str) -> bool:
+    """Whether an attack has come to what it must come to."""
+    if must == OWN:
+        return outcome.sqlstate is None
+    if must == NOTHING:
+        return outcome.sqlstate is None and outcome.shows_nothing
+    if must == "any refusal":
+        return outcome.sqlstate is not None
+    if must == "any refusal or nothing":
+        return outcome.sqlstate is not None or outcome.shows_nothing
+    return outcome.sqlstate == must
 
 
 def test_all_those_attacks_have_changed_nothing(world: World, before: dict[str, str]) -> None:
@@ -1733,20 +1731,15 @@ def test_64_a_heartbeat_on_which_the_list_of_clients_fails(own: World) -> None:
     own.owner.execute("SELECT heartbeat_at FROM mqdb.client").fetchall()
 
 
-@pytest.mark.parametrize("name", ["new-a b", "new-\n", "new-" + "x" * 200, "new-é"])
-def test_31_make_a_topic_on_whose_name_every_list_of_topics_fails(own: World, database: Database, name: str) -> None:
+def test_31_make_a_topic_on_whose_name_every_list_of_topics_fails(own: World, database: Database) -> None:
     own.owner.execute("INSERT INTO mqdb.acl VALUES ('a_none', 'SEND', 'TOPIC', 'new-*')")
     insert = f"{TOPIC_ROW}(%s, 1, 1, 6)"
 
-    outcome = None
-    try:
-        own.sessions[NONE].execute(insert, [name])
-    except psycopg.Error as error:
-        outcome = error.sqlstate
-
     with Admin(database.dsn) as admin:
-        assert admin.topics.list()
-    assert outcome == "42501"
+        for name in ("new-a b", "new-\n", "new-" + "x" * 200, "new-é"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                own.sessions[NONE].execute(insert, [name])
+            assert admin.topics.list()
 
 
 @pytest.mark.parametrize(
@@ -2067,24 +2060,23 @@ def test_146_stop_all_by_a_statement_that_is_refused(own: World, database: Datab
     assert not waits_behind(own, database, (SEND, holds), (NONE, asks))
 
 
-@pytest.mark.parametrize(("holds", "asks"), LOCKS_FIRST)
-def test_146_a_stranger_cannot_name_the_table(own: World, database: Database, holds: str, asks: str) -> None:
+def test_146_a_stranger_cannot_name_the_table(own: World, database: Database) -> None:
     own.owner.execute("REVOKE USAGE ON SCHEMA mqdb FROM a_none")
 
-    assert not waits_behind(own, database, (SEND, holds), (NONE, asks))
+    for holds, asks in LOCKS_FIRST:
+        assert not waits_behind(own, database, (SEND, holds), (NONE, asks)), asks
 
 
-@pytest.mark.parametrize(("holds", "asks"), LOCKS_FIRST[2:])
-def test_146_who_may_make_no_table_has_two_ways_less(own: World, database: Database, holds: str, asks: str) -> None:
+def test_146_who_may_make_no_table_has_two_ways_less(own: World, database: Database) -> None:
     """A part of that needs no superuser."""
     revoke = sql.SQL("REVOKE TEMP ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database.name))
     database.connect().execute(revoke)
 
-    assert not waits_behind(own, database, (SEND, holds), (NONE, asks))
+    for holds, asks in LOCKS_FIRST[2:]:
+        assert not waits_behind(own, database, (SEND, holds), (NONE, asks)), asks
 
 
-@pytest.mark.parametrize(("holds", "asks"), LOCKS_FIRST)
-def test_146_an_event_trigger_comes_before_the_lock(own: World, database: Database, holds: str, asks: str) -> None:
+def test_146_an_event_trigger_comes_before_the_lock(own: World, database: Database) -> None:
     """What a superuser can do about it."""
     database.connect_as_superuser().execute(
         """CREATE FUNCTION public.refuse_ddl() RETURNS event_trigger LANGUAGE plpgsql AS
@@ -2093,7 +2085,8 @@ def test_146_an_event_trigger_comes_before_the_lock(own: World, database: Databa
            WHEN TAG IN ('CREATE RULE', 'CREATE TRIGGER', 'CREATE TABLE') EXECUTE FUNCTION public.refuse_ddl()"""
     )
 
-    assert not waits_behind(own, database, (SEND, holds), (NONE, asks))
+    for holds, asks in LOCKS_FIRST:
+        assert not waits_behind(own, database, (SEND, holds), (NONE, asks)), asks
 
 
 def explained(session: Connection, statement: str) -> str:
