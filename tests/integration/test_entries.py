@@ -118,7 +118,7 @@ def test_they_come_in_order_however_the_statement_is_planned(log: Connection, qu
         assert [offset for (offset,) in found] == list(range(50, 550))
 
 
-@pytest.mark.parametrize("seed", usually(*range(3), of=range(SEEDS)))
+@pytest.mark.parametrize("seed", usually(0, of=range(SEEDS)))
 def test_entries_are_those_of_the_messages(log: Connection, seed: int) -> None:
     """Any part of a queue, whatever runs and segments it lies in: as counted in Python."""
     chance = random.Random(seed)

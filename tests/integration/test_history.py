@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from mqdb.common.message import Message
 from mqdb_client import create_reply_message
 from mqdb_client.consumer.share import Share
-from tests.fixtures.consuming import PUSH, SOME_WAYS, WAYS, Consuming, starting
+from tests.fixtures.consuming import PUSH, WAYS, Consuming, starting
 from tests.fixtures.history import Past
 from tests.fixtures.postgres import Database, query
 from tests.fixtures.processes import wait_until
@@ -61,7 +61,7 @@ def test_an_older_copy_of_the_directory_that_has_grown_past_the_position(
     assert warned(caplog)
 
 
-@pytest.mark.parametrize("way", SOME_WAYS)
+@pytest.mark.parametrize("way", usually("exactly once", of=WAYS))
 def test_an_older_copy_that_is_behind_the_position(past: Past, way: str, tmp_path: Path) -> None:
     """A pull above the end of its queue goes on at what is committed, not at the end."""
     kept, lost, new = numbered("kept", 20), numbered("lost", 40), numbered("new", 8)
@@ -79,7 +79,7 @@ def test_an_older_copy_that_is_behind_the_position(past: Past, way: str, tmp_pat
         wait_for(consuming, *kept, *new)
 
 
-@pytest.mark.parametrize("way", SOME_WAYS)
+@pytest.mark.parametrize("way", usually("lite pull", of=WAYS))
 def test_a_server_that_was_stopped_and_started_has_lost_nothing(
     past: Past, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,7 +224,7 @@ def test_a_reply_is_found_in_a_log_that_has_grown_past_where_replies_were_read(
         if is_pooled:
             monkeypatch.setenv("MQDB_POOL_DSN", way.dsn)
         requester = stack.enter_context(producer_of(way.dsn, group="askers"))
-        for number in range(30):
+        for number in range(10):
             future = requester.request_async(Message("orders", "ping"), wait)
             request = request_of(database, number)
             replier.send(create_reply_message(request, "pong"))
@@ -232,12 +232,12 @@ def test_a_reply_is_found_in_a_log_that_has_grown_past_where_replies_were_read(
             if not number:
                 past.save("older")
         future = requester.request_async(Message("orders", "last"), wait)
-        last = request_of(database, 30)
+        last = request_of(database, 10)
         way.cut()
         past.return_to("older")
 
         replier.send(create_reply_message(last, "pong again"))
-        for _ in range(60):
+        for _ in range(30):
             replier.send(create_reply_message(request, "nobody waits for it"))
         past.dispatch()
         way.restore()

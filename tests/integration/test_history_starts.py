@@ -11,13 +11,14 @@ from mqdb.common.group import ConsumeFromWhere
 from mqdb.common.message import Message
 from mqdb.errors import DispatchTimeout, QueueLost
 from mqdb_client import LitePullConsumer
-from tests.fixtures.consuming import SOME_WAYS, Consuming, starting
+from tests.fixtures.consuming import WAYS, Consuming, starting
 from tests.fixtures.history import QUEUES, Past
 from tests.fixtures.lite_pull import queue_of
 from tests.fixtures.postgres import query
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import producer_of
 from tests.fixtures.proxy import Proxy
+from tests.fixtures.variants import usually
 
 LAST = ConsumeFromWhere.LAST_OFFSET
 
@@ -43,7 +44,7 @@ def wait_assigned(consuming: Consuming, past: Past) -> None:
     wait_until(is_assigned, 60)
 
 
-@pytest.mark.parametrize("way", SOME_WAYS)
+@pytest.mark.parametrize("way", usually("lite pull", of=WAYS))
 def test_a_group_that_an_older_copy_lacks_gets_what_was_sent_since(past: Past, way: str, tmp_path: Path) -> None:
     """It begins at the last offset, and that was long before the return."""
     past.save("older")

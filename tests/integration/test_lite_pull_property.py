@@ -22,7 +22,7 @@ from tests.fixtures.variants import usually
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
 
-SEEDS = usually(*range(3), of=range(12))
+SEEDS = usually(*range(2), of=range(12))
 STEPS = 80
 QUEUES = 3
 BATCH = 4

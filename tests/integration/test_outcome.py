@@ -236,7 +236,7 @@ class Asked(Interleaving):
             raise Violation(f"above {after_pos} there is {expected}, and found was {found}")
 
 
-SEEDS = int(os.environ.get("MQDB_OUTCOME_SEEDS", min(fuzz_cases() // 2, 100)))
+SEEDS = int(os.environ.get("MQDB_OUTCOME_SEEDS", min(fuzz_cases() // 4, 100)))
 
 
 @pytest.mark.timeout(60 + SEEDS)
@@ -578,7 +578,7 @@ def cut(victim: Connection) -> None:
         below.shutdown(socket.SHUT_RDWR)
 
 
-LOST_SENDS = int(os.environ.get("MQDB_OUTCOME_LOST_SENDS", "60"))
+LOST_SENDS = int(os.environ.get("MQDB_OUTCOME_LOST_SENDS", min(fuzz_cases() // 2, 60)))
 
 
 @pytest.mark.timeout(60 + LOST_SENDS)
