@@ -19,14 +19,13 @@ from mqdb_client import Admin, ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, 
 from mqdb_client.aio import AsyncProducer
 from tests.fixtures.aio_consumers import (
     KINDS,
+    WAITING_THREADS,
     WRITE,
     Held,
     Messages,
     bodies,
     client_id_of,
     consumer_of,
-    of_each_kind,
-    of_waiting_threads,
     run,
     until,
 )
@@ -36,11 +35,12 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.retries import dead_letters, scheduled
 from tests.fixtures.spans import Spans, identity, parent_of
+from tests.fixtures.variants import usually
 
 # -- shutdown, and what people see ------------------------------------------------------------------
 
 
-@of_waiting_threads
+@pytest.mark.parametrize("kind", usually("transactional", of=WAITING_THREADS))
 def test_calls_that_do_not_return_in_time_are_cancelled_and_come_again(
     broker: Connection, database: Database, kind: str
 ) -> None:
@@ -64,7 +64,7 @@ def test_calls_that_do_not_return_in_time_are_cancelled_and_come_again(
     assert dead_letters(broker) == []
 
 
-@of_waiting_threads
+@pytest.mark.parametrize("kind", usually("orderly", of=WAITING_THREADS))
 def test_shutdown_in_the_listener_is_refused(broker: Connection, database: Database, kind: str) -> None:
     append(broker, topic(broker), "x")
 
@@ -85,7 +85,7 @@ def test_shutdown_in_the_listener_is_refused(broker: Connection, database: Datab
     run(work)
 
 
-@of_waiting_threads
+@pytest.mark.parametrize("kind", usually("transactional", of=WAITING_THREADS))
 def test_people_see_where_a_task_stands(broker: Connection, database: Database, kind: str) -> None:
     append(broker, topic(broker), "x")
 
@@ -106,7 +106,7 @@ def test_people_see_where_a_task_stands(broker: Connection, database: Database, 
     run(work)
 
 
-@of_each_kind
+@pytest.mark.parametrize("kind", usually("concurrent", of=KINDS))
 def test_a_signal_handler_of_the_loop_shuts_down(broker: Connection, database: Database, kind: str) -> None:
     append(broker, topic(broker), "x")
 
@@ -132,7 +132,7 @@ def test_a_signal_handler_of_the_loop_shuts_down(broker: Connection, database: D
 # -- loops ------------------------------------------------------------------------------------------
 
 
-@of_each_kind
+@pytest.mark.parametrize("kind", usually("transactional", of=KINDS))
 def test_a_listener_is_in_the_trace_of_its_message(
     served: Connection, database: Database, spans: Spans, kind: str
 ) -> None:
@@ -190,7 +190,7 @@ def test_a_loop_that_is_blocked_keeps_its_queue_from_a_member_that_wants_it(
     assert greedy.calls == []
 
 
-@of_waiting_threads
+@pytest.mark.parametrize("kind", usually("orderly", of=WAITING_THREADS))
 def test_what_comes_when_the_loop_is_closed_has_not_failed(
     broker: Connection, database: Database, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,13 +232,14 @@ def test_loops_of_several_threads_have_consumers_of_their_own(aio_ledger: Connec
     threads = [threading.Thread(target=member, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
-    count = 0
+    sent: list[str] = []
     while len(loops) < 3:
-        append(aio_ledger, route, str(count), queue_id=count % 6)
-        count += 1
-    wait_until(lambda: len(bodies(aio_ledger)) >= count)
+        for queue_id in range(6):
+            sent.append(str(len(sent)))
+            append(aio_ledger, route, sent[-1], queue_id=queue_id)
+        wait_until(lambda: len(bodies(aio_ledger)) >= len(sent))
     enough.set()
     for thread in threads:
         thread.join()
 
-    assert sorted(bodies(aio_ledger), key=int) == [str(number) for number in range(count)]
+    assert sorted(bodies(aio_ledger), key=int) == sent

@@ -153,20 +153,20 @@ def test_a_partly_archived_segment_is_archived_as_a_whole_and_read_once(broker: 
     assert [contents.segment for contents in archive.plan(broker)] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("rows", "wanted", "lacking"),
-    [
-        ([], None, None),
-        ([("a",)], None, None),
-        ([("a",), None], None, ()),
-        ([], ["b", "a", "b"], ("a", "b")),
-        ([("a",), ("b",)], ["a", "b"], ()),
-        ([None], ["a", SCHEDULE_TOPIC], (SCHEDULE_TOPIC,)),
-    ],
-    ids=["nothing", "a-part", "the-whole", "topics", "topics-of-two-runs", "a-topic-of-the-broker"],
-)
-def test_the_rows_of_a_segment_say_what_it_lacks(rows: list[Topics], wanted: list[str] | None, lacking: Topics) -> None:
-    assert archive.topics_lacking(rows, wanted) == lacking
+#: Rows of a segment, the topics that are wanted, and those that it lacks.
+LACKING: dict[str, tuple[list[Topics], list[str] | None, Topics]] = {
+    "nothing": ([], None, None),
+    "a part": ([("a",)], None, None),
+    "the whole": ([("a",), None], None, ()),
+    "topics": ([], ["b", "a", "b"], ("a", "b")),
+    "topics of two runs": ([("a",), ("b",)], ["a", "b"], ()),
+    "a topic of the broker": ([None], ["a", SCHEDULE_TOPIC], (SCHEDULE_TOPIC,)),
+}
+
+
+def test_the_rows_of_a_segment_say_what_it_lacks() -> None:
+    for name, (rows, wanted, lacking) in LACKING.items():
+        assert archive.topics_lacking(rows, wanted) == lacking, name
 
 
 def is_free(connection: Connection) -> bool:

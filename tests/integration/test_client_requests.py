@@ -216,23 +216,20 @@ def test_a_message_is_consumed_by_its_offset_or_by_its_position(
     assert broker.scalar(text("SELECT count(*) FROM mqdb.consumer_offset")) == 0
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_a_message_that_is_not_there_cannot_be_consumed(
+    broker: Connection, instance: ClientInstance, consumer: Consumer, route: TopicRoute
+) -> None:
+    nowhere: list[dict[str, Any]] = [
         {"topic": "orders", "queue_id": 1, "queue_offset": 2},
         {"topic": "orders", "queue_id": 2, "queue_offset": 0},
         {"topic": "nothing", "queue_id": 0, "queue_offset": 0},
         {"log_pos": 4_711},
-    ],
-    ids=["offset", "queue", "topic", "position"],
-)
-def test_a_message_that_is_not_there_cannot_be_consumed(
-    broker: Connection, instance: ClientInstance, consumer: Consumer, route: TopicRoute, arguments: dict[str, Any]
-) -> None:
-    with pytest.raises(ClientRequestFailed):
-        asked(broker, instance.client_id, RequestKind.CONSUME_DIRECTLY, **arguments)
+    ]
+    for arguments in nowhere:
+        with pytest.raises(ClientRequestFailed):
+            asked(broker, instance.client_id, RequestKind.CONSUME_DIRECTLY, **arguments)
 
-    assert consumer.given == []
+        assert consumer.given == [], arguments
 
 
 def test_a_listener_that_hangs_in_it_does_not_keep_the_client_from_other_answers(
@@ -299,22 +296,20 @@ def test_consumers_of_one_client_share_the_slots(
     others.stop()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"log_pos": "x"}, {"log_pos": 10**30}, {"topic": 5, "queue_id": [], "queue_offset": {}}],
-    ids=repr,
-)
 def test_arguments_that_make_no_sense_are_refused(
-    broker: Connection,
-    instance: ClientInstance,
-    consumer: Consumer,
-    arguments: dict[str, Any],
-    caplog: pytest.LogCaptureFixture,
+    broker: Connection, instance: ClientInstance, consumer: Consumer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(ClientRequestFailed):
-        asked(broker, instance.client_id, RequestKind.CONSUME_DIRECTLY, **arguments)
+    senseless: list[dict[str, Any]] = [
+        {},
+        {"log_pos": "x"},
+        {"log_pos": 10**30},
+        {"topic": 5, "queue_id": [], "queue_offset": {}},
+    ]
+    for arguments in senseless:
+        with pytest.raises(ClientRequestFailed):
+            asked(broker, instance.client_id, RequestKind.CONSUME_DIRECTLY, **arguments)
 
-    assert "failed at a request" not in caplog.text
+        assert "failed at a request" not in caplog.text, arguments
 
 
 def test_the_copies_of_a_message_are_found_by_its_id(broker: Connection, route: TopicRoute) -> None:

@@ -109,7 +109,7 @@ def go_on(consuming: Consuming) -> None:
     consuming.reader.rebalance.rebalance()
 
 
-@pytest.mark.parametrize("way", usually("exactly once, orderly", "lite pull", of=WAYS))
+@pytest.mark.parametrize("way", usually("exactly once, orderly", of=WAYS))
 def test_nothing_of_another_topic_is_delivered(stored: Swap, start: Start, way: str) -> None:
     consuming = start(way)
     wait_until(lambda: len(consuming.bodies()) == 3)
@@ -197,7 +197,7 @@ def test_no_transaction_in_another_database_is_for_a_message_of_the_old_one(
     assert [row[1] for row in database.rows(PAYMENTS)] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("way", ["lite pull", "assigned"])
+@pytest.mark.parametrize("way", usually("lite pull", of=["lite pull", "assigned"]))
 def test_a_user_commits_no_offset_of_another_topic(
     database: Database, second_database: Database, stored: Swap, start: Start, way: str
 ) -> None:

@@ -330,31 +330,30 @@ def cron(name: str = "tick", text: str = "@daily", message: Message = A_MESSAGE,
     return Cron(name, text, message, zone)
 
 
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        (cron(name="no name"), NameInvalid),
-        (cron(name=""), NameInvalid),
-        (cron(text="61 * * * *"), CronInvalid),
-        (cron(zone="Mars/Olympus"), ParameterInvalid),
-        (cron(message=Message("nothing", "a")), TopicNotFound),
-        (cron(message=Message("closed", "a")), TopicNotWritable),
-        (cron(message=Message("SCHEDULE_TOPIC_XXXX", "a")), TopicNotAllowed),
-        (cron(message=Message("orders", "")), BodyEmpty),
-        (cron(message=Message("orders", "a", properties={"MQDB_CRON_TIME": "now"})), PropertyReserved),
-        (cron(message=Message("orders", "a", properties={"DELAY": "3"})), PropertyReserved),
-        (cron(message=Message("orders", "a", delay_level=3)), ParameterInvalid),
-        (cron(message=Message("orders", "a", flag=1)), ParameterInvalid),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
-)
-def test_what_could_never_be_sent_is_not_added(clock: Connection, given: Cron, error: type[MqdbError]) -> None:
+NEVER_SENT: list[tuple[Cron, type[MqdbError]]] = [
+    (cron(name="no name"), NameInvalid),
+    (cron(name=""), NameInvalid),
+    (cron(text="61 * * * *"), CronInvalid),
+    (cron(zone="Mars/Olympus"), ParameterInvalid),
+    (cron(message=Message("nothing", "a")), TopicNotFound),
+    (cron(message=Message("closed", "a")), TopicNotWritable),
+    (cron(message=Message("SCHEDULE_TOPIC_XXXX", "a")), TopicNotAllowed),
+    (cron(message=Message("orders", "")), BodyEmpty),
+    (cron(message=Message("orders", "a", properties={"MQDB_CRON_TIME": "now"})), PropertyReserved),
+    (cron(message=Message("orders", "a", properties={"DELAY": "3"})), PropertyReserved),
+    (cron(message=Message("orders", "a", delay_level=3)), ParameterInvalid),
+    (cron(message=Message("orders", "a", flag=1)), ParameterInvalid),
+]
+
+
+def test_what_could_never_be_sent_is_not_added(clock: Connection) -> None:
     create_topic(clock, TopicConfig("closed", perm=Perm.READ))
 
-    with pytest.raises(error):
-        add_cron(clock, given, next_time)
+    for given, error in NEVER_SENT:
+        with pytest.raises(error):
+            add_cron(clock, given, next_time)
 
-    assert list_crons(clock) == []
+        assert list_crons(clock) == [], given
 
 
 def test_a_name_is_taken_once(clock: Connection) -> None:
@@ -366,17 +365,17 @@ def test_a_name_is_taken_once(clock: Connection) -> None:
     assert only(clock).cron == "*/10 * * * *"
 
 
-@pytest.mark.parametrize(
-    "next_at",
-    ["-infinity", "infinity", "0044-03-15 00:00:00+00 BC", "0001-01-01 00:00:00+00", "10000-01-01 00:00:00+00"],
-)
-def test_a_time_that_no_broker_can_count_from_is_refused_and_stops_no_cron(clock: Connection, next_at: str) -> None:
+def test_a_time_that_no_broker_can_count_from_is_refused_and_stops_no_cron(clock: Connection) -> None:
     clock.execute(text("SET timezone = 'UTC'"))
     add(clock)
     add(clock, name="other")
 
-    with pytest.raises(IntegrityError, match=f"cron_next_at(.|\n)*{re.escape(next_at)}"):
-        clock.execute(text("UPDATE mqdb.cron SET next_at = :next_at WHERE name = 'tick'"), {"next_at": next_at})
+    for next_at in (
+        *("-infinity", "infinity", "0044-03-15 00:00:00+00 BC"),
+        *("0001-01-01 00:00:00+00", "10000-01-01 00:00:00+00"),
+    ):
+        with pytest.raises(IntegrityError, match=f"cron_next_at(.|\n)*{re.escape(next_at)}"):
+            clock.execute(text("UPDATE mqdb.cron SET next_at = :next_at WHERE name = 'tick'"), {"next_at": next_at})
 
     set_clock(clock, "2026-07-14 09:10:00")
     assert [firing.sent for firing in fire(clock).firings] == [1, 1]

@@ -89,34 +89,32 @@ def test_what_the_columns_tell_is_not_said_again_among_the_properties(broker: Co
     assert {name for name in properties if name.startswith("MQDB_FAILURE")} == {FailureProperty.ATTEMPT}
 
 
-@pytest.mark.parametrize(
-    ("column", "name", "value"),
-    [
-        ("failed_at", FailureProperty.TIME, "yesterday"),
-        ("failed_at", FailureProperty.TIME, ""),
-        ("failed_at", FailureProperty.TIME, "infinity"),
-        ("failed_at", FailureProperty.TIME, "2026-13-45T00:00:00+00:00"),
-        ("failed_at", FailureProperty.TIME, "2026-07-14T09:30:00+99:00"),
-        ("failed_at", FailureProperty.TIME, "2026-07-14T09:30:00"),
-        ("origin_queue_id", FailureProperty.ORIGIN_QUEUE_ID, "9" * 30),
-        ("origin_queue_id", FailureProperty.ORIGIN_QUEUE_ID, "-1"),
-        ("origin_queue_offset", FailureProperty.ORIGIN_QUEUE_OFFSET, "٣"),
-        ("origin_queue_offset", FailureProperty.ORIGIN_QUEUE_OFFSET, "1 or 2"),
-        ("origin_log_pos", Property.ORIGIN_MESSAGE_ID, "C0A80001000078BF0000000000000000"),
-        ("origin_log_pos", Property.ORIGIN_MESSAGE_ID, ""),
-        ("exception", FailureProperty.EXCEPTION, ""),
-        ("error", FailureProperty.MESSAGE, ""),
-        ("traceback", FailureProperty.TRACEBACK, ""),
-        ("host", FailureProperty.HOST, ""),
-    ],
-)
-def test_a_property_that_says_nothing_is_null_and_no_error(
-    broker: Connection, column: str, name: str, value: str
-) -> None:
-    log_pos = bury(broker, properties={name: value})
+SAYS_NOTHING = [
+    ("failed_at", FailureProperty.TIME, "yesterday"),
+    ("failed_at", FailureProperty.TIME, ""),
+    ("failed_at", FailureProperty.TIME, "infinity"),
+    ("failed_at", FailureProperty.TIME, "2026-13-45T00:00:00+00:00"),
+    ("failed_at", FailureProperty.TIME, "2026-07-14T09:30:00+99:00"),
+    ("failed_at", FailureProperty.TIME, "2026-07-14T09:30:00"),
+    ("origin_queue_id", FailureProperty.ORIGIN_QUEUE_ID, "9" * 30),
+    ("origin_queue_id", FailureProperty.ORIGIN_QUEUE_ID, "-1"),
+    ("origin_queue_offset", FailureProperty.ORIGIN_QUEUE_OFFSET, "٣"),
+    ("origin_queue_offset", FailureProperty.ORIGIN_QUEUE_OFFSET, "1 or 2"),
+    ("origin_log_pos", Property.ORIGIN_MESSAGE_ID, "C0A80001000078BF0000000000000000"),
+    ("origin_log_pos", Property.ORIGIN_MESSAGE_ID, ""),
+    ("exception", FailureProperty.EXCEPTION, ""),
+    ("error", FailureProperty.MESSAGE, ""),
+    ("traceback", FailureProperty.TRACEBACK, ""),
+    ("host", FailureProperty.HOST, ""),
+]
+
+
+def test_a_property_that_says_nothing_is_null_and_no_error(broker: Connection) -> None:
+    letters = [bury(broker, properties={name: value}) for _, name, value in SAYS_NOTHING]
     dispatch_all(broker)
 
-    assert row_at(broker, log_pos)[column] is None
+    for log_pos, (column, name, value) in zip(letters, SAYS_NOTHING, strict=True):
+        assert row_at(broker, log_pos)[column] is None, (name, value)
 
 
 def test_a_message_that_somebody_has_sent_to_a_dlq_is_shown_without_a_story(broker: Connection) -> None:
@@ -206,36 +204,33 @@ def bodies(connection: Connection, wanted: DeadLetterFilter) -> str:
 MINUTE = timedelta(minutes=1)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        (DeadLetterFilter(), "abcd"),
-        (DeadLetterFilter("billing"), "abc"),
-        (DeadLetterFilter(topic="orders"), "abd"),
-        (DeadLetterFilter(tag="paid"), "ad"),
-        (DeadLetterFilter(tag="paid || late"), "acd"),
-        (DeadLetterFilter(tag="*"), "abcd"),
-        (DeadLetterFilter(since=1.5 * MINUTE), "cd"),
-        (DeadLetterFilter(until=1.5 * MINUTE), "ab"),
-        (DeadLetterFilter(since=2.5 * MINUTE, until=0.5 * MINUTE), "bc"),
-        (DeadLetterFilter(since=datetime(2000, 1, 1, tzinfo=UTC)), "abcd"),
-        (DeadLetterFilter(until=datetime(2000, 1, 1, tzinfo=UTC)), ""),
-        (DeadLetterFilter(exception="timeout"), "bc"),
-        (DeadLetterFilter(exception="shop.NoPrice"), "ad"),
-        (DeadLetterFilter(exception="%"), ""),
-        (DeadLetterFilter(ids=(UUID(int=7),)), ""),
-        (DeadLetterFilter(where="error like '50%%' and topic = 'orders'"), "b"),
-        (DeadLetterFilter(where="error = '50% of nothing' -- a comment"), "bc"),
-        (DeadLetterFilter(where="text ~ '[a:c]' and dlq.attempts > 16"), "ac"),
-        (DeadLetterFilter(where='properties @> \'{"TAGS": "late"}\''), "c"),
-        (DeadLetterFilter("billing", "orders", "paid", 4 * MINUTE, MINUTE, "price", (), "body = 'a'::bytea"), "a"),
-    ],
-    ids=str,
-)
-def test_letters_are_chosen_by_all_that_is_given(
-    broker: Connection, letters: dict[str, int], wanted: DeadLetterFilter, found: str
-) -> None:
-    assert bodies(broker, wanted) == found
+CHOSEN = [
+    (DeadLetterFilter(), "abcd"),
+    (DeadLetterFilter("billing"), "abc"),
+    (DeadLetterFilter(topic="orders"), "abd"),
+    (DeadLetterFilter(tag="paid"), "ad"),
+    (DeadLetterFilter(tag="paid || late"), "acd"),
+    (DeadLetterFilter(tag="*"), "abcd"),
+    (DeadLetterFilter(since=1.5 * MINUTE), "cd"),
+    (DeadLetterFilter(until=1.5 * MINUTE), "ab"),
+    (DeadLetterFilter(since=2.5 * MINUTE, until=0.5 * MINUTE), "bc"),
+    (DeadLetterFilter(since=datetime(2000, 1, 1, tzinfo=UTC)), "abcd"),
+    (DeadLetterFilter(until=datetime(2000, 1, 1, tzinfo=UTC)), ""),
+    (DeadLetterFilter(exception="timeout"), "bc"),
+    (DeadLetterFilter(exception="shop.NoPrice"), "ad"),
+    (DeadLetterFilter(exception="%"), ""),
+    (DeadLetterFilter(ids=(UUID(int=7),)), ""),
+    (DeadLetterFilter(where="error like '50%%' and topic = 'orders'"), "b"),
+    (DeadLetterFilter(where="error = '50% of nothing' -- a comment"), "bc"),
+    (DeadLetterFilter(where="text ~ '[a:c]' and dlq.attempts > 16"), "ac"),
+    (DeadLetterFilter(where='properties @> \'{"TAGS": "late"}\''), "c"),
+    (DeadLetterFilter("billing", "orders", "paid", 4 * MINUTE, MINUTE, "price", (), "body = 'a'::bytea"), "a"),
+]
+
+
+def test_letters_are_chosen_by_all_that_is_given(broker: Connection, letters: dict[str, int]) -> None:
+    for wanted, found in CHOSEN:
+        assert bodies(broker, wanted) == found, wanted
 
 
 def test_a_part_of_a_groups_name_is_another_group(broker: Connection, letters: dict[str, int]) -> None:
@@ -274,35 +269,32 @@ def test_the_causes_of_death_are_counted(broker: Connection, letters: dict[str, 
 # -- conditions -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("condition", "parts"),
-    [
-        ("attemps > 3", ['column "attemps" does not exist', "at character 1", "dlq.attempts"]),
-        ("attempts > 3 and nosuch(error)", ["function nosuch(text) does not exist", "at character 18"]),
-        ("attempts >", ["syntax error"]),
-        ("attempts", ["must be type boolean, not type integer"]),
-        ("attempts > 3; DROP TABLE mqdb.redrive_result", ['syntax error at or near ";"', "at character 13"]),
-        ("true) union (select * from mqdb.dlq", ["each UNION query must have the same number of columns"]),
-        ("true)) union (select * from mqdb.dlq where (true", ["syntax error"]),
-        ("error::integer > 3", ["invalid input syntax for type integer"]),
-        ("mqdb.send('orders', 'x'::text) is null", ["read-only transaction"]),
-        ("error = 'half of one \ud800'", ["Unicode characters other than NUL"]),
-        ("error = '\0'", ["Unicode characters other than NUL"]),
-    ],
-)
-def test_a_condition_that_cannot_be_used_is_refused_with_the_words_of_postgresql(
-    broker: Connection, condition: str, parts: list[str]
-) -> None:
+UNUSABLE = [
+    ("attemps > 3", ['column "attemps" does not exist', "at character 1", "dlq.attempts"]),
+    ("attempts > 3 and nosuch(error)", ["function nosuch(text) does not exist", "at character 18"]),
+    ("attempts >", ["syntax error"]),
+    ("attempts", ["must be type boolean, not type integer"]),
+    ("attempts > 3; DROP TABLE mqdb.redrive_result", ['syntax error at or near ";"', "at character 13"]),
+    ("true) union (select * from mqdb.dlq", ["each UNION query must have the same number of columns"]),
+    ("true)) union (select * from mqdb.dlq where (true", ["syntax error"]),
+    ("error::integer > 3", ["invalid input syntax for type integer"]),
+    ("mqdb.send('orders', 'x'::text) is null", ["read-only transaction"]),
+    ("error = 'half of one \ud800'", ["Unicode characters other than NUL"]),
+    ("error = '\0'", ["Unicode characters other than NUL"]),
+]
+
+
+def test_a_condition_that_cannot_be_used_is_refused_with_the_words_of_postgresql(broker: Connection) -> None:
     topic(broker, "orders")
     bury(broker)
     dispatch_all(broker)
 
-    with pytest.raises(ParameterInvalid) as refused:
-        list_dead_letters(broker, DeadLetterFilter("billing", where=condition))
+    for condition, parts in UNUSABLE:
+        with pytest.raises(ParameterInvalid) as refused:
+            list_dead_letters(broker, DeadLetterFilter("billing", where=condition))
 
-    assert (refused.value.name, refused.value.value) == ("where", condition)
-    for part in parts:
-        assert part in str(refused.value)
+        assert (refused.value.name, refused.value.value) == ("where", condition)
+        assert [part for part in parts if part not in str(refused.value)] == [], refused.value
 
 
 @pytest.mark.parametrize("condition", ["false) or (true", "true) or (true"])

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from mqdb.errors import IllegalState, ParameterInvalid, TopicNotFound
 from mqdb_client import Message, MessageQueue, Producer
 from tests.fixtures.consumers import Inbox, Member
-from tests.fixtures.joined_sends import Caller, accounts, texts
+from tests.fixtures.joined_sends import KINDS, Caller, accounts, texts
 from tests.fixtures.log import Connection, dispatch_all, scalar
 from tests.fixtures.postgres import Database
 
@@ -30,6 +30,7 @@ def producer(joining_producer: Producer) -> Producer:
 # -- commit and rollback ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("caller", KINDS, indirect=True)
 def test_a_message_is_there_when_its_transaction_commits_and_not_before(
     log: Connection, producer: Producer, caller: Caller
 ) -> None:

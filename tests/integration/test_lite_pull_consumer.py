@@ -150,12 +150,12 @@ def test_only_what_the_tag_expression_names_is_returned(broker: Connection, lite
 
 
 def test_reading_ahead_stops_at_the_limits_and_goes_on_when_there_is_room(broker: Connection, lite: Lite) -> None:
-    fill(broker, queues=4, count=200)
+    fill(broker, queues=4, count=75)
     per_queue = lite("orders", group="one", pull_threshold_for_queue=50)
     altogether = lite("orders", group="two", pull_threshold_for_all=100)
 
-    assert len(drained(per_queue, 800)) == 800
-    assert len(drained(altogether, 800)) == 800
+    assert len(drained(per_queue, 300)) == 300
+    assert len(drained(altogether, 300)) == 300
 
 
 # -- commit -------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_seek_forgets_what_is_in_hand_and_on_its_way(broker: Connection, lite: L
     consumer = lite("orders", auto_commit=False)
     polled(consumer, 10)
 
-    for offset in (400, 0, 499, 77) * 10:
+    for offset in (400, 0, 499, 77) * 5:
         consumer.seek(queue_of(0), offset)
         assert polled(consumer, 1 if offset == 499 else 10)[0] == f"{offset}"
 
@@ -336,23 +336,23 @@ def test_seek_in_a_queue_that_is_not_assigned_is_refused(broker: Connection, lit
         consumer.seek(queue_of(0, broker_name="broker-z"), 0)
 
 
-@pytest.mark.parametrize("wrong", ["orders", 1, None, ("orders", "broker-a", 0)], ids=["text", "int", "None", "tuple"])
-def test_what_is_no_queue_is_refused_wherever_one_is_asked_for(broker: Connection, lite: Lite, wrong: Any) -> None:
+def test_what_is_no_queue_is_refused_wherever_one_is_asked_for(broker: Connection, lite: Lite) -> None:
     fill(broker)
     consumer = lite("orders")
 
-    uses: list[Callable[[], object]] = [
-        lambda: consumer.seek(wrong, 0),
-        lambda: consumer.seek_to_begin(wrong),
-        lambda: consumer.seek_to_end(wrong),
-        lambda: consumer.committed(wrong),
-        lambda: consumer.offset_for_timestamp(wrong, datetime.now(UTC)),
-        lambda: consumer.pause([queue_of(0), wrong]),
-        lambda: consumer.commit({queue_of(0): 5, wrong: 1}),
+    uses: list[Callable[[Any], object]] = [
+        lambda wrong: consumer.seek(wrong, 0),
+        consumer.seek_to_begin,
+        consumer.seek_to_end,
+        consumer.committed,
+        lambda wrong: consumer.offset_for_timestamp(wrong, datetime.now(UTC)),
+        lambda wrong: consumer.pause([queue_of(0), wrong]),
+        lambda wrong: consumer.commit({queue_of(0): 5, wrong: 1}),
     ]
-    for use in uses:
-        with pytest.raises(ParameterInvalid, match=r"queue = .*; give a MessageQueue"):
-            use()
+    for wrong in ("orders", 1, None, ("orders", "broker-a", 0)):
+        for use in uses:
+            with pytest.raises(ParameterInvalid, match=r"queue = .*; give a MessageQueue"):
+                use(wrong)
     assert consumer.committed(queue_of(0)) in (None, 0)
     assert polled(consumer, 30) == numbers(0, 30)
 

@@ -57,7 +57,7 @@ def test_a_commit_does_not_undo_a_reset(broker: Connection, lite: Lite) -> None:
     fill(broker)
     consumer = lite(queue_ids=[0], rebalance_interval=HOUR)
 
-    for _ in range(20):
+    for _ in range(8):
         read = polled(consumer, 30)
         reset_offsets(broker, "readers", "orders", Boundary.EARLIEST)
         with suppress(QueueLost):

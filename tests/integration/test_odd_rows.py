@@ -116,21 +116,24 @@ def test_a_row_that_says_no_queue_is_passed_by_and_told_once(
     broker: Connection, route: TopicRoute, system_topic: str
 ) -> None:
     rules = CheckRules(transaction_timeout=timedelta(0))
-    for queue_id in ("abc", "", "1.5", "\u0663", "NaN", "-1", "9" * 30, [1]):
+    queue_ids = ["abc", "", "1.5", "\u0663", "NaN", "-1", "9" * 30, [1]]
+    for queue_id in queue_ids:
         insert_waiting(broker, system_topic, {"REAL_TOPIC": "orders", "REAL_QID": queue_id, "PGROUP": "senders"})
 
-        assert [sum(run_services(broker, rules).values()) for _ in range(2)] == [1, 0], queue_id
+    assert [sum(run_services(broker, rules).values()) for _ in range(2)] == [len(queue_ids), 0]
 
 
 @pytest.mark.parametrize("system_topic", SYSTEM_TOPICS)
 def test_a_row_for_a_topic_of_the_broker_is_not_copied(
     broker: Connection, route: TopicRoute, system_topic: str
 ) -> None:
-    for number, real_topic in enumerate(sorted(NOT_ALLOWED_SEND), start=1):
+    for real_topic in NOT_ALLOWED_SEND:
         insert_waiting(broker, system_topic, {"REAL_TOPIC": real_topic, "REAL_QID": "0", "PGROUP": "senders"})
 
-        assert sum(run_services(broker, CheckRules(transaction_timeout=timedelta(0))).values()) == 1, real_topic
-        assert driver(broker).execute("SELECT count(*) FROM mqdb.commit_log").fetchone() == (number,), real_topic
+    passed_by = sum(run_services(broker, CheckRules(transaction_timeout=timedelta(0))).values())
+
+    assert passed_by == len(NOT_ALLOWED_SEND)
+    assert driver(broker).execute("SELECT count(*) FROM mqdb.commit_log").fetchone() == (passed_by,)
 
 
 @pytest.mark.parametrize("missing", ["PGROUP", "REAL_TOPIC", "REAL_QID"])
@@ -166,22 +169,9 @@ def test_a_half_message_from_the_future_holds_up_no_check(broker: Connection, ro
     assert check(broker, rules, Turns(), 10).due == 2
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("store_time", "'infinity'"),
-        ("store_time", "'4713-01-01 BC'"),
-        ("born_time", "'294276-12-31'"),
-        ("properties", "'[]'"),
-        ("properties", "'5'"),
-        ("tags_code", "9223372036854775807"),
-    ],
-)
-def test_the_log_refuses_what_no_reader_could_read(
-    broker: Connection, route: TopicRoute, column: str, value: str
-) -> None:
+def test_the_log_refuses_what_no_reader_could_read(broker: Connection, route: TopicRoute) -> None:
     append(broker, route, "a")
-    columns = {
+    usual = {
         "queue_key": str(route.queue_keys[0]),
         "born_time": "now()",
         "tags_code": "0",
@@ -189,12 +179,21 @@ def test_the_log_refuses_what_no_reader_could_read(
         "born_host": "''",
         "properties": "'{}'",
         "body": "'x'",
-    } | {column: value}
+    }
 
-    with pytest.raises(psycopg.errors.CheckViolation, match="message_"):
-        driver(broker).execute(
-            f"INSERT INTO mqdb.commit_log ({', '.join(columns)}) VALUES ({', '.join(columns.values())})".encode()
-        )
+    for column, value in (
+        ("store_time", "'infinity'"),
+        ("store_time", "'4713-01-01 BC'"),
+        ("born_time", "'294276-12-31'"),
+        ("properties", "'[]'"),
+        ("properties", "'5'"),
+        ("tags_code", "9223372036854775807"),
+    ):
+        columns = usual | {column: value}
+        with pytest.raises(psycopg.errors.CheckViolation, match="message_"):
+            driver(broker).execute(
+                f"INSERT INTO mqdb.commit_log ({', '.join(columns)}) VALUES ({', '.join(columns.values())})".encode()
+            )
 
 
 def insert_waiting(connection: Connection, system_topic: str, properties: Mapping[str, object]) -> None:

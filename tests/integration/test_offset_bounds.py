@@ -35,9 +35,11 @@ def mallory(owner: Admin, broker: Connection, principal: Principal) -> Iterator[
         yield session
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
+def test_a_number_of_an_offset(owner: Admin, broker: Connection, mallory: Session) -> None:
+    route = topics.find_topic(broker, "orders")
+    assert route is not None
+
+    for column, value in (
         ("epoch", LEAST),
         ("epoch", -1),
         ("epoch", MOST - 1),
@@ -45,21 +47,19 @@ def mallory(owner: Admin, broker: Connection, principal: Principal) -> Iterator[
         ("next_offset", MOST),
         ("segment", 2**31 - 1),
         ("segment", -(2**31)),
-    ],
-)
-def test_a_number_of_an_offset(owner: Admin, broker: Connection, mallory: Session, column: str, value: int) -> None:
-    mallory.execute(f"UPDATE mqdb.consumer_offset SET {column} = %s".encode(), [value])
-    route = topics.find_topic(broker, "orders")
-    assert route is not None
+    ):
+        broker.exec_driver_sql("DELETE FROM mqdb.consumer_offset")
+        owner.offsets.reset("billing", "orders", 1)
+        mallory.execute(f"UPDATE mqdb.consumer_offset SET {column} = %s".encode(), [value])
 
-    for _ in range(2):
-        taken = consumer_offsets.take(broker, "billing", "client-1", route.queue_keys, force=True)
-        assert len(taken) == len(route.queue_keys)
-        broker.exec_driver_sql("SELECT * FROM mqdb.consumer_lag").all()
-    owner.offsets.clone("billing", "accounting", ["orders"])
-    owner.offsets.reset("billing", "orders", Boundary.LATEST)
+        for _ in range(2):
+            taken = consumer_offsets.take(broker, "billing", "client-1", route.queue_keys, force=True)
+            assert len(taken) == len(route.queue_keys), (column, value)
+            broker.exec_driver_sql("SELECT * FROM mqdb.consumer_lag").all()
+        owner.offsets.clone("billing", "accounting", ["orders"])
+        owner.offsets.reset("billing", "orders", Boundary.LATEST)
 
-    assert {each.next_offset for each in owner.offsets.show("billing", "orders")} == {2}
+        assert {each.next_offset for each in owner.offsets.show("billing", "orders")} == {2}, (column, value)
 
 
 def test_a_reader_that_owns_no_queue_commits_behind_the_last_epoch(

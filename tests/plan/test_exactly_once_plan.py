@@ -14,6 +14,7 @@ from mqdb.store.engine import create_engine, driver, text_of
 from mqdb.store.migrations import sql_text
 from mqdb.store.tables import consumer_offset
 from tests.fixtures.postgres import Database, new_database
+from tests.fixtures.variants import usually
 
 FILL = """
 INSERT INTO mqdb.subscription_group (group_name) SELECT 'group-' || n FROM generate_series(1, 300) n;
@@ -27,7 +28,14 @@ INSERT INTO mqdb.offset_commit (group_id, queue_key, from_offset, next_offset, s
 """
 
 
-@pytest.fixture(scope="module", params=["empty and analyzed", "full and analyzed", "full and never analyzed"])
+@pytest.fixture(
+    scope="module",
+    params=usually(
+        "empty and analyzed",
+        "full and never analyzed",
+        of=["empty and analyzed", "full and analyzed", "full and never analyzed"],
+    ),
+)
 def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
     """A broker whose statistics may be as wrong as can be. The tests look at plans only."""
     state: str = request.param

@@ -20,7 +20,7 @@ from tests.fixtures.log import Connection, append, create_topic, dispatch, index
 from tests.fixtures.postgres import KNOW_ITSELF, Database, new_database
 
 SEGMENTS = 30
-RECORDS = 1000
+RECORDS = 400
 DISPATCH_RECORDS = "mqdb.dispatch_records(mqdb.batch,integer[],boolean,integer)"
 
 

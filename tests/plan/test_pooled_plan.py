@@ -15,7 +15,7 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import producer_of
 from tests.fixtures.variants import usually
 
-SEGMENT = 2_000
+SEGMENT = 1_000
 SEGMENTS = 12
 
 READ_FROM_END_TO_END = """

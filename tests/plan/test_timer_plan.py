@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.service.service import Context
 from mqdb.service.timer_deliverer import TimerDeliverer
 from mqdb.store.engine import create_engine, driver
 from mqdb.store.schedule import timer_looks, timer_slots, timers
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import new_database
 
 HOUR_MS = 3_600_000
 
@@ -61,20 +62,26 @@ WAIT = """
 """
 
 
-@pytest.fixture
-def connection(database: Database) -> Iterator[Connection]:
-    """A connection of the timer deliverer that has planned all of it, and three slots that have filled since."""
-    engine = create_engine(database.dsn)
-    with engine.connect() as connection:
-        TimerDeliverer(Context(engine.connect)).prepare(connection)
-        timer_slots.add_missing(connection, SLOTS)
-        driver(connection).execute("ANALYZE mqdb.timer")
-        for name, statement in STATEMENTS.items():
-            prepare(connection, name, statement)
-            explain(connection, name, statement)
-        driver(connection).execute(WAIT, [WAITING, list(SLOTS)])
-        yield connection
-    engine.dispose()
+@pytest.fixture(scope="module")
+def connection(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Connection]:
+    """A connection of the timer deliverer that has planned all of it, and three slots that have filled since.
+
+    One for all tests: `explain` undoes what a statement does.
+    """
+    with new_database(postgres, template_database) as database:
+        engine = create_engine(database.dsn)
+        with engine.connect() as connection:
+            # psycopg would deallocate all at a rollback, if it had prepared anything itself.
+            driver(connection).prepare_threshold = None
+            TimerDeliverer(Context(engine.connect)).prepare(connection)
+            timer_slots.add_missing(connection, SLOTS)
+            driver(connection).execute("ANALYZE mqdb.timer")
+            for name, statement in STATEMENTS.items():
+                prepare(connection, name, statement)
+                explain(connection, name, statement)
+            driver(connection).execute(WAIT, [WAITING, list(SLOTS)])
+            yield connection
+        engine.dispose()
 
 
 def names_of(statement: str) -> list[str]:
@@ -91,7 +98,8 @@ def explain(connection: Connection, name: str, statement: str, values: Mapping[s
     """The plan of an execution, and what that has read."""
     arguments = ", ".join(f"'{values[each]}'" for each in names_of(statement))
     explain = f'EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE "{name}" ({arguments})'
-    ((report,),) = driver(connection).execute(explain.encode()).fetchall()
+    with driver(connection).transaction(force_rollback=True):
+        ((report,),) = driver(connection).execute(explain.encode()).fetchall()
     [found] = report if isinstance(report, list) else json.loads(report)
     return found["Plan"]
 

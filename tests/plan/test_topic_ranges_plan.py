@@ -23,6 +23,7 @@ from mqdb.store.engine import create_engine
 from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part
 from tests.fixtures.log import create_topic, dispatch_all
 from tests.fixtures.postgres import Database, new_database
+from tests.fixtures.variants import usually
 
 MESSAGES = 40_000
 
@@ -36,7 +37,10 @@ class Filled:
     keys: list[int]
 
 
-@pytest.fixture(scope="module", params=["never-analyzed", "analyzed-when-empty", "analyzed"])
+@pytest.fixture(
+    scope="module",
+    params=usually("analyzed-when-empty", of=["never-analyzed", "analyzed-when-empty", "analyzed"]),
+)
 def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Filled]:
     """Two queues that fill a good part of a segment. The tests only read."""
     with new_database(postgres, template_database) as database:
