@@ -13,13 +13,14 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy
-from psycopg import Connection
+from psycopg import Connection, sql
 from sqlalchemy import Connection as SqlConnection
 
 from mqdb.broker.schedule import cron
 from mqdb.cli.demo import child, scenario
 from mqdb.cli.demo.flights import load_flights
 from mqdb.common.topic import without_namespace
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.pipeline.source import MqdbDataSource
 from mqdb.service.cron_times import next_time
 from mqdb.settings import Settings
@@ -45,9 +46,9 @@ from tests.fixtures import warm_process
 from tests.fixtures.broker import dispatch_all as dispatch_every
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.log import dispatch_all, scalar
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import KNOW_ITSELF, Database, new_database, superuser_dsn, with_parts
 from tests.fixtures.processes import wait_until
-from tests.fixtures.roles import MakeRole
+from tests.fixtures.roles import PASSWORD, MakeRole
 from tests.fixtures.spark_sink import stage, stream_writer_for
 from tests.fixtures.spark_source import rows_of
 from tests.fixtures.transactions import COMMIT, SECOND, UNKNOWN, Asked, Checker, StartProducer
@@ -60,14 +61,57 @@ SOME_DAY = datetime(2999, 1, 1, tzinfo=UTC)
 Tenants = dict[str, str]
 
 
+@pytest.fixture(scope="module")
+def roles(postgres: EmbeddedPostgres) -> Iterator[None]:
+    """A login role for each of two namespaces."""
+    names = [sql.Identifier(f"{namespace} app") for namespace in TENANTS]
+    with psycopg.connect(superuser_dsn(postgres), autocommit=True) as superuser:
+        for name in names:
+            superuser.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(PASSWORD)))
+        yield
+        for name in names:
+            superuser.execute(sql.SQL("DROP ROLE {}").format(name))
+
+
+@pytest.fixture(scope="module")
+def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[str]:
+    """Name of a database with two topics, to be copied. Each of these roles may do everything in its namespace."""
+    with new_database(postgres, template_database) as database:
+        with Admin(database.dsn) as owner:
+            for topic in ("orders", "secret"):
+                owner.topics.create(topic)
+            owner.acl.apply({f"{namespace} app": replace(ALL, namespace=namespace) for namespace in TENANTS})
+        yield database.name
+
+
+@contextlib.contextmanager
+def copied(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
+    with new_database(postgres, original) as database:
+        database.connect().execute(KNOW_ITSELF)
+        yield database
+
+
 @pytest.fixture
-def tenants(owner: Admin, role: MakeRole) -> Tenants:
-    """The DSN of a role for each of two namespaces, that may do everything there."""
-    dsns = {}
-    for namespace in TENANTS:
-        dsns[namespace] = role(f"{namespace} app")
-        owner.acl.apply({f"{namespace} app": replace(ALL, namespace=namespace)})
-    return dsns
+def database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
+    """A copy for one test."""
+    with copied(postgres, original) as database:
+        yield database
+
+
+@pytest.fixture
+def owner(database: Database) -> Iterator[Admin]:
+    with Admin(database.dsn) as admin:
+        yield admin
+
+
+@pytest.fixture
+def tenants(database: Database) -> Tenants:
+    """The DSN of the role of each namespace."""
+    return tenants_of(database)
+
+
+def tenants_of(database: Database) -> Tenants:
+    return {namespace: with_parts(database.dsn, user=f"{namespace} app", password=PASSWORD) for namespace in TENANTS}
 
 
 def rows(dsn: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -112,13 +156,13 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "whole"), NAMES)
-def test_a_name_is_completed_once(log: Connection, name: str, kind: str, whole: str) -> None:
+def test_a_name_is_completed_once(log: Connection) -> None:
     complete = "SELECT mqdb.with_namespace(%s, %s, %s)"
-    assert scalar(log, complete, [name, kind, "shop"]) == whole
-    assert scalar(log, complete, [whole, kind, "shop"]) == whole
-    assert scalar(log, complete, [name, kind, None]) == name
-    assert without_namespace(whole, "shop") == (name.removeprefix("shop%"))
+    for name, kind, whole in NAMES:
+        assert scalar(log, complete, [name, kind, "shop"]) == whole
+        assert scalar(log, complete, [whole, kind, "shop"]) == whole
+        assert scalar(log, complete, [name, kind, None]) == name
+        assert without_namespace(whole, "shop") == (name.removeprefix("shop%"))
 
 
 def test_python_and_sql_shorten_names_alike(log: Connection) -> None:
@@ -246,11 +290,8 @@ def test_sql_names_what_its_tenant_names(tenants: Tenants, owner: Admin, databas
 
 
 @pytest.mark.parametrize("verb", ["send", "batch", "joined", "sql", "create", "subscribe", "group", "poll"])
-def test_a_foreign_prefix_is_refused(tenants: Tenants, verb: str) -> None:
-    with Admin(tenants["market"]) as market:
-        market.topics.create("orders")
-        market.groups.update("billing")
-    dsn = tenants["shop"]
+def test_a_foreign_prefix_is_refused(shared_bank: Tenants, verb: str) -> None:
+    dsn = shared_bank["shop"]
 
     def do() -> None:
         if verb in ("send", "batch", "joined"):
@@ -310,12 +351,12 @@ def test_rights_of_a_namespace_lie_in_it(owner: Admin, role: MakeRole) -> None:
         owner.acl.grant("app", namespace="shop", send=["orders"])
 
 
-@pytest.mark.parametrize("namespace", ["", "a%b", "a|b", "x" * 61, "ä"])
-def test_a_namespace_is_a_plain_word(owner: Admin, role: MakeRole, namespace: str) -> None:
+def test_a_namespace_is_a_plain_word(owner: Admin, role: MakeRole) -> None:
     role("app")
-    with pytest.raises(errors.ParameterInvalid, match="1 to 60 of the characters"):
-        owner.acl.grant("app", namespace=namespace, send=["orders"])
-    assert owner.acl.list("app") == []
+    for namespace in ("", "a%b", "a|b", "x" * 61, "ä"):
+        with pytest.raises(errors.ParameterInvalid, match="1 to 60 of the characters"):
+            owner.acl.grant("app", namespace=namespace, send=["orders"])
+        assert owner.acl.list("app") == []
 
 
 def test_a_whole_name_that_is_too_long_is_refused(owner: Admin, role: MakeRole) -> None:
@@ -335,13 +376,13 @@ def test_a_file_gives_namespaces_once(owner: Admin, role: MakeRole) -> None:
     wanted = {"app": Rights(["orders"], namespace="shop"), "key": Rights(["orders"], external=True)}
 
     assert len(owner.acl.apply(wanted, dry_run=True)) == 2
-    assert owner.acl.list() == []
+    assert owner.acl.list("app") == owner.acl.list("key") == []
     assert len(owner.acl.apply(wanted)) == 2
     assert owner.acl.apply(wanted) == []
-    assert {(right.principal, right.resource.name) for right in owner.acl.list()} == {
+    assert [(right.principal, right.resource.name) for name in wanted for right in owner.acl.list(name)] == [
         ("app", "shop%orders"),
         ("key", "orders"),
-    }
+    ]
 
 
 def test_a_principal_need_be_no_role(owner: Admin, role: MakeRole) -> None:
@@ -368,7 +409,7 @@ def test_a_role_has_nothing_of_a_principal_of_its_name(owner: Admin, database: D
         rows(dsn, "SELECT mqdb.send('orders', 'x'::text)")
 
 
-def test_no_role_gives_itself_a_namespace(tenants: Tenants) -> None:
+def test_no_role_gives_itself_a_namespace(shared_bank: Tenants) -> None:
     for statement in (
         "UPDATE mqdb.principal SET namespace = 'market'",
         "DELETE FROM mqdb.principal",
@@ -376,8 +417,8 @@ def test_no_role_gives_itself_a_namespace(tenants: Tenants) -> None:
         "SELECT * FROM mqdb.principal",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            rows(tenants["shop"], statement)
-    assert rows(tenants["shop"], "SELECT * FROM mqdb.own_namespace") == [("shop",)]
+            rows(shared_bank["shop"], statement)
+    assert rows(shared_bank["shop"], "SELECT * FROM mqdb.own_namespace") == [("shop",)]
 
 
 # -- what else producers and consumers do -----------------------------------------------------------
@@ -557,9 +598,9 @@ def test_offsets_are_reset_and_topics_deleted_by_their_own_names(tenants: Tenant
 # -- attacks, by the numbers of docs/attacks.md -----------------------------------------------------
 
 
-@pytest.fixture
-def bank(tenants: Tenants, owner: Admin, database: Database) -> Tenants:
+def open_bank(database: Database) -> Tenants:
     """Both tenants have a topic, a group with an offset and a cron of the same names; `market` also a message."""
+    tenants = tenants_of(database)
     for dsn in tenants.values():
         with Admin(dsn) as admin:
             admin.topics.create("orders", queues=1)
@@ -569,6 +610,25 @@ def bank(tenants: Tenants, owner: Admin, database: Database) -> Tenants:
     rows(tenants["market"], "SELECT mqdb.send('orders', 'TOPSECRET'::text)")
     dispatch_all(database.connect())
     return tenants
+
+
+@pytest.fixture
+def bank(database: Database) -> Tenants:
+    """A bank for one test."""
+    return open_bank(database)
+
+
+@pytest.fixture(scope="module")
+def bank_database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
+    """Of the bank of all tests that send nothing there, and change nothing that others look at."""
+    with copied(postgres, original) as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def shared_bank(bank_database: Database) -> Tenants:
+    """That bank."""
+    return open_bank(bank_database)
 
 
 #: What a namespace holds, whatever its names.
@@ -606,21 +666,23 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("name", ["market", "nobody"])
-def test_113_the_other_tenant_is_nobody(bank: Tenants, database: Database, name: str) -> None:
-    before = database.rows(HELD)
+def test_113_the_other_tenant_is_nobody(shared_bank: Tenants, bank_database: Database, name: str) -> None:
+    before = bank_database.rows(HELD)
     for statement in FOREIGN:
         with pytest.raises(psycopg.Error) as caught:
-            rows(bank["shop"], statement.replace("market%", f"{name}%").replace("%", "%%"))
+            rows(shared_bank["shop"], statement.replace("market%", f"{name}%").replace("%", "%%"))
         assert caught.value.sqlstate in ("MQ204", "MQ108"), statement
-    assert rows(bank["shop"], "SELECT mqdb.change_cron(%s, 'remove', NULL, NULL)", f"{name}%report") == [(False,)]
+    assert rows(shared_bank["shop"], "SELECT mqdb.change_cron(%s, 'remove', NULL, NULL)", f"{name}%report") == [
+        (False,)
+    ]
     for view in (
         "message WHERE topic",
         "dlq WHERE consumer_group",
         "consumer_lag WHERE group_name",
         "scheduled WHERE topic",
     ):
-        assert rows(bank["shop"], f"SELECT FROM mqdb.{view} = %s", f"{name}%orders") == []
-    assert database.rows(HELD) == before
+        assert rows(shared_bank["shop"], f"SELECT FROM mqdb.{view} = %s", f"{name}%orders") == []
+    assert bank_database.rows(HELD) == before
 
 
 def test_114_no_shape_of_a_name_leaves_the_namespace(bank: Tenants, database: Database) -> None:
@@ -675,8 +737,8 @@ def test_117_a_star_covers_no_namespace(owner: Admin, role: MakeRole, database: 
     assert owner.acl.allows("audit", read="bank%orders")
 
 
-def test_118_no_setting_is_a_namespace(bank: Tenants) -> None:
-    with psycopg.connect(bank["shop"], autocommit=True) as connection:
+def test_118_no_setting_is_a_namespace(shared_bank: Tenants) -> None:
+    with psycopg.connect(shared_bank["shop"], autocommit=True) as connection:
         connection.execute("SET mqdb.namespace = 'market'")
         connection.execute("SELECT set_config('mqdb.namespace', 'market', false)")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -699,16 +761,16 @@ def test_119_what_one_does_changes_nothing_of_the_other(bank: Tenants, database:
     assert database.rows(HELD) == before
 
 
-def test_120_errors_are_those_of_a_broker_without_others(bank: Tenants, database: Database) -> None:
-    with Admin(bank["market"]) as market:
+def test_120_errors_are_those_of_a_broker_without_others(shared_bank: Tenants) -> None:
+    with Admin(shared_bank["market"]) as market:
         market.topics.create("theirs")
-    with pytest.raises(psycopg.Error) as theirs, psycopg.connect(bank["shop"]) as connection:
+    with pytest.raises(psycopg.Error) as theirs, psycopg.connect(shared_bank["shop"]) as connection:
         connection.execute("SELECT mqdb.send('theirs', 'x'::text)")
-    with pytest.raises(psycopg.Error) as nobodys, psycopg.connect(bank["shop"]) as connection:
+    with pytest.raises(psycopg.Error) as nobodys, psycopg.connect(shared_bank["shop"]) as connection:
         connection.execute("SELECT mqdb.send('nobodys', 'x'::text)")
     assert str(theirs.value).replace("theirs", "nobodys") == str(nobodys.value)
     assert theirs.value.sqlstate == "MQ301"
-    with sqlalchemy_connection(bank["shop"]) as reader:
+    with sqlalchemy_connection(shared_bank["shop"]) as reader:
         assert set(topic_ranges.topic_names(reader)) >= {"orders"}
         assert not any("market" in name or name == "theirs" for name in topic_ranges.topic_names(reader))
 
@@ -725,8 +787,8 @@ def test_121_old_sessions_have_nothing_in_a_new_namespace(bank: Tenants, owner: 
         assert [each.body for each in owner.messages.find(name)] == [body]
 
 
-def test_122_a_name_is_as_long_as_it_may_be_with_the_namespace(bank: Tenants) -> None:
-    with Admin(bank["shop"]) as shop:
+def test_122_a_name_is_as_long_as_it_may_be_with_the_namespace(shared_bank: Tenants) -> None:
+    with Admin(shared_bank["shop"]) as shop:
         shop.topics.create("t" * 122)
         shop.groups.update("g" * 115)
         with pytest.raises(errors.InvalidInput, match="127"):
@@ -735,11 +797,11 @@ def test_122_a_name_is_as_long_as_it_may_be_with_the_namespace(bank: Tenants) ->
             shop.groups.update("g" * 116)
 
 
-def test_123_positions_and_ids_of_others_are_none(bank: Tenants, database: Database) -> None:
-    [(log_pos, msg_id)] = database.rows(
+def test_123_positions_and_ids_of_others_are_none(shared_bank: Tenants, bank_database: Database) -> None:
+    [(log_pos, msg_id)] = bank_database.rows(
         "SELECT log_pos, msg_id FROM mqdb.message WHERE topic = 'market%%orders' LIMIT 1"
     )
-    dsn = bank["shop"]
+    dsn = shared_bank["shop"]
     assert rows(dsn, "SELECT FROM mqdb.message WHERE log_pos = %s OR msg_id = %s", log_pos, msg_id) == []
     assert rows(dsn, "SELECT * FROM mqdb.find_records(ARRAY[%s::uuid], 0)", msg_id) == []
     assert rows(dsn, "SELECT topic FROM mqdb.find_aim(%s)", log_pos) == [(None,)]
