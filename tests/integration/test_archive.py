@@ -1,7 +1,7 @@
 """The catalogue of the archive, and retention that drops only what stands in it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -15,19 +15,21 @@ from mqdb.broker import archive
 from mqdb.broker.archive import SegmentContents
 from mqdb.broker.topics import topics as admin
 from mqdb.common.topic import SCHEDULE_TOPIC
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import TopicNotFound
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context
 from mqdb.service_configs import keeper_config
 from mqdb.settings import load_settings
+from mqdb.store.engine import create_engine
 from mqdb.store.segments import segments
 from mqdb.store.segments.archived_segments import Topics, begin_run, find_archived, is_sealed, unfinished_runs
 from tests.fixtures.archive import as_archived, seal_full
 from tests.fixtures.broker import append, topic
 from tests.fixtures.delay import delay, move_clock
 from tests.fixtures.log import small_segments
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import KNOW_ITSELF, Database, new_database
 from tests.fixtures.processes import wait_until
 
 CONFIG = SegmentKeeperConfig(
@@ -40,15 +42,32 @@ FOUR_DAYS = timedelta(days=4)
 Keep = Callable[[SegmentKeeperConfig], KeeperCounts]
 
 
-@pytest.fixture(autouse=True)
-def log(broker: Connection, database: Database) -> None:
-    """Orders of two queues in segments of ten records, of which two are sealed; the third has one."""
-    small_segments(database.connect(), 10, ahead=6)
-    orders = topic(broker, "orders", queues=2)
-    append(broker, orders, *"abcdefg")
-    append(broker, orders, *"hijk", queue_id=1)
-    append(broker, orders, *"lmnopqrstu")
-    assert seal_full(broker) == [1, 2]
+@pytest.fixture(scope="module")
+def original(postgres: EmbeddedPostgres, template_database: str) -> Iterator[str]:
+    """Name of a database to be copied.
+
+    It has orders of two queues in segments of ten records, of which two are sealed; the third has one.
+    """
+    with new_database(postgres, template_database) as database:
+        small_segments(database.connect(), 10, ahead=6)
+        engine = create_engine(database.dsn)
+        with engine.connect() as broker:
+            broker.exec_driver_sql(KNOW_ITSELF)
+            orders = topic(broker, "orders", queues=2)
+            append(broker, orders, *"abcdefg")
+            append(broker, orders, *"hijk", queue_id=1)
+            append(broker, orders, *"lmnopqrstu")
+            assert seal_full(broker) == [1, 2]
+        engine.dispose()
+        database.close()
+        yield database.name
+
+
+@pytest.fixture
+def database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
+    """A copy for one test."""
+    with new_database(postgres, original) as database:
+        yield database
 
 
 @pytest.fixture

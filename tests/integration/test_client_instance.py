@@ -22,7 +22,7 @@ from mqdb.store.engine import create_engine, driver
 from mqdb_client import dispatch_watch
 from mqdb_client.instance import ClientInstance
 from tests.fixtures.leaders import pretend_to_lead
-from tests.fixtures.log import append, create_topic
+from tests.fixtures.log import append, create_topic, scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
@@ -442,8 +442,8 @@ def test_where_a_leader_lives_nobody_else_dispatches(database: Database, instanc
     instance.register(consumer_of(instance))
     append(connection, key, 1)
     # It has asked at least twice by now.
-    begin = one(database, "SELECT clock_timestamp()")
-    wait_until(lambda: one(database, "SELECT clock_timestamp()") - begin > timedelta(seconds=0.6))
+    begin = scalar(connection, "SELECT clock_timestamp()")
+    wait_until(lambda: scalar(connection, "SELECT clock_timestamp()") - begin > timedelta(seconds=0.6))
     assert one(database, "SELECT count(*) FROM mqdb.consume_queue") == 0
 
     leader.close()

@@ -225,34 +225,34 @@ def test_a_cron_that_cannot_be_read_any_more_is_paused_and_others_go_on(clock: C
     assert [(cron.name, cron.is_paused) for cron in list_crons(clock)] == [("other", False), ("tick", True)]
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ("body = ''", BodyEmpty),
-        ("body = repeat('x', 4194305)::bytea", BodyTooLarge),
-        ("properties = '[1]'", ParameterInvalid),
-        ("properties = jsonb_build_object('a', 1)", PropertyInvalid),
-        ("topic = 'SCHEDULE_TOPIC_XXXX'", TopicNotAllowed),
-    ],
-    ids=["no body", "too long", "a list", "a number", "system topic"],
-)
-def test_a_cron_whose_message_is_refused_is_paused_and_others_go_on(
-    clock: Connection, change: str, error: type[MqdbError]
-) -> None:
-    for name in ("a", "broken", "c"):
+#: By the names of crons: what makes their messages such as are refused, and the error.
+REFUSED: dict[str, tuple[str, type[MqdbError]]] = {
+    "no-body": ("body = ''", BodyEmpty),
+    "too-long": ("body = repeat('x', 4194305)::bytea", BodyTooLarge),
+    "a-list": ("properties = '[1]'", ParameterInvalid),
+    "a-number": ("properties = jsonb_build_object('a', 1)", PropertyInvalid),
+    "system-topic": ("topic = 'SCHEDULE_TOPIC_XXXX'", TopicNotAllowed),
+}
+
+
+def test_a_cron_whose_message_is_refused_is_paused_and_others_go_on(clock: Connection) -> None:
+    for name in ("a", *REFUSED, "z"):
         add(clock, name=name)
-    clock.execute(text(f"UPDATE mqdb.cron SET {change} WHERE name = 'broken'"))
+    for name, (change, _) in REFUSED.items():
+        clock.execute(text(f"UPDATE mqdb.cron SET {change} WHERE name = '{name}'"))
     set_clock(clock, "2026-07-14 09:10:00")
 
     found = fire(clock)
 
-    assert {name: type(reason) for name, reason in found.broken.items()} == {"broken": error}
-    assert [(firing.name, firing.sent) for firing in found.firings] == [("a", 1), ("c", 1)]
-    assert [(cron.name, cron.is_paused, cron.sent) for cron in list_crons(clock)] == [
-        ("a", False, 1),
-        ("broken", True, 0),
-        ("c", False, 1),
-    ]
+    assert {name: type(reason) for name, reason in found.broken.items()} == {
+        name: error for name, (_, error) in REFUSED.items()
+    }
+    assert [(firing.name, firing.sent) for firing in found.firings] == [("a", 1), ("z", 1)]
+    assert {cron.name: (cron.is_paused, cron.sent) for cron in list_crons(clock)} == {
+        "a": (False, 1),
+        **dict.fromkeys(REFUSED, (True, 0)),
+        "z": (False, 1),
+    }
     assert len(sent(clock)) == 2
 
 
