@@ -239,8 +239,10 @@ def test_a_cron_of_a_person_fires_while_the_person_has_the_rights(site: Site) ->
     keeper, name = person(site, operate=ORDERS, send=ORDERS), f"cron-{next(_numbers)}"
     assert post(keeper, acting(site)[ADD], NEW_CRON | {"name": name, "do": "1"}).status == 303
 
+    session = site.database.connect()
+
     def fired() -> tuple[int, int]:
-        [(sent, skipped)] = site.database.rows("SELECT sent, skipped FROM mqdb.cron WHERE name = %s", name)
+        [(sent, skipped)] = session.execute("SELECT sent, skipped FROM mqdb.cron WHERE name = %s", [name]).fetchall()
         return sent, skipped
 
     due = "UPDATE mqdb.cron SET next_at = mqdb.now() - interval '1 second' WHERE name = %s RETURNING 1"

@@ -1,5 +1,7 @@
 """The rules of dispatch, one by one. Each was found by breaking something."""
 
+from itertools import product
+
 import psycopg
 import pytest
 from psycopg import errors as pg
@@ -23,37 +25,38 @@ from tests.fixtures.postgres import Database
 # -- who may dispatch ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("service", ["dispatch", "index_keys"])
-@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_only_read_committed_is_accepted(log: Connection, service: str, level: str) -> None:
+SERVICES = ("dispatch", "index_keys")
+
+
+def test_only_read_committed_is_accepted(log: Connection) -> None:
     """A snapshot older than the lock would write a checkpoint that runs backwards."""
-    log.execute(f"BEGIN ISOLATION LEVEL {level}")
+    for service, level in product(SERVICES, ("REPEATABLE READ", "SERIALIZABLE")):
+        log.execute(f"BEGIN ISOLATION LEVEL {level}")
 
-    with pytest.raises(psycopg.Error, match="needs READ COMMITTED") as refused:
-        log.execute(f"SELECT mqdb.{service}()")
+        with pytest.raises(psycopg.Error, match="needs READ COMMITTED") as refused:
+            log.execute(f"SELECT mqdb.{service}()")
 
-    assert refused.value.sqlstate == "MQ109"
+        assert refused.value.sqlstate == "MQ109", (service, level)
+        log.execute("ROLLBACK")
 
 
-@pytest.mark.parametrize("service", ["dispatch", "index_keys"])
-@pytest.mark.parametrize("rolled_back", [False, True], ids=["written", "rolled back to a savepoint"])
-def test_a_transaction_that_has_written_is_refused(
-    log: Connection, queue: int, service: str, rolled_back: bool
-) -> None:
+def test_a_transaction_that_has_written_is_refused(log: Connection, queue: int) -> None:
     """Its own records are invisible to its snapshots, and would be behind it for the next."""
-    log.execute("BEGIN")
-    log.execute("SAVEPOINT before")
-    append(log, queue)
-    if rolled_back:
-        log.execute("ROLLBACK TO before")
+    for service, is_rolled_back in product(SERVICES, (False, True)):
+        log.execute("BEGIN")
+        log.execute("SAVEPOINT before")
+        append(log, queue)
+        if is_rolled_back:
+            log.execute("ROLLBACK TO before")
 
-    with pytest.raises(psycopg.Error, match="has written") as refused:
-        log.execute(f"SELECT mqdb.{service}()")
+        with pytest.raises(psycopg.Error, match="has written") as refused:
+            log.execute(f"SELECT mqdb.{service}()")
 
-    assert refused.value.sqlstate == "MQ109"
+        assert refused.value.sqlstate == "MQ109", (service, is_rolled_back)
+        log.execute("ROLLBACK")
 
 
-@pytest.mark.parametrize("service", ["dispatch", "index_keys"])
+@pytest.mark.parametrize("service", SERVICES)
 def test_one_session_at_a_time(log: Connection, database: Database, queue: int, service: str) -> None:
     append(log, queue)
     other = database.connect()
@@ -480,24 +483,19 @@ def test_one_entry_for_each_offset_of_each_queue(log: Connection, database: Data
 # -- durability and announcements ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("chosen", "used"),
-    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply", "remote_apply")],
-)
-def test_a_dispatch_is_durable_whatever_the_session_has_chosen(
-    log: Connection, queue: int, chosen: str, used: str
-) -> None:
+def test_a_dispatch_is_durable_whatever_the_session_has_chosen(log: Connection, queue: int) -> None:
     """Offsets that anybody was shown must survive."""
-    append(log, queue)
-    log.execute(f"SET synchronous_commit = {chosen}")
+    for chosen in ("off", "local", "remote_write", "on", "remote_apply"):
+        append(log, queue)
+        log.execute(f"SET synchronous_commit = {chosen}")
 
-    log.execute("BEGIN")
-    dispatch(log)
-    inside = scalar(log, "SHOW synchronous_commit")
-    log.execute("COMMIT")
+        log.execute("BEGIN")
+        assert dispatch(log).messages == 1
+        inside = scalar(log, "SHOW synchronous_commit")
+        log.execute("COMMIT")
 
-    assert inside == used
-    assert scalar(log, "SHOW synchronous_commit") == chosen
+        assert inside == ("remote_apply" if chosen == "remote_apply" else "on"), chosen
+        assert scalar(log, "SHOW synchronous_commit") == chosen
 
 
 def test_an_idle_dispatch_leaves_the_durability_of_its_transaction_alone(log: Connection) -> None:
