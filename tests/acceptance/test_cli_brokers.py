@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,19 @@ from tests.fixtures.producers import TwoBrokers
 
 
 @pytest.fixture
-def place(two_brokers: TwoBrokers, tmp_path: Path) -> Iterator[Place]:
-    """Two brokers, each served."""
+def place(two_brokers: TwoBrokers, tmp_path: Path) -> Place:
+    """Two brokers that nobody serves."""
+    return Place(tmp_path, two_brokers.dsn)
+
+
+@pytest.fixture
+def served_place(place: Place) -> Iterator[Place]:
+    """The two brokers, for tests that send."""
+    assert place.dsn is not None
     with ExitStack() as servers:
-        for broker in two_brokers.dsn.split(";"):
-            servers.enter_context(served(Place(tmp_path, broker)))
-        yield Place(tmp_path, two_brokers.dsn, is_served=True)
+        for broker in place.dsn.split(";"):
+            servers.enter_context(served(replace(place, dsn=broker)))
+        yield replace(place, is_served=True)
 
 
 @pytest.fixture
@@ -68,15 +76,15 @@ def test_a_topic_is_created_listed_shown_and_deleted_on_all_brokers(place: Place
 
 
 @pytest.mark.usefixtures("patient")
-def test_the_tables_have_a_column_for_the_broker(place: Place) -> None:
-    place.done("topic", "create", "orders", "--queues", "1")
-    place.done("send", "orders", *map(str, range(4)))
-    place.done("consume", "orders", "--group", "billing", "--exit")
+def test_the_tables_have_a_column_for_the_broker(served_place: Place) -> None:
+    served_place.done("topic", "create", "orders", "--queues", "1")
+    served_place.done("send", "orders", *map(str, range(4)))
+    served_place.done("consume", "orders", "--group", "billing", "--exit")
 
-    header, _, *rows = (line.split() for line in place.done("topic", "list").splitlines())
+    header, _, *rows = (line.split() for line in served_place.done("topic", "list").splitlines())
     assert header[:2] == ["topic", "broker"]
     assert [row[:2] for row in rows] == [["orders", "broker-a"], ["orders", "broker-b"]]
-    shown = [line.split() for line in place.done("topic", "show", "orders").splitlines()]
+    shown = [line.split() for line in served_place.done("topic", "show", "orders").splitlines()]
     assert next(line for line in shown if line[:1] == ["broker"])[:3] == ["broker", "queue", "min"]
     assert sum(line[:2] == ["broker-a", "billing"] for line in shown) == 1
     assert sum(line[:2] == ["broker-b", "billing"] for line in shown) == 1
@@ -157,20 +165,22 @@ def test_what_no_broker_has_done_is_said_of_each(lame: Place) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_messages_are_sent_to_all_brokers_and_a_group_reads_them_all(place: Place) -> None:
-    place.done("topic", "create", "orders", "--queues", "2")
+def test_messages_are_sent_to_all_brokers_and_a_group_reads_them_all(served_place: Place) -> None:
+    served_place.done("topic", "create", "orders", "--queues", "2")
 
     records = "".join(f'{{"n": "{number}"}}\n' for number in range(20))
     options = ("--format", "jsonl", "--sharding-column", "n", "--body-column", "n", "--quiet")
-    place.done("send", "orders", *options, stdin=records)
+    served_place.done("send", "orders", *options, stdin=records)
 
-    parts = [place.done("consume", "orders", "--exit", "--broker", name).split() for name in ("broker-a", "broker-b")]
+    parts = [
+        served_place.done("consume", "orders", "--exit", "--broker", name).split() for name in ("broker-a", "broker-b")
+    ]
     assert all(parts)
     assert sorted(int(body) for part in parts for body in part) == list(range(20))
-    printed = lines(place.done("consume", "orders", "--group", "billing", "--exit", "--format", "json"))
+    printed = lines(served_place.done("consume", "orders", "--group", "billing", "--exit", "--format", "json"))
     assert sorted(int(each["body"]) for each in printed) == list(range(20))
     assert {each["broker_name"] for each in printed} == {"broker-a", "broker-b"}
-    assert place.done("consume", "orders", "--group", "billing", "--exit") == ""
+    assert served_place.done("consume", "orders", "--group", "billing", "--exit") == ""
 
 
 def test_without_a_group_one_broker_has_to_be_named(place: Place) -> None:
@@ -192,11 +202,11 @@ def test_a_group_does_not_choose_a_broker(place: Place) -> None:
     assert "broker = 'broker-a': a group reads from all brokers" in refused.errors
 
 
-def test_a_group_reads_a_topic_that_one_broker_has(place: Place) -> None:
-    place.done("topic", "create", "orders", "--broker", "broker-b")
-    place.done("send", "orders", "one")
+def test_a_group_reads_a_topic_that_one_broker_has(served_place: Place) -> None:
+    served_place.done("topic", "create", "orders", "--broker", "broker-b")
+    served_place.done("send", "orders", "one")
 
-    assert place.done("consume", "orders", "--group", "billing", "--exit") == "one\n"
+    assert served_place.done("consume", "orders", "--group", "billing", "--exit") == "one\n"
 
 
 def test_a_group_reads_what_it_can_reach_and_says_what_it_could_not(lame: Place) -> None:

@@ -11,8 +11,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.cli.times import shown_time
+from tests.fixtures import warm_process
 from tests.fixtures.broker import topic
-from tests.fixtures.command_line import Place
+from tests.fixtures.command_line import SECONDS, Place
 from tests.fixtures.dead_letters import json_lines
 from tests.fixtures.delay import delay, steps
 from tests.fixtures.postgres import Database
@@ -95,14 +96,10 @@ def test_on_a_terminal_it_asks(
     terminal, its_end = pty.openpty()
     os.write(terminal, answer)
 
-    subprocess.run(
-        [sys.executable, "-m", "mqdb", "delay", "skip", "5"],
-        stdin=its_end,
-        capture_output=True,
-        env=place.environ({}),
-        check=False,
-        timeout=60,
-    )
+    command = [sys.executable, "-m", "mqdb", "delay", "skip", "5"]
+    pipe = subprocess.PIPE
+    with warm_process.start(command, stdin=its_end, stdout=pipe, stderr=pipe, env=place.environ({})) as process:
+        process.communicate(timeout=SECONDS)
     os.close(terminal)
     os.close(its_end)
 

@@ -14,8 +14,9 @@ from mqdb.common.compression import Compression, compressed_flag
 from mqdb.common.message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext
+from tests.fixtures import warm_process
 from tests.fixtures.broker import dispatch_all
-from tests.fixtures.command_line import Place, assert_refused, served
+from tests.fixtures.command_line import SECONDS, Place, assert_refused, served
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.dead_letters import bury, json_lines, letter_id, redriven, results, stored
 from tests.fixtures.postgres import Database
@@ -180,21 +181,17 @@ def test_progress_on_a_terminal_takes_nothing_from_standard_output(
     log_pos = bury(broker)
     ours, theirs = os.openpty()
     try:
-        process = subprocess.run(
-            [sys.executable, "-m", "mqdb", "dlq", *command.split()],
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env=place.environ({"TERM": "xterm"}),
-            cwd="/",
-            timeout=60,
-            check=True,
-        )
+        arguments = [sys.executable, "-m", "mqdb", "dlq", *command.split()]
+        environ = place.environ({"TERM": "xterm"})
+        with warm_process.start(arguments, stdout=subprocess.PIPE, stderr=theirs, env=environ, cwd="/") as process:
+            output, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0
         shown = os.read(ours, 100_000)
     finally:
         os.close(ours)
         os.close(theirs)
 
-    assert [each["log_pos"] for each in json_lines(process.stdout.decode())] == [log_pos]
+    assert [each["log_pos"] for each in json_lines(output.decode())] == [log_pos]
     assert b"100%" in shown
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,22 @@ from tests.fixtures.producers import TwoBrokers
 
 
 @pytest.fixture
-def place(database: Database, tmp_path: Path) -> Iterator[Place]:
-    with served(Place(tmp_path, database.dsn)) as place:
-        yield place
+def place(database: Database, tmp_path: Path) -> Place:
+    """A broker that nobody serves: a topic is changed without."""
+    return Place(tmp_path, database.dsn)
 
 
 @pytest.fixture
-def two(two_brokers: TwoBrokers, tmp_path: Path) -> Iterator[Place]:
-    """Two brokers, each served."""
-    with ExitStack() as servers:
-        for broker in two_brokers.dsn.split(";"):
-            servers.enter_context(served(Place(tmp_path, broker)))
-        yield Place(tmp_path, two_brokers.dsn, is_served=True)
+def served_place(place: Place) -> Iterator[Place]:
+    """The broker, for tests that send."""
+    with served(place) as served_place:
+        yield served_place
+
+
+@pytest.fixture
+def two(two_brokers: TwoBrokers, tmp_path: Path) -> Place:
+    """Two brokers that nobody serves."""
+    return Place(tmp_path, two_brokers.dsn)
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -42,15 +45,15 @@ def counts(place: Place, name: str = "orders") -> list[tuple[int, int]]:
 # -- one broker -------------------------------------------------------------------------------
 
 
-def test_a_topic_that_was_made_automatically_gets_more_queues_and_keeps_its_messages(place: Place) -> None:
-    place.done("send", "orders", "one", "two", "three")
-    assert counts(place) == [(4, 4)]
+def test_a_topic_that_was_made_automatically_gets_more_queues_and_keeps_its_messages(served_place: Place) -> None:
+    served_place.done("send", "orders", "one", "two", "three")
+    assert counts(served_place) == [(4, 4)]
 
-    assert place.done("topic", "set", "orders", "--queues", "16") == (
+    assert served_place.done("topic", "set", "orders", "--queues", "16") == (
         "topic orders: read queues 16, write queues 16, perm RW-, order no, type NORMAL\n"
     )
 
-    shown = json.loads(place.done("topic", "show", "orders", "--json"))
+    shown = json.loads(served_place.done("topic", "show", "orders", "--json"))
     assert [each["queue"] for each in shown["queues"]] == list(range(16))
     assert sum(each["messages"] for each in shown["queues"]) == 3
 
@@ -107,27 +110,27 @@ def test_a_topic_without_the_permission_to_write_takes_no_messages(place: Place)
     place.done("send", "orders", "x")
 
 
-def test_messages_in_queues_that_are_no_longer_read_are_named_with_the_way_back(place: Place) -> None:
-    place.done("topic", "create", "orders", "--queues", "4")
+def test_messages_in_queues_that_are_no_longer_read_are_named_with_the_way_back(served_place: Place) -> None:
+    served_place.done("topic", "create", "orders", "--queues", "4")
     for sharding_key in ("a", "b"):  # Java's hashCode says queue 1 and 2
-        place.done("send", "orders", "x", "y", "--sharding-key", sharding_key)
+        served_place.done("send", "orders", "x", "y", "--sharding-key", sharding_key)
 
-    assert place.done("topic", "set", "orders", "--write-queues", "1") == (
+    assert served_place.done("topic", "set", "orders", "--write-queues", "1") == (
         "topic orders: read queues 4, write queues 1, perm RW-, order no, type NORMAL\n"
     )
-    _, note = place.done("topic", "set", "orders", "--read-queues", "1").splitlines()
+    _, note = served_place.done("topic", "set", "orders", "--read-queues", "1").splitlines()
     assert note == (
         "note: queues from 1 on are no longer read, with messages not consumed by any group (4); "
         "to read them again: mqdb topic set orders --read-queues 3"
     )
-    assert json.loads(place.done("topic", "set", "orders", "--read-queues", "1", "--json"))["unread"] == [
+    assert json.loads(served_place.done("topic", "set", "orders", "--read-queues", "1", "--json"))["unread"] == [
         {"queue": 1, "group": None, "messages": 2},
         {"queue": 2, "group": None, "messages": 2},
     ]
 
-    place.done("topic", "set", "orders", "--read-queues", "4")
-    assert len(place.done("consume", "orders", "--group", "billing", "--count", "4").splitlines()) == 4
-    assert place.done("topic", "set", "orders", "--queues", "1").count("\n") == 1
+    served_place.done("topic", "set", "orders", "--read-queues", "4")
+    assert len(served_place.done("consume", "orders", "--group", "billing", "--count", "4").splitlines()) == 4
+    assert served_place.done("topic", "set", "orders", "--queues", "1").count("\n") == 1
 
 
 def test_queues_that_are_written_and_not_read_are_named(place: Place) -> None:

@@ -62,6 +62,15 @@ def server(home: Path, cluster: None) -> Iterator[EmbeddedPostgres]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def undisturbed() -> Iterator[EmbeddedPostgres]:
+    """A server for all tests that only look at it."""
+    with quick_home() as home:
+        give_cluster(home, is_migrated=False)
+        with EmbeddedPostgres(home, durable=False) as running:
+            yield running
+
+
 def kill(server: EmbeddedPostgres) -> None:
     os.kill(server.pid, signal.SIGKILL)
     wait_until(lambda: not server.is_running())
@@ -91,26 +100,26 @@ def test_nothing_runs_after_the_stop(server: EmbeddedPostgres) -> None:
     assert attach(server.home) is None
 
 
-def test_clients_are_no_superusers_and_need_the_password(server: EmbeddedPostgres) -> None:
-    assert query(server.dsn, "select rolsuper from pg_roles where rolname = current_user") is False
-    assert query(server.dsn, "show server_encoding") == "UTF8"
-    assert query(server.dsn, "select datcollate from pg_database where datname = current_database()") == "C"
+def test_clients_are_no_superusers_and_need_the_password(undisturbed: EmbeddedPostgres) -> None:
+    assert query(undisturbed.dsn, "select rolsuper from pg_roles where rolname = current_user") is False
+    assert query(undisturbed.dsn, "show server_encoding") == "UTF8"
+    assert query(undisturbed.dsn, "select datcollate from pg_database where datname = current_database()") == "C"
 
     with pytest.raises(psycopg.OperationalError, match="no password supplied"):
-        psycopg.connect(f"host=127.0.0.1 port={server.port} user=mqdb dbname=mqdb passfile=/dev/null")
+        psycopg.connect(f"host=127.0.0.1 port={undisturbed.port} user=mqdb dbname=mqdb passfile=/dev/null")
 
 
-def test_what_clients_know_does_not_make_a_superuser(server: EmbeddedPostgres) -> None:
-    assert query(server.superuser_dsn, "select rolsuper from pg_roles where rolname = current_user") is True
-    running = attach(server.home)
+def test_what_clients_know_does_not_make_a_superuser(undisturbed: EmbeddedPostgres) -> None:
+    assert query(undisturbed.superuser_dsn, "select rolsuper from pg_roles where rolname = current_user") is True
+    running = attach(undisturbed.home)
     assert running is not None
 
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(running.dsn, user="postgres", dbname="postgres")
 
 
-def test_nobody_else_can_read_or_lock_a_file_of_the_home(server: EmbeddedPostgres) -> None:
-    modes = {path.name: path.stat().st_mode & 0o777 for path in server.home.iterdir()}
+def test_nobody_else_can_read_or_lock_a_file_of_the_home(undisturbed: EmbeddedPostgres) -> None:
+    modes = {path.name: path.stat().st_mode & 0o777 for path in undisturbed.home.iterdir()}
 
     assert modes == {
         "data": 0o700,
@@ -215,16 +224,16 @@ def test_a_server_may_be_started_from_a_thread_that_ends(home: Path) -> None:
         server.stop()
 
 
-def test_ctrl_c_does_not_hit_the_server(server: EmbeddedPostgres) -> None:
-    assert os.getpgid(server.pid) == server.pid
+def test_ctrl_c_does_not_hit_the_server(undisturbed: EmbeddedPostgres) -> None:
+    assert os.getpgid(undisturbed.pid) == undisturbed.pid
 
 
-def test_a_server_is_found_by_others_in_its_home(server: EmbeddedPostgres) -> None:
-    running = attach(server.home)
+def test_a_server_is_found_by_others_in_its_home(undisturbed: EmbeddedPostgres) -> None:
+    running = attach(undisturbed.home)
 
     assert running is not None
-    assert (running.dsn, running.port) == (server.dsn, server.port)
-    assert (running.pid, running.postgres_pid) == (os.getpid(), server.pid)
+    assert (running.dsn, running.port) == (undisturbed.dsn, undisturbed.port)
+    assert (running.pid, running.postgres_pid) == (os.getpid(), undisturbed.pid)
 
 
 def test_without_a_start_there_is_no_address(home: Path) -> None:
@@ -236,11 +245,11 @@ def test_without_a_start_there_is_no_address(home: Path) -> None:
     assert not server.is_running()
 
 
-def test_starting_twice_is_refused_and_harmless(server: EmbeddedPostgres) -> None:
+def test_starting_twice_is_refused_and_harmless(undisturbed: EmbeddedPostgres) -> None:
     with pytest.raises(IllegalState, match="started already"):
-        server.start()
+        undisturbed.start()
 
-    assert query(server.dsn, "select 1") == 1
+    assert query(undisturbed.dsn, "select 1") == 1
 
 
 def test_restart_keeps_address_and_data(server: EmbeddedPostgres) -> None:
@@ -356,12 +365,12 @@ def is_watcher(process: psutil.Process, server_pid: int, home: Path) -> bool:
 # -- bad input ----------------------------------------------------------------------------------
 
 
-def test_a_second_owner_is_refused(server: EmbeddedPostgres) -> None:
+def test_a_second_owner_is_refused(undisturbed: EmbeddedPostgres) -> None:
     with pytest.raises(DataDirectoryBusy) as caught:
-        EmbeddedPostgres(server.home).start()
+        EmbeddedPostgres(undisturbed.home).start()
 
-    assert str(server.home) in str(caught.value)
-    assert query(server.dsn, "select 1") == 1
+    assert str(undisturbed.home) in str(caught.value)
+    assert query(undisturbed.dsn, "select 1") == 1
 
 
 @pytest.mark.usefixtures("cluster")

@@ -193,6 +193,7 @@ def is_less_left(broker: FaultyBroker, before: int) -> bool:
     return left(broker) < before
 
 
+@pytest.mark.long  # the usual run has an exactly-once group in test_consumer_faults
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 40 * KILLS)
 @pytest.mark.parametrize("run", range(RUNS or 1))
@@ -200,10 +201,10 @@ def is_less_left(broker: FaultyBroker, before: int) -> bool:
     ("kind", "sharing", "mode"),
     [
         ("threads", "GREEDY", "CONCURRENT"),
-        pytest.param("threads", "SHARED", "CONCURRENT", marks=pytest.mark.long),
-        pytest.param("threads", "SHARED", "ORDERLY", marks=pytest.mark.long),
-        pytest.param("asyncio", "GREEDY", "CONCURRENT", marks=pytest.mark.long),
-        pytest.param("asyncio", "SHARED", "ORDERLY", marks=pytest.mark.long),
+        ("threads", "SHARED", "CONCURRENT"),
+        ("threads", "SHARED", "ORDERLY"),
+        ("asyncio", "GREEDY", "CONCURRENT"),
+        ("asyncio", "SHARED", "ORDERLY"),
     ],
 )
 def test_each_message_is_consumed_once_and_sent_on_once(

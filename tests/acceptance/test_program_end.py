@@ -36,7 +36,7 @@ def topic(database: Database) -> None:
 
 @pytest.mark.usefixtures("topic")
 @pytest.mark.parametrize("how", usually("open", of=["open", "generator", "del", "fork"]))
-def test_what_is_under_way_when_the_program_ends_is_sent(database: Database, how: str) -> None:
+def test_what_is_under_way_when_the_program_ends_is_sent_and_its_group_is_left(database: Database, how: str) -> None:
     locker = stall(database)
     with program(database, how) as process:
         assert process.stdout is not None
@@ -48,6 +48,7 @@ def test_what_is_under_way_when_the_program_ends_is_sent(database: Database, how
     assert process.returncode == 0
     assert complaints == ""
     assert stored_bodies(database) == ["x"] * COUNT
+    wait_until(lambda: database.rows("SELECT count(*) FROM mqdb.client") == [(0,)])
 
 
 @pytest.mark.usefixtures("topic")
@@ -58,11 +59,3 @@ def test_a_shutdown_waits_for_no_thread_that_is_gone(database: Database) -> None
 
     assert process.returncode == 0
     assert stored_bodies(database) == []
-
-
-@pytest.mark.usefixtures("topic")
-def test_the_group_is_left_when_the_program_ends(database: Database) -> None:
-    with program(database, "open") as process:
-        process.communicate(timeout=SECONDS)
-
-    wait_until(lambda: database.rows("SELECT count(*) FROM mqdb.client") == [(0,)])

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from mqdb.service.delay_deliverer import DelayDeliverer
+from tests.fixtures import warm_process
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -50,12 +51,12 @@ def place(database: Database, tmp_path: Path) -> Iterator[Place]:
 
 def consume(place: Place, program: Path, expected: list[str]) -> list[str]:
     """What the program prints until it has printed so many lines; then it is interrupted."""
-    process = subprocess.Popen(
+    process = warm_process.start(
         [sys.executable, str(program)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=place.environ({"PYTHONPATH": ":".join(sys.path)}),
+        env=place.environ({}),
     )
     with process:
         assert process.stdout is not None

@@ -27,8 +27,9 @@ from mqdb_client import Admin, Message, Producer
 from tests.fixtures.consumer_processes import ConsumerProcess
 from tests.fixtures.faults import FaultyBroker, faulty_broker
 from tests.fixtures.orderly_processes import Call, OrderlyProcess, calls_of, check_order
+from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_kit import NEW, OLD, GetKit, JavaKit, KitProcess
+from tests.fixtures.remoting_kit import NEW, OLD, GetKit, JavaKit, KitProcess, served_front
 
 logger = logging.getLogger(__name__)
 
@@ -202,26 +203,28 @@ def _calls(member: KitProcess | ConsumerProcess) -> Iterator[Call]:
 def broker(tmp_path: Path) -> Iterator[FaultyBroker]:
     with faulty_broker(tmp_path) as broker:
         broker.start_serving()
-        with Admin(broker.dsn) as admin:
-            admin.topics.create(TOPIC, queues=QUEUES)
+        create_topic(broker.dsn)
         yield broker
 
 
-def test_a_member_in_java_and_one_in_python_share_a_group(
-    broker: FaultyBroker, java_kit: GetKit, tmp_path: Path
-) -> None:
+def create_topic(dsn: str) -> None:
+    with Admin(dsn) as admin:
+        admin.topics.create(TOPIC, queues=QUEUES)
+
+
+def test_a_member_in_java_and_one_in_python_share_a_group(database: Database, java_kit: GetKit, tmp_path: Path) -> None:
     """They split the queues, and each takes over what the other leaves: nothing is lost, nothing comes twice."""
     with ExitStack() as stack:
-        front = FrontProcess(broker.dsn, tmp_path / "front.log")
-        stack.callback(front.stop)
-        group = Group(broker.dsn, [front], [java_kit(NEW)], random.Random(1))
+        front = stack.enter_context(served_front(database.dsn, tmp_path))
+        create_topic(database.dsn)
+        group = Group(database.dsn, [], [], random.Random(1))
         stack.callback(group.close)
-        group.python.append(ConsumerProcess(broker.dsn))
-        member = KitProcess(java_kit(NEW), "consume", front.address, "--topic", TOPIC, "--group", GROUP)
+        group.python.append(ConsumerProcess(database.dsn))
+        member = KitProcess(java_kit(NEW), "consume", str(front.address), "--topic", TOPIC, "--group", GROUP)
         group.java.append(member)
         wait_until(lambda: len(group.python[0].assigned) == QUEUES // 2, PATIENCE_SECONDS)
         wait_until(lambda: len((member.said("queues") or [[]])[-1]) == QUEUES // 2, PATIENCE_SECONDS)
-        load = Load(broker.dsn)
+        load = Load(database.dsn)
         stack.callback(load.end)
 
         wait_until(lambda: len(member.said("consumed")) > 30 and len(group.python[0].bodies) > 30, PATIENCE_SECONDS)
