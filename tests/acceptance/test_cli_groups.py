@@ -51,10 +51,9 @@ def database(postgres: EmbeddedPostgres, original: Database) -> Iterator[Databas
 
 
 @pytest.fixture
-def place(database: Database, tmp_path: Path) -> Iterator[Place]:
-    """A broker at work on the copy."""
-    with served(Place(tmp_path, database.dsn)) as place:
-        yield place
+def place(database: Database, tmp_path: Path) -> Place:
+    """A broker with the copy, which nobody serves: consumers dispatch for themselves."""
+    return Place(tmp_path, database.dsn)
 
 
 def rows(printed: str) -> list[dict[str, Any]]:

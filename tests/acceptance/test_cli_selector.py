@@ -7,14 +7,22 @@ from typing import Any
 
 import pytest
 
+from mqdb.embedded import EmbeddedPostgres
 from tests.fixtures.command_line import Place, served
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, new_database
 
 
-@pytest.fixture
-def place(database: Database, tmp_path: Path) -> Iterator[Place]:
-    """A broker with ten messages in topic `orders`, with `a` from 0 to 9, the odd ones with a tag."""
-    with served(Place(tmp_path, database.dsn)) as place:
+@pytest.fixture(scope="module")
+def database(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
+    """That of `place`."""
+    with new_database(postgres, template_database) as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def place(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A broker for all tests: ten messages in topic `orders`, with `a` from 0 to 9, the odd ones with a tag."""
+    with served(Place(tmp_path_factory.mktemp("home"), database.dsn)) as place:
         place.done("topic", "create", "orders", "--queues", "2")
         columns = ("--body-column", "a", "--property-column", "a", "--tag-column", "tag")
         lines = [f"{number},{'odd' if number % 2 else ''}" for number in range(10)]

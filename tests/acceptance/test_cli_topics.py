@@ -1,19 +1,18 @@
 """`mqdb topic`, `migrate` and `config`, as processes."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fixtures.command_line import Place, served
+from tests.fixtures.command_line import Place
 from tests.fixtures.postgres import Database
 
 
 @pytest.fixture
-def place(database: Database, tmp_path: Path) -> Iterator[Place]:
-    with served(Place(tmp_path, database.dsn)) as place:
-        yield place
+def place(database: Database, tmp_path: Path) -> Place:
+    """A broker that nobody serves."""
+    return Place(tmp_path, database.dsn)
 
 
 def test_a_topic_is_created_listed_shown_and_deleted(place: Place) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ import psycopg
 import pytest
 
 from mqdb.common.compression import Compression
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import (
     BY_SQLSTATE,
     BatchTooLarge,
@@ -48,7 +50,7 @@ from mqdb_client.producer.durability import Durability
 from mqdb_client.producer.queue_selector import select_by_hash
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.log import create_topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, new_database
 from tests.fixtures.producers import (
     TwoBrokers,
     attempts_of,
@@ -83,6 +85,28 @@ def producer(database: Database) -> Iterator[Producer]:
         yield producer
 
 
+@pytest.fixture(scope="module")
+def shared_database(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
+    """One for all tests of what is refused."""
+    with new_database(postgres, template_database) as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def shared_producer(shared_database: Database) -> Iterator[Producer]:
+    """One for all messages that are refused."""
+    with producer_of(shared_database.dsn, group="refused") as producer:
+        yield producer
+
+
+@contextmanager
+def nothing_stored(database: Database) -> Iterator[None]:
+    """Whoever else has stored something there, the block does not."""
+    before = stored_bodies(database)
+    yield
+    assert stored_bodies(database) == before
+
+
 @pytest.fixture
 def to_two(two_brokers: TwoBrokers) -> Iterator[Producer]:
     """A producer for both brokers, which both have the topic `orders` with 4 queues."""
@@ -110,10 +134,10 @@ each_client = pytest.mark.parametrize("client", CLIENTS)
 @each_client
 @pytest.mark.parametrize("group", ["a.b", "组", "a b", "a/b", "a$b", " ", "", "grüße"])
 def test_row_01_a_group_with_another_character_is_refused(
-    database: Database, client: Callable[..., object], group: str
+    shared_database: Database, client: Callable[..., object], group: str
 ) -> None:
     with pytest.raises(NameInvalid):
-        client(group, database.dsn)
+        client(group, shared_database.dsn)
 
 
 def test_row_01_a_group_of_all_allowed_characters_sends(database: Database) -> None:
@@ -124,21 +148,21 @@ def test_row_01_a_group_of_all_allowed_characters_sends(database: Database) -> N
 
 
 @each_client
-def test_row_02_a_group_has_120_characters_at_most(database: Database, client: Callable[..., object]) -> None:
-    client("g" * 120, database.dsn)
+def test_row_02_a_group_has_120_characters_at_most(shared_database: Database, client: Callable[..., object]) -> None:
+    client("g" * 120, shared_database.dsn)
 
     with pytest.raises(NameInvalid, match="121 characters"):
-        client("g" * 121, database.dsn)
+        client("g" * 121, shared_database.dsn)
 
 
 @pytest.mark.parametrize(
     ("client", "group"), [(Producer, "DEFAULT_PRODUCER"), (PushConsumer, "DEFAULT_CONSUMER")], ids=str
 )
 def test_row_03_the_group_that_users_forget_to_choose_is_refused(
-    database: Database, client: Callable[..., object], group: str
+    shared_database: Database, client: Callable[..., object], group: str
 ) -> None:
     with pytest.raises(NameInvalid, match="reserved"):
-        client(group, database.dsn)
+        client(group, shared_database.dsn)
 
 
 def test_row_04_the_same_group_twice_in_a_process_is_refused_and_the_first_works_on(
@@ -181,11 +205,11 @@ def test_row_05_a_topic_has_127_characters_at_most(database: Database, producer:
 
 
 @pytest.mark.parametrize("topic", ["a.b", "题", "a b", "", " "])
-def test_row_05_a_topic_with_another_character_is_refused(database: Database, producer: Producer, topic: str) -> None:
-    with pytest.raises(NameInvalid):
-        producer.send(Message(topic, "x"))
-
-    assert stored_bodies(database) == []
+def test_row_05_a_topic_with_another_character_is_refused(
+    shared_database: Database, shared_producer: Producer, topic: str
+) -> None:
+    with nothing_stored(shared_database), pytest.raises(NameInvalid):
+        shared_producer.send(Message(topic, "x"))
 
 
 BLOCKED = [
@@ -199,15 +223,17 @@ BLOCKED = [
 
 
 @pytest.mark.parametrize("topic", BLOCKED)
-def test_row_06_nobody_may_send_to_the_broker_s_own_topics(database: Database, producer: Producer, topic: str) -> None:
-    with pytest.raises(TopicNotAllowed) as refusal:
-        producer.send(Message(topic, "x"))
-    with pytest.raises(psycopg.Error) as refusal_in_sql:
-        database.connect().execute("SELECT mqdb.send(%s, 'x'::text)", [topic])
+def test_row_06_nobody_may_send_to_the_broker_s_own_topics(
+    shared_database: Database, shared_producer: Producer, topic: str
+) -> None:
+    with nothing_stored(shared_database):
+        with pytest.raises(TopicNotAllowed) as refusal:
+            shared_producer.send(Message(topic, "x"))
+        with pytest.raises(psycopg.Error) as refusal_in_sql:
+            shared_database.connect().execute("SELECT mqdb.send(%s, 'x'::text)", [topic])
 
     assert refusal.value.code == 16
     assert BY_SQLSTATE[refusal_in_sql.value.sqlstate or ""].code == NO_PERMISSION.code
-    assert stored_bodies(database) == []
 
 
 def test_row_06_the_template_topic_takes_messages_as_in_rocketmq_5(database: Database, producer: Producer) -> None:
@@ -217,21 +243,22 @@ def test_row_06_the_template_topic_takes_messages_as_in_rocketmq_5(database: Dat
 
 
 @pytest.mark.parametrize("body", [b"", ""])
-def test_row_07_an_empty_body_is_refused(database: Database, producer: Producer, body: bytes | str) -> None:
-    with pytest.raises(BodyEmpty) as refusal:
-        producer.send(Message("orders", body))
+def test_row_07_an_empty_body_is_refused(
+    shared_database: Database, shared_producer: Producer, body: bytes | str
+) -> None:
+    with nothing_stored(shared_database), pytest.raises(BodyEmpty) as refusal:
+        shared_producer.send(Message("orders", body))
 
     assert refusal.value.code == 13
-    assert stored_bodies(database) == []
 
 
-def test_row_07_no_body_and_no_message_are_refused(producer: Producer) -> None:
+def test_row_07_no_body_and_no_message_are_refused(shared_producer: Producer) -> None:
     nothing: Any = None
 
     with pytest.raises(BodyInvalid) as without_body:
         Message("orders", nothing)
     with pytest.raises(MessageIllegal) as without_message:
-        producer.send(nothing)
+        shared_producer.send(nothing)
 
     assert (without_body.value.code, without_message.value.code) == (13, 13)
 
@@ -259,11 +286,9 @@ def test_row_09_the_properties_have_32_767_bytes_at_most(database: Database, pro
 
 
 @pytest.mark.parametrize("name", ["TAGS", "KEYS", "DELAY", "UNIQ_KEY", "TRAN_MSG", "WAIT", "1ST_POP_TIME", "__CRC32#"])
-def test_row_10_a_reserved_property_is_refused(database: Database, producer: Producer, name: str) -> None:
-    with pytest.raises(PropertyReserved, match=name):
-        producer.send(Message("orders", "x", properties={name: "1"}))
-
-    assert stored_bodies(database) == []
+def test_row_10_a_reserved_property_is_refused(shared_database: Database, shared_producer: Producer, name: str) -> None:
+    with nothing_stored(shared_database), pytest.raises(PropertyReserved, match=name):
+        shared_producer.send(Message("orders", "x", properties={name: "1"}))
 
 
 @pytest.mark.parametrize("name", ["__SHARDINGKEY", "__transactionId__", "TRANSACTION_CHECK_TIMES", "tags", "KEY"])
@@ -469,12 +494,12 @@ def test_row_17_what_another_try_cannot_mend_is_not_tried_again(
     [(Message("orders", b""), 13), (Message("or ders", "x"), 29), (Message("SELF_TEST_TOPIC", "x"), 16)],
 )
 def test_row_17_what_the_client_sees_itself_is_not_tried_at_all(
-    producer: Producer, message: Message, code: int
+    shared_producer: Producer, message: Message, code: int
 ) -> None:
-    attempts = attempts_of(producer)
+    attempts = attempts_of(shared_producer)
 
     with pytest.raises(MqdbError) as refusal:
-        producer.send(message)
+        shared_producer.send(message)
 
     assert refusal.value.code == code
     assert attempts.begun == []
@@ -724,12 +749,10 @@ def test_row_22_a_batch_has_consecutive_offsets_in_one_queue(database: Database,
     ids=["two topics", "retry topic", "delay", "over 4 MiB", "no message"],
 )
 def test_row_22_a_list_that_is_no_batch_is_refused_as_a_whole(
-    database: Database, producer: Producer, messages: list[Message], error: type[MqdbError]
+    shared_database: Database, shared_producer: Producer, messages: list[Message], error: type[MqdbError]
 ) -> None:
-    with pytest.raises(error):
-        producer.send_batch(messages)
-
-    assert stored_bodies(database) == []
+    with nothing_stored(shared_database), pytest.raises(error):
+        shared_producer.send_batch(messages)
 
 
 @pytest.mark.parametrize("queue_id", [99, 4, -1])
