@@ -12,7 +12,7 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.serve import Starter, leader_pid, query
 
 CRONS = 10
-MINUTES = 600
+MINUTES = 240
 
 _TIMES = """
 SELECT cl.properties ->> 'MQDB_CRON_TIME' FROM mqdb.commit_log cl
@@ -21,7 +21,7 @@ WHERE cl.properties ->> 'MQDB_CRON_NAME' = %s ORDER BY log_pos
 
 
 def prepare(database: Database) -> None:
-    """Crons that have ten hours of minutes to catch up."""
+    """Crons that have four hours of minutes to catch up."""
     create_topic(database.connect(), "orders")
     engine = create_engine(database.dsn)
     with engine.connect() as connection:

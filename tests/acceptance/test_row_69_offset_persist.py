@@ -28,7 +28,7 @@ def route(broker: Connection, engine: Engine) -> Iterator[TopicRoute]:
     def send() -> None:
         with engine.connect() as connection:
             number = 0
-            while not stopping.wait(0.05):
+            while not stopping.wait(0.1):
                 append(connection, route, f"{number}")
                 number += 1
 

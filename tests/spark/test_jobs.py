@@ -258,24 +258,43 @@ def test_what_spark_says_becomes_a_sentence(spark: "SparkSession", database: Dat
 # -- the command line -----------------------------------------------------------------------------
 
 
-def test_the_commands_archive_and_replay(
-    spark: "SparkSession", database: Database, broker: Connection, tmp_path: Path
-) -> None:
-    place = Place(tmp_path / "home", database.dsn)
-    topic(broker, "again", queues=2)
+@pytest.fixture
+def place(spark: "SparkSession", database: Database, tmp_path: Path) -> Place:
+    """The broker, for commands that find a session."""
+    return Place(tmp_path / "home", database.dsn)
+
+
+def test_the_command_archives(place: Place, spark: "SparkSession", tmp_path: Path) -> None:
     files = str(tmp_path / "archive")
     planned = place.done("spark", "archive", files, "--dry-run", "--json").splitlines()
 
     archived = place.done("spark", "archive", files)
     nothing = place.done("spark", "archive", files)
-    replay_twice = ("spark", "replay", "orders", "again", "--write-id", "c1", "--archive", "--json")
-    outcomes = [json.loads(place.done(*replay_twice)) for _ in range(2)]
-    wrong = place.call("spark", "replay", "order", "again", "--write-id", "c2")
 
     assert [json.loads(line)["messages"] for line in planned] == [SIZE, SIZE]
     assert "20 messages in " in archived
     assert nothing == "All full segments are archived.\n"
-    assert [(each["messages"], each["outcome"]) for each in outcomes] == [(19, "sent"), (19, "done before")]
+    assert spark.range(1).count() == 1
+
+
+def test_the_command_replays_no_topic_that_is_not_there(place: Place, broker: Connection) -> None:
+    topic(broker, "again", queues=2)
+
+    wrong = place.call("spark", "replay", "order", "again", "--write-id", "c2")
+
     assert (wrong.code, wrong.errors.count("\n")) == (1, 1)
     assert wrong.errors.startswith("mqdb: topic 'order' does not exist;")
+
+
+@pytest.mark.long
+def test_the_command_replays_an_archive_once(
+    place: Place, spark: "SparkSession", broker: Connection, tmp_path: Path
+) -> None:
+    topic(broker, "again", queues=2)
+    place.done("spark", "archive", str(tmp_path / "archive"))
+
+    replay_twice = ("spark", "replay", "orders", "again", "--write-id", "c1", "--archive", "--json")
+    outcomes = [json.loads(place.done(*replay_twice)) for _ in range(2)]
+
+    assert [(each["messages"], each["outcome"]) for each in outcomes] == [(19, "sent"), (19, "done before")]
     assert spark.range(1).count() == 1
