@@ -21,7 +21,7 @@ from sqlalchemy import text
 
 from mqdb.bench import sample
 from mqdb.broker.topics import topics as admin
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import TopicConfig
 from mqdb.store import migrations
 from mqdb.store.engine import create_engine, driver

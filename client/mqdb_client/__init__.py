@@ -30,7 +30,8 @@ from mqdb.common.dsn import BrokerDsn
 from mqdb.common.group import ConsumeFromWhere, MessageModel
 from mqdb.common.http_address import HttpAddress
 from mqdb.common.log_lines import FieldFormatter, JsonFormatter
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendStatus
+from mqdb.common.message import Message, MessageQueue, SendStatus
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.common.transaction import HalfState, LocalTransactionState
 from mqdb.selector.subscription import ExpressionType, MessageFilter

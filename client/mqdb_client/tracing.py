@@ -15,8 +15,9 @@ import mqdb
 from mqdb.broker.consumers.send_back import SentBack
 from mqdb.common.compression import COMPRESSED_FLAG
 from mqdb.common.failure import class_name
-from mqdb.common.message import Message, ReceivedMessage, SendStatus, check_message
+from mqdb.common.message import Message, SendStatus, check_message
 from mqdb.common.property import Property
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import ExtraMissing, MqdbError
 from mqdb_client import process_hooks
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeReturnType

@@ -18,7 +18,7 @@ from mqdb.bench.workers import Exhausted, Operation
 from mqdb.broker.consumers.pull import DEFAULT_LIMIT
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.group import ConsumeFromWhere
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, LitePullConsumer, PushConsumer
 from mqdb_client.aio import AsyncPushConsumer
 

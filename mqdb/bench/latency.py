@@ -30,7 +30,8 @@ from mqdb.bench.testbed import Testbed, Topic
 from mqdb.bench.workers import Worker
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.group import ConsumeFromWhere
-from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.message import Message
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import MqdbError
 from mqdb.server import Server
 from mqdb_client import ConsumeConcurrentlyStatus, Producer, PushConsumer

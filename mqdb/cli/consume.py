@@ -14,8 +14,8 @@ import typer
 from mqdb.cli.formats import FORMATS, OutputFormat
 from mqdb.cli.offset_target import parse_offset
 from mqdb.cli.options import start
-from mqdb.common.message import ReceivedMessage
 from mqdb.common.printable import printable
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import MqdbError, ParameterInvalid, TopicNotFound
 from mqdb.signals import STOP_SIGNALS, deferred
 

@@ -4,8 +4,8 @@ import base64
 from enum import StrEnum
 from typing import Any
 
-from mqdb.common.message import ReceivedMessage
 from mqdb.common.printable import json_text
+from mqdb.common.received_message import ReceivedMessage
 
 
 class OutputFormat(StrEnum):

@@ -15,7 +15,7 @@ from mqdb.common.printable import printable
 from mqdb.errors import MqdbError, ParameterInvalid, QueueNotFound, ResponseCode, TopicNotFound
 
 if TYPE_CHECKING:
-    from mqdb.common.message import ReceivedMessage
+    from mqdb.common.received_message import ReceivedMessage
     from mqdb_client import Answers
 
 app = command_group(

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 
 #: Of one queue, that a client keeps.
 MOST_PROOFS: Final = 16

@@ -142,6 +142,11 @@ def check_stored_properties(stored: Mapping[str, str]) -> None:
         raise PropertiesTooLarge(size, MAX_PROPERTIES_BYTES)
 
 
+def split_keys(text: str) -> tuple[str, ...]:
+    """The keys in one text, with blanks between them."""
+    return tuple(word for word in text.split(KEY_SEPARATOR) if word)
+
+
 def find_unstorable(text: str) -> re.Match[str] | None:
     """The first character that no text in the database holds: U+0000, or half of a surrogate pair."""
     return _UNSTORABLE.search(text)

@@ -11,8 +11,8 @@ from sqlalchemy import Connection as DatabaseConnection
 
 from mqdb.broker.log.messages import find_by_key, find_copies, locate, read_copy
 from mqdb.broker.schedule.timers import RecallStatus, recall
-from mqdb.common.message import ReceivedMessage
 from mqdb.common.recall_handle import decode_handle
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.unique_id import unique_id_of
 from mqdb.errors import RecallHandleInvalid, ResponseCode, TopicNotFound
 from mqdb.remoting.access import AccessKeys, topic_right

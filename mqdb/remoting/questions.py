@@ -20,7 +20,7 @@ from sqlalchemy import Connection as DatabaseConnection
 from mqdb.broker.clients import client_requests, membership
 from mqdb.broker.clients.client_requests import ANSWER_TIMEOUT, RequestKind, ask, wait_for_answer
 from mqdb.broker.log.messages import locate, read_copy
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import AccessDenied, ClientRequestTimeout, MqdbError, ResponseCode
 from mqdb.remoting import admin_bodies
 from mqdb.remoting.access import AccessKeys, topic_right

@@ -4,8 +4,8 @@ from collections import deque
 from datetime import datetime
 from typing import Final
 
-from mqdb.common.message import ReceivedMessage
 from mqdb.common.proof import Proof, place_of, proof
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.remoting.places import Place
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.log.history import History

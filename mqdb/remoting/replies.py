@@ -19,8 +19,9 @@ from sqlalchemy import Connection as DatabaseConnection
 
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.broker.log import replies
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
 from mqdb.common.property import Property
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import MqdbError, ResponseCode
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection

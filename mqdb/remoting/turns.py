@@ -18,7 +18,7 @@ from sqlalchemy import Connection as DatabaseConnection
 
 from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.remoting.database import Database
 from mqdb.remoting.read_ahead import ReadAhead

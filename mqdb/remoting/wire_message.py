@@ -17,8 +17,8 @@ from socket import AF_INET, inet_ntop, inet_pton
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from mqdb.common.message import ReceivedMessage
 from mqdb.common.property import MAX_PROPERTIES_BYTES, FailureProperty, Property
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.remoting.frame import FrameInvalid
 
 # -- properties ---------------------------------------------------------------------------------

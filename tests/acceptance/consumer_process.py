@@ -11,7 +11,7 @@ import sys
 import threading
 from datetime import timedelta
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus, ConsumeFromWhere, PushConsumer
 
 

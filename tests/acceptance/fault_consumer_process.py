@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb_client import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus, PushConsumer
 from tests.fixtures.fault_group import Event, Fate, FaultGroup, Record, Records

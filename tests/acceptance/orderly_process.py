@@ -14,7 +14,7 @@ import threading
 import time
 from datetime import timedelta
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeFromWhere, ConsumeOrderlyStatus, PushConsumer
 from tests.fixtures.loop_consumers import CLASSES
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import LocalTransactionState, Message, PreparedMessage, TransactionProducer
 
 

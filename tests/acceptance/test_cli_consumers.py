@@ -9,7 +9,7 @@ import pytest
 
 import mqdb
 from mqdb.common.dsn import BrokerDsn
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, judge

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.common.compression import Compression, compressed_flag
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext
 from tests.fixtures import warm_process

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.common.group import MessageModel
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import retry_topic
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb_client import (

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import Message, Producer, SendResult
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.delay import stop_clock

@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer import pull_service
 from tests.fixtures.broker import append, topic

@@ -15,7 +15,8 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.rebalance import allocate_averagely
 from mqdb_client import (
     ConsumeConcurrentlyStatus,

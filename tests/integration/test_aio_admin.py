@@ -7,7 +7,7 @@ from typing import assert_type
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound
 from mqdb_client import Answers, DeadLetterFilter, TopicConfig, TopicDetails
 from mqdb_client.aio import AsyncAdmin, AsyncBrokerAdmin

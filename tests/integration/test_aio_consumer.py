@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.common.group import ConsumeFromWhere
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, IllegalState, ParameterInvalid, ShutdownTimedOut
 from mqdb_client import Admin, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
 from mqdb_client.aio import AsyncPushConsumer

@@ -14,7 +14,7 @@ from mqdb.broker.clients import client_requests
 from mqdb.broker.clients.client_requests import MAX_REQUESTS, RequestKind
 from mqdb.broker.log.messages import find_copies, read_copy
 from mqdb.common.dsn import BrokerDsn
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import ClientOffline, ClientRequestFailed, ClientRequestTimeout, ParameterInvalid
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.topics.topics import TopicRoute

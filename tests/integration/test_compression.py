@@ -10,7 +10,8 @@ from sqlalchemy import Connection, text
 from mqdb.broker.consumers.pull import PullStatus, pull
 from mqdb.broker.log import send
 from mqdb.common.compression import Compression, compress, compressed, compressed_flag
-from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.message import Message
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import CompressedBodyBroken
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import dispatch_all, request, topic

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.consumers.offsets import take_queues
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import IllegalState, ParameterInvalid, QueueLost, QueueNotFound, RouteNotFound
 from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, bodies, dispatch_all, topic

@@ -12,7 +12,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client import LitePullConsumer

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.consumers.offset_reset import Boundary, clone_offsets, reset_offsets
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import GroupInUse
 from mqdb.store.consumers import groups
 from mqdb.store.consumers.consumer_offsets import committed_offsets

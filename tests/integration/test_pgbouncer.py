@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import MqdbError
 from mqdb.remoting.front import Front
 from mqdb_client import ConsumeConcurrentlyStatus, Message, Producer

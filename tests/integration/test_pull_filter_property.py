@@ -12,7 +12,8 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON
 from mqdb.broker.consumers.pull import PullStatus, pull
-from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.message import Message
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression

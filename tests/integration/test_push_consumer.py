@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.common.group import ConsumeFromWhere
-from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.message import Message
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import SCHEDULE_TOPIC
 from mqdb.errors import BrokerUnavailable, IllegalState, ShutdownTimedOut
 from mqdb.store.consumers.consumer_offsets import committed_offsets

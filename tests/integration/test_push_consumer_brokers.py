@@ -11,7 +11,8 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker.topics.topics import update_topic
 from mqdb.common.group import ConsumeFromWhere
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import Perm
 from mqdb.errors import BrokerUnavailable, IllegalState
 from mqdb.store.consumers.consumer_offsets import committed_offsets

@@ -12,7 +12,8 @@ import pytest
 
 from mqdb.broker.consumers.pull import pull
 from mqdb.broker.log import replies
-from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.message import Message
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import reply_topic
 from mqdb.errors import (
     BodyEmpty,

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.clients.client_requests import RequestKind, ask, wait_for_answer
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb.rebalance import allocate_averagely_by_circle, allocate_by_config
 from mqdb.store.consumers.consumer_offsets import committed_offsets

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from mqdb.broker.broker_settings import change_settings
 from mqdb.broker.clients.client_requests import RequestKind, ask, wait_for_answer
 from mqdb.common.group import MessageModel
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import FilterDisabled, ParameterInvalid, SubscriptionConflict
 from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.consumers.consumer_offsets import committed_offsets

@@ -15,8 +15,9 @@ from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.broker.dead_letters import Redrive, redrive_messages
 from mqdb.broker.schedule import delay, timers
 from mqdb.common.failure import Failure
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage
+from mqdb.common.message import Message, MessageQueue
 from mqdb.common.property import TAGS_CODE
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.common.topic import TRANS_CHECK_MAX_TIME_TOPIC, dlq_topic, retry_topic
 from mqdb.selector.tags import parse_tag_expression, tag_code

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.common.group import ConsumeFromWhere
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus, Message
 from mqdb_client.aio import AsyncLitePullConsumer, AsyncProducer, AsyncPushConsumer, ids_that_may_be_stored
 from tests.fixtures.broker import bodies, topic

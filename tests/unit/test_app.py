@@ -21,7 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from mqdb.common.failure import Failure
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage
+from mqdb.common.message import Message, MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BodyInvalid, BodyUnreadable, ListenerMissing, NameInvalid, ParameterInvalid
 from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeFromWhere, ConsumeOrderlyContext, exponential
 from mqdb_client.app.app_consumers import AppConsumers

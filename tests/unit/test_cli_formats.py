@@ -5,7 +5,8 @@ import json
 import uuid
 
 from mqdb.cli.formats import as_json, as_text
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 
 
 def received(body: bytes, tag: str | None = "new") -> ReceivedMessage:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from mqdb.broker.consumers.send_back import SendBackRequest
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable
 from mqdb.store.consumers.consumer_offsets import OwnedQueue

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable
 from mqdb_client.consumer import consume_transactionally

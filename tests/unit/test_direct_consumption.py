@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer.direct_consumption import DirectResult, consume_directly, judge

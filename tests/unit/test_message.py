@@ -15,16 +15,9 @@ from hypothesis import strategies as st
 
 from mqdb.common import message as message_module
 from mqdb.common.compression import Compression, compress, compressed_flag
-from mqdb.common.message import (
-    MAX_BODY_BYTES,
-    Message,
-    MessageQueue,
-    ReceivedMessage,
-    SendStatus,
-    check_message,
-    stored_properties,
-)
+from mqdb.common.message import MAX_BODY_BYTES, Message, MessageQueue, SendStatus, check_message, stored_properties
 from mqdb.common.property import read_properties
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import (
     BodyEmpty,
     BodyInvalid,

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendStatus
+from mqdb.common.message import Message, MessageQueue, SendStatus
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, ParameterInvalid
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeReturnType
 from mqdb_client.metrics import MetricsHook

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import IllegalState
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits

@@ -6,7 +6,8 @@ import uuid
 import pytest
 from opentelemetry.trace import StatusCode
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
 from mqdb_client.process_hooks import Operation, OperationContext, OperationHooks, topic_of

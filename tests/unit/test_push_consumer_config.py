@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqdb.common.group import ConsumeFromWhere, MessageModel
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import (
     IllegalState,
     MqdbError,

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.unique_id import format_unique_id, unique_id_of
 from mqdb.remoting.frame import FrameInvalid
 from mqdb.remoting.wire_message import (

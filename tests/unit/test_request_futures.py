@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import RequestTimeout
 from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from mqdb.common.message import MessageQueue, ReceivedMessage, check_message, stored_properties
+from mqdb.common.message import MessageQueue, check_message, stored_properties
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import reply_topic
 from mqdb.errors import IllegalState, MqdbError, ReplyImpossible, RequestTimeout, ResponseCode
 from mqdb_client import create_reply_message

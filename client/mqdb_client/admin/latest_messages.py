@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection
 
 from mqdb.broker.consumers.pull import DEFAULT_SCAN_LIMIT, PullRequest, PullResult, pull
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.selector.subscription import MessageFilter
 
 _LEAST_PIECE: Final = 8

@@ -14,7 +14,8 @@ from mqdb.broker.log import trace as tracing
 from mqdb.broker.log.trace import MessageTrace
 from mqdb.broker.topics.topics import topic_stats
 from mqdb.common.clock import check_moment
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import MAX_QUEUE_NUMS, check_topic_name
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid, QueueNotFound

@@ -12,7 +12,8 @@ from sqlalchemy import Connection
 
 from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import TopicNotFound
 from mqdb.selector.subscription import MessageFilter
 from mqdb_client.admin.broker_access import tend_dispatch

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from functools import wraps
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.settings import Settings
 from mqdb_client.admin.acl import Acl
 from mqdb_client.admin.admin import Admin, BrokerAdmin

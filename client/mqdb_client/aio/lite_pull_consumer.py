@@ -10,7 +10,8 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Final, Self, TypeAlias
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import ParameterInvalid, ShutdownTimedOut
 from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.client_config import configured_by

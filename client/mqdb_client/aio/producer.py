@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import psycopg
 
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage, check_message
+from mqdb.common.message import Message, MessageQueue, check_message
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread

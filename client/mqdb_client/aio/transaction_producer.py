@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias
 
-from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.message import Message
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.errors import IllegalState
 from mqdb_client.aio.loop_sends import note_ids

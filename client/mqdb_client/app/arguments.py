@@ -16,8 +16,9 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args, get_o
 
 from pydantic import TypeAdapter, ValidationError
 
-from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.message import Message
 from mqdb.common.property import RESERVED_PROPERTIES
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BodyUnreadable, ParameterInvalid
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeOrderlyContext
 

@@ -2,7 +2,8 @@
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.message import Message
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BodyInvalid
 
 

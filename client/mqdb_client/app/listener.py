@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import Any, Final, TypeAlias
 
 from mqdb.common.group import check_group_name
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import check_topic_name
 from mqdb.errors import ParameterInvalid
 from mqdb.selector.subscription import MessageFilter

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, Final, TypeAlias
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BodyUnreadable, ListenerMissing, ParameterInvalid
 from mqdb.selector.tags import SEPARATOR, TagExpression
 from mqdb_client.app.listener import Listener

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from mqdb.common.clock import Clock, SystemClock
 from mqdb.common.failure import Failure
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import FIRST_RETRY_LEVEL, Retry
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, return_type_of
 from mqdb_client.consumer.loop_tasks import LoopTasks

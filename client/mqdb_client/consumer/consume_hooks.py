@@ -11,7 +11,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import ParameterInvalid
 from mqdb_client.process_hooks import ProcessHook, call_each, enroll, topic_of
 

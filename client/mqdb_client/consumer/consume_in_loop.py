@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import Any, ClassVar
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
 from mqdb_client.consumer.loop_tasks import LoopTasks, Work
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, MessageListener

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from mqdb.broker.consumers.send_back import SendBackRequest
 from mqdb.common.clock import Clock, SystemClock
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of

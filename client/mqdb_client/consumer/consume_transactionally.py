@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Final
 
 from mqdb.common.clock import Clock, SystemClock
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks

@@ -13,7 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from mqdb.common.group import MessageModel
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.rebalance import AllocationStrategy
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients.clients import Registration

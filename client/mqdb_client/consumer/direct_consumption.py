@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from mqdb.common.failure import Failure
-from mqdb.common.message import ReceivedMessage
 from mqdb.common.property import storable
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,

@@ -19,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.util import greenlet_spawn
 
 from mqdb.broker.consumers import exactly_once
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import TransactionEnded
 from mqdb.store.engine import create_engine, driver, translated
 from mqdb.store.log import history as histories

@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import mqdb
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.selector.subscription import MessageFilter, stored_form
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.client_config import ConsumerConfig

@@ -18,7 +18,8 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import Connection
 
 from mqdb.common.argument_types import is_whole
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.errors import ParameterInvalid, shown
 from mqdb_client.option_rules import Rule, or_none

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from mqdb.common.clock import Clock
 from mqdb.common.failure import Failure
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus, asked
 
 logger = logging.getLogger(__name__)

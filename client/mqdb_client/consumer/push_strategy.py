@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack, send_back
 from mqdb.common.group import MessageModel
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import retry_topic
 from mqdb.errors import ParameterInvalid
 from mqdb.selector.subscription import MessageFilter

@@ -15,7 +15,8 @@ import threading
 import time
 from queue import SimpleQueue
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb_client.consumer.process_queue import ProcessQueue
 
 

@@ -17,7 +17,8 @@ from sqlalchemy import Connection
 from mqdb.broker.clients import client_requests
 from mqdb.broker.clients.client_requests import RequestKind
 from mqdb.broker.log import messages
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import MqdbError, NotSupported, ParameterInvalid
 from mqdb.store.clients.client_requests import ClientRequest
 from mqdb_client.callbacks import Callback, CallbackHandle

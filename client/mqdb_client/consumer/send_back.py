@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
 from mqdb.common.failure import Failure
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb_client.consumer.process_queue import ProcessQueue

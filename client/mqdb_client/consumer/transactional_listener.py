@@ -21,7 +21,7 @@ from mqdb.broker.consumers.exactly_once import ConsumedBatch
 from mqdb.broker.consumers.send_back import SendBackRequest
 from mqdb.common.clock import Clock
 from mqdb.common.failure import Failure
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable, MqdbError, ParameterInvalid, QueueLost
 from mqdb.store.consumers.offset_commits import OffsetCommit

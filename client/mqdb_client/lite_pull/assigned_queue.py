@@ -12,8 +12,9 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
 from mqdb.common.proof import Proof, place_of, proof
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 

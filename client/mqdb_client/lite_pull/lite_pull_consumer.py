@@ -13,7 +13,8 @@ from typing import Final, Self
 
 from mqdb.broker.consumers.offsets import search_offset
 from mqdb.common.argument_types import is_whole
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import check_topic_name
 from mqdb.errors import IllegalState, ParameterInvalid, ShutdownTimedOut
 from mqdb.selector.subscription import MessageFilter

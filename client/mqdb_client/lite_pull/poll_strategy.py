@@ -14,7 +14,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from mqdb.broker.filters.filters import check_filters
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError, NotSupported
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.store.clients.clients import Registration

@@ -15,8 +15,9 @@ from typing import ClassVar, Self
 import mqdb
 from mqdb.broker.schedule.timers import RecallStatus
 from mqdb.common.compression import compress
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage, check_message
+from mqdb.common.message import Message, MessageQueue, check_message
 from mqdb.common.recall_handle import decode_handle
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import check_topic_name
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb.errors import IllegalState

@@ -15,7 +15,7 @@ from datetime import timedelta
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import IllegalState, RequestTimeout
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,9 @@ from functools import partial
 from typing import Final
 
 from mqdb.common.clock import Clock
-from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.message import Message
 from mqdb.common.property import Property
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import reply_topic
 from mqdb.errors import ParameterInvalid, ReplyImpossible
 from mqdb_client.producer.broker_link import BrokerLink

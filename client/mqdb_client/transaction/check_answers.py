@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from mqdb.broker.transactions.transactions import Ended, EndTransaction, end
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import BrokerUnavailable, MqdbError

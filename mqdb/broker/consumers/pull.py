@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 
 from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds, Window, open_window
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
 from mqdb.common.property import Property
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import is_group_topic, without_namespace
 from mqdb.errors import MessageMissing
 from mqdb.selector.subscription import MessageFilter

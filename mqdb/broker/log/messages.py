@@ -9,7 +9,8 @@ from sqlalchemy import Connection, select
 from mqdb.broker.consumers.pull import PullRequest, pull
 from mqdb.broker.dispatch import index_keys
 from mqdb.broker.log import query
-from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import HALF_TOPIC, SCHEDULE_TOPIC
 from mqdb.errors import DispatchTimeout, ParameterInvalid, QueueNotFound, TopicNotFound
 from mqdb.store.engine import transaction, translates

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select
 from mqdb.broker.consumers.horizon import Horizon
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull, verdict
 from mqdb.broker.topics.route import find_or_create_reply_topic
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.selector.tags import TagExpression
 from mqdb.store import acl
 from mqdb.store.engine import driver, translates

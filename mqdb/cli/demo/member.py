@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mqdb.cli.demo.account import Delivery
 from mqdb.cli.demo.child import Child, report, run_child, until_input_ends
 from mqdb.common.group import ConsumeFromWhere
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.settings import Settings
 
 _REPORT_SECONDS = 0.05

@@ -1,0 +1,193 @@
+"""A message as a consumer gets it, made of the row of a pull. RocketMQ: MessageExt."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from mqdb.common.compression import COMPRESSED_FLAG, decompress
+from mqdb.common.message import MessageQueue
+from mqdb.common.property import Property, read_properties, split_keys
+from mqdb.common.topic import RETRY_PREFIX
+from mqdb.common.unique_id import format_unique_id
+
+_POSTGRESQL_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_POSTGRESQL_EPOCH_MS: Final = 946_684_800_000
+
+_TAGS: Final = Property.TAGS.value
+_KEYS: Final = Property.KEYS.value
+_UNIQ_KEY: Final = Property.UNIQ_KEY.value
+_RETRY_TOPIC: Final = Property.RETRY_TOPIC.value
+
+
+class ReceivedMessage:
+    """A message from a queue.
+
+    Made for each row of each pull, so it keeps what the row holds and works out the rest when
+    asked: `msg_id` is the uuid or its 16 bytes, `keys` the words with blanks between them,
+    `properties` those in the log, as a dict, JSON text or a jsonb value in binary form, and the times are PostgreSQL's
+    microseconds since 2000. `min_offset` and `max_offset` are the queue's at the time of the pull.
+    `stored_body` is the body as the log holds it, compressed where `sys_flag` says so: what flow
+    control counts, for it is what lies in memory.
+    A consumer needs its queue, offset, position and failures after the listener has returned: nobody can set these.
+    """
+
+    __slots__ = (
+        "_all_properties",
+        "_born_time",
+        "_keys",
+        "_log_pos",
+        "_msg_id",
+        "_plain_body",
+        "_properties",
+        "_queue",
+        "_queue_offset",
+        "_reconsume_times",
+        "_store_time",
+        "born_host",
+        "flag",
+        "max_offset",
+        "min_offset",
+        "stored_body",
+        "sys_flag",
+        "tag",
+    )
+
+    _plain_body: bytes  # set when a compressed body is first read
+    _all_properties: dict[str, str]  # set when they are first read
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        log_pos: int,
+        msg_id: uuid.UUID | bytes,
+        tag: str | None,
+        keys: str | None,
+        properties: dict[str, str] | str | bytes,
+        body: bytes,
+        born_time: int,
+        store_time: int,
+        born_host: str,
+        reconsume_times: int,
+        flag: int,
+        sys_flag: int,
+        min_offset: int,
+        max_offset: int,
+    ) -> None:
+        self._queue = queue
+        self._queue_offset = queue_offset
+        self._log_pos = log_pos
+        self._msg_id = msg_id
+        self.tag = tag
+        self._keys = keys
+        self._properties = properties
+        self.stored_body = body
+        self._born_time = born_time
+        self._store_time = store_time
+        self.born_host = born_host
+        self._reconsume_times = reconsume_times
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that it was read from."""
+        return self._queue
+
+    @property
+    def queue_offset(self) -> int:
+        """Its offset in this queue."""
+        return self._queue_offset
+
+    @property
+    def log_pos(self) -> int:
+        """Its position in the commit log."""
+        return self._log_pos
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it has failed before."""
+        return self._reconsume_times
+
+    def count_failure(self) -> None:
+        """Count one more failure. The message comes again in this process."""
+        self._reconsume_times += 1
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was sent to. For one that comes again that is not the topic of its queue.
+
+        Source: DefaultMQPushConsumerImpl.resetRetryAndNamespace.
+        """
+        topic = self._queue.topic
+        return self.properties.get(_RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
+
+    @property
+    def message_id(self) -> str:
+        """The unique id that the sender gave it: 32 upper-case hexadecimal digits, the same over all retries."""
+        return self._msg_id.hex().upper() if isinstance(self._msg_id, bytes) else format_unique_id(self._msg_id)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The words by which it can be found."""
+        return split_keys(self._keys) if self._keys else ()
+
+    @property
+    def body(self) -> bytes:
+        """The body that was sent; a compressed one is decompressed when it is first read.
+
+        Raises CompressedBodyBroken, and CompressionUnavailable where the library is missing.
+        """
+        if not self.sys_flag & COMPRESSED_FLAG:
+            return self.stored_body
+        try:
+            return self._plain_body
+        except AttributeError:
+            self._plain_body = decompress(self.stored_body, self.sys_flag)
+        return self._plain_body
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, those of the broker included. Raises PropertiesBroken."""
+        # Nearly each message is asked once, if at all; an AttributeError caught here would take twice as long.
+        known: dict[str, str] | None = getattr(self, "_all_properties", None)
+        if known is not None:
+            return known
+        stored = self._properties
+        properties = dict(stored) if isinstance(stored, dict) else read_properties(stored)
+        if self.tag is not None:
+            properties[_TAGS] = self.tag
+        if self._keys:
+            properties[_KEYS] = self._keys
+        # An id that is no uuid is stored as a property; the column has its hash.
+        properties.setdefault(_UNIQ_KEY, self.message_id)
+        self._all_properties = properties
+        return properties
+
+    @property
+    def born_time(self) -> datetime:
+        """When the sender made it, by the sender's clock; aware, in UTC."""
+        return _POSTGRESQL_EPOCH + timedelta(microseconds=self._born_time)
+
+    @property
+    def store_time(self) -> datetime:
+        """When the broker stored it, by the broker's clock; aware, in UTC."""
+        return _POSTGRESQL_EPOCH + timedelta(microseconds=self._store_time)
+
+    @property
+    def born_ms(self) -> int:
+        """`born_time` in whole milliseconds since 1970, as other clients of RocketMQ are told."""
+        return self._born_time // 1_000 + _POSTGRESQL_EPOCH_MS
+
+    @property
+    def store_ms(self) -> int:
+        """`store_time` in whole milliseconds since 1970."""
+        return self._store_time // 1_000 + _POSTGRESQL_EPOCH_MS
+
+    def __repr__(self) -> str:
+        return (
+            f"ReceivedMessage({self.message_id} at {self.queue} offset {self.queue_offset}, tag={self.tag!r}, "
+            f"keys={self.keys!r}, reconsume_times={self.reconsume_times}, body of {len(self.stored_body):,} bytes)"
+        )
