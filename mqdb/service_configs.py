@@ -1,4 +1,4 @@
-"""What the settings mean for the broker and its services."""
+"""Translate the settings into what the broker and each service are given."""
 
 import shutil
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from mqdb.store.broker_settings import BrokerSettings
 
 
 def broker_settings(settings: Settings) -> BrokerSettings:
-    """What the clients of the broker obey under these settings."""
+    """The settings that are kept in the database, where all clients of the broker obey them."""
     max_delay = settings.timer_max_delay
     return BrokerSettings(
         enable_property_filter=settings.enable_property_filter,

@@ -101,7 +101,7 @@ def shared_producer(shared_database: Database) -> Iterator[Producer]:
 
 @contextmanager
 def nothing_stored(database: Database) -> Iterator[None]:
-    """Whoever else has stored something there, the block does not."""
+    """Assert that the block stores no message; others may have stored some before."""
     before = stored_bodies(database)
     yield
     assert stored_bodies(database) == before

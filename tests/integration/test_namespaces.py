@@ -627,7 +627,7 @@ def bank_database(postgres: EmbeddedPostgres, original: str) -> Iterator[Databas
 
 @pytest.fixture(scope="module")
 def shared_bank(bank_database: Database) -> Tenants:
-    """That bank."""
+    """The tenants of `bank_database`."""
     return open_bank(bank_database)
 
 

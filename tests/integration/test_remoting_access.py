@@ -200,7 +200,7 @@ TOPIC, GROUP = "letters", "readers"
 ADMIN_OF_TOPIC, ADMIN_OF_GROUP = {"admin": [TOPIC]}, {"admin_group": [GROUP]}
 
 
-#: What tools ask, and the right to it; those come last that take away what the others are about.
+#: The requests of tools, and the right that each needs. Deletions come last: the others need what they delete.
 OF_TOOLS: list[tuple[RequestCode, dict[str, object], dict[str, list[str]]]] = [
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": TOPIC, "readQueueNums": 1, "writeQueueNums": 1}, ADMIN_OF_TOPIC),
     (RequestCode.GET_TOPIC_STATS_INFO, {"topic": TOPIC}, {"operate": [TOPIC]}),
@@ -227,6 +227,7 @@ def test_what_tools_ask_needs_the_right_that_the_command_line_needs(
     rights = {f"tool-{number}": right for number, (_, _, right) in enumerate(OF_TOOLS)}
     with Admin(database.dsn) as admin:
         for name, right in (rights | {"sender": {"send": ["orders"]}}).items():
+            # mypy takes the names of the dict for those of all options, `actor` too.
             admin.acl.grant(name, external=True, **right)  # type: ignore[arg-type]
             admin.acl.set_secret(name, SECRET)
     client = fronts.connect()
@@ -563,7 +564,7 @@ def test_a_namespace_is_no_way_around_a_right(broker: Connection, fronts: Fronts
 
 
 def test_a_front_beyond_loopback_needs_a_key_or_consent(second_database: Database) -> None:
-    """That database has no key yet."""
+    """In `second_database`, which has no key yet."""
     address = HttpAddress("127.0.0.1", 0)
 
     def start(is_open: bool) -> None:

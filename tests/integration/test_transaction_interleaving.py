@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection, Engine, text
@@ -168,10 +169,7 @@ def test_each_half_message_comes_to_its_end_once(
             Checker(stack.enter_context(engine.connect()), check_max=10**6, check_interval=5 * SECOND) for _ in range(2)
         ]
         threads = [doing(seed + n, 75, world.end_one) for n in range(3)]
-        threads += [
-            doing(seed + 10 + n, 20, lambda chance, checker=checker: world.check(checker, chance))  # type: ignore[misc]
-            for n, checker in enumerate(checkers)
-        ]
+        threads += [doing(seed + 10 + n, 20, partial(world.check, checker)) for n, checker in enumerate(checkers)]
         threads += [doing(seed + 20 + n, 40, world.answer_some) for n in range(2)]
         threads += [doing(seed + 30, 150, world.kill_one), doing(seed + 31, 4, world.producers.let_one_die)]
         for thread in threads:

@@ -82,17 +82,10 @@ class _Link:
         """End all waiting for the server. What it may answer is never read."""
         self._scissors.cut()
 
-    def give_back(self) -> None:
-        """To its pool, if it still works."""
-        if self.has_news() or not _is_idle(self.driver):
+    def close(self, *, is_shared: bool = False) -> None:
+        """End it; one that `is_shared` goes back to its pool, if it still works."""
+        if not is_shared or self.has_news() or not _is_idle(self.driver):
             self.connection.invalidate()
-        self._close()
-
-    def drop(self) -> None:
-        self.connection.invalidate()
-        self._close()
-
-    def _close(self) -> None:
         self._scissors.close()
         self.connection.close()
 
@@ -332,7 +325,7 @@ class HeldConnection:
         self._close_lost()
         if (link := self._link) is not None:
             self._link = None
-            (link.give_back if self._is_shared else link.drop)()
+            link.close(is_shared=self._is_shared)
 
     def _await_work(self) -> None:
         with self._guard:
@@ -372,7 +365,7 @@ class HeldConnection:
 
     def _close_lost(self) -> None:
         while self._lost:
-            self._lost.pop().drop()
+            self._lost.pop().close()
 
 
 def _is_cancellation(error: BaseException) -> bool:

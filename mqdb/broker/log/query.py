@@ -35,7 +35,7 @@ class BrokerInfo(NamedTuple):
 
 @translates
 def broker_info(connection: Connection) -> BrokerInfo:
-    """What the first statement on a connection asks: whether this mqdb speaks its schema, and whose it is.
+    """Ask which broker this is, and whether this mqdb speaks its schema: one statement, the first on a connection.
 
     Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased for another revision than `migrations.head()`.
     """
