@@ -157,7 +157,8 @@ def produce(asked: Options, connect: Callable[[int], Send]) -> None:
             call = connect(asked.batch)
             for _ in range(3):
                 call()
-            gate.wait()
+            gate.wait()  # warm
+            gate.wait()  # go
             end = time.monotonic() + asked.seconds
             while time.monotonic() < end:
                 call()
@@ -171,9 +172,9 @@ def produce(asked: Options, connect: Callable[[int], Send]) -> None:
     threads = [threading.Thread(target=run, daemon=True) for _ in range(asked.senders)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
-    ready()
     try:
+        gate.wait()
+        ready()
         gate.wait()
     except threading.BrokenBarrierError:
         sys.exit(f"a sender failed: {failures}")
@@ -201,7 +202,6 @@ def pace(asked: Options, call: Send) -> None:
     """Send `rate` messages per second, each at its time. A late message is sent at once, and counted as late."""
     for _ in range(5):
         call()
-    time.sleep(0.5)
     ready()
     began = time.monotonic()
     tally = Tally(asked, began=began)
