@@ -15,6 +15,9 @@ from mqdb.store.clients.clients import ClientKind, Registration
 
 _MOST_OF_AN_ID: Final = 255
 
+#: A body of JSON is read in the loop, where all clients wait meanwhile.
+_MOST_BODY_BYTES: Final = 2**20
+
 
 @dataclass(slots=True)
 class Consumer:
@@ -122,6 +125,8 @@ def filter_of(said: Mapping[str, Any]) -> MessageFilter:
 
 def parsed_object(body: bytes) -> dict[str, Any]:
     """The JSON object in a body, whose texts PostgreSQL can store. Raises ParameterInvalid."""
+    if len(body) > _MOST_BODY_BYTES:
+        raise ParameterInvalid("body", len(body), f"has more than {_MOST_BODY_BYTES:,} bytes")
     try:
         found = json.loads(body)
         texts = "".join(_texts(found))

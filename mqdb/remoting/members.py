@@ -40,7 +40,7 @@ GRACE_SECONDS: Final = 30.0
 _BEAT_SECONDS: Final = 10.0
 
 #: A front remembers so much of one client. A program has a few groups, and RocketMQ's clients refuse longer names.
-_MOST_PRODUCER_GROUPS: Final = 1_000
+_MOST_GROUPS: Final = 1_000
 _MOST_OF_A_GROUP: Final = 255
 
 #: That of each Java client's own producer. Source: MixAll.CLIENT_INNER_PRODUCER_GROUP.
@@ -117,13 +117,19 @@ class Members:
     # -- 34, 35 -------------------------------------------------------------------------------
 
     async def heartbeat(self, connection: Connection, frame: Frame) -> Answer:
-        """34: a sign of life, and the groups of a client. What the broker refuses, its pulls are told (25)."""
+        """34: a sign of life, and the groups of a client. What the broker refuses, its pulls are told (25).
+
+        Raises what `Heartbeat` raises, and ParameterInvalid for too many groups, of which none counts then.
+        """
         said = Heartbeat(frame.body)
         client_id = said.client_id
         if said.is_broadcasting:
             client_id = broadcasting_id(client_id, connection)
         client_id = id_with_key(client_id, connection)
         client = self.clients.get(client_id)
+        groups = said.consumers.keys() | (client.consumers.keys() if client else ())
+        if len(groups) > _MOST_GROUPS:
+            raise ParameterInvalid("consumerDataSet", len(groups), f"one client has {_MOST_GROUPS:,} groups at most")
         is_new = client is None
         if client is None:
             client = self.clients[client_id] = Client(client_id, connection, "", frame.language, str(frame.version))
@@ -388,7 +394,7 @@ def _has_room(groups: Collection[str], group: str) -> bool:
     """Whether a front remembers one more producer group of a client. No program needs those that it forgets."""
     if group in groups:
         return True
-    return len(group) <= _MOST_OF_A_GROUP and len(groups) < _MOST_PRODUCER_GROUPS and not is_of_key(group)
+    return len(group) <= _MOST_OF_A_GROUP and len(groups) < _MOST_GROUPS and not is_of_key(group)
 
 
 def _has_row(client: Client) -> bool:

@@ -105,6 +105,19 @@ def test_a_client_without_its_own_choice_of_a_start_reads_from_its_first_pull_on
         assert stored(broker, route, 1, group) is None
 
 
+def test_a_client_has_a_thousand_groups_and_a_heartbeat_a_mebibyte_at_most(fronts: Fronts) -> None:
+    client = fronts.connect()
+    groups = [consumer(f"group-{number}", type="CONSUME_ACTIVELY") for number in range(1_000)]
+
+    assert client.heartbeat(A, *groups).code == 0
+    one_more = client.heartbeat(A, consumer("one-more", type="CONSUME_ACTIVELY"))
+    too_long = client.heartbeat(A, producers=["p" * 2**20])
+
+    assert "consumerDataSet = 1001: one client has 1,000 groups at most" in (one_more.remark or "")
+    assert "has more than 1,048,576 bytes" in (too_long.remark or "")
+    assert client.heartbeat(A, groups[0]).code == 0
+
+
 def test_a_time_has_a_lower_and_an_upper_boundary(broker: Connection, fronts: Fronts) -> None:
     filled(broker, 5)
     for log_pos, seconds in enumerate((1_000, 2_000, 2_000, 2_000, 4_000), 1):
