@@ -28,6 +28,9 @@ from mqdb_client.option_rules import Rule
 
 _CHANNEL = "mqdb_testing"
 
+#: A batch of dispatch takes a few milliseconds.
+_LOCKED_SECONDS = 0.005
+
 _TIMEDELTA = Rule(lambda value: isinstance(value, timedelta), "must be a timedelta")
 
 #: Whoever waits hears of each commit of an offset.
@@ -86,6 +89,7 @@ class TestBroker:
             while not self.admin._access.dispatch():  # what was sent counts also if it has no offset yet
                 if time.monotonic() >= deadline:
                     raise AssertionError(f"{failure}; another session holds the lock of dispatch")
+                time.sleep(_LOCKED_SECONDS)
             ends = self.admin.messages.end_of(topic)
             while True:
                 reached = self.admin.offsets.committed(group, topic)
