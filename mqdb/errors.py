@@ -81,6 +81,7 @@
     ├── ListenerMissing                   a message that an application does not consume any more
     ├── ClientRequestFailed               a client has answered that it cannot
     ├── ShutdownTimedOut                  a consumer has left its group while listeners were running
+    ├── CannotListen                      another process has the address, perhaps
     ├── ExtraMissing                      a library that a part of mqdb needs is not installed
     ├── SchemaMismatch
     │   ├── SchemaMissing
@@ -1085,6 +1086,16 @@ class SettingInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     source: str
     reason: str
     sentence = "setting {name} = {value!r} (from {source}): {reason}"
+
+
+class CannotListen(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """An address that a setting names cannot be listened at, now: another process may have it."""
+
+    name: str
+    address: str
+    source: str
+    reason: str
+    sentence = "setting {name} = {address!r} (from {source}): cannot listen there: {reason}"
 
 
 # -- installation -----------------------------------------------------------------------------

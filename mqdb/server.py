@@ -119,7 +119,7 @@ class Server:
         """Returns when the database takes requests and is at head; the services follow in a moment.
 
         Raises an EmbeddedError, BrokerUnavailable, BrokerMisnamed or SchemaMismatch, and leaves nothing running then.
-        So does a SettingInvalid, if `http` cannot be listened on, or the role of the DSN does not own the broker.
+        So does CannotListen for `http`, and SettingInvalid if the role of the DSN does not own the broker.
         """
         if self._scheduler is not None:
             raise IllegalState("the server", "started already")

@@ -36,7 +36,7 @@ from mqdb.cli.transaction import app as transaction
 from mqdb.cli.web import web
 from mqdb.cli.worker.command import worker
 from mqdb.cli.worker.order import UNUSABLE
-from mqdb.errors import ExtraMissing, MqdbError, ParameterInvalid, SelectorSyntaxError, cut
+from mqdb.errors import ExtraMissing, MqdbError, ParameterInvalid, SelectorSyntaxError, SettingInvalid, cut
 
 INTERRUPTED = 128 + 2
 
@@ -145,7 +145,7 @@ def run(arguments: Sequence[str]) -> int:
         error = exc if library is None else ExtraMissing(library, _EXTRAS[library])
         with shielded():
             print(f"mqdb: {_told(error)}", file=sys.stderr)
-        return UNUSABLE if isinstance(error, ExtraMissing) else 1
+        return UNUSABLE if isinstance(error, ExtraMissing | SettingInvalid) else 1
     return code if isinstance(code, int) else 0
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def metrics_served(settings: "Settings", probes: "Probes", *metrics: "Metrics") -> Iterator[None]:
-    """Answer probes and scrapes at the HTTP address of the settings, which is printed. Raises SettingInvalid."""
+    """Answer probes and scrapes at the HTTP address of the settings, which is printed. Raises CannotListen."""
     from mqdb.web.application import create_application
     from mqdb.web.proxies import Proxies
     from mqdb.web.web_server import serve_web

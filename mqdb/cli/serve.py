@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.options import log_from, start
-from mqdb.errors import ParameterInvalid, SettingInvalid
+from mqdb.errors import CannotListen, ParameterInvalid, SettingInvalid
 
 if TYPE_CHECKING:
     from mqdb.dashboard.dashboard import Dashboard
@@ -107,7 +107,7 @@ def front_of(
 ) -> "Iterator[Front | None]":
     """The front for RocketMQ's clients, if the settings say where; `traffic` gets its counts.
 
-    Raises SettingInvalid for what it cannot use.
+    Raises SettingInvalid for what it cannot use, CannotListen.
     """
     if settings.remoting_address is None:
         yield None
@@ -149,8 +149,8 @@ def front_of(
         )
         raise SettingInvalid("remoting", settings.remoting, settings.origin("remoting"), reason) from None
     except OSError as error:
-        reason = f"cannot listen there: {error.strerror or error}"
-        raise SettingInvalid("remoting", settings.remoting, settings.origin("remoting"), reason) from error
+        origin = settings.origin("remoting")
+        raise CannotListen("remoting", str(settings.remoting), origin, error.strerror or str(error)) from error
     # All that is loaded stays: full collections need not look at it while requests wait.
     gc.collect()
     gc.freeze()

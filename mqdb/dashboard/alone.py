@@ -46,7 +46,7 @@ def serve_alone(
     """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread.
 
     `on_started` gets the line that says what to open, `on_welcome` each new one. Raises SettingInvalid if `http` is not
-    set, or cannot be listened on.
+    set, CannotListen.
     """
     address = settings.http_address
     if address is None:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mqdb.common.http_address import HttpAddress
-from mqdb.errors import SettingInvalid
+from mqdb.errors import CannotListen
 from mqdb.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -86,12 +86,11 @@ class WebServer:
 
 
 def serve_web(settings: Settings, address: HttpAddress, application: ASGIApp) -> WebServer:
-    """Serve an application at the address that the settings name. Raises SettingInvalid if it cannot listen there."""
+    """Serve an application at the address that the settings name. Raises CannotListen."""
     try:
         return WebServer(address, application)
     except OSError as error:
-        reason = f"cannot listen there: {error.strerror or error}"
-        raise SettingInvalid("http", str(address), settings.origin("http"), reason) from error
+        raise CannotListen("http", str(address), settings.origin("http"), error.strerror or str(error)) from error
 
 
 def _listen(address: HttpAddress) -> socket.socket:

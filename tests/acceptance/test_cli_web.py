@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.fixtures.command_line import Place, Running
+from tests.fixtures.command_line import Place, Running, assert_refused
 from tests.fixtures.postgres import Database
 
 
@@ -66,5 +66,4 @@ def test_with_a_password_the_link_has_no_token(tmp_path: Path, database: Databas
 def test_an_open_address_needs_a_password(tmp_path: Path, database: Database) -> None:
     refused = Place(tmp_path, database.dsn).call("web", "--http", "0.0.0.0:0")
 
-    assert refused.code == 1
-    assert "set web_password, or use 127.0.0.1" in refused.errors
+    assert_refused(refused, "set web_password, or use 127.0.0.1")

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from mqdb.remoting.traffic import Traffic
 from mqdb.server import Server
 from mqdb.settings import Settings, load_settings
 from mqdb_client import Admin, Message, Producer
+from tests.fixtures.command_line import Place
 from tests.fixtures.deploy_tools import DEPLOY, run_tool
 from tests.fixtures.postgres import Database
 from tests.fixtures.web import ANY_PORT, get, wait_for_sample
@@ -133,8 +135,26 @@ def test_the_dashboard_has_each_panel_once() -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_systemd_does_not_restart_what_lacks_an_extra(unit: Path) -> None:
+def test_systemd_does_not_restart_what_somebody_has_to_mend(unit: Path) -> None:
     assert f"RestartPreventExitStatus={UNUSABLE}" in unit.read_text().splitlines()
+
+
+def test_a_wrong_setting_is_to_be_mended(tmp_path: Path) -> None:
+    for command in ("serve", "web", "remoting"):
+        outcome = Place(tmp_path).call(command, MQDB_PORT="70000")
+
+        assert outcome.code == UNUSABLE, command
+        assert outcome.errors.startswith("mqdb: setting port = '70000' (from environment MQDB_PORT)"), command
+
+
+def test_an_address_that_is_taken_may_be_free_later(tmp_path: Path, database: Database) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for setting in ("MQDB_HTTP", "MQDB_REMOTING"):
+            outcome = Place(tmp_path, database.dsn).run("serve", **{setting: address})
+
+            assert outcome.code == 1, setting
+            assert f"(from environment {setting}): cannot listen there: " in outcome.errors, setting
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from mqdb.errors import SettingInvalid
+from mqdb.errors import CannotListen, SettingInvalid
 from mqdb.server import Server
 from mqdb.settings import load_settings
 from mqdb.web import guesses, web_server
@@ -92,7 +92,7 @@ def test_an_address_that_is_taken_is_named(database: Database) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         server = Server(load_settings(dsn=database.dsn, http=address))
 
-        with pytest.raises(SettingInvalid, match=rf"'{address}' \(from argument\): cannot listen there: .*in use"):
+        with pytest.raises(CannotListen, match=rf"'{address}' \(from argument\): cannot listen there: .*in use"):
             server.start()
 
 

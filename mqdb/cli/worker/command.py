@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -50,16 +49,11 @@ def worker(
       mqdb worker shop.tasks:app --reload
       mqdb worker shop.tasks:app --processes 4 --http 127.0.0.1:8091
     """
-    from mqdb.cli.app import sentence
-    from mqdb.cli.worker.order import METRICS_DIRECTORY, UNUSABLE, Order
+    from mqdb.cli.worker.order import METRICS_DIRECTORY, Order
     from mqdb.cli.worker.supervisor import Supervisor
-    from mqdb.errors import ParameterInvalid, SettingInvalid
+    from mqdb.errors import ParameterInvalid
 
-    try:
-        settings = start(context, http=http)
-    except SettingInvalid as error:
-        print(f"mqdb: {sentence(error)}", file=sys.stderr)
-        raise typer.Exit(UNUSABLE) from error
+    settings = start(context, http=http)
     log_from(context, logging.INFO)
     names = tuple(name.strip() for name in (groups or "").split(",") if name.strip())
     if groups is not None and not names:
