@@ -28,7 +28,7 @@ from mqdb_client.option_rules import Rule
 
 _CHANNEL = "mqdb_testing"
 
-#: A batch of dispatch takes a few milliseconds.
+#: A batch of dispatch takes a few milliseconds, and nothing tells that its lock is free.
 _LOCKED_SECONDS = 0.005
 
 _TIMEDELTA = Rule(lambda value: isinstance(value, timedelta), "must be a timedelta")

@@ -107,7 +107,7 @@ def front_of(
 ) -> "Iterator[Front | None]":
     """The front for RocketMQ's clients, if the settings say where; `traffic` gets its counts.
 
-    Raises SettingInvalid for what it cannot use, CannotListen.
+    Raises CannotListen, and SettingInvalid for what it cannot use.
     """
     if settings.remoting_address is None:
         yield None

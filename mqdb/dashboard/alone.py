@@ -45,8 +45,8 @@ def serve_alone(
 ) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread.
 
-    `on_started` gets the line that says what to open, `on_welcome` each new one. Raises SettingInvalid if `http` is not
-    set, CannotListen.
+    `on_started` gets the line that says what to open, `on_welcome` each new one. Raises CannotListen, and
+    SettingInvalid if `http` is not set.
     """
     address = settings.http_address
     if address is None:

@@ -117,7 +117,7 @@ class Members:
     # -- 34, 35 -------------------------------------------------------------------------------
 
     async def heartbeat(self, connection: Connection, frame: Frame) -> Answer:
-        """34: a sign of life, and the groups of a client. What the broker refuses, its pulls are told (25).
+        """34: a client says that it is alive, and of which groups. If the broker refuses one, its pulls get code 25.
 
         Raises what `Heartbeat` raises, and ParameterInvalid for too many groups, of which none counts then.
         """

@@ -210,6 +210,7 @@ def count_consumers(connection: Connection) -> int:
     return int(row[0])
 
 
+#: A text, because SQLAlchemy took longer to make it than PostgreSQL to answer, and messages waited meanwhile.
 _COUNT_CONSUMERS: Final = f"SELECT count(DISTINCT client_id) FROM mqdb.client WHERE kind = '{ClientKind.CONSUMER}'"
 
 
