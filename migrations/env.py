@@ -4,6 +4,7 @@ from alembic import context
 from sqlalchemy import Connection, text
 
 from mqdb.store.engine import create_engine
+from mqdb.store.session_settings import SESSION_SETTINGS
 from mqdb.store.tables import metadata
 
 
@@ -19,9 +20,9 @@ def run(connection: Connection | None) -> None:
         dialect_opts={} if connection is not None else {"paramstyle": "named"},
     )
     with context.begin_transaction():
-        # Views, defaults and some functions are parsed now. They must mean PostgreSQL's own functions, not those of the
-        # same name that somebody has put into the schemas of this session's search_path.
-        context.execute("SET LOCAL search_path = pg_catalog")
+        # Views, defaults and some functions are parsed now, as the settings of this session say.
+        for name, value in SESSION_SETTINGS.items():
+            context.execute(f"SET LOCAL {name} = '{value}'")
         # The version table lives in the schema, so the schema comes first. No IF NOT EXISTS on a server that
         # has it: a role without CREATE on the database may still migrate.
         if not _has_schema(connection):

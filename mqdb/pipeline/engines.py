@@ -12,16 +12,20 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from mqdb.errors import BrokerUnavailable, ExtraMissing, MqdbError, StorageRefused
 from mqdb.pipeline.source_options import Reading
+from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A statement has one core, gives all of its rows, and keeps the hash of a slice's entries in memory.
-_SETTINGS: Final = (
-    "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=on "
-    "-c max_parallel_workers_per_gather=0 -c jit=off -c work_mem=32MB -c cursor_tuple_fraction=1 "
-    "-c search_path=pg_catalog"
-)
+#: A statement has one core, gives all of its rows, and keeps the hash of a slice's entries in memory. A DSN may say
+#: otherwise.
+_SETTINGS: Final = {
+    "default_transaction_read_only": "on",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+    "work_mem": "32MB",
+    "cursor_tuple_fraction": "1",
+}
 
 _CONNECTING: Final = {
     "application_name": "mqdb-spark",
@@ -205,11 +209,11 @@ def _key(reading: Reading) -> tuple[int, str, str]:
 
 
 def session_uri(url: str) -> str:
-    """The URI with the settings of a reading session; `options` of the user's stay, and win."""
+    """The URI with the settings of a reading session; `options` of the user's stay, and win where mqdb can do so."""
     parts = urlsplit(url)
     # As libpq reads it, to which + is no blank.
     given = dict(parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True))
-    settings = f"{_SETTINGS} {given.pop('options', '')}".strip()
+    settings = f"{startup_options(_SETTINGS)} {given.pop('options', '')} {startup_options(SESSION_SETTINGS)}"
     query = urlencode({**_CONNECTING, **given, "options": settings}, quote_via=quote)
     return urlunsplit(parts._replace(query=query))
 

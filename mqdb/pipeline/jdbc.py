@@ -19,6 +19,7 @@ from mqdb.pipeline.planning import batch_tasks
 from mqdb.pipeline.schema import RowFormat, ddl
 from mqdb.pipeline.source_options import parse_source
 from mqdb.pipeline.tasks import Task
+from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,12 +50,14 @@ _TASKS_PER_TABLE: Final = 32
 #: As -1 does for psycopg: values come in binary form from the first row on.
 _ALWAYS_PREPARE: Final = "-1"
 
-_SETTINGS: Final = (
-    "-c default_transaction_read_only=on -c jit=off -c max_parallel_workers_per_gather=0 -c work_mem=32MB "
-    "-c search_path=pg_catalog"
-)
+_SETTINGS: Final = {
+    "default_transaction_read_only": "on",
+    "jit": "off",
+    "max_parallel_workers_per_gather": "0",
+    "work_mem": "32MB",
+}
 #: The planner, without statistics yet, might look each record of a segment up by itself.
-_SLICE_SETTINGS: Final = f"{_SETTINGS} -c enable_nestloop=off"
+_SLICE_SETTINGS: Final = _SETTINGS | {"enable_nestloop": "off"}
 
 
 def read_jdbc(
@@ -102,11 +105,11 @@ def _is_slice(task: Task) -> bool:
 
 
 def _read(spark: "SparkSession", target: JdbcTarget, tasks: list[Task], fetch_size: int) -> "DataFrame":
-    settings = [_SLICE_SETTINGS if _is_slice(tasks[0]) else _SETTINGS, target.properties.get("options", "")]
+    settings = startup_options(_SLICE_SETTINGS if _is_slice(tasks[0]) else _SETTINGS)
     properties = {
         "ApplicationName": "mqdb-spark",
         **target.properties,
-        "options": " ".join(filter(None, settings)),
+        "options": f"{settings} {target.properties.get('options', '')} {startup_options(SESSION_SETTINGS)}",
         # Without it Spark looks for a driver where a jar that came later is not seen.
         "driver": DRIVER,
         "fetchsize": str(fetch_size),

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -45,6 +46,7 @@ from mqdb.pipeline.errors import ModeNotSupported, OptionInvalid, SinkBatchesMis
 from mqdb.pipeline.sink_columns import Columns, find_columns
 from mqdb.pipeline.sink_options import SinkOptions, parse_sink
 from mqdb.store.log import sink as statements
+from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -268,11 +270,13 @@ class Writing:
     @contextmanager
     def _connection(self) -> Iterator[tuple[Connection, bool]]:
         """A connection, and whether its role does not own the broker."""
-        with translated(self.options.target), psycopg.connect(self.options.url, **_CONNECT_ARGUMENTS) as connection:
-            # Who has waited for another commit of the batch has to see it then, whatever the database's default is.
-            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            row = connection.execute(statements.BEGIN).fetchone()
-            yield connection, row is not None and bool(row[1])
+        options = f"{conninfo_to_dict(self.options.url).get('options', '')} {startup_options(SESSION_SETTINGS)}"
+        with (
+            translated(self.options.target),
+            psycopg.connect(self.options.url, options=options, **_CONNECT_ARGUMENTS) as connection,
+        ):
+            row = connection.execute(statements.IS_GUEST).fetchone()
+            yield connection, row is not None and bool(row[0])
 
     def _sweep(self, connection: Connection, forgotten_sink: str | None, is_guest: bool) -> None:
         """What is in the log does not fail for what is left beside it."""

@@ -7,10 +7,12 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from mqdb.pipeline.errors import SegmentDropped
+from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 
 NAME: Final = "mqdb_statistics"
 
@@ -18,20 +20,15 @@ _SCHEMA: Final = "topic string, tag string, hour timestamp, ticks bigint, messag
 _TYPES: Final = ("text", "text", "timestamptz", "int8", "int8", "int8")
 
 #: All of a segment is read; the planner, without statistics yet, might look each record up, or sort them all for what
-#: it takes for a few groups. Spark runs as many tasks as there are cores. The zone is that of the texts on the way.
-_SETTINGS: Final = " ".join(
-    f"-c {setting}"
-    for setting in (
-        "enable_nestloop=off",
-        "enable_sort=off",
-        "work_mem=64MB",
-        "max_parallel_workers_per_gather=0",
-        "jit=off",
-        "search_path=pg_catalog",
-        "timezone=UTC",
-        "default_transaction_read_only=on",
-    )
-)
+#: it takes for a few groups. Spark runs as many tasks as there are cores.
+_SETTINGS: Final = {
+    "enable_nestloop": "off",
+    "enable_sort": "off",
+    "work_mem": "64MB",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+    "default_transaction_read_only": "on",
+}
 
 
 class _Segments(InputPartition):
@@ -82,10 +79,11 @@ class _StatisticsReader(DataSourceReader):
             yield from self._rows(segment, statement)
 
     def _rows(self, segment: int, statement: str) -> Iterator[tuple[Any, ...]]:
+        options = f"{conninfo_to_dict(self._url).get('options', '')} {startup_options(_SETTINGS, SESSION_SETTINGS)}"
         try:
             with (
                 psycopg.connect(
-                    self._url, application_name="mqdb stats", connect_timeout=5, options=_SETTINGS, autocommit=True
+                    self._url, application_name="mqdb stats", connect_timeout=5, options=options, autocommit=True
                 ) as connection,
                 connection.cursor() as cursor,
                 # COPY, so that the rows of many distinct times need not be held at once.

@@ -4,6 +4,7 @@
 CREATE FUNCTION mqdb.add_segment(records bigint) RETURNS integer
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off  -- the text of the policy names its table
 AS $$
 DECLARE
     number integer;

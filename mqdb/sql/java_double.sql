@@ -114,9 +114,9 @@ BEGIN
     ELSIF trimmed ~ '^[+-]?Infinity$' THEN
         RETURN sign || 'Infinity';
     ELSIF is_hexadecimal THEN
-        parts := regexp_match(trimmed, '^[+-]?0[xX]([0-9a-fA-F]*)\.?([0-9a-fA-F]*)[pP]([+-]?[0-9]+)[fFdD]?$');
+        parts := regexp_match(trimmed, '^[+-]?0[xX]([0-9a-fA-F]*)[.]?([0-9a-fA-F]*)[pP]([+-]?[0-9]+)[fFdD]?$');
     ELSE
-        parts := regexp_match(trimmed, '^[+-]?([0-9]*)\.?([0-9]*)(?:[eE]([+-]?[0-9]+))?[fFdD]?$');
+        parts := regexp_match(trimmed, '^[+-]?([0-9]*)[.]?([0-9]*)(?:[eE]([+-]?[0-9]+))?[fFdD]?$');
     END IF;
     IF parts IS NULL OR parts[1] || parts[2] = '' THEN
         RETURN NULL;
@@ -136,6 +136,6 @@ COMMENT ON FUNCTION mqdb.java_any_double(text) IS 'Java Double.valueOf; NULL whe
 
 CREATE FUNCTION mqdb.java_double(string text) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN octet_length(string) <= 100 AND string ~ '^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)$'
+RETURN CASE WHEN octet_length(string) <= 100 AND string ~ '^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)$'
     THEN string::double precision ELSE mqdb.java_any_double(string) END;
 COMMENT ON FUNCTION mqdb.java_double(text) IS 'Java Double.valueOf, quick for what people write; NULL where it would throw';

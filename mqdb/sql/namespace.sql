@@ -14,15 +14,15 @@ CREATE FUNCTION mqdb.with_namespace(name text, resource_type text, namespace tex
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
     WHEN namespace IS NULL THEN name
-    WHEN resource_type = 'GROUP' THEN regexp_replace(name, '^([^%]+)$', namespace || '%\1')
+    WHEN resource_type = 'GROUP' THEN regexp_replace(name, '^([^%]+)$', namespace || E'%\\1')
     WHEN left(name, 1) = '%' OR mqdb.is_topic_of_users(name)
-    THEN regexp_replace(name, '^(%RETRY%|%DLQ%)?([^%]+)$', '\1' || namespace || '%\2')
+    THEN regexp_replace(name, '^(%RETRY%|%DLQ%)?([^%]+)$', E'\\1' || namespace || E'%\\2')
     ELSE name END;
 COMMENT ON FUNCTION mqdb.with_namespace(text, text, text) IS 'The whole name of a TOPIC or a GROUP; a topic of the broker belongs to no namespace (NamespaceUtil.wrapNamespace)';
 
 CREATE FUNCTION mqdb.without_namespace(name text, namespace text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN regexp_replace(name, '^(%RETRY%|%DLQ%)?' || namespace || '%', '\1');
+RETURN regexp_replace(name, '^(%RETRY%|%DLQ%)?' || namespace || '%', E'\\1');
 COMMENT ON FUNCTION mqdb.without_namespace(text, text) IS 'The name of a topic or a group as it is called in a namespace; NULL without a namespace (NamespaceUtil.withoutNamespace)';
 
 CREATE FUNCTION mqdb.full_topic(topic text) RETURNS text

@@ -50,7 +50,7 @@ BEGIN
         stored := coalesce(send.properties, '{}') || jsonb_strip_nulls(jsonb_build_object(
             'DELAY', nullif(delay_level, 0)::text, 'TIMER_DELIVER_MS', deliver_ms::text));
         all_properties := mqdb.all_properties(stored, nullif(send.tag, ''), words, id);
-        SELECT sum(octet_length(p.key) + octet_length(p.value) + 2), min(p.key) FILTER (WHERE p.key || p.value ~ '[\u0001\u0002]')
+        SELECT sum(octet_length(p.key) + octet_length(p.value) + 2), min(p.key) FILTER (WHERE p.key || p.value ~ E'[\u0001\u0002]')
         INTO size, unstorable FROM jsonb_each_text(all_properties) p;
     END IF;
     IF size > mqdb.max_properties_bytes() THEN
@@ -61,7 +61,7 @@ BEGIN
         IF name = ANY (mqdb.reserved_properties()) THEN
             RAISE EXCEPTION 'property "%" is reserved for the broker; choose another name', name
                 USING ERRCODE = 'MQ104', DETAIL = jsonb_build_object('name', name);
-        ELSIF jsonb_typeof(value) <> 'string' OR name ~ '^[\u0001-\u0020]*$' OR value #>> '{}' ~ '^[\u0001-\u0020]*$' THEN
+        ELSIF jsonb_typeof(value) <> 'string' OR name ~ E'^[\u0001-\u0020]*$' OR value #>> '{}' ~ E'^[\u0001-\u0020]*$' THEN
             RAISE EXCEPTION 'property "%": name and value must be texts, and not blank', name
                 USING ERRCODE = 'MQ105',
                       DETAIL = jsonb_build_object('name', name, 'reason', 'name and value must be texts, and not blank');

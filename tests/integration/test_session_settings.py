@@ -1,20 +1,30 @@
 """Settings of a role, a database or a DSN: which of them hold in the sessions of mqdb, and that none breaks a send."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy import text
 
+from mqdb.broker.consumers.pull import pull
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.broker.log.query import broker_info
+from mqdb.common.message import MessageQueue
 from mqdb.errors import BrokerUnavailable, ParameterInvalid
+from mqdb.server import Server
+from mqdb.settings import load_settings
 from mqdb.store.engine import connected, create_engine, driver, transaction
-from mqdb_client import Message, Producer
+from mqdb_client import Admin, Message, Producer
+from tests.fixtures.broker import append, dispatch_all, request, topic
+from tests.fixtures.dead_letters import FAILURE, create_group
 from tests.fixtures.joined_sends import url_of
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import producer_of, stored_bodies
+from tests.fixtures.roles import MakeRole
+from tests.fixtures.transactions import COMMIT, UNKNOWN, Asked, StartProducer
 from tests.fixtures.variants import usually
 
 TAG = "Größe-日本"
@@ -32,6 +42,27 @@ SETTINGS = [
     ("client_encoding", "sql_ascii"),
 ]
 every_setting = pytest.mark.parametrize(("setting", "value"), usually(SETTINGS[0], SETTINGS[2], of=SETTINGS))
+
+
+def test_half_messages_are_asked_about_whatever_the_style_of_intervals(
+    database: Database, transactional_producer: StartProducer
+) -> None:
+    database.set_default("IntervalStyle", "iso_8601")
+    listener = Asked(UNKNOWN, COMMIT)
+    quick = {"transaction_timeout": "100ms", "transaction_check_interval": "100ms"}
+
+    with Server(load_settings(dsn=database.dsn, **quick)), Admin(database.dsn) as admin:
+        admin.topics.create("orders")
+        transactional_producer(listener).send_in_transaction(Message("orders", "x"))
+        listener.wait_for_checks(1)
+
+
+def test_a_server_starts_with_delay_levels_whatever_the_style_of_intervals(database: Database) -> None:
+    database.set_default("IntervalStyle", "iso_8601")
+
+    with Server(load_settings(dsn=database.dsn, message_delay_level="1s 1m")), Admin(database.dsn) as admin:
+        delays = [each.delay for each in admin.delays.list() if each.delay is not None]
+    assert delays == [timedelta(seconds=1), timedelta(minutes=1)]
 
 
 @every_setting
@@ -72,6 +103,28 @@ def test_a_session_that_transaction_timeout_has_ended_is_a_connection_that_broke
         transaction(connection),
     ):
         connection.execute(text("SELECT pg_sleep(30)"))
+
+
+def test_a_role_that_does_not_own_the_broker_sends_whatever_it_says_of_row_security(
+    database: Database, role: MakeRole
+) -> None:
+    guest = Database(role("sender"))
+    with Admin(database.dsn) as admin:
+        admin.topics.create("orders")
+        admin.acl.grant("sender", send=["orders"])
+    database.connect_as_superuser().execute("ALTER ROLE sender SET row_security TO off")
+
+    with producer_of(guest.dsn) as producer:
+        producer.send(Message("orders", "x"))
+
+    assert stored_bodies(database) == ["x"]
+
+
+def test_times_have_the_zone_utc_whatever_the_zone_of_the_database(database: Database) -> None:
+    database.set_default("TimeZone", "Asia/Kathmandu")
+
+    with connected(database.dsn, "test") as connection:
+        assert str(connection.scalar(text("SELECT timestamptz '2026-07-14 09:30+02'"))) == "2026-07-14 07:30:00+00:00"
 
 
 # -- a connection of the caller's -------------------------------------------------------------
@@ -165,3 +218,58 @@ def test_limits_of_the_way_there_are_those_of_the_dsn_and_mqdbs_where_it_has_non
     assert parameters["connect_timeout"] == "7"
     assert parameters["keepalives_idle"] == "11"
     assert parameters["keepalives_interval"] == "3"
+
+
+def test_a_pull_and_what_comes_again_are_written_whatever_the_text_of_arrays(database: Database) -> None:
+    database.set_default("array_nulls", "off")
+    engine = create_engine(database.dsn, prepared=False)
+
+    with engine.connect() as connection:
+        route = topic(connection)
+        [log_pos] = append(connection, route, "x")
+        dispatch_all(connection)
+        create_group(connection)
+        [pulled], _ = pull(connection, [request(route)])
+        where = MessageQueue("orders", "broker-a", 0)
+        send_back(connection, "billing", [SendBackRequest(log_pos, where, 0, FAILURE)])
+    engine.dispose()
+
+    assert [each.body for each in pulled.messages] == [b"x"]
+    assert stored_bodies(database) == ["x", "x"]
+
+
+# -- functions that run in sessions of others -------------------------------------------------
+
+
+def test_the_body_of_a_function_means_the_same_whatever_backslashes_mean(database: Database) -> None:
+    """PostgreSQL reads the text of a function as the session's standard_conforming_strings says."""
+    connection = database.connect(options="-c standard_conforming_strings=off")
+    notices: list[str] = []
+    connection.add_notice_handler(lambda notice: notices.append(f"{notice.message_primary}: {notice.context}"))
+
+    for validator, function in connection.execute(
+        """SELECT l.lanvalidator::regproc::text, p.oid FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+           WHERE p.pronamespace = 'mqdb'::regnamespace"""
+    ).fetchall():
+        connection.execute(f"SELECT {validator}({function})")
+
+    assert notices == []
+
+
+def test_a_segment_is_added_whatever_the_quotes_of_names(database: Database) -> None:
+    connection = database.connect(options="-c quote_all_identifiers=on")
+
+    [(number,)] = connection.execute("SELECT mqdb.add_segment(1000)").fetchall()
+
+    policies = "SELECT count(DISTINCT polrelid) FROM pg_policy WHERE polrelid IN (%s::regclass, %s::regclass)"
+    tables = [f"mqdb.commit_log_{number}", f"mqdb.queue_run_{number}"]
+    assert connection.execute(policies, tables).fetchone() == (2,)
+
+
+def test_a_batch_without_tags_has_none_whatever_the_text_of_arrays(database: Database, producer: Producer) -> None:
+    connection = database.connect(autocommit=False, options="-c array_nulls=off")
+
+    producer.send_batch([Message("orders", "x"), Message("orders", "y")], connection=connection)
+    connection.commit()
+
+    assert database.rows("SELECT tags, keys FROM mqdb.commit_log") == [(None, None)] * 2

@@ -22,8 +22,10 @@ from mqdb.embedded.account import postgres_environment
 from mqdb.errors import EncodingNotSupported, SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaUnreleased
 from mqdb.store import migrations, tables
 from mqdb.store.engine import create_engine
+from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 from mqdb_client import Producer
 from tests.fixtures.log import Connection, append, create_topic
+from tests.fixtures.odd_settings import TOGETHER, set_odd
 from tests.fixtures.postgres import (
     Database,
     create_database,
@@ -272,6 +274,20 @@ def test_the_sql_for_administrators_makes_the_same_database(
     by_mqdb.execute(migrations.sql_text("now").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION").encode())
     assert catalog(by_hand) == catalog(by_mqdb)
     assert code(by_hand) == code(by_mqdb)
+
+
+def test_an_upgrade_makes_the_same_database_whatever_a_session_begins_with(
+    database: Database, empty_database: Database
+) -> None:
+    set_odd(empty_database, "role", TOGETHER["one"])
+
+    migrations.upgrade(empty_database.dsn)
+
+    made, expected = empty_database.connect(options=startup_options(SESSION_SETTINGS)), database.connect()
+    # The template has a clock for tests.
+    expected.execute(migrations.sql_text("now").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION").encode())
+    assert catalog(made) == catalog(expected)
+    assert code(made) == code(expected)
 
 
 def test_an_upgrade_that_fails_leaves_nothing_behind(empty_database: Database) -> None:

@@ -15,7 +15,9 @@ def test_what_the_user_has_said_means_the_same_beside_the_settings() -> None:
     assert {name: value for name, value in read.items() if name not in OURS} == conninfo_to_dict(dsn)
 
 
-def test_options_of_the_user_stay_and_win() -> None:
-    read = conninfo_to_dict(session_uri("postgresql://h/d?options=-c%20search_path%3Da+b"))
+def test_options_of_the_user_stay_and_win_but_for_what_mqdb_relies_on() -> None:
+    read = conninfo_to_dict(session_uri("postgresql://h/d?options=-c%20work_mem%3Da+b%20-c%20DateStyle%3DGerman"))
 
-    assert str(read["options"]).endswith(" -c search_path=a+b")
+    options = str(read["options"])
+    assert options.index("work_mem=32MB") < options.index("work_mem=a+b")
+    assert options.index("DateStyle=German") < options.index("DateStyle=ISO")

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from psycopg.types.numeric import Int8
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -224,6 +225,6 @@ def _bounds(positions: Sequence[int]) -> dict[str, object]:
     return {"lowest_pos": min(positions), "past_pos": max(positions) + 1}
 
 
-def _array(numbers: Sequence[int | None]) -> str:
-    # As text: the driver would take the smallest type for the numbers, and prepare the statement for each anew.
-    return "{" + ",".join("NULL" if number is None else str(number) for number in numbers) + "}"
+def _array(numbers: Sequence[int | None]) -> list[Int8 | None]:
+    # Else the driver would take the smallest type for the numbers, and prepare the statement for each anew.
+    return [None if number is None else Int8(number) for number in numbers]

@@ -70,13 +70,23 @@ def append(
         return Statement(_append_one_text(), values)
     columns = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
     numbers = {name: number for number, name in enumerate(turns, start=1)}
-    target = {
+    targets: dict[str, list[Any]] = {
         "topic": list(turns),
         "turn": list(map(Int8, turns.values())),
         "queue_id": list(map(chosen.get, turns)),
         "target": [numbers[name] for name in topics],
     }
-    return Statement(_append_many_text(), columns | {name: columns[name][0] for name in _SHARED} | target)
+    shared = {name: columns.pop(name)[0] for name in _SHARED}
+    arrays = {name: _list_or_null(values) for name, values in (columns | targets).items()}
+    return Statement(_append_many_text(), arrays | shared)
+
+
+def _list_or_null(values: list[Any]) -> list[Any] | None:
+    """NULL for a list of None only: unnest() fills it up.
+
+    psycopg writes such a list as text, in which NULL is a text where the caller's session has array_nulls off.
+    """
+    return values if any(value is not None for value in values) else None
 
 
 def find_topics(names: Sequence[str]) -> Statement:

@@ -19,10 +19,8 @@ BATCHES_KEPT: Final = 100
 
 # -- staging ------------------------------------------------------------------------------------
 
-#: What a connection begins with; whether its role owns the broker, NULL where there is no schema.
-BEGIN: Final = """
-    SELECT set_config('search_path', 'pg_catalog', false),
-           row_security_active(to_regclass('mqdb.sink_stage')::oid)"""
+#: Whether the role of a connection does not own the broker; NULL without a schema.
+IS_GUEST: Final = "SELECT row_security_active(to_regclass('mqdb.sink_stage')::oid)"
 
 #: topic → perm, write_queue_nums, the keys of all its queues in their order, and whether the role may send to it.
 #: Uses topic_topic_key and queue_topic_id_queue_id_key.
