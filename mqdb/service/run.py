@@ -28,6 +28,8 @@ class Run:
         self.connection: Connection | None = None
         self.failures = 0
         self.last_error: type[Exception] | None = None
+        #: When the log has told of it, by the monotonic clock.
+        self.told_at = 0.0
         self.thread: threading.Thread | None = None
         self.job_id = ""
         self.not_before = 0.0

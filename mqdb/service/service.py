@@ -3,9 +3,9 @@
     start ──▶ round, pause, round, pause, ... ──▶ stop
 
 A service does its work in rounds, on a connection of its own, which it opens when the first round needs it. A
-round that fails costs the connection and a pause that doubles; it is logged when a series of failures begins and
-when it ends, and no other service notices. Starting a started service and stopping a stopped one have no effect;
-a stopped one may be started again.
+round that fails costs the connection and a pause that doubles; a series of failures is logged when it begins, every
+10 minutes, and when it ends, and no other service notices. Starting a started service and stopping a stopped one have
+no effect; a stopped one may be started again.
 
 `LoopService` has a thread and chooses its pauses, which `wake` can end; `PeriodicService` is a job of a scheduler.
 """
@@ -25,7 +25,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, column, func, select, table
 
 from mqdb.common.clock import Clock, SystemClock
-from mqdb.errors import BrokerUnavailable, DatabaseMissing, SchemaMismatch
+from mqdb.errors import DatabaseMissing, MqdbError
 from mqdb.service.run import Run
 from mqdb.store.engine import target_of, translated
 
@@ -35,6 +35,9 @@ CountsT = TypeVar("CountsT")
 
 #: How long `stop` waits for a round that it has cut off.
 _CUT_SECONDS: Final = 0.3
+
+#: How long a service fails before the log says so again.
+_REMINDER_SECONDS: Final = 600.0
 
 _FORBIDDEN_PAUSE: Final = timedelta(milliseconds=100)
 _FIRST_BACKOFF: Final = timedelta(milliseconds=100)
@@ -163,15 +166,18 @@ class Service(ABC, Generic[CountsT]):
 
     def _after_failure(self, run: Run, error: Exception) -> timedelta:
         run.failures += 1
-        if not run.stopping.is_set() and run.last_error is not type(error):
-            run.last_error = type(error)
-            # A database that is away, or without the schema, says all there is to say in its sentence.
-            trace = None if isinstance(error, BrokerUnavailable | SchemaMismatch) else error
+        now = self._context.clock.monotonic()
+        is_news = run.last_error is not type(error) or now - run.told_at >= _REMINDER_SECONDS
+        if is_news and not run.stopping.is_set():
+            run.last_error, run.told_at = type(error), now
+            # Our own errors say all there is to say in their sentence.
+            trace = None if isinstance(error, MqdbError) else error
             # Leadership fails with all other services, and stops them: one line is enough.
             level = (
                 logging.DEBUG if isinstance(error, DatabaseMissing) and not self.tells_of_database else logging.WARNING
             )
-            logger.log(level, "a round failed", exc_info=trace, extra={"service": self.name, "reason": str(error)})
+            fields = {"service": self.name, "failures": run.failures, "reason": str(error)}
+            logger.log(level, "a round failed", exc_info=trace, extra=fields)
         backoff: timedelta = _FIRST_BACKOFF * 2 ** min(run.failures - 1, 16)
         return min(backoff, self.longest_backoff)
 

@@ -1,16 +1,18 @@
 """What all services have in common, whether a thread drives them or a scheduler."""
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine, text
 
+from mqdb.common.clock import SystemClock
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.service.service import Context, LoopService, PeriodicService
 from tests.fixtures.log import scalar
@@ -72,8 +74,10 @@ def make(
     """Makes a service; it is stopped after the test."""
     made: list[Service] = []
 
-    def make(work: Work = work, rounds: Rounds = rounds, may_act: Callable[[], bool] = lambda: True) -> Service:
-        context = Context(engine.connect, may_act, rounds)
+    def make(
+        work: Work = work, rounds: Rounds = rounds, may_act: Callable[[], bool] = lambda: True, **options: Any
+    ) -> Service:
+        context = Context(engine.connect, may_act, rounds, **options)
         made.append(Loop(context, work) if request.param is Loop else Periodic(context, scheduler, work))
         return made[-1]
 
@@ -199,6 +203,33 @@ def test_a_failing_round_is_logged_when_the_failures_begin_and_when_they_end(
 
     assert [record.getMessage() for record in caplog.records] == ["a round failed", "rounds succeed again"]
     assert [record.__dict__["service"] for record in caplog.records] == [service.name] * 2
+
+
+class HurriedClock(SystemClock):
+    """A clock on which more than 10 minutes pass with each look."""
+
+    def __init__(self) -> None:
+        self._looks = itertools.count()
+
+    def monotonic(self) -> float:
+        return next(self._looks) * 700.0
+
+
+def test_a_service_that_goes_on_failing_is_logged_again(
+    make: Maker, work: Work, rounds: Rounds, caplog: pytest.LogCaptureFixture
+) -> None:
+    work.statement = "SELECT 1 / 0"
+    service = make(clock=HurriedClock())
+    service.start()
+
+    wait_until(lambda: rounds.next() and len(caplog.records) >= 2)
+    service.stop()
+
+    told = caplog.records[:2]
+    assert [record.getMessage() for record in told] == ["a round failed"] * 2
+    assert told[1].__dict__["failures"] > told[0].__dict__["failures"] == 1
+    assert "division by zero" in told[0].__dict__["reason"]
+    assert told[0].exc_info is None
 
 
 def test_after_failures_the_pause_doubles(service: Service, work: Work, rounds: Rounds) -> None:
