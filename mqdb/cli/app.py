@@ -5,6 +5,8 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import cache, partial
+from pathlib import Path
+from traceback import extract_tb
 from typing import Annotated
 
 import typer
@@ -49,6 +51,9 @@ _EXTRAS |= {"pyspark": "spark", "pyarrow": "spark", "watchfiles": "reload"}
 
 #: Characters of a complaint about the command line, which repeats what was given.
 _MOST = 1_000
+
+#: The packages of mqdb.
+_OURS = {"mqdb", "mqdb_client"}
 
 app = typer.Typer(
     cls=Group,
@@ -120,6 +125,17 @@ _command = cache(partial(typer.main.get_command, app))
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code. MQDB_DEBUG=1 shows where an error came from."""
+    try:
+        return _run(arguments)
+    except Exception as error:
+        if os.environ.get("MQDB_DEBUG"):
+            raise
+        with shielded():
+            print(f"mqdb: {_unexpected(error)}", file=sys.stderr)
+        return 1
+
+
+def _run(arguments: Sequence[str]) -> int:
     _open_standard_files()
     try:
         _check_encoding(arguments)
@@ -166,6 +182,16 @@ def _give_up_output() -> None:
 def _told(error: Exception) -> str:
     """What standard error gets: a line, but for an error that points at a place in a line of its own."""
     return str(error) if isinstance(error, SelectorSyntaxError) else sentence(error)
+
+
+def _unexpected(error: Exception) -> str:
+    """What became of a command that met an error which nobody has foreseen."""
+    where = [frame for frame in extract_tb(error.__traceback__) if _OURS & set(Path(frame.filename).parts)][-1]
+    reason = cut(_one_line(str(error)), _MOST)
+    return (
+        f"unexpected {type(error).__name__} in {Path(where.filename).name}, line {where.lineno}: {reason}; "
+        "MQDB_DEBUG=1 shows the traceback, which belongs into a bug report"
+    )
 
 
 def sentence(error: Exception) -> str:
