@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.user_error import log_error
 from mqdb.errors import PropertiesBroken
 
 if TYPE_CHECKING:
@@ -156,8 +157,8 @@ def call_each(
     for hook in hooks:
         try:
             method_of(hook)(context)
-        except caught:
-            logger.exception(sentence, extra={"hook": hook.hook_name})
+        except caught as error:
+            log_error(logger, sentence, error, {"hook": hook.hook_name})
 
 
 _FAILED: Final = "a hook of operations failed"

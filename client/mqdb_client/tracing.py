@@ -14,10 +14,10 @@ from typing import Any, Final
 import mqdb
 from mqdb.broker.consumers.send_back import SentBack
 from mqdb.common.compression import COMPRESSED_FLAG
-from mqdb.common.failure import class_name
 from mqdb.common.message import Message, SendStatus, check_message
 from mqdb.common.property import Property
 from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.user_error import describe
 from mqdb.errors import ExtraMissing, MqdbError
 from mqdb_client import process_hooks
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeReturnType
@@ -180,15 +180,16 @@ class Tracing:
 
 
 def _end(span: Span, error: BaseException | None, failed: str = "") -> None:
-    try:
-        if error is not None:
-            span.record_exception(error)
-            failed = class_name(type(error))
-        if failed:
-            span.set_attribute("error.type", failed)
-            span.set_status(Status(StatusCode.ERROR, None if error is None else str(error)))
-    finally:  # an error may be one that cannot even be shown
-        span.end()
+    message = None
+    if error is not None:
+        failed, message, traceback, _ = describe(error)
+        # As `record_exception` names them, which fails for an error that cannot be shown.
+        exception = {"type": failed, "message": message, "stacktrace": traceback}
+        span.add_event("exception", {f"exception.{name}": text for name, text in exception.items()})
+    if failed:
+        span.set_attribute("error.type", failed)
+        span.set_status(Status(StatusCode.ERROR, message))
+    span.end()
 
 
 def _end_current(kept: dict[str, Any], error: BaseException | None, failed: str = "") -> None:

@@ -5,10 +5,10 @@ RocketMQ keeps none of this: there, whoever reads a dead letter queue has to sea
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from traceback import TracebackException
 from typing import Final
 
 from mqdb.common.property import FailureProperty, storable
+from mqdb.common.user_error import describe
 from mqdb.errors import shown
 
 #: Of the message of an exception, and of each other text but the traceback, in UTF-8. The beginning is kept.
@@ -31,9 +31,9 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, host: str, time: datetime) -> "Failure":
-        """The listener raised. An error that cannot even be shown does no harm."""
-        described = TracebackException.from_exception(error)
-        return cls(class_name(type(error)), str(described), "".join(described.format()), host, time)
+        """The listener raised an error."""
+        text = describe(error)
+        return cls(text.exception, text.message, text.traceback, host, time)
 
     @classmethod
     def later(cls, host: str, time: datetime) -> "Failure":
@@ -63,11 +63,6 @@ class Failure:
             FailureProperty.ATTEMPT.value: str(attempt),
             FailureProperty.TIME.value: self.time.astimezone(UTC).isoformat(timespec="milliseconds"),
         }
-
-
-def class_name(error: type[BaseException]) -> str:
-    """The qualified name of a class, without `builtins`."""
-    return error.__qualname__ if error.__module__ == "builtins" else f"{error.__module__}.{error.__qualname__}"
 
 
 # A character that the cut would split is left out.

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from mqdb.common.user_error import chain_of, for_future, reason_of
 from mqdb.errors import SendGivenUp
 from mqdb.store.engine import driver
 from mqdb_client.producer.broker_link import BrokerLink
@@ -143,7 +144,7 @@ class LoopSends:
         self._oneway.discard(future)
         self._oneway_bytes -= size
         if not future.cancelled() and (error := future.exception()) is not None:
-            logger.warning("a oneway send has failed", extra={"topic": topic, "reason": str(error)})
+            logger.warning("a oneway send has failed", extra={"topic": topic, "reason": reason_of(error)})
 
     async def _find_route(self, pending: PendingSend) -> None:
         """Wait for the route of a topic that is not known. One thread asks for all tasks that want it."""
@@ -210,7 +211,7 @@ class LoopSends:
         if send.future.done():  # its task is cancelled, and has not heard of it yet
             return
         if isinstance(outcome, BaseException):
-            send.future.set_exception(outcome)
+            send.future.set_exception(for_future(outcome))
         else:
             send.future.set_result(outcome)
 
@@ -297,9 +298,4 @@ def ids_that_may_be_stored(error: BaseException) -> tuple[str, ...]:
     They are in the CancelledError, and in the TimeoutError that `asyncio.timeout` makes of it. `AsyncProducer.outcome`
     tells what has become of the messages.
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        if (found := vars(seen).get(_IDS)) is not None:
-            return tuple(found)
-        seen = seen.__cause__ or seen.__context__
-    return ()
+    return next((tuple(vars(each)[_IDS]) for each in chain_of(error) if _IDS in vars(each)), ())

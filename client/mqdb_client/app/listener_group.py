@@ -6,13 +6,13 @@ listener's policy: how often it comes again, after what time, and what makes it 
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, Final, TypeAlias
 
 from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.user_error import for_future
 from mqdb.errors import BodyUnreadable, ListenerMissing, ParameterInvalid
 from mqdb.selector.tags import SEPARATOR, TagExpression
 from mqdb_client.app.listener import Listener
@@ -72,8 +72,13 @@ class ListenerGroup:
 
     def call_in_transaction(self, messages: list[ReceivedMessage], transaction: Any, context: _Context) -> object:
         """That of one that consumes exactly once."""
-        with self._judged(messages[0], context) as listener:
-            listener.arguments.call(messages[0], transaction)
+        message = messages[0]
+        listener = self._listener_of(message)
+        try:
+            listener.arguments.call(message, transaction)
+        except BaseException as error:  # also sys.exit(), after which the message comes again
+            _judge(listener, message, context, error)
+            raise
         return self._success
 
     async def call_in_loop(self, messages: list[ReceivedMessage], context: _Context) -> object:
@@ -84,32 +89,40 @@ class ListenerGroup:
         self, messages: list[ReceivedMessage], transaction: Any, context: _Context
     ) -> object:
         """That of one that consumes exactly once."""
-        with self._judged(messages[0], context) as listener:
+        message = messages[0]
+        listener = self._listener_of(message)
+        try:
             if listener.is_asynchronous:
-                await listener.arguments.call_in_loop(messages[0], transaction)
+                await listener.arguments.call_in_loop(message, transaction)
             else:
-                await _call_in_thread(listener, messages[0])
+                await _call_in_thread(listener, message)
+        except BaseException as error:
+            _judge(listener, message, context, error)
+            raise
         return self._success
 
-    @contextmanager
-    def _judged(self, message: ReceivedMessage, context: _Context) -> Iterator[Listener]:
-        """A call of the listener of a message. If it fails, the context says what becomes of the message."""
+    def _listener_of(self, message: ReceivedMessage) -> Listener:
+        """The listener that takes a message. Raises ListenerMissing."""
         listener = next((each for each in self.listeners if each.takes(message)), None)
         if listener is None:
             raise ListenerMissing(self.name, message.topic, message.tag)
-        try:
-            yield listener
-        except BaseException as error:  # also sys.exit(), after which the message comes again
-            if isinstance(error, (BodyUnreadable, *listener.dead_letter_on)):
-                context.max_reconsume_times = 0
-                raise
-            context.max_reconsume_times = listener.retries
-            wait = listener.wait_before(message.reconsume_times + 1)
-            if isinstance(context, ConsumeOrderlyContext):
-                context.suspend_current_queue_time = wait
-            else:
-                context.delay_when_next_consume = wait
-            raise
+        return listener
+
+
+def _judge(listener: Listener, message: ReceivedMessage, context: _Context, error: BaseException) -> None:
+    """Have the context of a failed call say what becomes of the message. Raises what a backoff function raises.
+
+    No context manager does this: contextlib writes to the error, which fails for a frozen dataclass.
+    """
+    if issubclass(type(error), (BodyUnreadable, *listener.dead_letter_on)):
+        context.max_reconsume_times = 0
+        return
+    context.max_reconsume_times = listener.retries
+    wait = listener.wait_before(message.reconsume_times + 1)
+    if isinstance(context, ConsumeOrderlyContext):
+        context.suspend_current_queue_time = wait
+    else:
+        context.delay_when_next_consume = wait
 
 
 async def _call_in_thread(listener: Listener, message: ReceivedMessage) -> None:
@@ -120,10 +133,8 @@ async def _call_in_thread(listener: Listener, message: ReceivedMessage) -> None:
     def call() -> None:
         try:
             context.run(listener.arguments.call, message)
-        except StopIteration as error:  # no future takes it, and the task would wait for ever
-            called.set_exception(RuntimeError(f"the listener raised {error!r}"))
         except BaseException as error:  # noqa: BLE001 - the task's, which waits for it
-            called.set_exception(error)
+            called.set_exception(for_future(error))
         else:
             called.set_result(None)
 

@@ -19,7 +19,9 @@ from mqdb.common.clock import Clock, SystemClock
 from mqdb.common.failure import Failure
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import FIRST_RETRY_LEVEL, Retry
+from mqdb.common.user_error import log_error
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, return_type_of
+from mqdb_client.consumer.consume_service import abandon
 from mqdb_client.consumer.loop_tasks import LoopTasks
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
@@ -131,7 +133,10 @@ class ConsumeConcurrently:
         while (process_queue := next_token()) is not None:
             messages = process_queue.take(limit)
             if messages:  # else dropped, or taken by the token before as part of a larger batch
-                self._consume(process_queue, messages)
+                try:
+                    self._consume(process_queue, messages)
+                except BaseException as error:  # noqa: BLE001 - the thread must go on
+                    abandon(process_queue, messages, error)
 
     def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         call = self.calls.begin(process_queue, messages)
@@ -188,7 +193,7 @@ class ConsumeConcurrently:
         observed: ConsumeMessageContext | None,
         error: BaseException,
     ) -> _Verdict:
-        logger.error("listener failed", exc_info=error, extra=_where(call.messages))
+        log_error(logger, "listener failed", error, _where(call.messages))
         if observed is not None:
             self._tell(observed, call, None, error)
         failure = Failure.of(error, self._host, self._clock.now())

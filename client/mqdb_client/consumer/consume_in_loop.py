@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from mqdb.common.received_message import ReceivedMessage
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
+from mqdb_client.consumer.ctrl_c import hand_on
 from mqdb_client.consumer.loop_tasks import LoopTasks, Work
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, MessageListener
 from mqdb_client.consumer.process_queue import ProcessQueue
@@ -56,10 +57,17 @@ class ConsumeInLoop(ConsumeConcurrently):
         try:
             called = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
             verdict = self._returned(call, context, observed, await called)
-        except BaseException as error:
-            # What was cancelled is sent back, too: the queue goes on without it.
+        except asyncio.CancelledError as error:
+            # Cancelled messages are sent back, too: the queue goes on without them.
             self._conclude(call, self._raised(call, context, observed, error))
-            if not isinstance(error, Exception):
-                raise
+            raise
+        except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the loop
+            if type(error) is GeneratorExit and self.threads.is_closed():
+                # The coroutine was discarded together with its loop. Its messages have not failed.
+                self.calls.end(call)
+                process_queue.fail(messages)
+                return
+            self._conclude(call, self._raised(call, context, observed, error))
+            hand_on(error)
         else:
             self._conclude(call, verdict)

@@ -23,8 +23,10 @@ from mqdb.broker.consumers.send_back import SendBackRequest
 from mqdb.common.clock import Clock, SystemClock
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
+from mqdb.common.user_error import log_error
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
+from mqdb_client.consumer.consume_service import abandon
 from mqdb_client.consumer.loop_calls import LoopClosed, WaitedTasks
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, MessageListenerOrderly, takes_context
 from mqdb_client.consumer.orderly_verdict import (
@@ -135,7 +137,11 @@ class ConsumeOrderly:
                 if self._line.leave(lane):
                     return
                 continue
-            suspend_time = self._consume(lane, messages)
+            try:
+                suspend_time = self._consume(lane, messages)
+            except BaseException as error:  # noqa: BLE001 - the thread must go on
+                abandon(process_queue, messages, error)
+                suspend_time = None
             if suspend_time is not None:
                 self._line.pause(lane, suspend_time.total_seconds())
                 return
@@ -186,8 +192,8 @@ class ConsumeOrderly:
             verdict = verdict_of(answer, messages, context)
         except LoopClosed as error:
             verdict = Verdict(Decision.SUSPEND, SUSPEND_TIME_MAX, error=error)
-        except BaseException as error:  # also sys.exit(), which would end the thread and leave its messages unfinished
-            logger.exception("listener failed", extra=where(messages))
+        except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
+            log_error(logger, "listener failed", error, where(messages))
             verdict = failed(context, error)
         if observed is not None:
             seconds = time.monotonic() - started_at
@@ -200,7 +206,7 @@ class ConsumeOrderly:
     def _have_failed_too_often(self, messages: list[ReceivedMessage], verdict: Verdict) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
         most = self._max_reconsume_times if verdict.max_reconsume_times is None else verdict.max_reconsume_times
-        if isinstance(verdict.error, LoopClosed):  # the messages have not failed
+        if type(verdict.error) is LoopClosed:  # the messages have not failed
             return False
         return most is not None and all(message.reconsume_times >= most for message in messages)
 

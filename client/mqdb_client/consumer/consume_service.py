@@ -4,12 +4,17 @@ One for each consumer, whichever the broker: `consume_concurrently`, `consume_or
 RocketMQ: ConsumeMessageService.
 """
 
-from typing import Protocol
+import logging
+from typing import Final, Protocol
 
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.user_error import log_error
 from mqdb_client.consumer.loop_tasks import LoopTasks
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.running_calls import RunningCalls
 from mqdb_client.consumer.worker_threads import WorkerThreads
+
+logger: Final = logging.getLogger(__name__)
 
 
 class ConsumeService(Protocol):
@@ -36,3 +41,14 @@ class ConsumeService(Protocol):
 
         Also where it was not started, or not wholly.
         """
+
+
+def abandon(process_queue: ProcessQueue, messages: list[ReceivedMessage], error: BaseException) -> None:
+    """Drop a queue after an error that no listener raised: a fault of ours, or of a logging handler of the user's.
+
+    The thread goes on, and the messages come again from the broker to the next owner, this member as a rule.
+    """
+    process_queue.drop()
+    process_queue.fail(messages)
+    fields = {"queue": str(process_queue.queue), "queue_offset": messages[0].queue_offset, "count": len(messages)}
+    log_error(logger, "consumption failed, and the queue is taken again", error, fields)

@@ -22,6 +22,7 @@ from mqdb.common.retry import Retry
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks
 from mqdb_client.consumer.consume_orderly import SUSPEND_TIME
+from mqdb_client.consumer.consume_service import abandon
 from mqdb_client.consumer.loop_calls import LoopCalls
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
@@ -138,12 +139,11 @@ class ConsumeTransactionally:
 
     def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> float:
         """Have messages consumed; for how many seconds their queue stands still then."""
-        seconds = 0.0
         try:
             end, seconds = self._process(process_queue, messages)
-        except Exception:
-            logger.exception("consumption fails, and the queue is taken again", extra=where(messages))
-            end = End.UNKNOWN
+        except BaseException as error:  # noqa: BLE001 - the thread must go on
+            abandon(process_queue, messages, error)
+            return 0.0
         if end is End.COMMITTED:
             process_queue.finish(messages)
         else:
@@ -173,7 +173,7 @@ class ConsumeTransactionally:
     def _report(self, process_queue: ProcessQueue, attempt: Attempt) -> None:
         """Say what an operator wants to know; that a broker cannot be reached, once."""
         queue, broker_name = process_queue.queue, process_queue.queue.broker_name
-        fields = {"queue": str(queue), "reason": str(attempt.error)}
+        fields = {"queue": str(queue), "reason": attempt.reason}
         if attempt.end is End.UNKNOWN:
             logger.warning("a transaction was refused or not answered, the queue is taken again", extra=fields)
         elif attempt.end is End.COLLIDED:

@@ -15,6 +15,8 @@ from typing import Any, Final
 from mqdb.common.failure import Failure
 from mqdb.common.property import storable
 from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.user_error import log_error
+from mqdb.errors import shown
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -75,8 +77,8 @@ def judge(call: Callable[[], object], *, is_orderly: bool = False) -> ConsumeMes
     answer: object = None
     try:
         answer = call()
-    except BaseException as error:  # also sys.exit(), which is no reason to end the thread of the caller
-        logger.warning("listener failed in a message that it was asked to consume", exc_info=True)
+    except BaseException as error:  # noqa: BLE001 - also sys.exit(), which is no reason to end the thread of the caller
+        log_error(logger, "listener failed in a message that it was asked to consume", error, {}, logging.WARNING)
         failure = Failure.of(error, "", datetime.now(UTC))
     spent_ms = round((time.monotonic() - begin) * 1_000, 3)
     if failure is not None:
@@ -92,4 +94,4 @@ def _meaning(answer: object) -> tuple[DirectResult, str]:
     try:
         return _RESULTS[answer], ""
     except (KeyError, TypeError):  # none of ours, or nothing that a dict may hold
-        return DirectResult.CR_LATER, storable(f"the listener returned {answer!r}"[:1_024])
+        return DirectResult.CR_LATER, storable(f"the listener returned {shown(answer)}")

@@ -23,6 +23,7 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import TransactionEnded
 from mqdb.store.engine import create_engine, driver, translated
 from mqdb.store.log import history as histories
+from mqdb_client.consumer.ctrl_c import hand_on
 from mqdb_client.consumer.loop_calls import LoopCalls, LoopClosed
 from mqdb_client.instance import ClientInstance
 from mqdb_client.new_connection import history_on, in_time, note_history
@@ -74,7 +75,11 @@ class ListenerTransactions:
         def call(messages: list[ReceivedMessage], connection: Connection, *context: object) -> Any:
             given = AsyncConnection(engine, connection)
             adapted = cast(AdaptedConnection, connection.connection.dbapi_connection)
-            return adapted.run_async(lambda _: listener(messages, given, *context))
+            try:
+                return adapted.run_async(lambda _: listener(messages, given, *context))
+            except BaseException as error:
+                hand_on(error)
+                raise
 
         return call
 

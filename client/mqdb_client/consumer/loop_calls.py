@@ -8,7 +8,10 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+
+from mqdb_client.consumer.ctrl_c import hand_on
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +50,7 @@ class LoopCalls:
 
         Raises what it raises, and LoopClosed.
         """
-        work = self._noted(make, threading.get_ident())
+        work = self._ended(make, threading.get_ident())
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError as error:
@@ -56,12 +59,12 @@ class LoopCalls:
             raise LoopClosed from error
         while True:
             try:
-                return future.result(_LOOK_SECONDS)
+                ended = future.result(_LOOK_SECONDS)
             except TimeoutError as error:
-                if future.done():  # it may be the coroutine's own
-                    return future.result()
                 if self.is_closed():
                     raise LoopClosed from error
+            else:
+                return ended()
 
     def start(self, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Have the coroutine run in the loop, and wait for nothing. In a loop that is closed nothing happens."""
@@ -84,15 +87,26 @@ class LoopCalls:
         for task in list(self.tasks.values()):
             task.cancel()
 
-    async def _noted(self, make: Callable[[], Coroutine[Any, Any, T]], thread_id: int) -> T:
+    async def _ended(self, make: Callable[[], Coroutine[Any, Any, T]], thread_id: int) -> Callable[[], T]:
+        """Run the coroutine. The function that this returns does in the thread what the coroutine did at its end."""
         task = asyncio.current_task()
         assert task is not None
         self.tasks[thread_id] = task
         try:
-            return await make()
+            value = await make()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the thread's; sys.exit() would end the loop
+            hand_on(error)
+            return partial(_raise, error)
         finally:
             del self.tasks[thread_id]
+        return lambda: value
 
     def _keep(self, task: "asyncio.Task[object]") -> None:
         self._kept.add(task)  # the loop alone does not
         task.add_done_callback(self._kept.discard)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

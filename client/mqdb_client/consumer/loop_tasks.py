@@ -57,6 +57,10 @@ class LoopTasks:
         self.thread_nums = thread_nums
         self.wake()
 
+    def is_closed(self) -> bool:
+        """Whether nothing can run in the loop any more."""
+        return self._loop.is_closed()
+
     def is_own_thread(self) -> bool:
         """Whether one of the tasks is asking."""
         try:

@@ -19,6 +19,7 @@ from mqdb.broker.clients.client_requests import RequestKind
 from mqdb.broker.log import messages
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.user_error import log_error, reason_of
 from mqdb.errors import MqdbError, NotSupported, ParameterInvalid
 from mqdb.store.clients.client_requests import ClientRequest
 from mqdb_client.callbacks import Callback, CallbackHandle
@@ -168,10 +169,9 @@ class RequestAnswers:
             result = self._answer_to(request)
         except MqdbError as error:
             reason = str(error)
-        except Exception as error:
-            # A fault of ours; whoever asks hears of it as well.
-            logger.exception("failed at a request", extra={"group": self._group, "kind": request.kind})
-            reason = f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - a fault of ours, and whoever asks hears of it as well
+            log_error(logger, "failed at a request", error, {"group": self._group, "kind": request.kind})
+            reason = reason_of(error)
         with self._connecting, self._instance.connect() as connection:
             if reason:
                 client_requests.refuse(connection, request.request_id, reason)

@@ -14,7 +14,6 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from mqdb.broker.consumers import exactly_once
 from mqdb.broker.consumers.exactly_once import ConsumedBatch
@@ -23,6 +22,7 @@ from mqdb.common.clock import Clock
 from mqdb.common.failure import Failure
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
+from mqdb.common.user_error import attribute_of, chain_of, log_error, reason_of
 from mqdb.errors import BrokerUnavailable, MqdbError, ParameterInvalid, QueueLost
 from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
@@ -84,6 +84,11 @@ class Attempt(NamedTuple):
     answer: object = None
     error: BaseException | None = None
     context: Context | None = None
+
+    @property
+    def reason(self) -> str:
+        """What was raised, for a field of a log record."""
+        return "" if self.error is None else reason_of(self.error)
 
 
 class TransactionalListener:
@@ -241,17 +246,22 @@ def _rolled_back(connection: Connection, messages: list[ReceivedMessage], attemp
     """The same attempt, with whether its error is the listener's."""
     if is_lost(connection):
         return attempt._replace(end=End.UNREACHED)
-    if not _COLLISIONS.isdisjoint(_sqlstates(attempt.error)):
+    if attempt.error is not None and not _COLLISIONS.isdisjoint(_sqlstates(attempt.error)):
         return attempt._replace(end=End.COLLIDED)
-    logger.error("listener failed", exc_info=attempt.error, extra=where(messages))
+    if attempt.error is not None:
+        log_error(logger, "listener failed", attempt.error, where(messages))
     return attempt
 
 
-def _sqlstates(error: BaseException | None) -> Iterator[object]:
-    """What PostgreSQL has said, also to a listener that has raised an error of its own instead."""
-    while error is not None:
-        yield getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
-        error = error.__cause__ or error.__context__
+def _sqlstates(error: BaseException) -> Iterator[str]:
+    """The SQLSTATEs of an error and of the errors that led to it.
+
+    SQLAlchemy raises a DBAPIError from the error of the driver, and a listener may raise an error of its own from that.
+    """
+    for each in chain_of(error):
+        sqlstate = attribute_of(each, "sqlstate")
+        if type(sqlstate) is str:
+            yield sqlstate
 
 
 def _check_context(context: Context) -> None:

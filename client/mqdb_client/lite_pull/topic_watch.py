@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from mqdb.common.message import MessageQueue
+from mqdb.common.user_error import log_error
 from mqdb.errors import MqdbError, RouteNotFound
 from mqdb_client.option_rules import seconds_to_wait
 
@@ -84,7 +85,7 @@ class TopicWatch:
         self.is_calling = True
         try:
             listener(topic, queues)
-        except BaseException:  # also sys.exit(), which would end the thread
-            logger.exception("a topic listener failed", extra={"group": self._group, "topic": topic})
+        except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
+            log_error(logger, "a topic listener failed", error, {"group": self._group, "topic": topic})
         finally:
             self.is_calling = False

@@ -18,6 +18,7 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from mqdb.common.user_error import reason_of
 from mqdb.errors import IllegalState, SendGivenUp
 from mqdb_client.producer.handed_sends import LATENESS_SECONDS, Ended, HandedSend, HandedSends
 from mqdb_client.producer.send_result import SendResult
@@ -133,7 +134,9 @@ class _AsyncSend(HandedSend):
         elif self.future is not None:
             self.future.set_exception(outcome)
         else:
-            logger.warning("a oneway send has failed", extra={"topic": self.pending.topic, "reason": str(outcome)})
+            logger.warning(
+                "a oneway send has failed", extra={"topic": self.pending.topic, "reason": reason_of(outcome)}
+            )
 
 
 class _Signal(Enum):

@@ -17,6 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Final, TypeAlias
 
+from mqdb.common.user_error import log_error
 from mqdb.errors import IllegalState, MqdbError
 from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.send_hooks import SendMode
@@ -103,8 +104,8 @@ class HandedSends:
         send, attempt = ended
         try:
             self._conclude(send, attempt)
-        except BaseException as error:  # a callback that calls sys.exit would else end the sends of all others
-            logger.exception("a send has ended in an unforeseen way")
+        except BaseException as error:  # noqa: BLE001 - a callback's sys.exit() would end all other sends
+            log_error(logger, "a send has ended in an unforeseen way", error, {})
             send.end(error)
 
     def end_late(self) -> None:
@@ -159,8 +160,8 @@ class HandedSends:
     def _judge_safely(self, failed: _Failed) -> None:
         try:
             self._judge(*failed)
-        except BaseException:  # a callback that calls sys.exit would else end the sends of all others
-            logger.exception("a send has ended in an unforeseen way")
+        except BaseException as error:  # noqa: BLE001 - a callback's sys.exit() would end all other sends
+            log_error(logger, "a send has ended in an unforeseen way", error, {})
 
     def _judge(self, send: HandedSend, attempt: Attempt, error: MqdbError | NoAnswer) -> None:
         try:

@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
 from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.user_error import log_error
 from mqdb.errors import IllegalState, RequestTimeout
 
 logger = logging.getLogger(__name__)
@@ -162,8 +163,8 @@ class RequestFutures:
             request, outcome = ended
             try:
                 request.end(outcome)
-            except BaseException:  # a callback that calls sys.exit would else end the requests of all others
-                logger.exception("the callback of an async request has ended in an unforeseen way")
+            except BaseException as error:  # noqa: BLE001 - a callback's sys.exit() would end all others
+                log_error(logger, "the callback of an async request has ended in an unforeseen way", error, {})
 
     def _next_ended(self) -> tuple[WaitingRequest, Outcome] | None:
         """Waits for it; None when there will be none any more."""

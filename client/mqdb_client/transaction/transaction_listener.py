@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from mqdb.common.message import Message
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.transaction import LocalTransactionState
-from mqdb.errors import ParameterInvalid
+from mqdb.common.user_error import log_error
+from mqdb.errors import ParameterInvalid, shown
 from mqdb_client.option_rules import takes
 
 logger = logging.getLogger(__name__)
@@ -118,10 +119,9 @@ class Answer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
-        if not isinstance(error, self._failures):
+        if error is None or kind is None or not issubclass(kind, self._failures):
             return False
-        message = "a transaction listener failed; the broker will ask again"
-        logger.error(message, extra=self._fields, exc_info=error)
+        log_error(logger, "a transaction listener failed; the broker will ask again", error, self._fields)
         return True
 
     @property
@@ -133,6 +133,6 @@ class Answer:
         if isinstance(self.given, LocalTransactionState):
             return self.given
         if self.given is not None:
-            fields = self._fields | {"answer": repr(self.given)}
+            fields = self._fields | {"answer": shown(self.given)}
             logger.error("a transaction listener gave no LocalTransactionState", extra=fields)
         return LocalTransactionState.UNKNOWN

@@ -1,0 +1,28 @@
+"""Ctrl-C in an event loop, and listeners that raise KeyboardInterrupt or SystemExit.
+
+A listener that raises one of the two has failed its messages, in a thread as in a loop. asyncio would end the loop for
+it. But a loop often runs in the main thread, where Python raises KeyboardInterrupt at Ctrl-C in whatever code runs, and
+that may be a listener. So this module hands a KeyboardInterrupt on to the loop if Ctrl-C can have caused it.
+"""
+
+import asyncio
+import signal
+import threading
+from typing import NoReturn
+
+
+def hand_on(error: BaseException) -> None:
+    """In a loop: have the loop raise a KeyboardInterrupt again that Ctrl-C can have caused.
+
+    asyncio.run and handlers of a program's own answer Ctrl-C without raising it in a listener. Only a second Ctrl-C of
+    asyncio.run does that, and the loop is being ended by then.
+    """
+    if not issubclass(type(error), KeyboardInterrupt):
+        return
+    is_answered_elsewhere = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    if threading.current_thread() is threading.main_thread() and not is_answered_elsewhere:
+        asyncio.get_running_loop().call_soon(_interrupt)
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
