@@ -201,7 +201,7 @@ def test_what_comes_when_the_loop_is_closed_has_not_failed(
     loop.close()
 
     append(broker, route, "x")
-    wait_until(lambda: "loop is closed" in caplog.text)
+    wait_until(lambda: "leaves its group" in caplog.text)
     consumer._below.shutdown()
 
     assert dead_letters(broker) == scheduled(broker) == []

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Final, Self, TypeAlias
+from weakref import WeakSet
 
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
@@ -51,7 +52,8 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
     what it would have returned. All other methods that wait run in threads; if a task is cancelled, its thread goes on
     to the end. Membership, pulls and offsets have threads of their own. As in `LitePullConsumer`, the message at which
     an `async for` was left is not done until the next poll or iteration, `commit`, or the end of the `async with` says
-    so. All else is as `LitePullConsumer` says, with tasks in the place of threads.
+    so. If all loops that have started or polled it are closed without a shutdown, it leaves its group. All else is as
+    `LitePullConsumer` says, with tasks in the place of threads.
     """
 
     @configured_by(LitePullConsumerConfig)
@@ -105,6 +107,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         [] also when another task shuts it down meanwhile. Raises ParameterInvalid, and IllegalState when it does not
         run. If its task is cancelled, no message is taken.
         """
+        self._below.note_loop()
         strategy, limit, seconds = self._below.begin_poll(timeout)
         return await _poll(strategy, limit, seconds)
 
@@ -114,6 +117,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
+        self._below.note_loop()
         while (strategy := self._below.strategy) is not None:
             for message in await _poll(strategy, 1, self._below.poll_seconds):
                 return message
@@ -140,6 +144,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
 
     async def start(self) -> None:
         """Connect, and read. As `LitePullConsumer.start`. If its task is cancelled, the consumer is shut down."""
+        self._below.note_loop()
         await start_in_thread(self._below)
 
     async def shutdown(self) -> None:
@@ -176,8 +181,15 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
 class _Below(LitePullConsumer):
     """The consumer of threads: membership, pulls, offsets."""
 
+    _loops: "WeakSet[asyncio.AbstractEventLoop]"
+
     def __init__(self, config: LitePullConsumerConfig) -> None:
         self._configure(config)
+        self._loops = WeakSet()
+
+    def note_loop(self) -> None:
+        """This loop uses the consumer, which leaves its group when all such loops are closed."""
+        self._loops.add(asyncio.get_running_loop())
 
     def begin_poll(self, timeout: timedelta | None) -> tuple[SubscribedPolls, int, float]:
         """Whom a poll asks, for how many messages at most, and for how many seconds. Raises what `poll` raises."""

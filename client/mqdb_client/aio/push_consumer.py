@@ -5,11 +5,13 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
+from mqdb_client.abandoned_clients import closed_loops, watch
 from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.aio.stop_signals import on_loop_stop_signal
 from mqdb_client.client_config import configured_by
@@ -64,8 +66,9 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         await consumer.run()
 
     `consume_thread_nums` is how many calls of it run at once, as tasks of the loop in which the consumer was started.
-    Membership, pulls and offsets have threads of their own: a loop that is blocked keeps its queues. All else is as
-    `PushConsumer` says. A task that is cancelled has failed its messages.
+    Membership, pulls and offsets have threads of their own: a loop that is blocked keeps its queues. If the loop is
+    closed without a shutdown, the consumer leaves its group. All else is as `PushConsumer` says. A task that is
+    cancelled has failed its messages.
     """
 
     @configured_by(PushConsumerConfig)
@@ -75,6 +78,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         self._consumption: Consumption | None = None
         self._is_started = False
         self._stopped = asyncio.Event()
+        self._end_watch: Callable[[], None] = lambda: None
 
     @property
     def group(self) -> str:
@@ -127,6 +131,9 @@ class AsyncPushConsumer(Wrapper["_Below"]):
             self._below.register(replace(self._consumption, loop=asyncio.get_running_loop()))
         await start_in_thread(self._below)
         self._is_started = True
+        is_closed = partial(closed_loops, [asyncio.get_running_loop()])
+        # What still runs cannot return any more.
+        self._end_watch = watch(repr(self), is_closed, partial(self._below.shutdown, timedelta(0)))
 
     def suspend(self) -> None:
         """Pull nothing until `resume`, and keep the queues. As `PushConsumer.suspend`."""
@@ -156,6 +163,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
                 tasks.cancel()
             raise
         finally:
+            self._end_watch()
             self._stopped.set()
 
     async def run(self) -> None:

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from mqdb.common.message import Message
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.errors import IllegalState
+from mqdb_client.abandoned_clients import closed_loops, watch
 from mqdb_client.aio.loop_sends import note_ids
 from mqdb_client.aio.producer import AsyncProducer, ProducerBelow
 from mqdb_client.client_config import configured_by
@@ -79,14 +81,17 @@ class AsyncTransactionProducer(AsyncProducer):
             config.listener, config.execute_local_transaction, config.check_local_transaction, is_asynchronous=True
         )
         self._calls: LoopCalls | None = None
+        self._end_watch: Callable[[], None] = lambda: None
         self._configure(_Below(config))
 
     async def start(self) -> None:
         """Connect, enter the group, and answer what is asked about its transactions, in this loop.
 
+        If the loop is closed without a shutdown, the producer leaves the group: it could answer nothing more.
         Raises what `TransactionProducer.start` raises. If its task is cancelled, the producer is shut down.
         """
-        calls = self._calls = LoopCalls(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        calls = self._calls = LoopCalls(loop)
         self._below.listen(
             TwoCallables(
                 calls.blocking(self._listener.execute_local_transaction),
@@ -94,6 +99,7 @@ class AsyncTransactionProducer(AsyncProducer):
             )
         )
         await super().start()
+        self._end_watch = watch(f"producer {self.group!r}", partial(closed_loops, [loop]), self._below.shutdown)
 
     async def shutdown(self) -> None:
         """Answer no more, let the sends under way end, leave the group and disconnect. Again: nothing happens.
@@ -103,6 +109,7 @@ class AsyncTransactionProducer(AsyncProducer):
         if self._calls is not None and self._calls.is_own_thread():
             raise IllegalState(f"producer {self.group!r}", "answering a check; call shutdown() in another task")
         await super().shutdown()
+        self._end_watch()
 
     async def send_in_transaction(
         self,

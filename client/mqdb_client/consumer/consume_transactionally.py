@@ -23,7 +23,7 @@ from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks
 from mqdb_client.consumer.consume_orderly import SUSPEND_TIME
 from mqdb_client.consumer.consume_service import abandon
-from mqdb_client.consumer.loop_calls import LoopCalls
+from mqdb_client.consumer.loop_calls import LoopCalls, LoopClosed
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeOrderlyContext,
@@ -172,6 +172,8 @@ class ConsumeTransactionally:
 
     def _report(self, process_queue: ProcessQueue, attempt: Attempt) -> None:
         """Say what an operator wants to know; that a broker cannot be reached, once."""
+        if type(attempt.error) is LoopClosed:  # the consumer leaves its group, and the log says so
+            return
         queue, broker_name = process_queue.queue, process_queue.queue.broker_name
         fields = {"queue": str(queue), "reason": attempt.reason}
         if attempt.end is End.UNKNOWN:

@@ -4,7 +4,6 @@ The coroutine sees the context variables of the thread, such as the span that a 
 """
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -12,8 +11,6 @@ from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 from mqdb_client.consumer.ctrl_c import hand_on
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -35,15 +32,10 @@ class LoopCalls:
         self._loop = loop
         self.tasks: WaitedTasks = {}
         self._kept: set[asyncio.Task[object]] = set()
-        self._is_told = False
 
     def is_closed(self) -> bool:
-        """Whether nothing can run in the loop any more. The log says so once."""
-        is_closed = self._loop.is_closed()
-        if is_closed and not self._is_told:
-            self._is_told = True
-            logger.error("the event loop is closed; its listener is called no more")
-        return is_closed
+        """Whether nothing can run in the loop any more."""
+        return self._loop.is_closed()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Have the coroutine that `make` makes in the loop run there, and wait for it.
@@ -55,7 +47,6 @@ class LoopCalls:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError as error:
             work.close()
-            self.is_closed()
             raise LoopClosed from error
         while True:
             try:

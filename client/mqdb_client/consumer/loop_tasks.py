@@ -5,13 +5,11 @@ the loop for all that they have put there meanwhile.
 """
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
-
-logger = logging.getLogger(__name__)
 
 #: What a task does.
 Work: TypeAlias = Coroutine[Any, Any, None]
@@ -47,10 +45,8 @@ class LoopTasks:
         """There is something to take. Any thread may say so."""
         if not self._is_called:
             self._is_called = True
-            try:
+            with suppress(RuntimeError):  # the loop is closed, and the consumer leaves its group
                 self._loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:  # and it stays called: this is logged once
-                logger.error("the event loop is closed; its consumer consumes nothing more")
 
     def resize(self, thread_nums: int) -> None:
         """Let so many run at once from now on."""

@@ -130,13 +130,11 @@ class TransactionalListener:
         self._transactions.close()
 
     def attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Attempt:
-        """Call the listener in a transaction, and commit it together with the offset if it says success.
-
-        Raises LoopClosed when its loop was closed meanwhile: nobody knows.
-        """
-        if self._loop_calls is not None and self._loop_calls.is_closed():
-            return Attempt(End.UNREACHED, error=LoopClosed("the event loop is closed"))
-        return self._transactions.run(lambda: self._attempt(process_queue, messages))
+        """Call the listener in a transaction, and commit it together with the offset if it says success."""
+        try:
+            return self._transactions.run(lambda: self._attempt(process_queue, messages))
+        except LoopClosed as error:  # before the attempt or in it
+            return Attempt(End.UNKNOWN, error=error)
 
     def _attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Attempt:
         with ExitStack() as stack:

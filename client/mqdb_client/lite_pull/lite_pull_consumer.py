@@ -3,12 +3,15 @@
 RocketMQ: DefaultLitePullConsumer.
 """
 
+import asyncio
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import Final, Self
 
 from mqdb.broker.consumers.offsets import search_offset
@@ -21,6 +24,7 @@ from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import ALL_TAGS
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.dispatch.queues import Ends
+from mqdb_client import abandoned_clients
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.members import Members
@@ -52,6 +56,21 @@ class _Running:
         self.buffer = strategy.buffer
         self.topics = topics
         self.watch = watch
+
+    def leave(self, group: str, *, is_listening: bool, timeout: timedelta) -> None:
+        """Leave the group. `is_listening`: in a listener of topics, which is not waited for.
+
+        Raises ShutdownTimedOut.
+        """
+        watch = self.watch
+        is_listening |= watch.is_own_thread()
+        seconds = 0.0 if is_listening else timeout.total_seconds()
+
+        def leave() -> None:
+            watch.stop(seconds)
+            self.members.leave()
+
+        leave_in_time(group, leave, lambda: int(watch.is_calling and seconds > 0), seconds)
 
     def seek(self, queue: MessageQueue, queue_key: int, offset: int) -> None:
         self.buffer.seek(queue, offset)
@@ -91,6 +110,9 @@ class LitePullConsumer:
         self._lifecycle = threading.RLock()
         self._state = _State.CREATED
         self._running: _Running | None = None
+        #: The event loops in which it is polled; None if threads poll it.
+        self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] | None = None
+        self._end_watch: Callable[[], None] = lambda: None
 
     @property
     def group(self) -> str:
@@ -324,8 +346,13 @@ class LitePullConsumer:
                     watch.listen(topic, listener)
                 watch.start()
                 undo.pop_all()
-            self._running = _Running(strategy, members, topics, watch)
+            running = self._running = _Running(strategy, members, topics, watch)
             self._state = _State.RUNNING
+            me = weakref.ref(self)
+            find_reason = partial(_why_abandoned, me, self._loops)
+            self._end_watch = abandoned_clients.watch(
+                repr(self), find_reason, partial(_abandon, me, running, self.group)
+            )
 
     def _strategy(self, cluster: Cluster) -> SubscribedPolls:
         if self._is_member:
@@ -347,15 +374,8 @@ class LitePullConsumer:
             self._state = _State.SHUT_DOWN
         # Not with the lock in hand: a listener of topics that is waited for may want to assign, which is too late.
         if running is not None:
-            watch = running.watch
-            is_listening |= watch.is_own_thread()
-            seconds = 0.0 if is_listening else self._config.shutdown_timeout.total_seconds()
-
-            def leave() -> None:
-                watch.stop(seconds)
-                running.members.leave()
-
-            leave_in_time(self.group, leave, lambda: int(watch.is_calling and seconds > 0), seconds)
+            self._end_watch()
+            running.leave(self.group, is_listening=is_listening, timeout=self._config.shutdown_timeout)
 
     def _require_running(self) -> _Running:
         running = self._running
@@ -384,6 +404,23 @@ class LitePullConsumer:
 
     def __repr__(self) -> str:
         return f"LitePullConsumer(group={self.group!r})"
+
+
+def _why_abandoned(
+    consumer: "weakref.ref[LitePullConsumer]", loops: "weakref.WeakSet[asyncio.AbstractEventLoop] | None"
+) -> abandoned_clients.Reason:
+    if consumer() is None:
+        return "the program has dropped it"
+    return None if loops is None else abandoned_clients.closed_loops(loops)
+
+
+def _abandon(consumer: "weakref.ref[LitePullConsumer]", running: _Running, group: str) -> None:
+    """Leave the group of a consumer that nobody can poll, and have the consumer know it if it still exists."""
+    left = consumer()
+    if left is not None:
+        left._leave(is_listening=True)
+    else:
+        running.leave(group, is_listening=True, timeout=timedelta(0))
 
 
 def _check_offsets(offsets: object) -> None:

@@ -1,0 +1,92 @@
+"""Abandoned clients: members that nobody can use any more leave their groups.
+
+A consumer keeps its queues as long as its process lives. But its event loop can be closed before: `asyncio.run` ends,
+and a notebook or a test run goes on. Or a program drops a consumer that only polls. Messages of its queues would wait
+for ever. Python announces neither, so one thread of the process looks at all such clients every 0.5 s.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from mqdb.errors import ShutdownTimedOut
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.5
+
+#: Why nobody can use a client any more; None as long as somebody can.
+Reason = str | None
+
+
+class _Watched(NamedTuple):
+    client: str
+    find_reason: Callable[[], Reason]
+    leave: Callable[[], None]
+
+
+_guard = threading.Lock()
+_watched: Final[dict[object, _Watched]] = {}
+_thread: threading.Thread | None = None
+
+
+def watch(client: str, find_reason: Callable[[], Reason], leave: Callable[[], None]) -> Callable[[], None]:
+    """Have a client leave when `find_reason` gives a reason; returns what ends the watch.
+
+    `client` is what the log calls it. Neither function may refer to an object whose end is waited for.
+    """
+    global _thread
+    key = object()
+    with _guard:
+        _watched[key] = _Watched(client, find_reason, leave)
+        if _thread is None:
+            _thread = threading.Thread(target=_look, name="mqdb-abandoned-clients", daemon=True)
+            _thread.start()
+    return lambda: _end(key)
+
+
+def closed_loops(loops: Iterable[asyncio.AbstractEventLoop]) -> Reason:
+    """The reason to leave if all these event loops are closed."""
+    return "its event loop is closed" if all(loop.is_closed() for loop in loops) else None
+
+
+def _end(key: object) -> None:
+    with _guard:
+        _watched.pop(key, None)
+
+
+def _look() -> None:
+    global _thread
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        with _guard:
+            if not _watched:
+                _thread = None
+                return
+            watched = list(_watched.items())
+        for key, each in watched:
+            if (reason := each.find_reason()) is not None:
+                _end(key)
+                fields = {"client": each.client, "reason": reason}
+                logger.warning("a client without shutdown() leaves its group", extra=fields)
+                # Not here: it may wait for the broker.
+                threading.Thread(target=_leave, args=(each.leave,), name="mqdb-abandoned", daemon=True).start()
+
+
+def _leave(leave: Callable[[], None]) -> None:
+    with suppress(ShutdownTimedOut):  # nobody waits for listeners in a loop that is closed
+        leave()
+
+
+def _forget_in_child() -> None:
+    global _guard, _thread
+    _guard, _thread = threading.Lock(), None
+    _watched.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
