@@ -42,8 +42,8 @@ def add(
         typer.Option(
             "--cron",
             metavar="TEXT",
-            help="Minute, hour, day of month, month and day of week, as in crontab, or @hourly, @daily, @weekly, "
-            "@monthly, @yearly.",
+            help="Minute, hour, day of month, month and day of week, as in crontab, the second before them if "
+            "wanted; or @hourly, @daily, @weekly, @monthly, @yearly.",
             show_default=False,
         ),
     ],
@@ -74,8 +74,10 @@ def add(
 ) -> None:
     """Add a recurring send. Its first message is for the next time from now on.
 
-    Days of the week are 0 to 7, 0 and 7 are Sunday, or sun to sat. Where both
-    day fields are restricted, a day counts that either of them names.
+    Days of the week are 0 to 7, 0 and 7 are Sunday, or sun to sat; sat-mon goes
+    over the end of the week. A day of month L is the last one; a day of week
+    friL is the last Friday of the month, mon#2 the second Monday. If both day
+    fields are restricted, a day counts that either of them names.
     A cron with fixed hours fires once at each time: one that does not exist, as
     clocks are put forward, at the moment of the change; one that comes twice,
     the first time. A cron of every hour goes on through changes of the clocks.
@@ -86,6 +88,8 @@ def add(
       mqdb cron add tick --cron '*/5 * * * *' --topic orders --body tick
       mqdb cron add report --cron '30 7 * * mon-fri' --timezone Europe/Berlin
           --topic reports --file report.json --tag daily --property origin=hq
+      mqdb cron add close --cron '0 18 L * *' --topic books --body close
+      mqdb cron add probe --cron '*/10 * * * * *' --topic probes --body x
       mqdb cron add rates --cron @hourly --topic rates --body x --catch-up none
     """
     from mqdb_client import Admin, CatchUp

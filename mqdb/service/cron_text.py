@@ -1,21 +1,30 @@
-"""Cron texts: five fields, or a name such as @daily, as crontab(5) has them.
+"""Cron texts: five fields as in crontab(5), a field of seconds before them if wanted, or a name such as @daily.
 
-    minute   hour   day of month   month        day of week
-    0-59     0-23   1-31           1-12, jan    0-7, sun; 0 and 7 are Sunday
+    second   minute   hour   day of month   month        day of week
+    0-59     0-59     0-23   1-31           1-12, jan    0-7, sun; 0 and 7 are Sunday
 
 A field is `*`, a value, a range `1-5`, each of them but a single value with a step (`*/5`, `8-18/2`), or several of
-these with commas between. A range of days of the week may end with Sunday. Where both day fields are restricted, a
-day counts when either names it; a field that begins with `*` is not restricted. What crontab takes and nobody can
-mean, a step over the end of the field and a day that no month has, is refused.
+these with commas between. A range of days of the week may go over the end of the week, as `sat-mon` does. If both day
+fields are restricted, a day counts when either names it; a field that begins with `*` is not restricted.
+
+Quartz's way to name days works, too: `L` is the last day of the month, `friL` its last Friday, `mon#2` its second
+Monday, and `?` is `*`. The numbers of the days of the week are crontab's, in which 1 is Monday; in Quartz 1 is Sunday.
+Texts of Quartz with such numbers have a `?` as their day of month. They are refused.
+
+A step over the end of a field and a day that no month has, which crontab takes, are refused, too.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from mqdb.errors import CronInvalid
 
 MAX_CRON_LENGTH: Final = 256
+
+#: As a position in the month: the last such day of the week.
+LAST: Final = 0
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -32,19 +41,40 @@ _NAMED: Final = {
 }
 
 _PART: Final = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d{1,9}))?", re.ASCII)
+_LAST_DAY: Final = re.compile("L", re.IGNORECASE)
+_POSITION: Final = re.compile(r"(?P<weekday>[a-z]{3}|\d+)(?:#(?P<number>[1-5])|L)", re.ASCII | re.IGNORECASE)
+
+#: What other programs take, and what to write here.
+_ELSEWHERE: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), advice)
+    for pattern, advice in (
+        (r".*\?.*", "? is any day, alone in the field of a day; write *; the first of 6 fields is the second"),
+        (r"(\d+|L)W", "the nearest weekday cannot be named; write a day, or L for the last day of the month"),
+        (r"L-\w+", "days before the last one cannot be named; write a day, or L for the last day of the month"),
+        (r"\w+#.*", "write mon#1 to mon#5 in the day of week, alone or between commas, or monL for the last Monday"),
+        (r"\d*L", "write L as day of month, or monL as day of week, alone or between commas"),
+        (r"H(\W.*)?", "H, a value that is chosen for you, is not known; write a value or *"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CronFields:
     """The values that each field names. Days of the week are 0 to 6, Sunday is 0."""
 
+    seconds: frozenset[int]
     minutes: frozenset[int]
     hours: frozenset[int]
     days: frozenset[int]
+    last_day: bool
+    """Whether the last day of a month counts beside `days`."""
     months: frozenset[int]
     weekdays: frozenset[int]
+    positions: frozenset[tuple[int, int]]
+    """Days that count beside `weekdays`: a day of the week, and which one of a month, 1 to 5 or LAST."""
     either_day: bool
-    """Whether a day counts that only one of `days` and `weekdays` names."""
+    """Whether a day counts that only one of the two day fields names. If not, and if there are `positions`, the day of
+    month names all days."""
 
     @property
     def every_hour(self) -> bool:
@@ -56,28 +86,75 @@ def parse_cron(text: str) -> CronFields:
     """Read a cron text. Raises CronInvalid."""
     if len(text) > MAX_CRON_LENGTH:
         raise CronInvalid(text, f"has {len(text):,} characters, the limit is {MAX_CRON_LENGTH}")
-    words = _NAMED.get(text.strip().lower(), text).split()
-    if len(words) != len(_FIELDS):
-        names = ", ".join(_NAMED)
-        reason = f"has {len(words)} fields; write 5: minute hour day-of-month month day-of-week, or one of {names}"
-        raise CronInvalid(text, reason)
     try:
-        minutes, hours, days, months, weekdays = (
-            field.values(word) for field, word in zip(_FIELDS, words, strict=True)
-        )
-        either_day = not (words[2].startswith("*") or words[4].startswith("*"))
-        if not either_day:
-            _check_day_comes(days, months)
+        return _fields(_words(text))
     except ValueError as error:
         raise CronInvalid(text, str(error)) from None
-    return CronFields(minutes, hours, days, months, frozenset(day % 7 for day in weekdays), either_day)
 
 
-def _check_day_comes(days: frozenset[int], months: frozenset[int]) -> None:
-    longest = max(_MONTH_LENGTHS[month - 1] for month in months)
-    if min(days) > longest:
-        named = ", ".join(map(str, sorted(months)))
-        raise ValueError(f"there is no day {min(days)} in month {named}, which has {longest} days at most")
+def _words(text: str) -> list[str]:
+    """Six words, one for each field. Raises ValueError."""
+    names = ", ".join(_NAMED)
+    words = _NAMED.get(text.strip().lower(), text).split()
+    match [word.lower() for word in words]:
+        case ["@every", *_]:
+            raise ValueError("@every is not known; write */5 * * * * for 5 minutes, */30 * * * * * for 30 seconds")
+        case ["@reboot"]:
+            raise ValueError(f"@reboot is not known; let a program send when it starts, or write one of {names}")
+        case [_, _, _, _, _]:
+            return ["0", *words]
+        case [_, _, _, _, _, _]:
+            return words
+        case [_, _, _, _, _, _, _]:
+            raise ValueError("has 7 fields, and no field is for a year; write the first 6, and remove the cron in time")
+    raise ValueError(
+        f"has {len(words)} fields; write 5: minute hour day-of-month month day-of-week; or 6, with the second before "
+        f"them; or one of {names}"
+    )
+
+
+def _fields(words: list[str]) -> CronFields:
+    """Raises ValueError."""
+    if words[3] == "?" and re.search(r"(?<![#/\d])\d", words[5]):
+        raise ValueError(
+            f"day of week {words[5]!r}: beside a ? in Quartz, 1 is Sunday, and here it is Monday; write names: mon-fri"
+        )
+    day, weekday = ("*" if word == "?" else word for word in (words[3], words[5]))
+    last_day, days = _split(day, _LAST_DAY)
+    positions, weekdays = _split(weekday, _POSITION)
+    fields = CronFields(
+        seconds=_SECOND.values(words[0].split(",")),
+        minutes=_MINUTE.values(words[1].split(",")),
+        hours=_HOUR.values(words[2].split(",")),
+        days=_DAY.values(days),
+        last_day=bool(last_day),
+        months=_MONTH.values(words[4].split(",")),
+        weekdays=frozenset(value % 7 for value in _WEEKDAY.values(weekdays)),
+        positions=frozenset(
+            (_WEEKDAY.value(match["weekday"]) % 7, int(match["number"] or LAST)) for match in positions
+        ),
+        either_day=not (day.startswith("*") or weekday.startswith("*")),
+    )
+    if not fields.either_day:
+        _check_day_comes(fields)
+        if positions and len(fields.days) < _DAY.high:
+            raise ValueError(f"day of week {weekday!r}: the day of month {day!r} cannot narrow it; write * there")
+    return fields
+
+
+def _split(word: str, special: re.Pattern[str]) -> tuple[list[re.Match[str]], list[str]]:
+    """The parts of a word that match, and the others."""
+    parts = word.split(",")
+    return [match for part in parts if (match := special.fullmatch(part))], [
+        part for part in parts if not special.fullmatch(part)
+    ]
+
+
+def _check_day_comes(fields: CronFields) -> None:
+    longest = max(_MONTH_LENGTHS[month - 1] for month in fields.months)
+    if not fields.last_day and min(fields.days) > longest:
+        named = ", ".join(map(str, sorted(fields.months)))
+        raise ValueError(f"there is no day {min(fields.days)} in month {named}, which has {longest} days at most")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +164,27 @@ class _Field:
     high: int
     names: tuple[str, ...] = ()
 
-    def values(self, word: str) -> frozenset[int]:
+    def values(self, parts: Iterable[str]) -> frozenset[int]:
         """Raises ValueError."""
-        return frozenset(value for part in word.split(",") for value in self._range(part))
+        return frozenset(value for part in parts for value in self._range(part))
 
     def _range(self, part: str) -> range:
+        for other, advice in _ELSEWHERE:
+            if other.fullmatch(part):
+                raise ValueError(f"{self.name} {part!r}: {advice}")
         match = _PART.fullmatch(part)
         if match is None:
             raise ValueError(f"{self.name} {part!r}: write *, a value, a range as 1-5, or a step as */5")
         first, last, step = match["first"], match["last"], match["step"]
-        low = self.low if first is None else self._value(first)
-        high = self.high if first is None else low if last is None else self._value(last)
-        if self.names is _WEEKDAYS and high == 0 < low:
-            high = 7
+        low = self.low if first is None else self.value(first)
+        high = self.high if first is None else low if last is None else self.value(last)
         if low > high:
-            raise ValueError(f"{self.name} {part!r}: the range ends before it begins")
+            if self.names is not _WEEKDAYS:
+                raise ValueError(
+                    f"{self.name} {part!r}: the range ends before it begins; "
+                    f"write {low}-{self.high},{self.low}-{high} for one that goes on at {self.low}"
+                )
+            high += 7
         if step is None:
             return range(low, high + 1)
         if first is not None and last is None:
@@ -112,7 +195,8 @@ class _Field:
             raise ValueError(f"{self.name} {part!r}: the step must be from 1 to {self.high}, not {step}")
         return range(low, high + 1, int(step))
 
-    def _value(self, text: str) -> int:
+    def value(self, text: str) -> int:
+        """Raises ValueError."""
         if text.lower() in self.names:
             return self.names.index(text.lower()) + self.low
         if not re.fullmatch("[0-9]{1,9}", text) or not self.low <= int(text) <= self.high:
@@ -121,10 +205,9 @@ class _Field:
         return int(text)
 
 
-_FIELDS: Final = (
-    _Field("minute", 0, 59),
-    _Field("hour", 0, 23),
-    _Field("day of month", 1, 31),
-    _Field("month", 1, 12, _MONTHS),
-    _Field("day of week", 0, 7, _WEEKDAYS),
-)
+_SECOND: Final = _Field("second", 0, 59)
+_MINUTE: Final = _Field("minute", 0, 59)
+_HOUR: Final = _Field("hour", 0, 23)
+_DAY: Final = _Field("day of month", 1, 31)
+_MONTH: Final = _Field("month", 1, 12, _MONTHS)
+_WEEKDAY: Final = _Field("day of week", 0, 7, _WEEKDAYS)

@@ -12,7 +12,7 @@ to fit; the fields come from `mqdb.service.cron_text`, which has crontab's rules
 """
 
 from bisect import bisect_left
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
@@ -25,6 +25,10 @@ from mqdb.service.cron_text import CronFields, parse_cron
 
 _INSTANT: Final = timedelta(microseconds=1)
 _DAY: Final = timedelta(days=1)
+
+#: APScheduler's names of `CronFields.positions`, by their numbers.
+_POSITIONS: Final = ("last", "1st", "2nd", "3rd", "4th", "5th")
+_WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 def next_time(cron: str, timezone: str, after: datetime) -> datetime:
@@ -48,9 +52,7 @@ class CronTimes:
     def __init__(self, fields: CronFields, zone: tzinfo) -> None:
         self._zone = zone
         self._every_hour = fields.every_hour
-        either = [(fields.days, None), (None, fields.weekdays)]
-        day_fields = either if fields.either_day else [(fields.days, fields.weekdays)]
-        self._triggers = [_trigger(fields, days, weekdays) for days, weekdays in day_fields]
+        self._triggers = [_trigger(fields, day, weekday) for day, weekday in _days(fields)]
 
     def next_after(self, time: datetime) -> datetime:
         """The first time after an aware one, in UTC."""
@@ -113,15 +115,27 @@ def _times(cron: str, timezone: str) -> CronTimes:
     return CronTimes(parse_cron(cron), zone_of(timezone))
 
 
-def _trigger(fields: CronFields, days: Set[int] | None, weekdays: Set[int] | None) -> CronTrigger:
+def _days(fields: CronFields) -> Iterator[tuple[str, str]]:
+    """Days of the month and of the week, as APScheduler writes both, that fit together; any of the pairs will do."""
+    days = ",".join(filter(None, [_listed(fields.days, 31), "last" if fields.last_day else ""]))
+    # Its first day is Monday.
+    weekdays = _listed({(day - 1) % 7 for day in fields.weekdays}, 7)
+    if fields.either_day:
+        yield days, "*"
+    if weekdays:
+        yield "*" if fields.either_day else days, weekdays
+    if fields.positions:
+        yield ",".join(f"{_POSITIONS[position]} {_WEEKDAYS[day]}" for day, position in sorted(fields.positions)), "*"
+
+
+def _trigger(fields: CronFields, day: str, weekday: str) -> CronTrigger:
     return CronTrigger(
         month=_listed(fields.months, 12),
-        day="*" if days is None else _listed(days, 31),
-        # Its first day is Monday.
-        day_of_week="*" if weekdays is None else _listed({(day - 1) % 7 for day in weekdays}, 7),
+        day=day,
+        day_of_week=weekday,
         hour=_listed(fields.hours, 24),
         minute=_listed(fields.minutes, 60),
-        second="0",
+        second=_listed(fields.seconds, 60),
         timezone=UTC,
     )
 

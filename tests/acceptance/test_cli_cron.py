@@ -101,6 +101,10 @@ def test_a_recurring_send_is_paused_resumed_and_removed(place: Place) -> None:
         ({"--cron": "* * * *"}, "mqdb: cron '* * * *': has 4 fields; write 5: minute hour day-of-month month"),
         ({"--cron": "0 0 30 2 *"}, "mqdb: cron '0 0 30 2 *': there is no day 30 in month 2, which has 29 days"),
         ({"--cron": "61 * * * *"}, "mqdb: cron '61 * * * *': minute '61': must be from 0 to 59"),
+        (
+            {"--cron": "0 0 12 ? * 2-6"},
+            "mqdb: cron '0 0 12 ? * 2-6': day of week '2-6': beside a ? in Quartz",
+        ),
         ({"--timezone": "Europe/Berlino"}, "mqdb: timezone = 'Europe/Berlino': there is no such time zone"),
         ({"--topic": "nothing"}, "mqdb: topic 'nothing' does not exist; create it with: mqdb topic create nothing"),
         ({"--topic": "SCHEDULE_TOPIC_XXXX"}, "mqdb: topic 'SCHEDULE_TOPIC_XXXX' belongs to the broker"),

@@ -59,6 +59,19 @@ def utc(hour: int, minute: int) -> datetime:
 # -- firing -------------------------------------------------------------------------------------
 
 
+def test_times_are_to_the_second(clock: Connection) -> None:
+    add(clock, "*/15 9 9 * * *", "probe", catch_up=CatchUp.ALL)
+    set_clock(clock, "2026-07-14 09:09:14")
+    fire(clock)
+    early = sent(clock)
+    set_clock(clock, "2026-07-14 09:09:31")
+    fire(clock)
+
+    assert early == ["2026-07-14T09:09:00Z"]
+    assert sent(clock) == [f"2026-07-14T09:09:{second}Z" for second in ("00", "15", "30")]
+    assert only(clock).next_at == utc(9, 9) + timedelta(seconds=45)
+
+
 def test_a_message_says_which_cron_and_which_time_it_is_of(clock: Connection) -> None:
     message = Message("orders", b"\xff\x00", "daily", ("one", "two"), {"origin": "shop"})
     add_cron(clock, Cron("tick", "30 11 * * *", message, "Europe/Berlin", "key-1"), next_time)

@@ -3,7 +3,7 @@
 import pytest
 
 from mqdb.errors import CronInvalid
-from mqdb.service.cron_text import MAX_CRON_LENGTH, parse_cron
+from mqdb.service.cron_text import LAST, MAX_CRON_LENGTH, parse_cron
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,65 @@ def test_days_of_the_week_count_from_sunday(word: str, weekdays: set[int]) -> No
     assert parse_cron(f"0 0 * * {word}").weekdays == weekdays
 
 
+@pytest.mark.parametrize(
+    ("word", "weekdays"),
+    [
+        ("sat-mon", {6, 0, 1}),
+        ("6-1", {6, 0, 1}),
+        ("fri-mon/2", {5, 0}),
+        ("7-2", {0, 1, 2}),
+        ("wed-tue", {0, 1, 2, 3, 4, 5, 6}),
+    ],
+)
+def test_a_range_goes_over_the_end_of_the_week(word: str, weekdays: set[int]) -> None:
+    assert parse_cron(f"0 0 * * {word}").weekdays == weekdays
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0 0 * * *", {0}), ("*/20 0 0 * * *", {0, 20, 40}), ("5-7,59 * * * * *", {5, 6, 7, 59})]
+)
+def test_the_first_of_six_fields_is_the_second(text: str, seconds: set[int]) -> None:
+    assert parse_cron(text).seconds == seconds
+
+
+@pytest.mark.parametrize(("word", "days"), [("L", set()), ("l", set()), ("1,15,L", {1, 15})])
+def test_the_last_day_of_the_month(word: str, days: set[int]) -> None:
+    fields = parse_cron(f"0 0 {word} 2 *")
+
+    assert (fields.last_day, set(fields.days)) == (True, days)
+
+
+@pytest.mark.parametrize(
+    ("word", "weekdays", "positions"),
+    [
+        ("mon#2", set(), {(1, 2)}),
+        ("5L", set(), {(5, LAST)}),
+        ("FRIL", set(), {(5, LAST)}),
+        ("7#5,0#1", set(), {(0, 5), (0, 1)}),
+        ("tue,mon#1,thuL", {2}, {(1, 1), (4, LAST)}),
+    ],
+)
+def test_days_of_the_week_by_their_place_in_the_month(
+    word: str, weekdays: set[int], positions: set[tuple[int, int]]
+) -> None:
+    fields = parse_cron(f"0 0 * * {word}")
+
+    assert (set(fields.weekdays), set(fields.positions)) == (weekdays, positions)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("0 0 ? * mon", "0 0 * * mon"),
+        ("0 0 12 ? * mon#2", "0 12 * * mon#2"),
+        ("0 0 12 1 * ?", "0 12 1 * *"),
+        ("0 12 ? * */2", "0 12 * * */2"),
+    ],
+)
+def test_a_question_mark_is_any_day(text: str, same: str) -> None:
+    assert parse_cron(text) == parse_cron(same)
+
+
 def test_months_have_names() -> None:
     assert parse_cron("0 0 1 jan,Mar-may/2,12 *").months == {1, 3, 5, 12}
 
@@ -64,8 +123,30 @@ def test_a_day_that_comes_some_time_is_taken(days: str) -> None:
     [
         ("", "has 0 fields; write 5"),
         ("* * * *", "has 4 fields; write 5"),
-        ("0 * * * * *", "has 6 fields; write 5"),
-        ("@reboot", "has 1 fields; write 5"),
+        ("0 0 0 1 1 ? 2026", "has 7 fields, and no field is for a year"),
+        ("@reboot", "let a program send when it starts, or write one of @yearly"),
+        ("@every 5m", "write */5 * * * * for 5 minutes, */30 * * * * * for 30 seconds"),
+        ("@Every 1h 30m 5s 1 1", "@every is not known"),
+        ("@fortnightly", "has 1 fields; write 5"),
+        ("60 * * * * *", "second '60': must be from 0 to 59"),
+        ("0 0 L-3 * *", "day of month 'L-3': days before the last one cannot be named; write a day, or L"),
+        ("0 0 15W * *", "day of month '15W': the nearest weekday cannot be named; write a day, or L"),
+        ("0 0 LW * *", "day of month 'LW': the nearest weekday"),
+        ("0 0 * * L", "day of week 'L': write L as day of month, or monL as day of week"),
+        ("0 L * * *", "hour 'L': write L as day of month"),
+        ("0 0 5L * *", "day of month '5L': write L as day of month"),
+        ("0 0 * jul mon#6", "day of week 'mon#6': write mon#1 to mon#5"),
+        ("0 0 mon#2 * *", "day of month 'mon#2': write mon#1 to mon#5 in the day of week"),
+        ("0 0 * * 8L", "day of week '8': must be from 0 to 7"),
+        ("0 0 * * mon-fri#2", "day of week 'mon-fri#2': write"),
+        ("0 0 */2 * mon#2", "day of week 'mon#2': the day of month '*/2' cannot narrow it; write * there"),
+        ("H H * * *", "minute 'H': H, a value that is chosen for you, is not known"),
+        ("H(0-29)/10 * * * *", "minute 'H(0-29)/10': H, a value"),
+        ("15 12 ? * MON-FRI *", "hour '?': ? is any day, alone in the field of a day"),
+        ("0 12 ?/2 * *", "day of month '?/2': ? is any day"),
+        ("0 0 12 ? * 2-6", "day of week '2-6': beside a ? in Quartz, 1 is Sunday, and here it is Monday; write names"),
+        ("0 0 12 ? * 2#1", "day of week '2#1': beside a ? in Quartz"),
+        ("0 0 1 11-2 *", "month '11-2': the range ends before it begins; write 11-12,1-2"),
         ("60 * * * *", "minute '60': must be from 0 to 59"),
         ("* 24 * * *", "hour '24': must be from 0 to 23"),
         ("* * 0 * *", "day of month '0': must be from 1 to 31"),

@@ -1,6 +1,9 @@
-"""Times of cron texts: the next ones, on clocks that change too, against an enumeration of all minutes."""
+"""Times of cron texts: the next ones, on clocks that change too, against an enumeration of all minutes or seconds."""
 
+import calendar
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqdb.errors import CronInvalid, ParameterInvalid
-from mqdb.service.cron_text import CronFields, parse_cron
+from mqdb.service.cron_text import LAST, CronFields, parse_cron
 from mqdb.service.cron_times import next_time, zone_of
 from tests.fixtures.fuzz import fuzz_cases
 
@@ -25,7 +28,7 @@ def times(cron: str, zone: str, after: str, count: int) -> list[str]:
     found, time = [], at(after)
     for _ in range(count):
         time = next_time(cron, zone, time)
-        found.append(f"{time:%Y-%m-%d %H:%M}")
+        found.append(f"{time:%Y-%m-%d %H:%M:%S}".removesuffix(":00"))
     return found
 
 
@@ -57,6 +60,23 @@ def test_two_restricted_day_fields_are_either_of_them() -> None:
     found = times("0 0 15 * mon", "UTC", "2026-07-14 12:00:00", 3)
 
     assert found == ["2026-07-15 00:00", "2026-07-20 00:00", "2026-07-27 00:00"]
+
+
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        ("0 9 L * *", ["2027-12-31 09:00", "2028-01-31 09:00", "2028-02-29 09:00"]),
+        ("0 9 * * 5L", ["2027-12-31 09:00", "2028-01-28 09:00", "2028-02-25 09:00"]),
+        ("0 9 * * mon#2", ["2027-12-13 09:00", "2028-01-10 09:00", "2028-02-14 09:00"]),
+        ("0 9 * * sat-mon", ["2027-12-04 09:00", "2027-12-05 09:00", "2027-12-06 09:00"]),
+        ("0 9 L * mon#1", ["2027-12-06 09:00", "2027-12-31 09:00", "2028-01-03 09:00"]),
+        ("0 9 * 2 tue#5", ["2028-02-29 09:00", "2056-02-29 09:00"]),
+        ("0 9 L * */7", ["2028-04-30 09:00", "2028-12-31 09:00"]),
+        ("*/25 59 23 L 2 *", ["2028-02-29 23:59", "2028-02-29 23:59:25", "2028-02-29 23:59:50"]),
+    ],
+)
+def test_days_by_their_place_in_the_month(cron: str, expected: list[str]) -> None:
+    assert times(cron, "UTC", "2027-11-30 12:00:00", len(expected)) == expected
 
 
 def test_times_are_on_the_clock_of_the_zone() -> None:
@@ -129,31 +149,41 @@ WINDOWS = [
 LENGTH = timedelta(days=2)
 
 
-def enumerated(fields: CronFields, zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[datetime]:
-    """Every minute after `start` at which the rules in words let it fire."""
-    minute = start + MINUTE
+def enumerated(
+    fields: CronFields, zone: ZoneInfo, start: datetime, end: datetime, step: timedelta = MINUTE
+) -> Iterator[datetime]:
+    """Every minute, or other step, after `start` at which the rules in words let it fire."""
+    time = start + step
     is_fixed = len(fields.hours) < 24
-    while minute <= end:
-        wall = minute.astimezone(zone)
+    while time <= end:
+        wall = time.astimezone(zone)
         is_shown = names(fields, wall) and not (is_fixed and wall.fold)
-        if is_shown or (is_fixed and any(names(fields, each) for each in passed_over(minute, zone))):
-            yield minute
-        minute += MINUTE
+        if is_shown or (is_fixed and any(names(fields, each) for each in passed_over(time, zone, step))):
+            yield time
+        time += step
 
 
 def names(fields: CronFields, wall: datetime) -> bool:
-    is_day, is_weekday = wall.day in fields.days, wall.isoweekday() % 7 in fields.weekdays
-    is_date = is_day or is_weekday if fields.either_day else is_day and is_weekday
-    return is_date and wall.month in fields.months and wall.hour in fields.hours and wall.minute in fields.minutes
+    is_time = wall.hour in fields.hours and wall.minute in fields.minutes and wall.second in fields.seconds
+    return is_time and wall.month in fields.months and names_day(fields, wall)
 
 
-def passed_over(minute: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """The times that clocks have been put forward over at this minute."""
-    before = (minute - MINUTE).astimezone(zone).replace(tzinfo=None) + MINUTE
-    now = minute.astimezone(zone).replace(tzinfo=None)
+def names_day(fields: CronFields, wall: datetime) -> bool:
+    weekday, number = wall.isoweekday() % 7, (wall.day + 6) // 7
+    is_day = wall.day in fields.days or (fields.last_day and (wall + timedelta(days=1)).day == 1)
+    is_last = (wall + timedelta(days=7)).month != wall.month
+    is_there = (weekday, number) in fields.positions or (is_last and (weekday, LAST) in fields.positions)
+    is_weekday = weekday in fields.weekdays or is_there
+    return is_day or is_weekday if fields.either_day else is_day and is_weekday
+
+
+def passed_over(time: datetime, zone: ZoneInfo, step: timedelta) -> Iterator[datetime]:
+    """The times that clocks have been put forward over at this time."""
+    before = (time - step).astimezone(zone).replace(tzinfo=None) + step
+    now = time.astimezone(zone).replace(tzinfo=None)
     while before < now:
         yield before
-        before += MINUTE
+        before += step
 
 
 def field(low: int, high: int) -> st.SearchStrategy[str]:
@@ -190,6 +220,100 @@ def test_the_times_are_those_of_an_enumeration_of_all_minutes(cron: str, window:
         found.append(time)
 
     assert found == list(enumerated(parse_cron(cron), ZoneInfo(zone), start, end))
+
+
+#: The hours around some of these changes, and how they look in seconds.
+HOURS = [
+    ("Europe/Berlin", "2026-03-29 00:00"),
+    ("Europe/Berlin", "2026-10-24 23:30"),
+    ("Australia/Lord_Howe", "2026-04-04 14:00"),
+    ("Australia/Lord_Howe", "2026-10-03 14:30"),
+    ("America/Havana", "2026-03-08 04:00"),
+    ("Pacific/Apia", "2011-12-30 09:00"),
+]
+SECONDS = st.tuples(
+    st.one_of(st.integers(0, 59).map(str), st.integers(7, 59).map(lambda step: f"*/{step}"), st.just("3,58-59")),
+    field(0, 59),
+    st.one_of(st.just("*"), st.just("0-3"), field(0, 23)),
+    sometimes(1, 31),
+    st.just("*"),
+    sometimes(0, 7),
+).map(" ".join)
+
+
+@settings(max_examples=min(fuzz_cases(), 200))
+@given(cron=SECONDS, window=st.sampled_from(HOURS))
+@example("*/20 30-31 2 * * *", ("Europe/Berlin", "2026-03-29 00:00"))
+@example("59 59 1-2 * * *", ("Europe/Berlin", "2026-10-24 23:30"))
+@example("*/30 * * * * *", ("Australia/Lord_Howe", "2026-04-04 14:00"))
+def test_the_times_are_those_of_an_enumeration_of_all_seconds(cron: str, window: tuple[str, str]) -> None:
+    zone, start = window[0], at(window[1])
+    end = start + timedelta(hours=2, minutes=30)
+
+    found, time = [], start
+    while (time := next_time(cron, zone, time)) <= end:
+        found.append(time)
+
+    expected = enumerated(parse_cron(cron), ZoneInfo(zone), start, end, timedelta(seconds=1))
+    assert found == list(expected)
+
+
+DAY_PARTS = st.one_of(st.integers(1, 31).map(str), st.just("L"))
+WEEKDAY_PARTS = st.one_of(
+    st.integers(0, 7).map(str),
+    st.tuples(st.integers(0, 7), st.sampled_from(["#1", "#2", "#4", "#5", "L"])).map(
+        lambda pair: f"{pair[0]}{pair[1]}"
+    ),
+    st.tuples(st.integers(0, 7), st.integers(0, 7)).map(lambda pair: f"{pair[0]}-{pair[1]}"),
+)
+ALL_DAYS = st.sampled_from(["*", "?"])
+
+
+def listed(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.lists(parts, min_size=1, max_size=3).map(",".join)
+
+
+def days_named(day: str, weekday: str, date: datetime) -> bool:
+    """What the two words say in crontab(5) and in Quartz, read anew."""
+    last = calendar.monthrange(date.year, date.month)[1]
+    is_day = day in {"*", "?"} or any(date.day == (last if part == "L" else int(part)) for part in day.split(","))
+    is_weekday = weekday in {"*", "?"} or any(weekday_named(part, date, last) for part in weekday.split(","))
+    return is_day and is_weekday if {day, weekday} & {"*", "?"} else is_day or is_weekday
+
+
+def weekday_named(part: str, date: datetime, last: int) -> bool:
+    first, *rest = map(int, re.findall("[0-9]", part))
+    today = date.isoweekday() % 7
+    such_days = [day for day in range(1, last + 1) if (day - date.day) % 7 == 0]
+    if "-" in part:
+        (end,) = rest
+        return today in {day % 7 for day in range(first, end + 1 if first <= end else end + 8)}
+    place = slice(-1, None) if "L" in part else slice(rest[0] - 1, rest[0]) if rest else slice(None)
+    return today == first % 7 and date.day in such_days[place]
+
+
+@settings(max_examples=min(fuzz_cases(), 1_000))
+@given(
+    fields=st.one_of(
+        st.tuples(listed(DAY_PARTS), ALL_DAYS),
+        st.tuples(st.just("*"), listed(WEEKDAY_PARTS)),
+        st.tuples(listed(DAY_PARTS), listed(WEEKDAY_PARTS)),
+    ),
+    months=st.sampled_from(["*", "2", "1,3-5", "2,12"]),
+    year=st.sampled_from([2026, 2027, 2028, 2099]),
+)
+def test_the_days_are_those_of_a_walk_over_three_years(fields: tuple[str, str], months: str, year: int) -> None:
+    day, weekday = fields
+    start, end = at(f"{year}-01-01 00:00"), at(f"{year + 3}-01-01 00:00")
+    found, time = [], start
+    # A day that no month has is refused.
+    with suppress(CronInvalid):
+        while (time := next_time(f"30 12 {day} {months} {weekday}", "UTC", time)) < end:
+            found.append(time.date())
+
+    in_months = parse_cron(f"0 0 1 {months} *").months
+    dates = (start + timedelta(days=number) for number in range((end - start).days))
+    assert found == [date.date() for date in dates if date.month in in_months and days_named(day, weekday, date)]
 
 
 def test_a_time_that_is_far_is_found_where_clocks_change_at_it() -> None:
