@@ -31,16 +31,17 @@ class Layer(NamedTuple):
 
     def origin(self, name: str) -> str:
         """Where a setting of this layer was said, as an error names it."""
-        return f"environment {_variable(name)}" if self.source == "environment" else self.source
+        return f"environment {variable_of(name)}" if self.source == "environment" else self.source
 
 
-def _variable(name: str) -> str:
+def variable_of(name: str) -> str:
+    """The variable of the environment that gives a setting."""
     return ENV_PREFIX + name.upper()
 
 
 def read_environment(names: Iterable[str]) -> Layer:
     """The settings of these names that the environment gives. An empty variable counts as unset."""
-    return Layer("environment", {name: value for name in names if (value := os.environ.get(_variable(name)))})
+    return Layer("environment", {name: value for name in names if (value := os.environ.get(variable_of(name)))})
 
 
 def home_of(*layers: Layer) -> Path:

@@ -6,11 +6,13 @@ which wins over the default. The file is `mqdb.toml` in the home directory, or t
 source and the remedy; a password is shown nowhere.
 """
 
+import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
@@ -20,11 +22,28 @@ from mqdb.common.duration import duration_text
 from mqdb.common.http_address import HttpAddress, Network, parse_http_address, parse_networks
 from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
-from mqdb.setting_layers import DEFAULT, Layer, default_home, home_of, read_environment, read_file
+from mqdb.setting_layers import (
+    DEFAULT,
+    ENV_PREFIX,
+    Layer,
+    default_home,
+    home_of,
+    read_environment,
+    read_file,
+    variable_of,
+)
 from mqdb.setting_values import Address, Directory, File, Hours, Percent, Topics, at_least
 
 _DSNS = ("dsn", "pool_dsn")
 _PASSWORD = "web_password"
+
+#: What else is read from the environment: by mqdb, by docker-compose.yml, and by tests.
+_OTHER_VARIABLES: Final = tuple(
+    ENV_PREFIX + name for name in ("CONFIG", "DEBUG", "PG_BIN", "PG_USER", "PG_JAR", "PASSWORD", "PUBLISHED_PORT")
+)
+_OF_TESTS: Final = re.compile(
+    ENV_PREFIX + r"((FAULT|FUZZ|REQUIRE|TEST)_\w+|\w+_(SEEDS?|CASES|RUNS|LOST_SENDS)|JAVA_CACHE|PG15_BIN)"
+)
 
 
 class SettingLine(NamedTuple):
@@ -307,6 +326,24 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
     settings._origins = origins
     _refuse_two_names(settings)
     return settings
+
+
+class UnknownVariable(NamedTuple):
+    """A variable of the environment that nothing reads. Its value is shown nowhere: it may be a password."""
+
+    name: str
+    near: str | None
+    """The known name that looks most like it."""
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[UnknownVariable]:
+    """The variables named MQDB_... that nothing reads, by name. An empty one counts as unset."""
+    known = [*map(variable_of, Settings.model_fields), *_OTHER_VARIABLES]
+    return [
+        UnknownVariable(name, next(iter(get_close_matches(name.upper(), known, n=1)), None))
+        for name, value in sorted(environ.items())
+        if name.upper().startswith(ENV_PREFIX) and value and name not in known and not _OF_TESTS.fullmatch(name)
+    ]
 
 
 def _refuse_unknown(layer: Layer) -> None:

@@ -138,7 +138,7 @@ def _soak(minutes: int) -> None:
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqdb-soak-")))
         home.chmod(0o755)
-        environment = dict(os.environ, MQDB_HTTP="127.0.0.1:0", MQDB_LOG_LEVEL="WARNING")
+        environment = dict(os.environ, MQDB_HTTP="127.0.0.1:0")
         serve = stack.enter_context(_process("-m", "mqdb", "serve", "--home", str(home), environment=environment))
         said = ""
         while "token=" not in said:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mqdb.cli.options import start
+from mqdb.cli.options import start, warn_of_unknown_variables
 
 
 def config(
@@ -15,7 +15,8 @@ def config(
     """Show every setting, its value and where it came from.
 
     An argument wins over the environment, that over the TOML file, that over
-    the default. Passwords are not shown.
+    the default. Passwords are not shown. A variable MQDB_... that is not known
+    is named on standard error.
 
     \b
     [bold]Examples[/bold]
@@ -24,6 +25,7 @@ def config(
       mqdb config --config staging.toml --json
     """
     settings = start(context)
+    warn_of_unknown_variables()
     lines = settings.lines()
     if as_json:
         values = {line.name: _plain(getattr(settings, line.name), line.value) for line in lines}

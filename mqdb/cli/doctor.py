@@ -53,6 +53,7 @@ def doctor(
       mqdb doctor --list
     """
     from mqdb_client import Admin, Doctor, Finding, FindingStatus
+    from mqdb_client.admin.doctor import environment_findings
 
     settings = start(context)
     names = [name.strip() for text in only for name in text.split(",")] if only else None
@@ -75,7 +76,8 @@ def doctor(
             answers = admin.on_each(lambda one: one.doctor.examine(thresholds, names), broker)
         found = [(name, each) for name, findings in answers.results.items() for each in findings]
     except BrokerUnavailable as error:  # the embedded one does not run
-        found = [(settings.broker_name, Finding("connection", FindingStatus.FAIL, str(error), "mqdb serve"))]
+        stopped = Finding("connection", FindingStatus.FAIL, str(error), "mqdb serve")
+        found = [(settings.broker_name, each) for each in [*environment_findings(checks), stopped]]
     _print(settings, found, as_json)
     raise typer.Exit(Doctor.exit_code([each for _, each in found]))
 

@@ -14,6 +14,8 @@ from mqdb.cli.logs import LogFormat, configure
 if TYPE_CHECKING:
     from mqdb.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 _PANEL = "Options of every command"
 _PREFIX = "mqdb.cli."
 
@@ -43,6 +45,15 @@ def _user() -> str | None:
 def log_from(context: typer.Context, level: int) -> None:
     """Log from this level on, or from one further down for each -v."""
     configure(level - 10 * given(context, "verbose", 0), given(context, "log_format", LogFormat.TEXT))
+
+
+def warn_of_unknown_variables() -> None:
+    """Log the variables named MQDB_... that nothing reads."""
+    from mqdb.settings import unknown_variables
+
+    for variable in unknown_variables():
+        near = {"did_you_mean": variable.near} if variable.near else {}
+        logger.warning("an environment variable is not known and is ignored", extra={"variable": variable.name, **near})
 
 
 def given(context: typer.Context, name: str, default: Any = None) -> Any:

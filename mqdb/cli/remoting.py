@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from mqdb.cli.metrics import metrics_served
-from mqdb.cli.options import log_from, start
+from mqdb.cli.options import log_from, start, warn_of_unknown_variables
 
 _DEFAULT_ADDRESS: Final = "127.0.0.1:9876"
 
@@ -59,4 +59,5 @@ def remoting(
             stack.enter_context(metrics_served(settings, front, TrafficCollector(*front.names, front.traffic)))
         print("  end      Ctrl-C", flush=True)
         log_from(context, logging.INFO)
+        warn_of_unknown_variables()
         interrupted.wait()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.options import log_from, start
+from mqdb.cli.options import log_from, start, warn_of_unknown_variables
 from mqdb.errors import CannotListen, ParameterInvalid, SettingInvalid
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def serve(
                 print("\n".join(lines), flush=True)
                 # Not from the start: when it fails, the one line that says why stands alone.
                 log_from(context, logging.INFO)
+                warn_of_unknown_variables()
                 yield None if front is None else front.liveness
 
         server.run(beside)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mqdb.cli.options import log_from, start
+from mqdb.cli.options import log_from, start, warn_of_unknown_variables
 
 _DEFAULT_ADDRESS = "127.0.0.1:8090"
 
@@ -43,5 +43,6 @@ def web(
     def on_started(line: str) -> None:
         print(f"mqdb web\n  end      Ctrl-C\n{line}", flush=True)
         log_from(context, logging.INFO)
+        warn_of_unknown_variables()
 
     serve_alone(settings, on_started, partial(print, flush=True))

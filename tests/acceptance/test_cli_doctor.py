@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mqdb.broker.doctor.examine import ALL_CHECKS
+from mqdb_client import Doctor
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.dead_letters import json_lines
 from tests.fixtures.postgres import Database, query, with_parts
@@ -81,7 +82,7 @@ def test_a_check_that_fails_ends_with_1(place: Place, shared_database: Database)
 def test_the_checks_are_listed_without_a_broker(tmp_path: Path) -> None:
     listed = json_lines(Place(tmp_path).done("doctor", "--list", "--json"))
 
-    assert [each["check"] for each in listed] == [check.name for check in ALL_CHECKS]
+    assert [each["check"] for each in listed] == [check.name for check in Doctor.checks()]
     assert "{" not in str([each["problem"] for each in listed])
 
 
@@ -92,7 +93,10 @@ def test_a_broker_that_cannot_be_reached_fails(shared_database: Database, tmp_pa
     found = Place(tmp_path, dsn).call("doctor", "--json")
 
     assert (found.code, found.errors) == (2, "")
-    assert [(each["check"], each["status"]) for each in json_lines(found.text)] == [("connection", "FAIL")]
+    assert [(each["check"], each["status"]) for each in json_lines(found.text)] == [
+        ("environment", "OK"),
+        ("connection", "FAIL"),
+    ]
 
 
 def test_several_brokers_have_a_column(place: Place, shared_database: Database) -> None:
@@ -127,3 +131,26 @@ def test_a_wrong_argument_is_one_line(place: Place, arguments: list[str], senten
     assert (refused.code, refused.text) == (1, "")
     assert sentence in refused.errors
     assert refused.errors.count("\n") == 1
+
+
+def test_a_variable_that_nothing_reads_is_a_warning(place: Place) -> None:
+    warned = place.call("doctor", "--only", "environment", "--json", MQDB_FILE_RESERVED_TIEM="geheim")
+    listed = place.done("doctor", "--list", "--only", "environment", "--json")
+
+    assert (warned.code, warned.errors) == (1, "")
+    (found,) = json_lines(warned.text)
+    assert found["seen"].endswith(
+        "MQDB_FILE_RESERVED_TIEM is not known and is ignored; did you mean MQDB_FILE_RESERVED_TIME?"
+    )
+    assert "geheim" not in warned.text
+    assert json_lines(listed)[0]["check"] == "environment"
+    assert json_lines(place.done("doctor", "--only", "environment", "--json"))[0]["status"] == "OK"
+
+
+def test_it_is_also_told_where_no_broker_runs(tmp_path: Path) -> None:
+    warned = Place(tmp_path).call("doctor", "--json", MQDB_DNS="geheim")
+
+    assert [(each["check"], each["status"]) for each in json_lines(warned.text)] == [
+        ("environment", "WARN"),
+        ("connection", "FAIL"),
+    ]

@@ -85,6 +85,19 @@ def test_serve_says_where_it_is_and_the_psql_line_works(empty_home: Path) -> Non
         wait_until(lambda: place.call("doctor").code == 0)
 
 
+def test_serve_logs_variables_that_nothing_reads(home: Path) -> None:
+    with Place(home).running("serve", MQDB_FILE_RESERVED_TIEM="geheim") as server:
+        wait_started(server)
+        _, errors = server.end(signal.SIGTERM)
+
+    (line,) = [line for line in errors.splitlines() if "TIEM" in line]
+    assert line.endswith(
+        "an environment variable is not known and is ignored "
+        "variable=MQDB_FILE_RESERVED_TIEM did_you_mean=MQDB_FILE_RESERVED_TIME"
+    )
+    assert "geheim" not in errors
+
+
 def test_commands_work_in_the_home_of_a_broker(home: Path) -> None:
     place = Place(home)
     with place.running("serve") as server:

@@ -129,6 +129,15 @@ def test_config_shows_each_setting_with_its_origin_and_no_password(tmp_path: Pat
     assert f"file {tmp_path / 'mqdb.toml'}" in table
 
 
+def test_config_names_variables_that_nothing_reads(tmp_path: Path) -> None:
+    shown = Place(tmp_path).call("config", "--json", MQDB_PROT="geheim")
+
+    assert shown.code == 0
+    assert shown.errors.endswith("is ignored variable=MQDB_PROT did_you_mean=MQDB_PORT\n")
+    assert "geheim" not in shown.text + shown.errors
+    json.loads(shown.text)
+
+
 def test_an_option_of_every_command_may_stand_before_or_behind_the_command(tmp_path: Path) -> None:
     before, behind = tmp_path / "before", tmp_path / "behind"
 

@@ -272,6 +272,16 @@ def test_ctrl_c_while_processes_start_ends_well(
 
 
 @pytest.mark.long
+def test_a_variable_that_nothing_reads_is_logged_once(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQDB_DEFAULT_TOPIC_QUEUES", "geheim")
+    worker = work("tasks:application")
+
+    assert worker.wait() == 78
+    (line,) = [line for line in worker.errors if "MQDB_DEFAULT_TOPIC_QUEUES" in line]
+    assert line.rstrip().endswith("did_you_mean=MQDB_DEFAULT_TOPIC_QUEUE_NUMS")
+    assert "geheim" not in "".join(worker.errors)
+
+
 @pytest.mark.parametrize(
     ("module", "error"),
     [

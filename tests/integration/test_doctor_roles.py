@@ -7,7 +7,7 @@ import pytest
 
 from mqdb.broker.doctor.examine import ALL_CHECKS
 from mqdb.broker.doctor.finding import DEFAULT_THRESHOLDS, DoctorCheck, FindingStatus
-from mqdb_client import Admin, Message
+from mqdb_client import Admin, Doctor, Message
 from tests.fixtures.principals import Principal
 
 ROOT = Path(__file__).parents[2]
@@ -53,5 +53,5 @@ def test_the_page_describes_all_checks_as_they_are() -> None:
 
     assert described == [
         f"| `{each.name}` | {each.looks_at} | {each.problem_at(DEFAULT_THRESHOLDS)} | {each.remedy} |"
-        for each in ALL_CHECKS
+        for each in Doctor.checks()
     ]

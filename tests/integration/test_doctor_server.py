@@ -71,7 +71,7 @@ def _give_feedback(superuser: "psycopg.Connection[tuple[object, ...]]", slot: st
 
 def test_a_database_that_is_not_there_fails(shared_database: Database) -> None:
     with Admin(with_parts(shared_database.dsn, database="nowhere")) as admin:
-        [found] = admin.doctor.examine()
+        [_, found] = admin.doctor.examine()
 
     assert (found.check, found.status) == ("connection", FAIL)
     assert "nowhere" in found.seen
@@ -109,7 +109,7 @@ def test_a_version_of_the_server(shared_broker: Connection, thresholds: dict[str
 
 def test_a_database_without_the_schema_fails(empty_database: Database) -> None:
     with Admin(empty_database.dsn) as admin:
-        [found] = admin.doctor.examine()
+        [_, found] = admin.doctor.examine()
 
     assert (found.check, found.status, found.remedy) == ("schema", FAIL, "mqdb migrate")
 

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from mqdb.common.dsn import HIDDEN
 from mqdb.errors import SettingInvalid
 from mqdb.setting_layers import default_home
-from mqdb.settings import Settings, load_settings
+from mqdb.settings import Settings, load_settings, unknown_variables
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 
 SECRET = "geheim"
@@ -438,3 +439,36 @@ def test_settings_travel_to_worker_processes_with_their_origins() -> None:
     settings = pickle.loads(pickle.dumps(load_settings(port=7)))
 
     assert (settings.port, settings.origin("port")) == (7, "argument")
+
+
+# -- variables that nothing reads ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("MQDB_FILE_RESERVED_TIEM", "MQDB_FILE_RESERVED_TIME"),
+        ("MQDB_DNS", "MQDB_DSN"),
+        ("mqdb_dsn", "MQDB_DSN"),
+        ("MQDB_PGBIN", "MQDB_PG_BIN"),
+        ("MQDB_COLOUR_OF_THE_BIKE_SHED", None),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_named_with_its_nearest(name: str, near: str | None) -> None:
+    assert unknown_variables({name: SECRET, "MQDB_DSN": "x", "PATH": "/bin"}) == [(name, near)]
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert unknown_variables({"MQDB_DNS": ""}) == []
+
+
+def test_all_variables_that_are_read_are_known() -> None:
+    root = Path(__file__).parents[2]
+    sources = [path for folder in ("mqdb", "client", "tests", "benchmarks") for path in root.glob(f"{folder}/**/*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in [*sources, root / "do.py"] if path != Path(__file__)]
+    deployed = [*root.glob("deploy/*/*"), root / "docker-compose.yml", root / "Dockerfile"]
+    names = {name for text in texts for name in re.findall(r"""environ\S*[\[(]\s*["'](MQDB_\w+)""", text)}
+    names |= {name for path in deployed for name in re.findall(r"\b(MQDB_[A-Z_]+)\b", path.read_text("utf-8"))}
+
+    assert names >= {"MQDB_PG_BIN", "MQDB_FUZZ_SEED", "MQDB_PASSWORD", "MQDB_REQUIRE_SPARK"}
+    assert unknown_variables(dict.fromkeys(names, "1")) == []

@@ -1,11 +1,21 @@
 """Doctor: what is wrong with a broker, and what to do about it."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from mqdb.broker.doctor import examine
-from mqdb.broker.doctor.finding import DEFAULT_THRESHOLDS, DoctorCheck, DoctorThresholds, Finding
+from mqdb.broker.doctor.finding import DEFAULT_THRESHOLDS, DoctorCheck, DoctorThresholds, Finding, FindingStatus
 from mqdb.errors import MqdbError
+from mqdb.settings import unknown_variables
 from mqdb_client.admin.subject import Subject
+
+#: Of the process that asks; the broker knows nothing of it.
+_ENVIRONMENT: Final = DoctorCheck(
+    "environment",
+    "the variables `MQDB_...` of the process that runs the doctor",
+    "WARN for one that nothing reads",
+    "correct its name, or unset it",
+)
 
 
 class Doctor(Subject):
@@ -18,19 +28,40 @@ class Doctor(Subject):
 
         A broker that cannot be reached is a finding, and no error. Raises ParameterInvalid for the name of no check.
         """
-        examine.chosen(only)
+        checks = self.checks(only)
+        found = environment_findings(checks)
+        names = [check.name for check in checks if check is not _ENVIRONMENT]
         try:
             with self._access.connected() as connection:
-                return examine.examine(connection, thresholds, only)
+                return found + examine.examine(connection, thresholds, names)
         except MqdbError as error:
-            return examine.unreachable(error)
+            return found + examine.unreachable(error)
 
     @staticmethod
     def checks(only: Sequence[str] | None = None) -> tuple[DoctorCheck, ...]:
         """The checks that there are, or those of these names. Raises ParameterInvalid for the name of no check."""
-        return examine.chosen(only)
+        return examine.chosen(only, [_ENVIRONMENT])
 
     @staticmethod
     def exit_code(findings: Sequence[Finding]) -> int:
         """What `mqdb doctor` ends with: 0, 1 if something warns or a check has failed, 2 if something fails."""
         return examine.exit_code(findings)
+
+
+def environment_findings(checks: Sequence[DoctorCheck]) -> list[Finding]:
+    """What the check `environment` finds, if it is one of these. It needs no broker."""
+    if _ENVIRONMENT not in checks:
+        return []
+    unknown = unknown_variables()
+    if not unknown:
+        return [Finding(_ENVIRONMENT.name, FindingStatus.OK, "all variables MQDB_... are known")]
+    return [
+        Finding(
+            _ENVIRONMENT.name,
+            FindingStatus.WARN,
+            f"{each.name} is not known and is ignored" + (f"; did you mean {each.near}?" if each.near else ""),
+            f"unset {each.name}  # or correct its name, and start the process again",
+            {"variable": each.name, "did_you_mean": each.near},
+        )
+        for each in unknown
+    ]

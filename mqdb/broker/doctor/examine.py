@@ -28,13 +28,17 @@ ALL_CHECKS: Final[Checks] = {
 }
 
 
-def chosen(only: Sequence[str] | None = None) -> tuple[DoctorCheck, ...]:
-    """The checks of these names, or all of them. Raises ParameterInvalid for an unknown name."""
-    known = [check.name for check in ALL_CHECKS]
+def chosen(only: Sequence[str] | None = None, first: Sequence[DoctorCheck] = ()) -> tuple[DoctorCheck, ...]:
+    """The checks of these names, or all of them; `first` are checks of the caller.
+
+    Raises ParameterInvalid for an unknown name.
+    """
+    every = (*first, *ALL_CHECKS)
+    known = [check.name for check in every]
     for name in only or ():
         if name not in known:
             raise ParameterInvalid("only", name, f"is no check; the checks are: {', '.join(known)}")
-    return tuple(check for check in ALL_CHECKS if only is None or check.name in only)
+    return tuple(check for check in every if only is None or check.name in only)
 
 
 def examine(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.metrics import metrics_served
-from mqdb.cli.options import given, log_from, start
+from mqdb.cli.options import given, log_from, start, warn_of_unknown_variables
 
 if TYPE_CHECKING:
     from mqdb.cli.worker.supervisor import Supervisor
@@ -55,6 +55,7 @@ def worker(
 
     settings = start(context, http=http)
     log_from(context, logging.INFO)
+    warn_of_unknown_variables()
     names = tuple(name.strip() for name in (groups or "").split(",") if name.strip())
     if groups is not None and not names:
         raise ParameterInvalid("groups", groups, "names no group; leave the option out for all")
