@@ -34,14 +34,20 @@ class Layer(NamedTuple):
         return f"environment {variable_of(name)}" if self.source == "environment" else self.source
 
 
+def stripped(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values without blanks around texts: an environment file or a YAML document easily adds some."""
+    return {name: value.strip() if isinstance(value, str) else value for name, value in values.items()}
+
+
 def variable_of(name: str) -> str:
     """The variable of the environment that gives a setting."""
     return ENV_PREFIX + name.upper()
 
 
 def read_environment(names: Iterable[str]) -> Layer:
-    """The settings of these names that the environment gives. An empty variable counts as unset."""
-    return Layer("environment", {name: value for name in names if (value := os.environ.get(variable_of(name)))})
+    """The settings of these names that the environment gives. An empty or blank variable counts as unset."""
+    found = stripped({name: os.environ.get(variable_of(name), "") for name in names})
+    return Layer("environment", {name: value for name, value in found.items() if value})
 
 
 def home_of(*layers: Layer) -> Path:
@@ -58,7 +64,7 @@ def home_of(*layers: Layer) -> Path:
 def read_file(config: str | Path | None, home: Path) -> Layer:
     """What the TOML file holds; nothing if none was named and the home has none. Raises SettingInvalid."""
     source = "argument" if config else f"environment {ENV_PREFIX}CONFIG"
-    named = config or os.environ.get(ENV_PREFIX + "CONFIG")
+    named = config or os.environ.get(ENV_PREFIX + "CONFIG", "").strip()
     path = Path(named) if named else home / FILE_NAME
 
     def refuse(reason: str) -> NoReturn:
@@ -69,7 +75,7 @@ def read_file(config: str | Path | None, home: Path) -> Layer:
     except ValueError as exc:
         refuse(str(exc))
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = stripped(tomllib.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         if named:
             refuse("there is no such file")

@@ -2,8 +2,8 @@
 
 An argument wins over the environment (`MQDB_` and the name in capitals), which wins over a TOML file,
 which wins over the default. The file is `mqdb.toml` in the home directory, or the one that `--config` or
-`MQDB_CONFIG` names. An empty variable counts as unset. A bad value is a SettingInvalid that names it, its
-source and the remedy; a password is shown nowhere.
+`MQDB_CONFIG` names. An empty variable counts as unset. Blanks around a value are left out. A bad value is a
+SettingInvalid that names it, its source and the remedy; a password is shown nowhere.
 """
 
 import os
@@ -30,6 +30,7 @@ from mqdb.setting_layers import (
     home_of,
     read_environment,
     read_file,
+    stripped,
     variable_of,
 )
 from mqdb.setting_values import Address, Directory, File, Hours, Percent, Topics, at_least
@@ -307,7 +308,7 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
 
     `config` names the TOML file, which must exist then. Raises SettingInvalid.
     """
-    argument = Layer("argument", {name: value for name, value in arguments.items() if value is not None})
+    argument = Layer("argument", stripped({name: value for name, value in arguments.items() if value is not None}))
     environment = read_environment(Settings.model_fields)
     file = read_file(config, home_of(argument, environment))
     _refuse_unknown(argument)

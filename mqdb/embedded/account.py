@@ -30,8 +30,8 @@ def service_account(environ: Mapping[str, str] = os.environ) -> Account | None:
     """The account that root hands PostgreSQL to; None for everybody else, who run it themselves."""
     if sys.platform == "win32" or os.geteuid() != 0:
         return None
-    wished = environ.get("MQDB_PG_USER")
-    if wished is None:
+    wished = environ.get("MQDB_PG_USER", "").strip()
+    if not wished:
         accounts = (_find_account(name) for name in CANDIDATES)
         account = next((account for account in accounts if account is not None), None)
         if account is None:

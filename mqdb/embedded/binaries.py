@@ -71,7 +71,7 @@ def find_postgres(data_version: int | None = None, environ: Mapping[str, str] = 
 
 
 def _installed(environ: Mapping[str, str]) -> Iterator[PostgresBinaries]:
-    wished = environ.get("MQDB_PG_BIN")
+    wished = environ.get("MQDB_PG_BIN", "").strip()
     if wished:
         binaries = inspect_folder(Path(wished))
         if binaries is None:

@@ -31,7 +31,7 @@ def find_jar(
 
     Raises JarNotFound for one that is named and not there: a wish that cannot be met is not silently replaced.
     """
-    for name, wished in (("jar", jar), (ENVIRONMENT, environ.get(ENVIRONMENT))):
+    for name, wished in (("jar", jar), (ENVIRONMENT, environ.get(ENVIRONMENT, "").strip())):
         if wished:
             if not Path(wished).is_file():
                 raise JarNotFound([f"{name}={wished}"])

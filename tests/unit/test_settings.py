@@ -207,7 +207,7 @@ def test_an_unknown_argument_is_refused() -> None:
         ("http", "0.0.0.0:8090", "set web_password, or use 127.0.0.1"),
         ("http", "mqdb.example:8090", "set web_password, or use 127.0.0.1"),
         ("http", "[::]:8090", "set web_password, or use 127.0.0.1"),
-        ("web_user_header", "X-User: ", "should match pattern"),
+        ("web_user_header", "X-User: me", "should match pattern"),
         ("web_trusted_proxies", "10.0.0.1", "set web_user_header and web_trusted_proxies both, or neither"),
         ("web_trusted_proxies", "10.0.0.1/8", "has host bits set; write addresses or networks"),
         ("web_trusted_proxies", "proxy.example", "write addresses or networks, such as"),
@@ -439,6 +439,45 @@ def test_settings_travel_to_worker_processes_with_their_origins() -> None:
     settings = pickle.loads(pickle.dumps(load_settings(port=7)))
 
     assert (settings.port, settings.origin("port")) == (7, "argument")
+
+
+# -- blanks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["argument", "environment", "file"])
+def test_blanks_around_a_value_are_left_out(source: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each setting: a default as one would write it is read again with blanks around it."""
+    written = {line.name: line.value for line in load_settings().lines() if line.value and line.name != "home"}
+    written |= {"web_password": "secret", "http": "127.0.0.1:8090", "remoting": "127.0.0.1:9876", "actor": "me"}
+    padded = {name: f" {value}\t" for name, value in written.items()}
+    if source == "environment":
+        for name, value in padded.items():
+            monkeypatch.setenv(f"MQDB_{name.upper()}", value)
+    if source == "file":
+        lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in padded.items())
+        write(home / "mqdb.toml", lines)
+
+    settings = load_settings(**(padded if source == "argument" else {}))
+
+    password = written.pop("web_password")
+    assert {name: settings.shown(name) for name in written} == written
+    assert settings.web_password == password
+
+
+def test_blanks_around_the_home_and_the_file_are_left_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(home / "other.toml", "port = 5\n")
+    monkeypatch.setenv("MQDB_HOME", f" {home} ")
+    monkeypatch.setenv("MQDB_CONFIG", f"{file} ")
+
+    settings = load_settings()
+
+    assert (settings.home, settings.port) == (home, 5)
+
+
+def test_a_blank_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQDB_PORT", "  ")
+
+    assert load_settings().origin("port") == "default"
 
 
 # -- variables that nothing reads ----------------------------------------------------------------
