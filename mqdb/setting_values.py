@@ -52,7 +52,7 @@ def _hours(value: object) -> object:
 
 
 def _absolute(value: Path) -> Path:
-    if re.match(r"postgres(ql)?(\+psycopg)?:", str(value)):
+    if re.match(r"postgres(ql)?(\+\w+)?:", str(value)):
         raise ValueError("is the address of a database and no directory; set it as dsn")
     return expanded(value).absolute()
 

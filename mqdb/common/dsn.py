@@ -32,7 +32,12 @@ _URI = re.compile(
     (?:\?(?P<options>[^?\#\s]*))?""",
     re.VERBOSE,
 )
-_LIKE_A_DSN = re.compile(r"postgres(?:ql)?(?:\+psycopg)?:|password|:[^/]*@", re.IGNORECASE)
+_LIKE_A_DSN = re.compile(r"postgres(?:ql)?(?:\+\w+)?:|password|:[^/]*@", re.IGNORECASE)
+# SQLAlchemy's names of other drivers. They are listed, as what stands there by mistake may be a part of a password.
+_OTHER_DRIVER = re.compile(
+    rf"(?:^|;\s*)(?:{_BROKER_NAME}=)?postgres(?:ql)?\+(?P<driver>asyncpg|psycopg2|psycopg2cffi|psycopg_async|pg8000)://",
+    re.IGNORECASE,
+)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -56,6 +61,8 @@ def parse_brokers(text: str, default_name: str) -> tuple[BrokerDsn, ...]:
 
     Raises ValueError with a reason that quotes nothing but names of brokers.
     """
+    if other := _OTHER_DRIVER.search(text.strip()):
+        raise ValueError(f"mqdb uses psycopg, and no other driver; write postgresql:// without +{other['driver']}")
     parts = _parts(text)
     brokers = tuple(_broker(part, default_name if len(parts) == 1 else None) for part in parts)
     names = [broker.name for broker in brokers]

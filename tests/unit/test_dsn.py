@@ -56,6 +56,11 @@ def test_a_lone_dsn_may_carry_its_name() -> None:
     [
         ("", "write postgresql://"),
         ("mysql://h/db", "write postgresql://"),
+        ("postgresql+asyncpg://u:p@h/db", "write postgresql:// without +asyncpg"),
+        (" postgres+psycopg2://h/db", "write postgresql:// without +psycopg2"),
+        ("a=postgresql+asyncpg://h1/db;b=postgresql+asyncpg://h2/db", "without +asyncpg"),
+        ("a=postgresql://h1/db; b=postgresql+pg8000://h2/db", "without +pg8000"),
+        (f"postgresql+{SECRET}://h/db", "write postgresql://"),
         ("host=h dbname=db", "write postgresql://"),
         ("postgresql://u:p@w@h/db", "with @ : / "),
         ("postgresql://h1/db;postgresql://h2/db", "write postgresql://"),
@@ -124,6 +129,8 @@ def test_redact_hides_passwords_and_leaves_the_rest(text: str, shown: str) -> No
         f"postgresql://u:pw;x=postgresql://{SECRET}@h/db",
         f"postgresql://u:{SECRET}%00@h/db",
         f"postgresql://u:{SECRET}%ff@h/db",
+        f"postgresql+asyncpg://u:{SECRET}@h/db",
+        f"postgresql+asyncpg://u:pw;{SECRET}=postgresql+pg8000://@h/db",
     ],
 )
 def test_a_text_that_cannot_be_read_is_not_shown_at_all(text: str) -> None:
@@ -139,7 +146,15 @@ def test_psql_gets_a_uri_without_any_secret() -> None:
     assert without_secrets("postgresql://h/db") == "postgresql://h/db"
 
 
-@pytest.mark.parametrize("text", [f"postgresql:/u:{SECRET}@h/d", f"/srv/u:{SECRET}@h", f"password={SECRET}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"postgresql:/u:{SECRET}@h/d",
+        f"/srv/u:{SECRET}@h",
+        f"password={SECRET}",
+        f"postgresql+asyncpg://u:pw/{SECRET}@h",
+    ],
+)
 def test_a_dsn_in_the_wrong_place_is_hidden_there(text: str) -> None:
     assert hide_dsn(text) == HIDDEN
 
