@@ -2,9 +2,9 @@
 
 A listener, a hook or a callback may raise any object whose class derives from BaseException. Its `str` may fail, its
 attributes may be properties that fail, and its chain of causes may be a ring or have a million links. mqdb describes,
-walks and logs such an error only by the functions of this module. They raise nothing and end: they read the slots of
-BaseException and `type`, which no class can override. `str` is the one method of the error that they call. If it never
-returns, the listener has not returned.
+walks and logs such an error only by the functions of this module, which raise nothing. They read the slots of
+BaseException and `type`, which no class can override. Only two things run code of the error, each guarded: its `str`,
+and the functions of Python that write tracebacks. If that code never returns, the listener has not returned.
 """
 
 import logging
@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple
 #: Limits of a description. An error that exceeds one is described without its causes and its notes.
 MAX_LINKED_ERRORS: Final = 200
 MAX_NOTES: Final = 100
-#: Of the message of an error, and of its traceback. The end of a traceback is kept: it says what was raised, and where.
+#: The longest message and traceback. A longer traceback keeps its end, which says what was raised, and where.
 MAX_CHARACTERS: Final = 65_536
-#: Of the message, in a traceback that Python could not write.
+#: The longest message in a traceback that Python cannot write.
 _MOST_IN_OWN: Final = 4_096
-#: Of the traceback of each error, the frames nearest to the raise.
+#: The most frames of a traceback: those nearest to the raise.
 MAX_FRAMES: Final = 100
 
 _CAUSE: Final = BaseException.__dict__["__cause__"]
@@ -42,11 +42,6 @@ class ErrorText(NamedTuple):
     traceback: str
     #: Whether Python's own functions for tracebacks can show the error, in bounded time and size.
     is_usual: bool
-
-    @property
-    def reason(self) -> str:
-        """The class and the message, for a field of a log record or an answer."""
-        return f"{self.exception}: {self.message}" if self.message else self.exception
 
 
 def describe(error: BaseException) -> ErrorText:

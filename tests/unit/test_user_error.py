@@ -41,7 +41,7 @@ def test_each_is_described_in_plain_texts_of_bounded_size(make: Callable[[], Bas
     assert max(map(len, text[:3])) <= MAX_CHARACTERS
     assert text.exception.rpartition(".")[2] == type.__dict__["__qualname__"].__get__(type(error))
     assert "raise error\n" in text.traceback
-    assert reason_of(error) == text.reason
+    assert reason_of(error) == (f"{text.exception}: {text.message}" if text.message else text.exception)
 
 
 @odd_ones
