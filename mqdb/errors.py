@@ -330,7 +330,10 @@ class BodyEmpty(MessageIllegal, sqlstate="MQ101"):
 
 
 class BodyInvalid(MessageIllegal):
-    """The body is neither bytes nor text that UTF-8 can encode. The error does not repeat it."""
+    """The body is neither bytes nor text that UTF-8 can encode; in an application, no value that comes back from JSON.
+
+    The error does not repeat it.
+    """
 
     reason: str
     sentence = "the body {reason}"

@@ -23,11 +23,10 @@ from sqlalchemy.orm import Session
 from mqdb.common.failure import Failure
 from mqdb.common.message import Message, MessageQueue
 from mqdb.common.received_message import ReceivedMessage
-from mqdb.errors import BodyInvalid, BodyUnreadable, ListenerMissing, NameInvalid, ParameterInvalid
+from mqdb.errors import BodyUnreadable, ListenerMissing, NameInvalid, ParameterInvalid
 from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeFromWhere, ConsumeOrderlyContext, exponential
 from mqdb_client.app.app_consumers import AppConsumers
 from mqdb_client.app.arguments import Arguments
-from mqdb_client.app.bodies import encode
 from mqdb_client.app.listener_group import ListenerGroup
 from mqdb_client.producer.send_result import SendResult
 
@@ -583,13 +582,6 @@ def test_options_of_a_group_that_has_no_listener_keep_the_application_from_start
             asyncio.run(consume(*groups))
 
 
-def test_bodies_are_json_unless_they_are_bytes_or_text() -> None:
-    assert encode(Order(17)) == b'{"number":17,"paid":false}'
-    assert encode(Shipment(order=4)) == b'{"order":4}'
-    assert encode({"at": [1, None]}) == b'{"at":[1,null]}'
-    assert (encode(b"raw"), encode("text"), encode(memoryview(b"view"))) == (b"raw", "text", b"view")
-    with pytest.raises(BodyInvalid, match="is object, which cannot be written as JSON"):
-        encode(object())
-    for message in (Message("orders", b"x"), received()):
-        with pytest.raises(BodyInvalid, match=r"is a (Received)?Message; give its body"):
-            encode(message)
+def test_the_property_of_the_form_is_set_by_the_application() -> None:
+    with pytest.raises(ParameterInvalid, match=r"MQDB_BODY.*is set by the application, which knows what the body is"):
+        App("shop").send("orders", Order(17), properties={"MQDB_BODY": "text"})

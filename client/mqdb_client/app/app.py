@@ -22,7 +22,7 @@ from mqdb_client.aio.producer import AsyncProducer, CallersAsyncConnection
 from mqdb_client.aio.stop_signals import on_loop_stop_signal
 from mqdb_client.app.app_consumers import AppConsumers
 from mqdb_client.app.app_crons import AppCron
-from mqdb_client.app.bodies import encode
+from mqdb_client.app.bodies import BODY_PROPERTY, encode
 from mqdb_client.app.listener import Backoff, Listener
 from mqdb_client.app.listener_group import ListenerGroup
 from mqdb_client.client_config import settings_of
@@ -112,8 +112,8 @@ class App:
         message that fails comes again in its place, after 30 s at most. `exactly_once`: what the function writes in a
         parameter annotated with Connection, Session, AsyncConnection or AsyncSession is committed with the offset.
 
-        The first parameter gets the message if it is annotated with ReceivedMessage, or not at all; with bytes or str
-        its body; with any other type its body as JSON. A body that cannot be read so is a dead letter at once.
+        The first parameter gets the message if it is annotated with ReceivedMessage, or not at all; with any other
+        type its body, as a value of that type. A body that cannot be read so is a dead letter at once.
         Listeners of one group are one consumer. Several of one topic take different tags.
 
         Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid for what does not go
@@ -302,10 +302,10 @@ class App:
     ) -> SendResult:
         """Send a message. A body that is neither bytes nor text becomes JSON: a dataclass, a model, a dict.
 
-        The others are as for Message and `Producer.send`. In a coroutine: `asend`. Raises BodyInvalid, and what they
-        raise.
+        The others are as for Message and `Producer.send`. In a coroutine: `asend`. Raises BodyInvalid for a body that
+        does not come back from its JSON as it was, and what they raise.
         """
-        message = Message(topic, encode(body), tag, keys, properties, delay=delay, deliver_at=deliver_at)
+        message = _message(topic, body, tag, keys, properties, delay, deliver_at)
         producer = self._producer or self._start_producer()
         return producer.synchronous.send(message, sharding_key, connection=connection)
 
@@ -323,7 +323,7 @@ class App:
         connection: "CallersAsyncConnection | None" = None,
     ) -> SendResult:
         """`send` for coroutines."""
-        message = Message(topic, encode(body), tag, keys, properties, delay=delay, deliver_at=deliver_at)
+        message = _message(topic, body, tag, keys, properties, delay, deliver_at)
         producer = self._producer
         if producer is None:
             producer = await asyncio.to_thread(self._start_producer)
@@ -356,6 +356,23 @@ class App:
 
     def __repr__(self) -> str:
         return f"App({self.name!r})"
+
+
+def _message(
+    topic: str,
+    body: object,
+    tag: str | None,
+    keys: Iterable[str] | str,
+    properties: Mapping[str, str],
+    delay: timedelta | None,
+    deliver_at: datetime | int | None,
+) -> Message:
+    encoded = encode(body)
+    message = Message(topic, encoded.content, tag, keys, properties, delay=delay, deliver_at=deliver_at)
+    if BODY_PROPERTY in message.properties:
+        reason = "is set by the application, which knows what the body is; leave it out, or send by a Producer"
+        raise ParameterInvalid(BODY_PROPERTY, message.properties[BODY_PROPERTY], reason)
+    return message.with_properties({BODY_PROPERTY: encoded.mark})
 
 
 def _are_behind(admin: Admin, groups: Iterable[ListenerGroup]) -> bool:

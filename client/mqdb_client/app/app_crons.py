@@ -10,6 +10,7 @@ from mqdb.common.topic import MAX_TOPIC_LENGTH, check_name, check_topic_name
 from mqdb.errors import ParameterInvalid, TopicNotFound
 from mqdb.settings import Settings
 from mqdb_client.admin.admin import Admin, BrokerAdmin
+from mqdb_client.app.bodies import BODY_PROPERTY, encode
 from mqdb_client.option_rules import one_of
 
 
@@ -39,7 +40,8 @@ class AppCron:
 
     def message(self) -> Message:
         """What it sends."""
-        return Message(self.topic, self.name, self.tag)
+        body = encode(self.name)
+        return Message(self.topic, body.content, self.tag, properties={BODY_PROPERTY: body.mark})
 
 
 class Crons:

@@ -2,10 +2,9 @@
 
 ReceivedMessage, or none      the message
 Message                       the same as one that can be sent again, without what the broker has added
-bytes, str                    its body
 Connection, Session,          the transaction of exactly_once
 AsyncConnection, AsyncSession
-anything else                 its body, read as JSON of that type: a dataclass, a pydantic model, dict[str, int]
+anything else                 its body (`bodies.py`): bytes, str, a dataclass, a pydantic model, dict[str, int]
 """
 
 import inspect
@@ -14,12 +13,12 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
-
 from mqdb.common.message import Message
 from mqdb.common.property import RESERVED_PROPERTIES
 from mqdb.common.received_message import ReceivedMessage
-from mqdb.errors import BodyUnreadable, ParameterInvalid
+from mqdb.common.user_error import reason_of
+from mqdb.errors import ParameterInvalid
+from mqdb_client.app.bodies import BodyReader
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeOrderlyContext
 
 _Source: TypeAlias = Callable[[ReceivedMessage], Any]
@@ -35,9 +34,6 @@ _KINDS: Final = (
 )
 
 
-#: Of one body, that are told: a large one may have a million.
-_MOST_FAULTS: Final = 5
-
 #: A function that returns one of these has not run yet. (An asynchronous generator cannot be closed here.)
 _NOT_RUN: Final = (Coroutine, Generator)
 
@@ -51,8 +47,8 @@ class _Parameter(NamedTuple):
     """None: the transaction."""
     session: Callable[..., Any] | None = None
     """The class of the session that it wants for it; None: it wants the connection."""
-    adapter: TypeAdapter[Any] | None = None
-    """Reads the body as JSON; None where the function does not want that."""
+    body: BodyReader | None = None
+    """Reads the body, if the function wants that."""
 
 
 class Arguments:
@@ -67,7 +63,7 @@ class Arguments:
             hints = get_type_hints(_annotated(function), include_extras=True)
             parameters = inspect.signature(function).parameters.values()
         except Exception as error:  # an annotation that is a text is code of the user, and may raise anything
-            reason = f"its parameters or their annotations cannot be read: {type(error).__name__}: {error}"
+            reason = f"its parameters or their annotations cannot be read: {reason_of(error)}"
             raise ParameterInvalid("listener", function, reason) from error
         given = function.keywords if isinstance(function, partial) else {}
         self._positional: list[_Parameter] = []
@@ -93,11 +89,11 @@ class Arguments:
         Raises ParameterInvalid.
         """
         for parameter in (*self._positional, *self._named):
-            if parameter.adapter is not None:
+            if parameter.body is not None:
                 try:
-                    parameter.adapter.rebuild()
+                    parameter.body.complete()
                 except Exception as error:  # it runs code of the user: metaclasses, validators, annotations
-                    raise _not_json(self._function, parameter.name, error) from error
+                    raise _unreadable(self._function, parameter.name, error) from error
 
     def call(self, message: ReceivedMessage, transaction: Any = None) -> None:
         """Call the function with a message. Raises BodyUnreadable, and what the function raises.
@@ -164,10 +160,6 @@ def _parameter_of(function: Callable[..., Any], name: str, annotation: Any) -> _
         return _Parameter(name, lambda message: message)
     if wanted is Message:
         return _Parameter(name, _sendable)
-    if wanted is bytes:
-        return _Parameter(name, lambda message: message.body)
-    if wanted is str:
-        return _Parameter(name, _text)
     if (kind := _kind_of_transaction(wanted)) is not None:
         if _TRANSACTIONS[kind] is not is_asynchronous(function):
             right = "Connection or Session" if _TRANSACTIONS[kind] else "AsyncConnection or AsyncSession"
@@ -178,16 +170,16 @@ def _parameter_of(function: Callable[..., Any], name: str, annotation: Any) -> _
             f"{name!r} is a context, which only a listener of a consumer gets; retries, backoff and so on are options"
         )
         raise ParameterInvalid("listener", function, reason)
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-    except Exception as error:  # those of a class are code of the user, too, and are read only here
-        raise _not_json(function, name, error) from error
     shown = wanted.__name__ if isinstance(wanted, type) else inspect.formatannotation(wanted)
-    return _Parameter(name, partial(_decoded, adapter, shown), adapter=adapter)
+    try:
+        body = BodyReader(annotation, shown)
+    except Exception as error:  # those of a class are code of the user, too, and are read only here
+        raise _unreadable(function, name, error) from error
+    return _Parameter(name, body.read, body=body)
 
 
-def _not_json(function: Callable[..., Any], name: str, error: Exception) -> ParameterInvalid:
-    reason = f"{name!r} is of a type that JSON cannot give: {type(error).__name__}: {error}"
+def _unreadable(function: Callable[..., Any], name: str, error: Exception) -> ParameterInvalid:
+    reason = f"{name!r} is of a type that JSON cannot give: {reason_of(error)}"
     return ParameterInvalid("listener", function, reason)
 
 
@@ -201,25 +193,3 @@ def _kind_of_transaction(wanted: Any) -> str | None:
 def _sendable(message: ReceivedMessage) -> Message:
     own = {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
     return Message(message.topic, message.body, message.tag, message.keys, own, message.flag)
-
-
-def _text(message: ReceivedMessage) -> str:
-    try:
-        return message.body.decode()
-    except UnicodeDecodeError as error:
-        raise BodyUnreadable("text", str(error)) from error
-
-
-def _decoded(adapter: "TypeAdapter[Any]", wanted: str, message: ReceivedMessage) -> Any:
-    try:
-        return adapter.validate_json(message.body)
-    except ValidationError as error:
-        # Without its cause, which shows the body in a traceback.
-        raise BodyUnreadable(wanted, _faults(error)) from None
-
-
-def _faults(error: ValidationError) -> str:
-    """Where and why, without the body, which may hold what nobody is to read in a log."""
-    details = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in details[:_MOST_FAULTS]]
-    return "; ".join(told + [f"and {len(details) - len(told)} more"] * (len(details) > len(told)))

@@ -1,0 +1,139 @@
+"""Whether a value comes back from its JSON: read by its own type, and in containers each value by its own."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from math import isfinite
+from types import NoneType
+from typing import Any, Final
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
+
+from mqdb_client.app.body_types import CONTAINERS, JSON_TYPES, class_name, types_of
+
+_SCALARS: Final = frozenset({str, int, float, bool, NoneType})
+
+#: Of one body, that are told: a large one may have a million.
+_MOST_FAULTS: Final = 5
+
+
+def json_of(value: object) -> bytes:
+    """A value as JSON. Raises PydanticSerializationError, and what code of the user's raises."""
+    return to_json(value, inf_nan_mode="null")
+
+
+def loss_in(value: object, body: bytes) -> str | None:
+    """Where and why `value` does not come back from `body`, its JSON, with the same type; None if it does.
+
+    It does not repeat the value, which may be a secret. Raises what code of the user's raises, and ValueError for JSON
+    that others do not read, such as NaN.
+    """
+    parsed = from_json(body, allow_inf_nan=False)
+    if JSON_TYPES.issuperset(types_of(value)) and parsed == value:
+        return None
+    return _loss(value, parsed, (), body)
+
+
+def faults(error: ValidationError, path: Sequence[object] = ()) -> str:
+    """Where and why, without the body, which may hold what nobody is to read in a log."""
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{_place((*path, *each['loc']))}: {each['msg']}" for each in details[:_MOST_FAULTS]]
+    return "; ".join(told + [f"and {len(details) - len(told)} more"] * (len(details) > len(told)))
+
+
+def _place(path: Sequence[object]) -> str:
+    return ".".join(str(each) if isinstance(each, str | int) else type(each).__name__ for each in path) or "body"
+
+
+def _loss(value: Any, parsed: Any, path: tuple[object, ...], body: bytes | None = None) -> str | None:
+    cls = type(value)
+    if cls in _SCALARS:
+        return _difference(value, parsed, path)
+    if cls not in CONTAINERS:
+        return _loss_of_instance(value, cls, body or json_of(value), path)
+    keys: Iterable[object] = range(len(value))
+    if cls is dict:
+        if loss := _loss_of_keys(value, parsed, path):
+            return loss
+        keys, value, parsed = list(value), value.values(), parsed.values()
+    for key, each, read in zip(keys, value, parsed, strict=True):
+        if loss := _loss(each, read, (*path, key)):
+            return loss
+    return None
+
+
+def _loss_of_instance(value: object, annotation: Any, body: bytes, path: tuple[object, ...]) -> str | None:
+    try:
+        return _difference(value, _adapter(annotation).validate_json(body), path)
+    except ValidationError as error:
+        return faults(error, path)
+
+
+def _loss_of_keys(value: dict[Any, Any], parsed: dict[str, Any], path: tuple[object, ...]) -> str | None:
+    classes = set(map(type, value))
+    if len(classes) > 1:
+        names = ", ".join(sorted(map(class_name, classes)))
+        return f"{_place(path)}: has keys of several types, {names}, which are all text in JSON"
+    if classes <= {str}:
+        return _difference(list(value), list(parsed), path)
+    keys = dict.fromkeys(value)
+    return _loss_of_instance(keys, dict[classes.pop(), None], json_of(keys), path)  # type: ignore[misc]
+
+
+@lru_cache(maxsize=1024)
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
+
+
+def _difference(sent: Any, back: Any, path: tuple[object, ...]) -> str | None:
+    """Where two values differ, in type or value; as `==` has it, of two objects their fields."""
+    cls = type(sent)
+    if cls is type(back):
+        pairs = None if cls in _SCALARS else _parts(sent, back)
+        if pairs is None:
+            is_same = sent == back
+        elif is_same := len(pairs[0]) == len(pairs[1]):
+            for (name, part), (_, other) in zip(*pairs, strict=True):
+                if found := _difference(part, other, (*path, name)):
+                    return found
+        if is_same:
+            return None
+        reason = "would come back as another value; JSON does not hold all of it"
+    elif cls is int and type(back) is float and sent == back:
+        return None  # in a field that is a float, where PEP 484 lets an int stand
+    elif cls is float and not isfinite(sent):
+        return f"{_place(path)}: {sent} is no number of JSON"
+    else:
+        reason = f"would come back as {class_name(type(back))}"
+    return f"{_place(path)}: {class_name(cls)} {reason}"
+
+
+_Parts = list[tuple[object, Any]]
+
+
+def _parts(sent: Any, back: Any) -> tuple[_Parts, _Parts] | None:
+    """What two values of one class consist of, in the same order; None if they are compared as a whole."""
+    if isinstance(sent, BaseModel):
+        return _of_model(sent), _of_model(back)
+    if is_dataclass(sent):
+        names = [each.name for each in fields(sent) if each.compare]
+        return [(name, getattr(sent, name)) for name in names], [(name, getattr(back, name)) for name in names]
+    if isinstance(sent, dict):
+        return _of_dict(sent), _of_dict(back)
+    if isinstance(sent, list | tuple | deque):
+        return list(enumerate(sent)), list(enumerate(back))
+    if isinstance(sent, Set):
+        same = {each: each for each in back}
+        return list(enumerate(sent)), [(0, same[each]) for each in sent if each in same]
+    return None
+
+
+def _of_model(model: BaseModel) -> _Parts:
+    known = [(name, model.__dict__.get(name)) for name in type(model).model_fields]
+    return [*known, *(model.model_extra or {}).items(), *(model.__pydantic_private__ or {}).items()]
+
+
+def _of_dict(value: dict[Any, Any]) -> _Parts:
+    return [part for key, each in value.items() for part in ((key, key), (key, each))]
