@@ -16,3 +16,18 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION mqdb.check_send(text, bytea) IS 'Raises an error for a body or a topic that nobody may send';
+
+-- Before a right is asked for and a topic looked up, whose errors would speak of a topic without a name.
+CREATE FUNCTION mqdb.check_topic_given(topic text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF topic IS NULL THEN
+        PERFORM mqdb.refuse_parameter('topic', topic, 'the topic is NULL; give its name');
+    ELSIF topic ~ E'^\\s*$' THEN
+        PERFORM mqdb.refuse_parameter('topic', topic, 'the topic is empty; give its name');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.check_topic_given(text) IS 'Raises an error for a topic that is NULL or empty';

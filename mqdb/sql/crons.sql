@@ -31,6 +31,7 @@ BEGIN
     IF is_guest AND add_cron.principal IS NOT NULL THEN
         PERFORM mqdb.refuse_parameter('principal', add_cron.principal, 'only the owner of the broker may add a cron for somebody else');
     END IF;
+    PERFORM mqdb.check_topic_given(add_cron.topic);
     add_cron.name := mqdb.full_group(add_cron.name);
     add_cron.topic := mqdb.full_topic(add_cron.topic);
     add_cron.application := mqdb.full_group(add_cron.application);

@@ -31,6 +31,9 @@ DECLARE
     waits boolean;
     lock_timeout text;
 BEGIN
+    IF recall.topic IS NOT NULL THEN
+        PERFORM mqdb.check_topic_given(recall.topic);
+    END IF;
     recall.topic := mqdb.full_topic(recall.topic);
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM mqdb.refuse_isolation('mqdb.recall');

@@ -44,6 +44,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM mqdb.check_topic_given(check_recall.topic);
     check_recall.topic := mqdb.full_topic(check_recall.topic);
     -- First of all, so that nobody learns which topics there are.
     IF NOT mqdb.is_allowed(session_user, 'OPERATE', 'TOPIC', coalesce(check_recall.topic, '')) THEN

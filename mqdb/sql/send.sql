@@ -23,7 +23,9 @@ DECLARE
     unstorable text;
     deliver_ms bigint;
     stored_at timestamptz;
+    has_others boolean := false;
 BEGIN
+    PERFORM mqdb.check_topic_given(send.topic);
     send.topic := mqdb.full_topic(send.topic);
     -- First of all, so that nobody learns which topics there are.
     PERFORM mqdb.check_right('SEND', 'TOPIC', send.topic);
@@ -61,12 +63,19 @@ BEGIN
         IF name = ANY (mqdb.reserved_properties()) THEN
             RAISE EXCEPTION 'property "%" is reserved for the broker; choose another name', name
                 USING ERRCODE = 'MQ104', DETAIL = jsonb_build_object('name', name);
-        ELSIF jsonb_typeof(value) <> 'string' OR name ~ E'^[\u0001-\u0020]*$' OR value #>> '{}' ~ E'^[\u0001-\u0020]*$' THEN
-            RAISE EXCEPTION 'property "%": name and value must be texts, and not blank', name
-                USING ERRCODE = 'MQ105',
-                      DETAIL = jsonb_build_object('name', name, 'reason', 'name and value must be texts, and not blank');
+        ELSIF jsonb_typeof(value) IN ('null', 'object', 'array') THEN
+            RAISE EXCEPTION 'property "%": the value is a JSON %; give a text, a number or a boolean', name, jsonb_typeof(value)
+                USING ERRCODE = 'MQ105', DETAIL = jsonb_build_object('name', name, 'reason', format(
+                    'the value is a JSON %s; give a text, a number or a boolean', jsonb_typeof(value)));
+        ELSIF name ~ E'^[\u0001-\u0020]*$' OR value #>> '{}' ~ E'^[\u0001-\u0020]*$' THEN
+            RAISE EXCEPTION 'property "%": name and value must not be blank', name
+                USING ERRCODE = 'MQ105', DETAIL = jsonb_build_object('name', name, 'reason', 'name and value must not be blank');
         END IF;
+        has_others := has_others OR jsonb_typeof(value) <> 'string';
     END LOOP;
+    IF has_others THEN  -- numbers and booleans, as the text that JSON has for them
+        stored := stored || (SELECT jsonb_object_agg(p.key, p.value #>> '{}') FROM jsonb_each(send.properties) p);
+    END IF;
     IF unstorable IS NOT NULL THEN
         RAISE EXCEPTION 'property "%" holds U+0001 or U+0002, which cannot be stored', unstorable
             USING ERRCODE = 'MQ105',
@@ -107,3 +116,19 @@ CREATE FUNCTION mqdb.send(
 LANGUAGE sql
 RETURN mqdb.send(topic, convert_to(body, 'UTF8'), tag, keys, properties, sharding_key, delay_level, deliver_at);
 COMMENT ON FUNCTION mqdb.send(text, text, text, text, jsonb, text, integer, timestamptz) IS 'Sends a text in the caller''s transaction; returns its unique id';
+
+CREATE FUNCTION mqdb.send(
+    topic text, body jsonb, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',
+    sharding_key text DEFAULT NULL, delay_level integer DEFAULT NULL, deliver_at timestamptz DEFAULT NULL
+) RETURNS text
+LANGUAGE sql
+RETURN mqdb.send(topic, body::text, tag, keys, properties, sharding_key, delay_level, deliver_at);
+COMMENT ON FUNCTION mqdb.send(text, jsonb, text, text, jsonb, text, integer, timestamptz) IS 'Sends the text of a JSON value in the caller''s transaction; returns its unique id';
+
+CREATE FUNCTION mqdb.send(
+    topic text, body json, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',
+    sharding_key text DEFAULT NULL, delay_level integer DEFAULT NULL, deliver_at timestamptz DEFAULT NULL
+) RETURNS text
+LANGUAGE sql
+RETURN mqdb.send(topic, body::text, tag, keys, properties, sharding_key, delay_level, deliver_at);
+COMMENT ON FUNCTION mqdb.send(text, json, text, text, jsonb, text, integer, timestamptz) IS 'Sends the text of a JSON value in the caller''s transaction; returns its unique id';

@@ -354,7 +354,7 @@ ATTACKS = {
     ),
     "send_to_a_system_topic": ("SELECT mqdb.send('SCHEDULE_TOPIC_XXXX', 'x')", "MQ204"),
     "send_to_a_retry_topic": ("SELECT mqdb.send('%RETRY%billing', 'x')", "MQ204"),
-    "send_to_nothing": ("SELECT mqdb.send(NULL, 'x')", "MQ204"),
+    "send_to_nothing": ("SELECT mqdb.send(NULL, 'x')", "MQ108"),
     "name_the_real_topic": ("SELECT mqdb.send('orders', 'x', properties => '{\"REAL_TOPIC\": \"secret\"}')", "MQ104"),
     "name_a_delay_by_a_property": ("SELECT mqdb.send('orders', 'x', properties => '{\"DELAY\": \"1\"}')", "MQ104"),
     "come_back_as_a_retry": ("SELECT mqdb.send('orders', 'x', properties => '{\"RETRY_TOPIC\": \"secret\"}')", "MQ104"),

@@ -460,7 +460,7 @@ BY_ALL = [
         NOTHING,
     ),
     Attack("13_send_to_another_topic", "SELECT mqdb.send('secret', 'x')", "MQ204"),
-    Attack("13_send_to_null", "SELECT mqdb.send(NULL, 'x')", "MQ204"),
+    Attack("13_send_to_null", "SELECT mqdb.send(NULL, 'x')", "MQ108"),
     Attack("13_send_to_a_name_with_a_blank", "SELECT mqdb.send(' orders', 'x')", "MQ204"),
     Attack("13_write_to_another_topic", record(":secret_key"), NO_QUEUE),
     Attack("13_write_to_a_queue_that_never_was", record("999999"), NO_QUEUE),

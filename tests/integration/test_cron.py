@@ -243,7 +243,7 @@ REFUSED: dict[str, tuple[str, type[MqdbError]]] = {
     "no-body": ("body = ''", BodyEmpty),
     "too-long": ("body = repeat('x', 4194305)::bytea", BodyTooLarge),
     "a-list": ("properties = '[1]'", ParameterInvalid),
-    "a-number": ("properties = jsonb_build_object('a', 1)", PropertyInvalid),
+    "an-object": ("properties = '{\"a\": {}}'", PropertyInvalid),
     "system-topic": ("topic = 'SCHEDULE_TOPIC_XXXX'", TopicNotAllowed),
 }
 
@@ -267,6 +267,17 @@ def test_a_cron_whose_message_is_refused_is_paused_and_others_go_on(clock: Conne
         "z": (False, 1),
     }
     assert len(sent(clock)) == 2
+
+
+def test_numbers_are_properties_of_a_cron(clock: Connection) -> None:
+    add(clock)
+    clock.execute(text("UPDATE mqdb.cron SET properties = jsonb_build_object('a', 1, 'b', true)"))
+    set_clock(clock, "2026-07-14 09:10:00")
+
+    fire(clock)
+
+    (record,) = records(clock)
+    assert (record["properties"]["a"], record["properties"]["b"]) == ("1", "true")
 
 
 @pytest.mark.parametrize(

@@ -418,7 +418,7 @@ ON_TOPICS = [
     Attack("86_resolve_nothing", "SELECT mqdb.resolve_half(NULL, NULL, NULL)", "MQ108"),
     Attack("86_change_halves", "UPDATE mqdb.half_message SET state = 'ROLLED_BACK'", "42501"),
     *(
-        Attack(f"84_cron_to_{number}", ADD_CRON.format("c", topic, SOON), "MQ204")
+        Attack(f"84_cron_to_{number}", ADD_CRON.format("c", topic, SOON), "MQ108" if topic == "NULL" else "MQ204")
         for number, topic in enumerate(
             [
                 "'secret'",
@@ -441,7 +441,7 @@ ON_TOPICS = [
     Attack("84_change_oddly", "SELECT mqdb.change_cron('nightly', 'rename', NULL, '')", "MQ108"),
     Attack("82_recall_others", "SELECT mqdb.recall_own('secret', :secret_timer)", "MQ204"),
     Attack("82_recall_what_is_not", "SELECT mqdb.recall_own('no-such', :secret_timer)", "MQ204"),
-    Attack("82_recall_of_no_topic", "SELECT mqdb.recall_own(NULL, :secret_timer)", "MQ204"),
+    Attack("82_recall_of_no_topic", "SELECT mqdb.recall_own(NULL, :secret_timer)", "MQ108"),
     Attack("82_recall_by_the_owners_way", "SELECT mqdb.recall(NULL, :secret_timer)", "42501"),
     Attack("82_outcome_of_others", "SELECT mqdb.recall_outcome('secret', :secret_timer)", "MQ204"),
     Attack("82_recall_by_hand", "INSERT INTO mqdb.timer_recall VALUES (1, 1)", "42501"),

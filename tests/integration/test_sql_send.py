@@ -88,6 +88,83 @@ def test_bytes_are_sent_as_they_are(log: Connection, orders: str) -> None:
     assert row == (body, None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("'{\"a\":1}'", '{"a":1}'),  # a literal of no type is a text
+        ("'{\"a\":1}'::text", '{"a":1}'),
+        ("'{\"a\":1}'::varchar", '{"a":1}'),
+        ("'{\"a\":1}'::varchar(9)", '{"a":1}'),
+        ("'{\"a\":1}'::name", '{"a":1}'),
+        ("'{\"a\":1}'::bytea", '{"a":1}'),
+        ('\'{"a":1,"b":[2,null]}\'::jsonb', '{"a": 1, "b": [2, null]}'),
+        ('\'{"a":1,  "a":2}\'::json', '{"a":1,  "a":2}'),
+        ("to_jsonb('Grüße'::text)", '"Grüße"'),
+        ("to_jsonb(42)", "42"),
+        ("'null'::jsonb", "null"),
+        ("jsonb_build_object('a', 1) -> 'a'", "1"),
+        ("row_to_json(r) FROM (SELECT 1 AS a) r", '{"a":1}'),
+    ],
+)
+@pytest.mark.parametrize("call", ["SELECT mqdb.send('orders', {})", "SELECT mqdb.send(body => {}, topic => 'orders')"])
+def test_a_body_is_a_text_bytes_or_json(session: Connection, call: str, body: str, text: str) -> None:
+    body, *rest = body.split(" FROM ")
+
+    session.execute(" FROM ".join([call.format(body), *rest]).encode())
+
+    assert session.execute("SELECT convert_from(body, 'UTF8') FROM mqdb.commit_log").fetchall() == [(text,)]
+
+
+def test_json_is_sent_with_all_that_belongs_to_it(session: Connection) -> None:
+    session.execute(
+        """SELECT mqdb.send('orders', '{"a": 1}'::jsonb, 'new', keys => 'k', properties => '{"b": "c"}',
+                            sharding_key => 's', deliver_at => now())"""
+    )
+
+    row = session.execute("SELECT tags, keys, properties ->> 'b' FROM mqdb.commit_log").fetchone()
+    assert row == ("new", "k", "c")
+
+
+@pytest.mark.parametrize(
+    "parameter", ["text", '{"a": 1}', b"bytes", psycopg.types.json.Jsonb({"a": 1}), psycopg.types.json.Json(1)]
+)
+@pytest.mark.parametrize("prepare", [False, True])
+def test_parameters_of_psycopg_find_the_function(session: Connection, parameter: object, prepare: bool) -> None:
+    session.execute("SELECT mqdb.send(%s, %s)", ["orders", parameter], prepare=prepare)
+
+    assert scalar(session, "SELECT count(*) FROM mqdb.commit_log") == 1
+
+
+def test_a_null_of_no_type_is_an_empty_body(session: Connection) -> None:
+    with pytest.raises(psycopg.Error, match="the body is empty"), session.transaction():
+        session.execute("SELECT mqdb.send('orders', NULL)")
+
+
+def test_numbers_and_booleans_are_properties_as_json_writes_them(session: Connection) -> None:
+    session.execute(
+        """SELECT mqdb.send('orders', 'x', deliver_at => '2100-01-01 00:00+00',
+                            properties => '{"a": 1, "b": 1.50, "c": true, "d": false, "e": "x", "f": -1e3}')"""
+    )
+
+    stored = scalar(session, "SELECT properties FROM mqdb.commit_log")
+    expected = {"a": "1", "b": "1.50", "c": "true", "d": "false", "e": "x", "f": "-1000"}
+    assert {name: stored[name] for name in expected} == expected
+    assert stored["TIMER_DELIVER_MS"] == "4102444800000"
+
+
+@pytest.mark.parametrize(
+    ("topic", "reason"), [("NULL", "the topic is NULL; give its name"), ("''", "the topic is empty; give its name")]
+)
+@pytest.mark.parametrize("call", ["mqdb.send({}, 'x')", "mqdb.recall_own({}, repeat('0', 32))"])
+def test_a_topic_without_a_name_is_called_that(session: Connection, call: str, topic: str, reason: str) -> None:
+    with pytest.raises(psycopg.Error) as refused, session.transaction():
+        session.execute(f"SELECT {call.format(topic)}".encode())
+
+    error = translate(refused.value, "here")
+    assert isinstance(error, ParameterInvalid)
+    assert (error.name, error.reason) == ("topic", reason)
+
+
 def test_blanks_between_keys_count_once(session: Connection) -> None:
     session.execute("SELECT mqdb.send('orders', 'x', keys => '  a   b ')")
 
@@ -202,11 +279,15 @@ BAD_INPUT = {
     "no body": ("'orders', NULL::text", BodyEmpty),
     "large body": ("'orders', repeat('x', 4194305)", BodyTooLarge),
     "unknown topic": ("'ordres', 'x'", TopicNotFound),
-    "no topic": ("NULL, 'x'", TopicNotFound),
+    "no topic": ("NULL, 'x'", ParameterInvalid),
+    "empty topic": ("'', 'x'", ParameterInvalid),
+    "blank topic": ("' ', 'x'", ParameterInvalid),
     "name of no topic": ("'a topic', 'x'", TopicNotFound),
     "topic that is not writable": ("'closed', 'x'", TopicNotWritable),
     "reserved property": (f"'orders', 'x', {properties({'UNIQ_KEY': 'x'})}", PropertyReserved),
-    "number as value": (f"'orders', 'x', {properties({'a': 1})}", PropertyInvalid),
+    "list as value": (f"'orders', 'x', {properties({'a': [1]})}", PropertyInvalid),
+    "number with a blank name": (f"'orders', 'x', {properties({' ': 1})}", PropertyInvalid),
+    "null as JSON body": ("'orders', NULL::jsonb", BodyEmpty),
     "null as value": (f"'orders', 'x', {properties({'a': None})}", PropertyInvalid),
     "object as value": (f"'orders', 'x', {properties({'a': {}})}", PropertyInvalid),
     "empty name": (f"'orders', 'x', {properties({'': 'x'})}", PropertyInvalid),
