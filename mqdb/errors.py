@@ -75,6 +75,7 @@
     ├── PropertiesBroken                  stored properties that cannot be read
     ├── SomeBrokersFailed                 work on several brokers that has failed on some of them
     ├── IllegalState                      a client used before start or after shutdown
+    │   └── ClientIdInUse                 another process has the instance_name
     ├── TransactionEnded                  a transactional listener has ended its transaction itself
     ├── OffsetsUnusable                   the offset file of a broadcasting consumer
     ├── MessageMissing                    an index entry without its record
@@ -739,6 +740,17 @@ class IllegalState(MqdbError):
     what: str
     state: str
     sentence = "{what} is {state}"
+
+
+class ClientIdInUse(IllegalState):
+    """Another session is that of the client: of another process, or of a lost connection of this one."""
+
+    sentence = (
+        "{what} is {state}: another process has connected with this instance_name, and holds it until it disconnects. "
+        "If its machine is lost, PostgreSQL ends its session after tcp_keepalives_idle, two hours by Linux's default. "
+        "Choose another instance_name, or end that session of pg_stat_activity: its application_name begins with mqdb "
+        "and the id of the client"
+    )
 
 
 class QueueLost(Transient, code=ResponseCode.NOT_LEADER_FOR_QUEUE):

@@ -30,7 +30,7 @@ from mqdb.common.dsn import BrokerDsn
 from mqdb.common.topic import without_namespace
 from mqdb.common.unique_id import local_address
 from mqdb.common.wake_limit import WakeLimit
-from mqdb.errors import BrokerUnavailable, IllegalState
+from mqdb.errors import BrokerUnavailable, ClientIdInUse, IllegalState
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, target_of, translated
 from mqdb.store.log.history import History
@@ -323,7 +323,7 @@ class ClientInstance:
         try:
             membership.announce(connection, self.client_id)
             self._presence.in_seconds(math.inf)
-        except IllegalState:
+        except ClientIdInUse:
             if not self._is_open:
                 raise
             # Held by our lost connection, which the server still believes in. To listen is possible meanwhile.
@@ -347,7 +347,7 @@ class ClientInstance:
     def _announce_again(self) -> float | None:
         try:
             membership.announce(self._notifications.connection, self.client_id)
-        except IllegalState:
+        except ClientIdInUse:
             return _PRESENCE_RETRY_SECONDS
         self._registrations.renew()
         return None

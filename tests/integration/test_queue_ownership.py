@@ -12,7 +12,7 @@ from mqdb.broker.clients import membership
 from mqdb.broker.consumers.offsets import commit_offsets, correct_offset, release_queues, take_queues
 from mqdb.broker.topics import topics as admin
 from mqdb.common.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
-from mqdb.errors import IllegalState, ParameterInvalid
+from mqdb.errors import ClientIdInUse, ParameterInvalid
 from mqdb.store.clients.clients import ClientKind, Registration, live_principals, members_of
 from mqdb.store.consumers.consumer_offsets import OwnedQueue, committed_offsets
 from mqdb.store.engine import transaction
@@ -191,7 +191,7 @@ def test_a_silent_member_is_given_up_after_the_expiry(broker: Connection, route:
 def test_a_client_id_has_one_session(engine: Engine) -> None:
     with engine.connect() as one, engine.connect() as two:
         membership.announce(one, "twin")
-        with pytest.raises(IllegalState, match="twin"):
+        with pytest.raises(ClientIdInUse, match=r"client twin is in use: another process .* until it disconnects"):
             membership.announce(two, "twin")
         one.invalidate()
 
@@ -201,7 +201,7 @@ def test_a_client_id_has_one_session(engine: Engine) -> None:
 def announces(session: Connection, client_id: str) -> bool:
     try:
         membership.announce(session, client_id)
-    except IllegalState:
+    except ClientIdInUse:
         return False
     return True
 

@@ -15,8 +15,8 @@ from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.group import MessageModel
 from mqdb.errors import (
     BrokerUnavailable,
+    ClientIdInUse,
     ConsumptionForbidden,
-    IllegalState,
     MessageModelConflict,
     SubscriptionConflict,
 )
@@ -36,12 +36,12 @@ CLIENT_EXPIRY = timedelta(seconds=120)
 def announce(connection: Connection, client_id: str) -> None:
     """Make this the connection of the client, which it listens on, before `register`.
 
-    Raises IllegalState while the client has another one: a client id that is in use, or the client's own
+    Raises ClientIdInUse while the client has another one: a client id that is in use, or the client's own
     lost connection that the server has not given up yet.
     """
     with _changing(connection):
         if not clients.announce(connection, client_id):
-            raise IllegalState(f"client {client_id}", "already connected")
+            raise ClientIdInUse(f"client {client_id}", "in use")
 
 
 def register(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
