@@ -208,11 +208,19 @@ class PushConsumer:
 
         After `timeout`, or `shutdown_timeout`, it does not wait for listeners any longer. It gives their queues back
         unfinished, so that another member gets their messages, and raises ShutdownTimedOut when it has left.
-        Before the start, and again: nothing happens. Raises IllegalState in a listener, for which it would wait;
+        Before the start, and again: nothing happens; nor does anything in a forked child, whose parent consumes on.
+        Raises IllegalState in a listener, for which it would wait;
         ParameterInvalid for a timeout that is no timedelta, and goes on then.
         """
         _TIMEOUT.check("timeout", timeout)
         strategy = self._strategy
+        if strategy is not None and strategy.cluster.is_forked:
+            # Its threads are not here, and may have held the lock.
+            self._lifecycle = threading.RLock()
+            self._members = self._strategy = None
+            self._state = _State.SHUT_DOWN
+            self._has_left.set()
+            return
         if strategy is not None and strategy.consume.threads.is_own_thread():
             raise IllegalState(str(self), "waiting for this listener; call shutdown() in another thread")
         with self._lifecycle:

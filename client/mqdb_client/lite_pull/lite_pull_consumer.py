@@ -362,6 +362,7 @@ class LitePullConsumer:
     def shutdown(self) -> None:
         """Commit what is done, and leave the group; a poll in another thread returns. Again: nothing happens.
 
+        Nor does anything in a forked child, whose parent goes on.
         Raises ShutdownTimedOut, when it has left, if a listener of topics has not returned within `shutdown_timeout`.
         Not for signal handlers: it waits for threads, and one of them may wait for the poll that was interrupted.
         """
@@ -369,6 +370,12 @@ class LitePullConsumer:
 
     def _leave(self, *, is_listening: bool = False) -> None:
         """Shut down. `is_listening`: in a listener of topics, which is not waited for."""
+        if self._running is not None and self._running.strategy.cluster.is_forked:
+            # Its threads are not here, and may have held the lock.
+            self._lifecycle = threading.RLock()
+            self._running = None
+            self._state = _State.SHUT_DOWN
+            return
         with self._lifecycle:
             running, self._running = self._running, None
             self._state = _State.SHUT_DOWN

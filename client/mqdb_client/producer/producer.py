@@ -120,11 +120,18 @@ class Producer:
         """Let the sends under way end, leave the group and disconnect. A silent broker is given 5 s.
 
         A program that ends does that before it ends, for each producer that is still running.
-        Again, and while it is under way, in a callback for instance: nothing happens. Raises IllegalState in the
-        callback of an async send, for which it would wait. Not for a signal handler, which may have interrupted a
-        send: set a flag there, or raise an exception.
+        Again, and while it is under way, in a callback for instance: nothing happens; nor does anything in a forked
+        child. Raises IllegalState in the callback of an async send, for which it would wait. Not for a signal handler,
+        which may have interrupted a send: set a flag there, or raise an exception.
         """
         if sys.is_finalizing():  # a __del__ that comes too late: the threads that it would wait for are gone
+            return
+        if self._is_forked:
+            # Its threads are not here, and may have held the lock.
+            self._life = threading.Lock()
+            self._running = None
+            self._state = ProducerState.SHUT_DOWN
+            self._undo.pop_all()
             return
         running = self._running
         if running is not None and running.is_own_thread():
@@ -134,7 +141,7 @@ class Producer:
             self._state = ProducerState.SHUT_DOWN
             undo = self._undo.pop_all()
         # Without the lock, for which a callback would wait while this waits for it.
-        if running is not None and not running.cluster.is_forked:
+        if running is not None:
             try:
                 running.close()
             finally:
@@ -146,6 +153,11 @@ class Producer:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this is a child of the process that has started it, and not shut down."""
+        return self._running is not None and self._running.cluster.is_forked
 
     @property
     def _name(self) -> str:
@@ -386,7 +398,7 @@ class Producer:
 def _shut_down_at_exit(reference: "weakref.ref[Producer]") -> None:
     producer = reference()
     # In a forked child even its lock may be held, by a thread that is not there.
-    if producer is not None and producer._running is not None and not producer._running.cluster.is_forked:
+    if producer is not None and producer._running is not None and not producer._is_forked:
         producer.shutdown()
 
 

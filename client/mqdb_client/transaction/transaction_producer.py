@@ -119,7 +119,7 @@ class TransactionProducer(Producer):
 
         Raises IllegalState in `check_local_transaction`, for which it would wait.
         """
-        answers = self._answers
+        answers = () if self._is_forked else self._answers
         if any(each.is_own_thread() for each in answers):
             raise IllegalState(self._name, "answering a check; call shutdown() in another thread")
         self._answers = ()
