@@ -54,9 +54,11 @@ def show(
       mqdb message show 0A0B0C0D1E2F00000000000000000001
       mqdb message show 0A0B0C0D1E2F00000000000000000001 --json | jq .properties
     """
+    from mqdb.cli.message_ids import check_id
     from mqdb_client import Admin
 
     settings = start(context)
+    check_id(message_id, "mqdb message find TOPIC")
     with Admin(settings=settings) as admin:
         answers = admin.on_each(lambda one: one.messages.show(message_id), broker)
     copies = [copy for found in answers.results.values() for copy in found]

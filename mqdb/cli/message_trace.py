@@ -42,9 +42,11 @@ def trace(
     """
     from mqdb.cli.console import standard_output
     from mqdb.cli.message import MessageNotFound
+    from mqdb.cli.message_ids import check_id
     from mqdb_client import Admin
 
     settings = start(context)
+    check_id(message_id, "mqdb message find TOPIC")
     with Admin(settings=settings) as admin:
         answers = admin.on_each(lambda one: one.messages.trace(message_id), broker)
     found = {name: each for name, each in answers.results.items() if each.copies}

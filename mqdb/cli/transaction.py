@@ -112,9 +112,11 @@ def resolve(
       mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 commit
       mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 resume --yes
     """
+    from mqdb.cli.message_ids import check_id
     from mqdb_client import Admin, Resolution
 
     settings = start(context)
+    check_id(transaction_id, "mqdb transaction list")
 
     def resolve_on(one: "BrokerAdmin") -> None:
         half = one.transactions.resolve(transaction_id, Resolution(outcome))

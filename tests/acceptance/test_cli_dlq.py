@@ -121,6 +121,22 @@ def test_what_strangers_have_sent_does_not_reach_a_terminal_as_it_is(place: Plac
     assert "00000000  1b 5d 30 3b 6f 77 6e 65 64 07                    .]0;owned." in shown
 
 
+@pytest.mark.parametrize(
+    ("command", "lists"),
+    [
+        (["dlq", "show", "billing"], "mqdb dlq list billing"),
+        (["dlq", "show", "my group"], "mqdb dlq list 'my group'"),
+        (["message", "show", "billing"], "mqdb message find TOPIC"),
+        (["message", "trace", "billing"], "mqdb message find TOPIC"),
+        (["transaction", "resolve", "billing", "commit"], "mqdb transaction list"),
+    ],
+)
+def test_a_text_that_is_no_id_is_told_what_lists_ids(place: Place, command: list[str], lists: str) -> None:
+    reason = f"give the id of a message, 32 hexadecimal digits; this lists them: {lists}"
+
+    assert_refused(place.call(*command), f"message id = {command[2]!r}: {reason}")
+
+
 def test_a_message_that_is_in_no_dead_letter_queue_is_one_sentence(place: Place) -> None:
     assert_refused(place.call("dlq", "show", NOBODY), f"no dead letter queue holds message {NOBODY}")
 

@@ -1,6 +1,7 @@
 """`mqdb dlq list | show | redrive | export`, on all brokers that the settings name."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -119,7 +120,7 @@ def show(
     """Show all of a dead letter: origin, exception, traceback, body, redrives.
 
     A message that several groups have given up, or one group several times,
-    is shown once for each, the youngest first.
+    is shown once for each, the youngest first. mqdb dlq list GROUP lists ids.
 
     \b
     [bold]Examples[/bold]
@@ -127,9 +128,11 @@ def show(
       mqdb dlq show 0A0B0C0D1E2F00000000000000000001 --json | jq -r .traceback
     """
     from mqdb.cli.dlq.letters import letter_json
+    from mqdb.cli.message_ids import check_id
     from mqdb_client import Admin
 
     settings = start(context)
+    check_id(message_id, f"mqdb dlq list {shlex.quote(message_id)}")
     with Admin(settings=settings) as admin:
         answers = admin.on_each(lambda one: one.dead_letters.show(message_id), broker).without(DeadLetterNotFound)
     found = [(shown_broker(settings, name), *each) for name, answer in answers.results.items() for each in answer]
