@@ -3,16 +3,19 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from html import unescape
+from unittest.mock import patch
 
 import pytest
+from sqlalchemy import Connection
 
+from mqdb.broker.doctor import examine
 from mqdb.dashboard.pages import messages
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
 from mqdb_client import Admin, Message, Producer, SendResult
 from tests.fixtures.broker import dispatch_all
 from tests.fixtures.dashboard import SCRIPT, Site, Visitor, paths, serving_alone, serving_site
-from tests.fixtures.dead_letters import bury
+from tests.fixtures.dead_letters import bury, create_group
 from tests.fixtures.postgres import Database, new_database, with_parts
 from tests.fixtures.timers import timer
 
@@ -338,6 +341,22 @@ def test_several_brokers_have_pages_each(database: Database, second_database: Da
         assert "/b/broker-b/" in visitor.page("/")
         assert "only-on-a" in visitor.page("/b/broker-a/topics")
         assert "only-on-a" not in visitor.page("/b/broker-b/topics")
+
+
+def test_the_overview_says_what_the_doctor_warns_of(database: Database, broker: Connection) -> None:
+    create_group(broker)
+    # The server of the tests fails other checks: it runs without fsync, and nobody serves it.
+    listed = {check: look for check, look in examine.ALL_CHECKS.items() if check.name in ("lag", "dead-letters")}
+    with patch.object(examine, "ALL_CHECKS", listed), serving_alone(dsn=database.dsn) as visitor:
+        before = visitor.page(B + "health")
+        bury(broker)
+        dispatch_all(broker)
+        after = visitor.page(B + "health")
+
+    assert "The 3 checks of" in before
+    assert "found nothing wrong" in before
+    assert "found nothing wrong" not in after
+    assert "warns of dead-letters; the groups are below" in after
 
 
 def test_a_broker_that_is_away_is_said(database: Database) -> None:

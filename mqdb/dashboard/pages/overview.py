@@ -21,11 +21,15 @@ def overview(visit: Visit) -> Response:
 
 
 def health(visit: Visit) -> Response:
-    """What the doctor finds wrong, without what the lists below say anyway."""
-    checks = [check.name for check in visit.broker.doctor.checks() if check.name not in _LISTED]
-    found = visit.broker.doctor.examine(visit.brokers.thresholds, checks)
+    """What the doctor finds wrong. Of what has a list below it names the checks only."""
+    found = visit.broker.doctor.examine(visit.brokers.thresholds)
     wrong = [each for each in found if each.status not in (FindingStatus.OK, FindingStatus.INFO)]
-    return visit.page("overview_health.html", findings=wrong, checks=len(checks))
+    return visit.page(
+        "overview_health.html",
+        findings=[each for each in wrong if each.check not in _LISTED],
+        listed=sorted({each.check for each in wrong if each.check in _LISTED}),
+        checks=len(visit.broker.doctor.checks()),
+    )
 
 
 def attention(visit: Visit) -> Response:
