@@ -27,6 +27,7 @@ _VALUES = {
     ],
     # The last one is the usual one: an oversized body would be refused before the other arguments are looked at.
     "bytea": ["''", "'\\x00'", "repeat('x', 4194305)::bytea", "'x'"],
+    "json": ["'{}'", "' null '", "'\"x\"'", "'{\"a\": 1}'"],
     "jsonb": [
         "'{}'",
         "'[]'",
