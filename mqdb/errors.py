@@ -279,8 +279,16 @@ class _Shortener(Repr):
         return repr(_Huge(number)) if number.bit_length() > _Huge.BITS else repr(number)
 
 
-#: A value as a sentence shows it: its repr, cut in the middle if it is long.
-shown = _Shortener().repr
+_SHORTENER: Final = _Shortener()
+_QUALNAME: Final = type.__dict__["__qualname__"]
+
+
+def shown(value: object) -> str:
+    """A value as a sentence shows it: its repr, cut in the middle if it is long. Raises nothing."""
+    try:
+        return _SHORTENER.repr(value)
+    except BaseException:  # noqa: BLE001 - also SystemExit: a repr is code of the user's
+        return f"<{_QUALNAME.__get__(type(value))} that cannot be shown>"
 
 
 # -- what a caller can do next ----------------------------------------------------------------

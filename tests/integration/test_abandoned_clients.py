@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -17,6 +18,7 @@ from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.variants import usually
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 #: To a client another address is another broker, so it gets another instance.
@@ -50,8 +52,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 SAID = ["a client without shutdown() leaves its group"]
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    usually(
+        *(("concurrent", "run"), ("orderly", "close"), ("transactional", "run")), of=itertools.product(KINDS, ENDS)
+    ),
+)
 def test_a_push_consumer_whose_loop_is_closed_leaves_its_queues_to_others(
     broker: Connection, database: Database, kind: str, end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,7 +89,7 @@ def test_a_push_consumer_whose_loop_is_closed_leaves_its_queues_to_others(
     assert clients(broker) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", usually("transactional", of=KINDS))
 def test_a_message_in_hand_of_a_loop_that_is_closed_comes_to_another_member_and_has_not_failed(
     broker: Connection, database: Database, kind: str
 ) -> None:

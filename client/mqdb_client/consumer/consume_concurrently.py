@@ -20,6 +20,7 @@ from mqdb.common.failure import Failure
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import FIRST_RETRY_LEVEL, Retry
 from mqdb.common.user_error import log_error
+from mqdb.errors import shown
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, return_type_of
 from mqdb_client.consumer.consume_service import abandon
 from mqdb_client.consumer.loop_tasks import LoopTasks
@@ -28,6 +29,7 @@ from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyStatus,
     MessageListener,
     retry_of,
+    status_of,
     takes_context,
 )
 from mqdb_client.consumer.process_queue import ProcessQueue
@@ -203,7 +205,7 @@ class ConsumeConcurrently:
         self, observed: ConsumeMessageContext, call: RunningCall, answer: object, error: BaseException | None
     ) -> None:
         """Tell the hooks."""
-        is_success = isinstance(answer, str) and answer == _SUCCESS
+        is_success = status_of(answer) == _SUCCESS
         seconds = time.monotonic() - call.started_at
         end = return_type_of(answer, is_success, error, seconds, self._consume_timeout)
         self._hooks.end(observed, answer, end, error)
@@ -211,13 +213,14 @@ class ConsumeConcurrently:
     def _verdict_of(
         self, answer: object, messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext
     ) -> _Verdict:
-        if isinstance(answer, str):  # others may not even be compared
-            if answer == _SUCCESS and context.ack_index >= len(messages) - 1:
-                return _Verdict(len(messages))
-            if answer in (_SUCCESS, _LATER):
-                consumed = max(context.ack_index + 1, 0) if answer == _SUCCESS else 0
-                return _Verdict(consumed, Failure.later(self._host, self._clock.now()), retry_of(context))
-        logger.error("listener returned %r instead of a ConsumeConcurrentlyStatus", answer, extra=_where(messages))
+        status = status_of(answer)
+        if status == _SUCCESS and context.ack_index >= len(messages) - 1:
+            return _Verdict(len(messages))
+        if status in (_SUCCESS, _LATER):
+            consumed = max(context.ack_index + 1, 0) if status == _SUCCESS else 0
+            return _Verdict(consumed, Failure.later(self._host, self._clock.now()), retry_of(context))
+        sentence = "listener returned %s instead of a ConsumeConcurrentlyStatus"
+        logger.error(sentence, shown(answer), extra=_where(messages))
         return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), retry_of(context))
 
     # -- what the threads that send back ask for --------------------------------------------

@@ -22,6 +22,7 @@ from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
+    status_of,
     with_context,
 )
 
@@ -39,8 +40,7 @@ class DirectResult(StrEnum):
     CR_RETURN_NULL = "CR_RETURN_NULL"
 
 
-_RESULTS: Final[dict[object, DirectResult]] = {
-    None: DirectResult.CR_RETURN_NULL,
+_RESULTS: Final[dict[str, DirectResult]] = {
     ConsumeConcurrentlyStatus.CONSUME_SUCCESS: DirectResult.CR_SUCCESS,
     ConsumeConcurrentlyStatus.RECONSUME_LATER: DirectResult.CR_LATER,
     ConsumeOrderlyStatus.SUCCESS: DirectResult.CR_SUCCESS,
@@ -91,7 +91,7 @@ def judge(call: Callable[[], object], *, is_orderly: bool = False) -> ConsumeMes
 
 
 def _meaning(answer: object) -> tuple[DirectResult, str]:
-    try:
-        return _RESULTS[answer], ""
-    except (KeyError, TypeError):  # none of ours, or nothing that a dict may hold
+    result = DirectResult.CR_RETURN_NULL if answer is None else _RESULTS.get(status_of(answer) or "")
+    if result is None:
         return DirectResult.CR_LATER, storable(f"the listener returned {shown(answer)}")
+    return result, ""

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from mqdb.common.clock import Clock
 from mqdb.common.failure import Failure
 from mqdb.common.received_message import ReceivedMessage
-from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus, asked
+from mqdb.errors import shown
+from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus, asked, status_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Verdict(NamedTuple):
         now = clock.now()
         if self.error is not None:
             return Failure.of(self.error, host, now)
-        if self.answer == ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
+        if status_of(self.answer) == ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
             return Failure.later(host, now)
         return Failure.no_answer(self.answer, host, now)
 
@@ -74,11 +75,12 @@ def verdict_of(answer: object, messages: list[ReceivedMessage], context: Consume
     """
     is_auto = context is None or context.auto_commit
     meanings = _WITH_AUTO_COMMIT if is_auto else _WITHOUT_AUTO_COMMIT
-    decision = meanings.get(answer) if isinstance(answer, str) else None
+    status = status_of(answer)
+    decision = meanings.get(status or "")
     if decision is None:
-        logger.error("listener returned %r instead of a ConsumeOrderlyStatus", answer, extra=where(messages))
-    elif is_auto and (answer == ConsumeOrderlyStatus.COMMIT or answer == ConsumeOrderlyStatus.ROLLBACK):
-        logger.warning("listener returned %s, which counts as SUCCESS with auto_commit", answer, extra=where(messages))
+        logger.error("listener returned %s instead of a ConsumeOrderlyStatus", shown(answer), extra=where(messages))
+    elif is_auto and status in (ConsumeOrderlyStatus.COMMIT, ConsumeOrderlyStatus.ROLLBACK):
+        logger.warning("listener returned %s, which counts as SUCCESS with auto_commit", status, extra=where(messages))
     return _verdict(decision or Decision.SUSPEND, context, answer=answer)
 
 

@@ -23,7 +23,7 @@ from mqdb.common.failure import Failure
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.common.user_error import attribute_of, chain_of, log_error, reason_of
-from mqdb.errors import BrokerUnavailable, MqdbError, ParameterInvalid, QueueLost
+from mqdb.errors import BrokerUnavailable, MqdbError, ParameterInvalid, QueueLost, shown
 from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
 from mqdb_client.consumer.listener_transactions import ListenerTransactions, is_lost
@@ -34,6 +34,7 @@ from mqdb_client.consumer.message_listener import (
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     MessageListenerTransactional,
+    status_of,
     takes_context,
 )
 from mqdb_client.consumer.orderly_verdict import where
@@ -201,7 +202,7 @@ class TransactionalListener:
         host, now = self._instance.client_id, self._clock.now()
         if attempt.error is not None:
             return Failure.of(attempt.error, host, now)
-        if isinstance(attempt.answer, str) and attempt.answer in self._commits:
+        if status_of(attempt.answer) in self._commits:
             return Failure.later(host, now)
         return Failure.no_answer(attempt.answer, host, now)
 
@@ -219,11 +220,11 @@ class TransactionalListener:
         finally:
             self._calls.end(call)
         attempt = Attempt(End.FAILED, answer, context=context)
-        does_commit = self._commits.get(answer) if isinstance(answer, str) else None
+        does_commit = self._commits.get(status_of(answer) or "")
         if does_commit:
             return self._commit(connection, process_queue, messages, attempt)
         if does_commit is None:
-            logger.error("listener returned %r instead of one of its statuses", answer, extra=where(messages))
+            logger.error("listener returned %s instead of one of its statuses", shown(answer), extra=where(messages))
         return attempt
 
     def _commit(

@@ -130,7 +130,7 @@ class Answer:
 
         Source: DefaultMQProducerImpl.sendMessageInTransaction, checkTransactionState.
         """
-        if isinstance(self.given, LocalTransactionState):
+        if type(self.given) is LocalTransactionState:
             return self.given
         if self.given is not None:
             fields = self._fields | {"answer": shown(self.given)}
