@@ -66,10 +66,12 @@ def log_error(
 ) -> None:
     """Log an error with its traceback. The record has the error itself, unless handlers would fail to show it."""
     text = describe(error)
+    # The record tells where the caller logs, not this function.
     if text.is_usual:
-        logger.log(level, sentence, exc_info=(type(error), error, _TRACEBACK.__get__(error)), extra=extra)
+        exc_info = type(error), error, _TRACEBACK.__get__(error)
+        logger.log(level, sentence, exc_info=exc_info, extra=extra, stacklevel=2)
     else:
-        logger.log(level, "%s\n%s", sentence, text.traceback.rstrip("\n"), extra=extra)
+        logger.log(level, "%s\n%s", sentence, text.traceback.rstrip("\n"), extra=extra, stacklevel=2)
 
 
 def chain_of(error: BaseException) -> list[BaseException]:

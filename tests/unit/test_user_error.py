@@ -76,6 +76,7 @@ def test_each_is_logged_once_with_its_traceback(make: Callable[[], BaseException
     assert "raise error" in shown
     assert len(shown) < 20 * MAX_CHARACTERS
     assert vars(record)["queue"] == "orders-0"
+    assert record.filename == "test_user_error.py"
 
 
 def test_a_usual_error_is_logged_as_it_is() -> None:
