@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
+from mqdb.broker.dead_letters import DeadLetterFilter
 from mqdb.common.group import MessageModel
 from mqdb.errors import CronExists, IllegalState
 from mqdb.service.timer_deliverer import TimerDeliverer
@@ -31,6 +33,10 @@ from tests.fixtures.retries import set_delay
 @dataclass
 class Order:
     number: int
+
+
+class Status(StrEnum):
+    PAID = "paid"
 
 
 class Heard:
@@ -300,6 +306,34 @@ def test_what_a_function_writes_is_committed_with_the_offset(served: Connection,
 
     asyncio.run(work())
     assert database.rows("SELECT number FROM public.bill") == [(17,)]
+
+
+def test_a_body_comes_back_after_a_retry_and_a_redrive_as_it_was_sent(timed: Connection, database: Database) -> None:
+    topic(timed, "orders")
+    app, heard = app_of(database, "billing"), Heard()
+
+    @app.listener("orders", group="billing", retries=1, backoff=timedelta(milliseconds=50))
+    async def bill(number: str | int | Status | None) -> None:
+        heard.said.append(number)
+        raise OSError("the bank is closed")
+
+    async def work() -> None:
+        async with app.consuming():
+            for body in ("17", 17, Status.PAID, None, "null"):
+                await app.asend("orders", body)
+            await asyncio.to_thread(wait_until, lambda: len(dead_letters(database)) == 5)
+            with Admin(database.dsn) as admin:
+                admin.dead_letters.redrive(DeadLetterFilter("billing"))
+            await heard(20)
+        await app.aclose()
+
+    asyncio.run(work())
+    told = sorted(map(repr, heard.said))
+    assert told == sorted(map(repr, ("17", 17, Status.PAID, None, "null") * 4))
+
+
+def dead_letters(database: Database) -> list[tuple[Any, ...]]:
+    return database.rows("SELECT FROM mqdb.dlq WHERE consumer_group = 'billing'")
 
 
 @pytest.fixture

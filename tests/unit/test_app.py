@@ -531,6 +531,7 @@ def test_crons_and_their_groups_are_named_after_the_function() -> None:
         ("report", "report", "30 7 * * mon-fri"),
         ("tidy-up", "jobs", "@hourly"),
     ]
+    assert app.crons()[0].message().properties == {"MQDB_BODY": "text"}
     assert [group.name for group in app.groups()] == ["report", "jobs"]
     app.listener("jobs", group="audit")(print_one)
     assert [each.name for each in app.crons("jobs")] == ["tidy-up"]

@@ -377,6 +377,9 @@ def seen() -> Remembering:
         (Point(True), "x: Input|x: bool would come back as int|0: bool would come back as int"),
         (OrderedDict(a=date(2020, 1, 1)), "a: datetime.date would come back as str"),
         (defaultdict(list, a=[1]), "PydanticSchemaGenerationError"),
+        ([NEW_YEAR.replace(fold=1)], r"0\.fold: int would come back as another value"),
+        (time(1, tzinfo=ZoneInfo("Europe/Berlin")), "zone: bool would come back as another value"),
+        (datetime(1880, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")), "offset: datetime.timedelta would come back"),
         (Text("x"), "is tests.unit.test_bodies.Text"),
         (Numbers([1]), "is tests.unit.test_bodies.Numbers"),
         (bytearray(b"x"), r"is a bytearray, which would come back as bytes; give bytes\(...\)"),
@@ -408,6 +411,7 @@ def test_a_value_that_would_come_back_differently_is_refused(value: object, reas
         (Any, NEW_YEAR, "datetime.datetime was sent, and str would come; annotate the parameter"),
         (object, Order(1), "tests.unit.test_bodies.Order was sent, and dict, bool, int would come"),
         (Any, (1, 2), "tuple was sent, and list"),
+        (tuple[Any, ...], ((1,),), "tuple was sent"),
         (Any, Status.PAID, "Status was sent, and str would come"),
         (dict, {"a": date(2020, 1, 1)}, "datetime.date was sent"),
         (dict[str, Any], {"a": (1,)}, "tuple was sent"),
@@ -427,6 +431,7 @@ def test_a_value_that_would_come_back_differently_is_refused(value: object, reas
         (Iterable[int], [1], "list was sent"),
         (list[datetime | str], [NEW_YEAR, "x", "2020-01-01T00:00:00"], "datetime.datetime was sent|str"),
         (Swap, {"a": date(2020, 1, 1), "b": "2020-01-01"}, "datetime.date was sent"),
+        (list[str | Status], [Status.PAID], "Status was sent"),
         (list[Order | Payment], [Payment(1)], "Payment was sent"),
         (tuple[int, int], Point(1, 2), "Point was sent, and tuple, int would come"),
     ],
@@ -533,7 +538,7 @@ def test_marks_name_types_with_their_bases() -> None:
     assert marks == [
         *("bytes", "text", "json"),
         "json;tests.unit.test_bodies.Express/tests.unit.test_bodies.Order",
-        f"json;dict;datetime.date;int;key:int;{marks[-1].rpartition(';')[2]}",
+        f"json;dict;datetime.date;dict;int;key:int;{marks[-1].rpartition(';')[2]}",
     ]
     row = {"of": {"a": 1}, "at": NEW_YEAR}
     assert read(Row, sent(row)) == row

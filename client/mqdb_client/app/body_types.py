@@ -61,10 +61,9 @@ def types_of(value: object) -> list[str]:
     Keys that are no text are among them, as `key:int`. If there are several types inside, some of which JSON does not
     have, the last item is a hash of what stands where.
     """
-    found = set(_types_inside(value))
-    whole = _name_of(value)
-    names = [whole, *sorted(found - {whole})]
-    return names if len(found) < 2 or JSON_TYPES.issuperset(names) else [*names, _layout_of(value)]
+    inside = sorted(_types_inside(value))
+    names = [_name_of(value), *inside]
+    return names if len(inside) < 2 or JSON_TYPES.issuperset(names) else [*names, _layout_of(value)]
 
 
 def _types_inside(value: Any) -> set[str]:
@@ -117,7 +116,7 @@ class TakenTypes(NamedTuple):
         if whole != got[0]:
             return _class_of(whole)
         # One that is lost in one place may still be there in another.
-        lost = inside if set(inside) - JSON_TYPES else set(inside) - set(got)
+        lost = inside if set(inside) - JSON_TYPES else set(inside) - set(got[1:])
         for each in sorted(lost, key=JSON_TYPES.__contains__):
             if _admits(self.keys if each.startswith(_KEY) else self.inside, each):
                 return _class_of(each)
@@ -125,8 +124,8 @@ class TakenTypes(NamedTuple):
 
 
 def classes_of(types: Iterable[str]) -> list[str]:
-    """The classes that `types_of` names, without their bases."""
-    return [_class_of(each) for each in _without_layout(types)]
+    """The classes that `types_of` names, each once, without their bases."""
+    return list(dict.fromkeys(map(_class_of, _without_layout(types))))
 
 
 def _without_layout(types: Iterable[str]) -> list[str]:
