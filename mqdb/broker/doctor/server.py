@@ -227,10 +227,17 @@ def _disk(connection: Connection, thresholds: DoctorThresholds) -> list[Observat
     return graded(status, seen, remedy, share=round(share, 4), free_bytes=usage.free)
 
 
+#: How long a server on a busy machine may take to get its shared memory.
+_MEMORY_SECONDS: Final = 60
+
+
 def _is_here(directory: Path, started: int) -> bool:
-    """Whether that is the data directory of the server that started then. Source: PostgreSQL, pidfile.h."""
+    """Whether that is the data directory of the server that started then. Source: PostgreSQL, pidfile.h.
+
+    The file has the time at which the process began, the server tells that at which it had its memory.
+    """
     try:
-        return abs(int((directory / "postmaster.pid").read_text().splitlines()[2]) - started) <= 1
+        return -1 <= started - int((directory / "postmaster.pid").read_text().splitlines()[2]) <= _MEMORY_SECONDS
     except (OSError, ValueError, IndexError):
         return False
 
