@@ -275,20 +275,18 @@ class _Shortener(Repr):
         super().__init__()
         self.maxstring = self.maxother = 200
 
+    def repr(self, x: object) -> str:
+        try:
+            return str.__str__(super().repr(x))  # a class may give a text of a class of its own
+        except BaseException:  # noqa: BLE001 - repr() of the user's may raise anything, SystemExit too
+            return "<repr() failed>"
+
     def repr_int(self, number: int, _level: int) -> str:
         return repr(_Huge(number)) if number.bit_length() > _Huge.BITS else repr(number)
 
 
-_SHORTENER: Final = _Shortener()
-_QUALNAME: Final = type.__dict__["__qualname__"]
-
-
-def shown(value: object) -> str:
-    """A value as a sentence shows it: its repr, cut in the middle if it is long. Raises nothing."""
-    try:
-        return _SHORTENER.repr(value)
-    except BaseException:  # noqa: BLE001 - also SystemExit: a repr is code of the user's
-        return f"<{_QUALNAME.__get__(type(value))} that cannot be shown>"
+#: A value as a sentence shows it: its repr, cut in the middle if it is long. Raises nothing.
+shown = _Shortener().repr
 
 
 # -- what a caller can do next ----------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Listeners of every kind raise errors that are hard to look at: each message fails, and the next one comes."""
 
 import asyncio
-import itertools
 import logging
 from typing import Any
 
@@ -17,7 +16,7 @@ from mqdb_client.aio import AsyncProducer, AsyncPushConsumer
 from mqdb_client.producer.send_hooks import SendMessageContext
 from tests.fixtures.aio_consumers import SOON, until
 from tests.fixtures.broker import append, topic
-from tests.fixtures.odd_errors import ODD_ANSWERS, ODD_ERRORS
+from tests.fixtures.odd_errors import ODD_ERRORS
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.variants import usually
@@ -117,50 +116,6 @@ def test_each_error_in_a_loop_fails_its_message_and_no_other(
     asyncio.run(work())
 
     assert failures(broker) == {name: CONVERTED.get(name, class_of(name)) for name in ODD_ERRORS}
-
-
-@pytest.mark.parametrize(
-    ("kind", "called"),
-    usually(("orderly", "loop"), ("exactly once", "thread"), of=itertools.product(KINDS, ("thread", "loop"))),
-)
-def test_each_odd_answer_fails_its_message_and_no_other(
-    broker: Connection, database: Database, kind: str, called: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    route = topic(broker)
-    for name in ODD_ANSWERS:
-        append(broker, route, name, "good")
-    listener = Raising(kind)
-
-    def answer(messages: Messages, *_: object) -> Any:
-        name = messages[0].body.decode()
-        return listener(messages) if name == "good" else ODD_ANSWERS[name]()
-
-    async def answer_in_loop(*given: Any) -> Any:
-        return answer(*given)
-
-    def have_ended() -> bool:
-        return listener.good == len(failures(broker)) == len(ODD_ANSWERS)
-
-    first = ConsumeFromWhere.FIRST_OFFSET
-    if called == "thread":
-        consumer = PushConsumer("readers", database.dsn, consume_from_where=first, max_reconsume_times=0)
-        consumer.subscribe("orders")
-        consumer.register_listener(lambda *given: answer(*given), **KINDS[kind])
-        with consumer:
-            wait_until(have_ended)
-    else:
-
-        async def work() -> None:
-            consumer = AsyncPushConsumer("readers", database.dsn, consume_from_where=first, max_reconsume_times=0)
-            await consumer.subscribe("orders")
-            consumer.register_listener(answer_in_loop, **KINDS[kind])
-            async with consumer:
-                await until(have_ended)
-
-        asyncio.run(work())
-
-    assert failures(broker).keys() == ODD_ANSWERS.keys()
 
 
 @pytest.mark.parametrize("called", usually("thread of a loop", of=["thread", "loop", "thread of a loop"]))

@@ -40,7 +40,7 @@ class DirectResult(StrEnum):
     CR_RETURN_NULL = "CR_RETURN_NULL"
 
 
-_RESULTS: Final[dict[str, DirectResult]] = {
+_RESULTS: Final[dict[str | None, DirectResult]] = {
     ConsumeConcurrentlyStatus.CONSUME_SUCCESS: DirectResult.CR_SUCCESS,
     ConsumeConcurrentlyStatus.RECONSUME_LATER: DirectResult.CR_LATER,
     ConsumeOrderlyStatus.SUCCESS: DirectResult.CR_SUCCESS,
@@ -91,7 +91,8 @@ def judge(call: Callable[[], object], *, is_orderly: bool = False) -> ConsumeMes
 
 
 def _meaning(answer: object) -> tuple[DirectResult, str]:
-    result = DirectResult.CR_RETURN_NULL if answer is None else _RESULTS.get(status_of(answer) or "")
-    if result is None:
-        return DirectResult.CR_LATER, storable(f"the listener returned {shown(answer)}")
-    return result, ""
+    if answer is None:
+        return DirectResult.CR_RETURN_NULL, ""
+    if (result := _RESULTS.get(status_of(answer))) is not None:
+        return result, ""
+    return DirectResult.CR_LATER, storable(f"the listener returned {shown(answer)}")

@@ -10,15 +10,13 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
 from sqlalchemy import Connection
 
-from mqdb.common.argument_types import is_whole
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
@@ -26,6 +24,8 @@ from mqdb.errors import ParameterInvalid, shown
 from mqdb_client.option_rules import Rule, or_none
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class ConsumeConcurrentlyStatus(StrEnum):
@@ -72,27 +72,43 @@ class ConsumeOrderlyContext:
     max_reconsume_times: int | None = None
 
 
-_DELAY: Final = or_none(Rule(lambda value: isinstance(value, timedelta), "must be a timedelta"))
-#: The rule of each wish that a context may hold for messages that fail.
+def status_of(answer: object) -> str | None:
+    """The text of an answer without the methods of a subclass of the user's, None if it is no text.
+
+    A subclass may override hashes and comparisons, and any class `__class__`, which isinstance() reads.
+    """
+    if type(answer) is ConsumeConcurrentlyStatus or type(answer) is ConsumeOrderlyStatus:
+        return answer
+    return str.__str__(answer) if _is_a(answer, str) else None
+
+
+def _is_a(value: object, kind: type[_T]) -> TypeGuard[_T]:
+    return issubclass(type(value), kind)
+
+
+def _plain(value: object) -> object:
+    """A number or a time without the methods of a subclass, which may override comparisons; others as they are."""
+    if _is_a(value, int) and type(value) is not bool:
+        return int.__int__(value)
+    return timedelta.__pos__(value) if _is_a(value, timedelta) else value
+
+
+_DELAY: Final = or_none(Rule(lambda value: type(value) is timedelta, "must be a timedelta"))
+_RETRIES: Final = or_none(Rule(lambda value: type(value) is int and value >= 0, "must be a whole number from 0"))
+#: The rule of each wish that a context may hold for messages that fail. They are for what `_plain` returns.
 _REQUESTS: Final = {
-    "delay_level_when_next_consume": Rule(is_whole, "must be a whole number"),
+    "delay_level_when_next_consume": Rule(lambda value: type(value) is int, "must be a whole number"),
     "delay_when_next_consume": _DELAY,
-    "max_reconsume_times": or_none(Rule(lambda value: is_whole(value) and value >= 0, "must be a whole number from 0")),
+    "max_reconsume_times": _RETRIES,
     "suspend_current_queue_time": _DELAY,
 }
 
 
-def status_of(answer: object) -> str | None:
-    """An answer as a plain text, None if it is no text. Comparing an answer itself may run code of the user's."""
-    return str.__str__(answer) if issubclass(type(answer), str) else None
-
-
 def asked(context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str) -> Any:
     """A wish that a listener has left in its context. One that breaks its rule is logged, and the default returned."""
-    value, rule = getattr(context, name), _REQUESTS[name]
-    with suppress(Exception):  # it may be of a class of the user's
-        if rule.allows(value):
-            return value
+    value, rule = _plain(getattr(context, name)), _REQUESTS[name]
+    if rule.allows(value):
+        return value
     fields = {"queue": str(context.queue), "reason": rule.reason}
     logger.error("listener asks for %s = %s, which counts for nothing", name, shown(value), extra=fields)
     return 0 if name == "delay_level_when_next_consume" else None

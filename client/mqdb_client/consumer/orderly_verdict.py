@@ -76,10 +76,10 @@ def verdict_of(answer: object, messages: list[ReceivedMessage], context: Consume
     is_auto = context is None or context.auto_commit
     meanings = _WITH_AUTO_COMMIT if is_auto else _WITHOUT_AUTO_COMMIT
     status = status_of(answer)
-    decision = meanings.get(status or "")
+    decision = None if status is None else meanings.get(status)
     if decision is None:
         logger.error("listener returned %s instead of a ConsumeOrderlyStatus", shown(answer), extra=where(messages))
-    elif is_auto and status in (ConsumeOrderlyStatus.COMMIT, ConsumeOrderlyStatus.ROLLBACK):
+    elif is_auto and (status == ConsumeOrderlyStatus.COMMIT or status == ConsumeOrderlyStatus.ROLLBACK):
         logger.warning("listener returned %s, which counts as SUCCESS with auto_commit", status, extra=where(messages))
     return _verdict(decision or Decision.SUSPEND, context, answer=answer)
 

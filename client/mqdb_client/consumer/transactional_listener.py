@@ -220,7 +220,8 @@ class TransactionalListener:
         finally:
             self._calls.end(call)
         attempt = Attempt(End.FAILED, answer, context=context)
-        does_commit = self._commits.get(status_of(answer) or "")
+        status = status_of(answer)
+        does_commit = None if status is None else self._commits.get(status)
         if does_commit:
             return self._commit(connection, process_queue, messages, attempt)
         if does_commit is None:

@@ -130,7 +130,7 @@ class Answer:
 
         Source: DefaultMQProducerImpl.sendMessageInTransaction, checkTransactionState.
         """
-        if type(self.given) is LocalTransactionState:
+        if type(self.given) is LocalTransactionState:  # isinstance() would read its `__class__`
             return self.given
         if self.given is not None:
             fields = self._fields | {"answer": shown(self.given)}
