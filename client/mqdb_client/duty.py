@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from mqdb.common.user_error import describe, log_error
 from mqdb.errors import MqdbError
 
 logger = logging.getLogger(__name__)
@@ -52,17 +53,20 @@ class Duty:
             if self._is_failing:
                 self._is_failing = False
                 logger.info("a duty is done again", extra={"duty": self.name})
-        except Exception as error:  # noqa: BLE001 - the edge of the loop
+        except BaseException as error:  # noqa: BLE001 - the edge of the loop; an allocation strategy may call sys.exit()
             seconds = _RETRY_SECONDS
             self._note(error)
         self._rest(seconds)
 
-    def _note(self, error: Exception) -> None:
+    def _note(self, error: BaseException) -> None:
         if not self._is_failing:
             self._is_failing = True
-            unexpected = None if isinstance(error, MqdbError) else error
-            fields = {"duty": self.name, "reason": str(error)}
-            logger.warning("a duty fails, and is tried again", extra=fields, exc_info=unexpected)
+            sentence = "a duty fails, and is tried again"
+            fields = {"duty": self.name, "reason": describe(error).message}
+            if issubclass(type(error), MqdbError):
+                logger.warning(sentence, extra=fields)
+            else:
+                log_error(logger, sentence, error, fields, logging.WARNING)
 
     def _rest(self, seconds: float | None) -> None:
         with self._guard:

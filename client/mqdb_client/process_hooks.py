@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from mqdb.common.received_message import ReceivedMessage
-from mqdb.common.user_error import log_error
+from mqdb.common.user_error import attribute_of, log_error
 from mqdb.errors import PropertiesBroken
 
 if TYPE_CHECKING:
@@ -136,14 +136,16 @@ class OperationHooks:
 
     @contextmanager
     def _around(self, context: OperationContext, hooks: tuple[ProcessHook, ...]) -> Iterator[OperationContext]:
-        call_each(hooks, lambda hook: hook.operation_before, context, _FAILED)
+        # In the main thread Ctrl-C may come while a hook runs. In others sys.exit() would end a thread of a client.
+        caught = Exception if threading.current_thread() is threading.main_thread() else BaseException
+        call_each(hooks, lambda hook: hook.operation_before, context, _FAILED, caught)
         try:
             yield context
         except BaseException as error:
             context.error = error
             raise
         finally:
-            call_each(hooks, lambda hook: hook.operation_after, context, _FAILED)
+            call_each(hooks, lambda hook: hook.operation_after, context, _FAILED, caught)
 
 
 def call_each(
@@ -158,7 +160,7 @@ def call_each(
         try:
             method_of(hook)(context)
         except caught as error:
-            log_error(logger, sentence, error, {"hook": hook.hook_name})
+            log_error(logger, sentence, error, {"hook": attribute_of(hook, "hook_name")})
 
 
 _FAILED: Final = "a hook of operations failed"

@@ -103,10 +103,10 @@ def for_future(error: BaseException) -> BaseException:
     return replaced
 
 
-def attribute_of(error: BaseException, name: str) -> Any:
-    """An attribute of an error, None if it has none or cannot be read."""
+def attribute_of(given: object, name: str) -> Any:
+    """An attribute of an error or a hook, None if it has none or cannot be read."""
     try:
-        return getattr(error, name, None)
+        return getattr(given, name, None)
     except BaseException:  # noqa: BLE001 - a property of the user's may raise anything
         return None
 

@@ -1,6 +1,8 @@
 """Hooks of the process: which topic they see, and what becomes of their errors."""
 
 import logging
+import sys
+import threading
 import uuid
 
 import pytest
@@ -95,6 +97,58 @@ def test_operations_are_seen_with_their_outcome_or_error(caplog: pytest.LogCaptu
 
     assert broken.seen == sound.seen == ["recall", "RECALLED", "recall", error]
     assert len(caplog.records) == 4
+
+
+class Exiting:
+    """A hook that cannot even be named."""
+
+    def operation_before(self, _context: OperationContext) -> None:
+        sys.exit()
+
+    operation_after = operation_before
+
+    @property
+    def hook_name(self) -> str:
+        raise SystemExit("no name")
+
+
+def test_a_hook_that_exits_ends_no_thread_of_a_client(caplog: pytest.LogCaptureFixture) -> None:
+    """One such thread sends failed messages back."""
+    hooks, sound, outcomes = OperationHooks(), Recorder(), []
+    for hook in (Exiting(), sound):
+        hooks.adopt(hook)  # type: ignore[arg-type]
+
+    def send_back() -> None:
+        with hooks.around(Operation.SEND_BACK, "readers", "client") as context:
+            outcomes.append(context)
+
+    thread = threading.Thread(target=send_back)
+    thread.start()
+    thread.join(30)
+
+    assert len(outcomes) == 1
+    assert len(sound.seen) == 2
+    assert [record.getMessage() for record in caplog.records] == ["a hook of operations failed"] * 2
+
+
+def test_a_hook_without_a_name_changes_no_call_of_a_listener(caplog: pytest.LogCaptureFixture) -> None:
+    class Nameless:
+        hook_name = "forgets its name"
+
+        def consume_message_before(self, _context: ConsumeMessageContext) -> None:
+            type(self).hook_name = property(lambda _: sys.exit())  # type: ignore[assignment]
+            raise ValueError
+
+        consume_message_after = consume_message_before
+
+    hooks = ConsumeHooks("readers")
+    hooks.register(Nameless())
+
+    context = hooks.begin(RETRIES, [retry("orders")])
+    assert context is not None
+    hooks.end(context, None, ConsumeReturnType.RETURNNULL)
+
+    assert [record.getMessage() for record in caplog.records] == ["a consume message hook failed"] * 2
 
 
 def test_without_a_hook_there_is_no_context() -> None:
