@@ -21,6 +21,7 @@ from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageConte
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.send_back import SendBack
+from tests.fixtures.odd_errors import failing_log
 from tests.fixtures.processes import wait_until
 from tests.fixtures.queue_owner import Owner
 
@@ -636,3 +637,21 @@ def test_what_a_hook_raises_changes_nothing(consuming: Consuming, caplog: pytest
     assert [each[0] for each in recorder.seen] == ["before", "after"]
     assert sent_back == []
     assert caplog.text.count("a consume message hook failed") == 2
+
+
+def test_a_log_that_fails_drops_the_queue_and_ends_no_thread(consuming: Consuming) -> None:
+    failing, sound = queue_of(0), queue_of(1)
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        if messages[0].queue == failing.queue:
+            raise ValueError("no stock")
+        return SUCCESS
+
+    consume = consuming(listener, threads=1)
+    with failing_log():
+        deliver(consume, failing, 2)
+        deliver(consume, sound, 1)
+        wait_until(lambda: len(sound) == 0)
+
+    assert failing.is_settled
+    assert consume.calls.current() == []

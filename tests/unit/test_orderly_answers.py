@@ -14,6 +14,7 @@ from mqdb.broker.consumers.send_back import SendBackRequest
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from mqdb_client.consumer.orderly_verdict import clamp
 from mqdb_client.consumer.queue_line import Lane, QueueLine
+from tests.fixtures.odd_errors import failing_log
 from tests.fixtures.orderly import (
     COMMIT,
     ROLLBACK,
@@ -320,3 +321,21 @@ def test_in_broadcasting_what_fails_too_often_is_done_with(orderly: Orderly) -> 
     wait_until(lambda: len(queue) == 0)
 
     assert script.calls == [[0], [0], [1]]
+
+
+def test_a_log_that_fails_drops_the_queue_and_ends_no_thread(orderly: Orderly) -> None:
+    failing, sound = queue_of(0), queue_of(1)
+
+    def listener(messages: Messages) -> ConsumeOrderlyStatus:
+        if messages[0].queue == failing.queue:
+            raise ValueError("no stock")
+        return SUCCESS
+
+    consume = orderly(listener, threads=1)
+    with failing_log():
+        deliver(consume, failing, 2)
+        deliver(consume, sound, 1)
+        wait_until(lambda: len(sound) == 0)
+
+    assert failing.is_settled
+    assert consume.calls.current() == []

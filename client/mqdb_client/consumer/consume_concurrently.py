@@ -135,22 +135,26 @@ class ConsumeConcurrently:
         while (process_queue := next_token()) is not None:
             messages = process_queue.take(limit)
             if messages:  # else dropped, or taken by the token before as part of a larger batch
-                try:
-                    self._consume(process_queue, messages)
-                except BaseException as error:  # noqa: BLE001 - the thread must go on
-                    abandon(process_queue, messages, error)
+                self._consume(process_queue, messages)
 
     def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         call = self.calls.begin(process_queue, messages)
         context = ConsumeConcurrentlyContext(process_queue.queue)
-        observed = self._hooks.begin(process_queue.queue, messages)
         try:
-            # A copy: what the listener does to its list must not change which messages are done.
-            answer = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
-            verdict = self._returned(call, context, observed, answer)
-        except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread and strand its messages
-            verdict = self._raised(call, context, observed, error)
-        self._conclude(call, verdict)
+            observed = self._hooks.begin(process_queue.queue, messages)
+            try:
+                # A copy: what the listener does to its list must not change which messages are done.
+                answer = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
+                verdict = self._returned(call, context, observed, answer)
+            except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
+                verdict = self._raised(call, context, observed, error)
+            self._conclude(call, verdict)
+        except BaseException as error:  # noqa: BLE001 - the thread must go on
+            self._abandon(call, error)
+
+    def _abandon(self, call: RunningCall, error: BaseException) -> None:
+        """A call has failed by an error that its listener did not raise."""
+        abandon(call.process_queue, call.messages, error, are_in_hand=self.calls.end(call))
 
     def _conclude(self, call: RunningCall, verdict: _Verdict) -> None:
         """A call of the listener has ended."""
@@ -172,8 +176,8 @@ class ConsumeConcurrently:
         if self._send_back:
             self._send_back[process_queue.queue.broker_name].put(process_queue, messages, failure, retry)
         else:
-            logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
             process_queue.finish(messages)
+            logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
 
     def _returned(
         self,

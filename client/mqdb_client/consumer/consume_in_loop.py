@@ -6,15 +6,16 @@ All else is as in `consume_concurrently`: tokens, verdicts, and what becomes of 
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar
 
-from mqdb.common.received_message import ReceivedMessage
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
 from mqdb_client.consumer.ctrl_c import hand_on
 from mqdb_client.consumer.loop_tasks import LoopTasks, Work
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, MessageListener
 from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.running_calls import RunningCall
 
 
 class ConsumeInLoop(ConsumeConcurrently):
@@ -47,11 +48,27 @@ class ConsumeInLoop(ConsumeConcurrently):
             process_queue = self._waiting.popleft()
             messages = process_queue.take(self._batch_max_size)
             if messages:  # else dropped, or taken before as part of a larger batch
-                return self._consume_in_task(process_queue, messages)
+                call = self.calls.begin(process_queue, messages)
+                return Work(self._consume_in_task(call), partial(self._return_unbegun, call))
         return None
 
-    async def _consume_in_task(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        call = self.calls.begin(process_queue, messages, asyncio.current_task())
+    def _return_unbegun(self, call: RunningCall) -> None:
+        """Have the messages of a task taken again that was cancelled before its first step."""
+        if call.task is None and self.calls.end(call):
+            call.process_queue.fail(call.messages)
+            self._retry(call.process_queue, call.messages)
+
+    async def _consume_in_task(self, call: RunningCall) -> None:
+        call.task = asyncio.current_task()
+        try:
+            await self._call(call)
+        except (asyncio.CancelledError, GeneratorExit):  # of this task, not of the listener
+            raise
+        except BaseException as error:  # noqa: BLE001 - nobody awaits the task
+            self._abandon(call, error)
+
+    async def _call(self, call: RunningCall) -> None:
+        process_queue, messages = call.process_queue, call.messages
         context = ConsumeConcurrentlyContext(process_queue.queue)
         observed = self._hooks.begin(process_queue.queue, messages)
         try:

@@ -153,8 +153,10 @@ class ConsumeOrderly:
         """Have messages consumed; how long their queue stands still then, None when it goes on."""
         process_queue = lane.process_queue
         call = self.calls.begin(process_queue, messages)
-        verdict = self._ask(process_queue, messages)
-        self.calls.end(call)
+        try:
+            verdict = self._ask(process_queue, messages)
+        finally:
+            self.calls.end(call)
         if process_queue.is_lost:
             logger.warning("a listener has returned for nothing, its queue is lost", extra=where(messages))
             process_queue.fail(messages)

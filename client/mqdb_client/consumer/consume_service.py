@@ -5,10 +5,11 @@ RocketMQ: ConsumeMessageService.
 """
 
 import logging
+import sys
 from typing import Final, Protocol
 
 from mqdb.common.received_message import ReceivedMessage
-from mqdb.common.user_error import log_error
+from mqdb.common.user_error import describe, log_error
 from mqdb_client.consumer.loop_tasks import LoopTasks
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.running_calls import RunningCalls
@@ -43,12 +44,18 @@ class ConsumeService(Protocol):
         """
 
 
-def abandon(process_queue: ProcessQueue, messages: list[ReceivedMessage], error: BaseException) -> None:
+def abandon(
+    process_queue: ProcessQueue, messages: list[ReceivedMessage], error: BaseException, *, are_in_hand: bool = True
+) -> None:
     """Drop a queue after an error that no listener raised: a fault of ours, or of a logging handler of the user's.
 
     The thread goes on, and the messages come again from the broker to the next owner, this member as a rule.
     """
     process_queue.drop()
-    process_queue.fail(messages)
+    if are_in_hand:
+        process_queue.fail(messages)
     fields = {"queue": str(process_queue.queue), "queue_offset": messages[0].queue_offset, "count": len(messages)}
-    log_error(logger, "consumption failed, and the queue is taken again", error, fields)
+    try:
+        log_error(logger, "consumption failed, and the queue is taken again", error, fields)
+    except BaseException:  # noqa: BLE001 - the handler that has failed before, as a rule; the thread must go on
+        sys.stderr.write(describe(error).traceback)

@@ -9,10 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
-#: What a task does.
-Work: TypeAlias = Coroutine[Any, Any, None]
+
+class Work(NamedTuple):
+    """What a task does."""
+
+    coroutine: Coroutine[Any, Any, None]
+    #: Called at the end of the task, which may have been cancelled before its first step.
+    end: Callable[[], None]
+
 
 _LOOK_SECONDS: Final = 0.5
 
@@ -31,7 +37,7 @@ class LoopTasks:
         self._may_work = False
         self._is_stopping = False
         self._is_called = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Work] = {}
 
     def start(self) -> None:
         """Nothing has to be started."""
@@ -99,12 +105,12 @@ class LoopTasks:
             if work is None:
                 self._count_one_less()
                 return
-            task = self._loop.create_task(work)
-            self._tasks.add(task)
+            task = self._loop.create_task(work.coroutine)
+            self._tasks[task] = work
             task.add_done_callback(self._end)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task).end()
         self._count_one_less()
         self._start_all()
 

@@ -81,8 +81,8 @@ class RunningCalls:
         return call
 
     def end(self, call: RunningCall) -> bool:
-        """It has returned; False when it had been given up."""
-        self._calls.remove(call)
+        """It has returned; False when it had been given up, or ended before."""
+        self._calls.discard(call)
         return call.claim.acquire(blocking=False)
 
     def give_up(self, seconds: float) -> list[RunningCall]:
