@@ -9,9 +9,9 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from mqdb.errors import ShutdownTimedOut
@@ -30,9 +30,36 @@ class _Watched(NamedTuple):
     leave: Callable[[], None]
 
 
+class _Looks:
+    """The thread that looks, from the first client to the last one."""
+
+    def __init__(self) -> None:
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mqdb-abandoned-clients", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Return when the thread has ended, unless it asks for that itself."""
+        self._end.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(_LOOK_SECONDS):
+            with _guard:
+                watched = list(_watched.items())
+            for key, each in watched:
+                if (reason := each.find_reason()) is not None:
+                    _forget(key)
+                    fields = {"client": each.client, "reason": reason}
+                    logger.warning("a client without shutdown() leaves its group", extra=fields)
+                    # Not here: it may wait for the broker.
+                    threading.Thread(target=_leave, args=(each.leave,), name="mqdb-abandoned", daemon=True).start()
+
+
 _guard = threading.Lock()
 _watched: Final[dict[object, _Watched]] = {}
-_thread: threading.Thread | None = None
+_looks: _Looks | None = None
 
 
 def watch(client: str, find_reason: Callable[[], Reason], leave: Callable[[], None]) -> Callable[[], None]:
@@ -40,14 +67,12 @@ def watch(client: str, find_reason: Callable[[], Reason], leave: Callable[[], No
 
     `client` is what the log calls it. Neither function may refer to an object whose end is waited for.
     """
-    global _thread
+    global _looks
     key = object()
     with _guard:
         _watched[key] = _Watched(client, find_reason, leave)
-        if _thread is None:
-            _thread = threading.Thread(target=_look, name="mqdb-abandoned-clients", daemon=True)
-            _thread.start()
-    return lambda: _end(key)
+        _looks = _looks or _Looks()
+    return partial(_forget, key)
 
 
 def closed_loops(loops: Iterable[asyncio.AbstractEventLoop]) -> Reason:
@@ -55,27 +80,15 @@ def closed_loops(loops: Iterable[asyncio.AbstractEventLoop]) -> Reason:
     return "its event loop is closed" if all(loop.is_closed() for loop in loops) else None
 
 
-def _end(key: object) -> None:
+def _forget(key: object) -> None:
+    global _looks
+    ended = None
     with _guard:
         _watched.pop(key, None)
-
-
-def _look() -> None:
-    global _thread
-    while True:
-        time.sleep(_LOOK_SECONDS)
-        with _guard:
-            if not _watched:
-                _thread = None
-                return
-            watched = list(_watched.items())
-        for key, each in watched:
-            if (reason := each.find_reason()) is not None:
-                _end(key)
-                fields = {"client": each.client, "reason": reason}
-                logger.warning("a client without shutdown() leaves its group", extra=fields)
-                # Not here: it may wait for the broker.
-                threading.Thread(target=_leave, args=(each.leave,), name="mqdb-abandoned", daemon=True).start()
+        if not _watched:
+            ended, _looks = _looks, None
+    if ended is not None:
+        ended.end()
 
 
 def _leave(leave: Callable[[], None]) -> None:
@@ -84,8 +97,8 @@ def _leave(leave: Callable[[], None]) -> None:
 
 
 def _forget_in_child() -> None:
-    global _guard, _thread
-    _guard, _thread = threading.Lock(), None
+    global _guard, _looks
+    _guard, _looks = threading.Lock(), None
     _watched.clear()
 
 

@@ -187,3 +187,19 @@ def test_a_transaction_producer_whose_loop_is_closed_is_asked_no_more(
 
 async def lambda_check(_message: object) -> LocalTransactionState:
     return LocalTransactionState.UNKNOWN
+
+
+def test_no_thread_looks_when_the_last_client_has_left(broker: Connection, database: Database) -> None:
+    def looking() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "mqdb-abandoned-clients"]
+
+    topic(broker)
+    consumers = [LitePullConsumer(group, database.dsn) for group in ("one", "two")]
+    for consumer in consumers:
+        consumer.subscribe("orders")
+        consumer.start()
+    assert len(looking()) == 1
+    consumers[0].shutdown()
+    assert len(looking()) == 1
+    consumers[1].shutdown()
+    assert looking() == []
