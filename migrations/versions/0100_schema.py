@@ -800,6 +800,7 @@ FUNCTIONS = (
     "unique_id_text",
     "unique_id_ms",
     "all_properties",
+    "text_properties",
     "compression",
     "identity",
     "history",

@@ -42,10 +42,12 @@ BEGIN
         PERFORM mqdb.refuse_parameter('name', add_cron.name, 'a name has 1 to 127 of the characters % | a-z A-Z 0-9 _ -');
     ELSIF (octet_length(add_cron.cron) <= 255 AND octet_length(add_cron.timezone) <= 255 AND octet_length(add_cron.topic) <= 127
            AND octet_length(concat(add_cron.tag, add_cron.keys, add_cron.sharding_key, add_cron.application)) <= 2 * mqdb.max_properties_bytes()
-           AND pg_column_size(add_cron.properties) <= 262144 AND add_cron.catch_up IN ('once', 'all', 'none')) IS NOT TRUE
+           AND pg_column_size(add_cron.properties) <= 262144 AND jsonb_typeof(add_cron.properties) = 'object'
+           AND add_cron.catch_up IN ('once', 'all', 'none')) IS NOT TRUE
     THEN
         PERFORM mqdb.refuse_parameter('cron', add_cron.cron, 'text, zone, message or catch-up is not one that a client makes');
     END IF;
+    add_cron.properties := mqdb.text_properties(add_cron.properties);
     PERFORM mqdb.check_next_at(add_cron.next_at);
     LOOP
         IF add_cron.application IS NOT NULL THEN

@@ -45,7 +45,7 @@ BEGIN
         PERFORM mqdb.refuse_parameter('properties', NULL, 'the record is not one that a producer makes');
     END IF;
     SELECT * INTO placed FROM mqdb.place(
-        send_half.queue_key, send_half.tags_code, send_half.properties, stored_at, NULL, NULL, NULL, true);
+        send_half.queue_key, send_half.tags_code, mqdb.text_properties(send_half.properties), stored_at, NULL, NULL, NULL, true);
     IF placed.placed_key IS NULL THEN  -- deleted in this moment
         RAISE EXCEPTION 'the topic of queue % does not exist', queue_key USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', '');
     END IF;

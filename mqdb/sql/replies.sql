@@ -96,7 +96,7 @@ BEGIN
     ORDER BY random() LIMIT 1;
     INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, flag, born_host, tags, keys, properties, body)
     VALUES (target, reply.born_time, mqdb.tag_code(client), reply.msg_id, reply.flag, reply.born_host, client, nullif(reply.keys, ''),
-            coalesce(reply.properties, '{}') || jsonb_strip_nulls(jsonb_build_object(
+            mqdb.text_properties(reply.properties) || jsonb_strip_nulls(jsonb_build_object(
                 'MSG_TYPE', 'reply', 'REPLY_TO_CLIENT', client, 'CORRELATION_ID', request.properties ->> 'CORRELATION_ID',
                 'TTL', request.properties ->> 'TTL')),
             reply.body)

@@ -63,18 +63,14 @@ BEGIN
         IF name = ANY (mqdb.reserved_properties()) THEN
             RAISE EXCEPTION 'property "%" is reserved for the broker; choose another name', name
                 USING ERRCODE = 'MQ104', DETAIL = jsonb_build_object('name', name);
-        ELSIF jsonb_typeof(value) IN ('null', 'object', 'array') THEN
-            RAISE EXCEPTION 'property "%": the value is a JSON %; give a text, a number or a boolean', name, jsonb_typeof(value)
-                USING ERRCODE = 'MQ105', DETAIL = jsonb_build_object('name', name, 'reason', format(
-                    'the value is a JSON %s; give a text, a number or a boolean', jsonb_typeof(value)));
         ELSIF name ~ E'^[\u0001-\u0020]*$' OR value #>> '{}' ~ E'^[\u0001-\u0020]*$' THEN
             RAISE EXCEPTION 'property "%": name and value must not be blank', name
                 USING ERRCODE = 'MQ105', DETAIL = jsonb_build_object('name', name, 'reason', 'name and value must not be blank');
         END IF;
         has_others := has_others OR jsonb_typeof(value) <> 'string';
     END LOOP;
-    IF has_others THEN  -- numbers and booleans, as the text that JSON has for them
-        stored := stored || (SELECT jsonb_object_agg(p.key, p.value #>> '{}') FROM jsonb_each(send.properties) p);
+    IF has_others THEN
+        stored := stored || mqdb.text_properties(send.properties);
     END IF;
     IF unstorable IS NOT NULL THEN
         RAISE EXCEPTION 'property "%" holds U+0001 or U+0002, which cannot be stored', unstorable

@@ -165,6 +165,60 @@ def test_a_topic_without_a_name_is_called_that(session: Connection, call: str, t
     assert (error.name, error.reason) == ("topic", reason)
 
 
+#: All functions that take properties, beside mqdb.send.
+TAKE_PROPERTIES = {
+    "add_cron": """
+        SELECT mqdb.add_cron('tick', '* * * * *', 'UTC', 'orders', 'x', NULL, NULL, {properties}, NULL, 'once',
+                             '2100-01-01', '');
+        SELECT properties FROM mqdb.cron""",
+    "send_half": """
+        SELECT mqdb.send_half(min(queue_key), NULL, 0, now(), gen_random_uuid(), 'host', NULL, NULL,
+                              {properties} || '{{"PGROUP": "g"}}', 'x', 0, 0)
+        FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE t.topic = 'orders';
+        SELECT properties FROM mqdb.commit_log""",
+    "reply": """
+        INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, properties, body)
+        SELECT q.queue_key, mqdb.now(), 0, gen_random_uuid(), 'host', jsonb_build_object(
+            'CLUSTER', b.cluster_name, 'CORRELATION_ID', 'c', 'REPLY_TO_CLIENT', 'me', 'TTL', '3000'), 'x'
+        FROM mqdb.broker b, mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE t.topic = 'orders' LIMIT 1;
+        SELECT mqdb.reply(log_pos, msg_id, gen_random_uuid(), now(), 'host', NULL, {properties}, 'x', 0)
+        FROM mqdb.commit_log;
+        SELECT properties FROM mqdb.commit_log ORDER BY log_pos DESC LIMIT 1""",
+}
+
+
+#: A session of the owner has no rights of its own either, which send_half and reply ask for.
+GRANT = b"""
+    INSERT INTO mqdb.acl (principal, access, resource_type, resource)
+    VALUES (session_user, 'SEND', 'TOPIC', 'orders'), (session_user, 'READ', 'TOPIC', 'orders'),
+           (session_user, 'READ', 'GROUP', 'g')"""
+
+
+@pytest.mark.parametrize("call", TAKE_PROPERTIES.values(), ids=TAKE_PROPERTIES)
+def test_properties_are_texts_whichever_function_takes_them(session: Connection, call: str) -> None:
+    session.execute(GRANT)
+    *before, look = call.format(properties="""'{"a": 1.50, "b": true, "c": "x"}'::jsonb""").split(";\n")
+    session.execute(";".join(before).encode(), prepare=False)
+
+    stored = scalar(session, look)
+
+    assert {name: stored[name] for name in "abc"} == {"a": "1.50", "b": "true", "c": "x"}
+
+
+@pytest.mark.parametrize("call", TAKE_PROPERTIES.values(), ids=TAKE_PROPERTIES)
+@pytest.mark.parametrize(("value", "kind"), [("null", "null"), ("[1]", "array"), ('{"b": 1}', "object")])
+def test_other_values_of_properties_are_refused_by_name(session: Connection, call: str, value: str, kind: str) -> None:
+    session.execute(GRANT)
+    properties = f"""'{{"p": {value}}}'::jsonb"""
+
+    with pytest.raises(psycopg.Error) as refused, session.transaction():
+        session.execute(call.format(properties=properties).encode(), prepare=False)
+
+    error = translate(refused.value, "here")
+    assert isinstance(error, PropertyInvalid)
+    assert str(error) == f"property 'p': the value is a JSON {kind}; give a text, a number or a boolean"
+
+
 def test_blanks_between_keys_count_once(session: Connection) -> None:
     session.execute("SELECT mqdb.send('orders', 'x', keys => '  a   b ')")
 
