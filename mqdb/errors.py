@@ -752,8 +752,8 @@ class ClientIdInUse(IllegalState):
     """Another session is that of the client: of another process, or of a lost connection of this one."""
 
     sentence = (
-        "{what} is {state}: another process has connected with this instance_name, and holds it until it disconnects. "
-        "If its machine is lost, PostgreSQL ends its session after tcp_keepalives_idle, two hours by Linux's default. "
+        "{what} is {state}: another process has connected with this instance_name. It holds the name until it "
+        "disconnects, or about 15 s longer if its machine or its network fails. "
         "Choose another instance_name, or end that session of pg_stat_activity: its application_name begins with mqdb "
         "and the id of the client"
     )
