@@ -49,12 +49,10 @@ class _Looks:
             with _guard:
                 watched = list(_watched.items())
             for key, each in watched:
-                if (reason := each.find_reason()) is not None:
-                    _forget(key)
-                    fields = {"client": each.client, "reason": reason}
-                    logger.warning("a client without shutdown() leaves its group", extra=fields)
-                    # Not here: it may wait for the broker.
-                    threading.Thread(target=_leave, args=(each.leave,), name="mqdb-abandoned", daemon=True).start()
+                with suppress(
+                    RuntimeError
+                ):  # another loop was noted meanwhile, or there are no new threads: look again
+                    _look_at(key, each)
 
 
 _guard = threading.Lock()
@@ -89,6 +87,15 @@ def _forget(key: object) -> None:
             ended, _looks = _looks, None
     if ended is not None:
         ended.end()
+
+
+def _look_at(key: object, each: _Watched) -> None:
+    if (reason := each.find_reason()) is not None:
+        # Not here: it may wait for the broker.
+        threading.Thread(target=_leave, args=(each.leave,), name="mqdb-abandoned", daemon=True).start()
+        _forget(key)
+        fields = {"client": each.client, "reason": reason}
+        logger.warning("a client without shutdown() leaves its group", extra=fields)
 
 
 def _leave(leave: Callable[[], None]) -> None:

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb_client import ConsumeFromWhere, LitePullConsumer, LocalTransactionState, PushConsumer
+from mqdb.errors import ParameterInvalid
+from mqdb_client import (
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    LitePullConsumer,
+    LocalTransactionState,
+    PushConsumer,
+)
 from mqdb_client.aio import AsyncLitePullConsumer, AsyncPushConsumer, AsyncTransactionProducer
 from tests.fixtures.aio_consumers import KINDS, Held
 from tests.fixtures.broker import append, topic
@@ -203,3 +210,69 @@ def test_no_thread_looks_when_the_last_client_has_left(broker: Connection, datab
     assert len(looking()) == 1
     consumers[1].shutdown()
     assert looking() == []
+
+
+@pytest.mark.parametrize(
+    "kind", usually("push consumer", of=["push consumer", "lite pull consumer", "transaction producer"])
+)
+def test_a_client_whose_loop_is_closed_while_it_starts_leaves(
+    broker: Connection, database: Database, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic(broker)
+    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+    locker = database.connect(autocommit=False)
+
+    async def execute(*_: object) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOWN
+
+    async def consume(_messages: object) -> ConsumeConcurrentlyStatus:
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    async def work() -> None:
+        client: AsyncPushConsumer | AsyncLitePullConsumer | AsyncTransactionProducer
+        if kind == "transaction producer":
+            client = AsyncTransactionProducer(
+                "orders", database.dsn, execute_local_transaction=execute, check_local_transaction=lambda_check
+            )
+        else:
+            client = (
+                AsyncPushConsumer("readers", database.dsn)
+                if "push" in kind
+                else AsyncLitePullConsumer("readers", database.dsn)
+            )
+            await client.subscribe("orders")
+        if isinstance(client, AsyncPushConsumer):
+            client.register_listener(consume)
+        clients_started.append(client)
+        locker.execute("LOCK TABLE mqdb.client")
+        starting.append(asyncio.create_task(client.start()))
+        await asyncio.to_thread(wait_until, lambda: database.rows(waits, database.name))
+
+    clients_started: list[object] = []
+    starting: list[asyncio.Task[None]] = []
+    closed_at_once(work())
+    locker.rollback()
+    wait_until(lambda: warnings(caplog) == SAID)
+    wait_until(lambda: clients(broker) == 0)
+
+
+def test_a_shutdown_that_is_refused_leaves_the_watch(
+    broker: Connection, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic(broker)
+
+    async def consume(_messages: object) -> ConsumeConcurrentlyStatus:
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    async def work() -> None:
+        consumer = AsyncPushConsumer("readers", database.dsn)
+        await consumer.subscribe("orders")
+        consumer.register_listener(consume)
+        await consumer.start()
+        with pytest.raises(ParameterInvalid):
+            await consumer.shutdown(5)  # type: ignore[arg-type]
+
+    closed_at_once(work())
+    wait_until(lambda: clients(broker) == 0)
+
+    assert warnings(caplog) == SAID

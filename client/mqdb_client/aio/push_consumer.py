@@ -78,7 +78,6 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         self._consumption: Consumption | None = None
         self._is_started = False
         self._stopped = asyncio.Event()
-        self._end_watch: Callable[[], None] = lambda: None
 
     @property
     def group(self) -> str:
@@ -131,9 +130,6 @@ class AsyncPushConsumer(Wrapper["_Below"]):
             self._below.register(replace(self._consumption, loop=asyncio.get_running_loop()))
         await start_in_thread(self._below)
         self._is_started = True
-        is_closed = partial(closed_loops, [asyncio.get_running_loop()])
-        # What still runs cannot return any more.
-        self._end_watch = watch(repr(self), is_closed, partial(self._below.shutdown, timedelta(0)))
 
     def suspend(self) -> None:
         """Pull nothing until `resume`, and keep the queues. As `PushConsumer.suspend`."""
@@ -163,7 +159,6 @@ class AsyncPushConsumer(Wrapper["_Below"]):
                 tasks.cancel()
             raise
         finally:
-            self._end_watch()
             self._stopped.set()
 
     async def run(self) -> None:
@@ -202,11 +197,31 @@ class _Below(PushConsumer):
 
     def __init__(self, config: PushConsumerConfig) -> None:
         self._configure(config)
+        self._end_watch: Callable[[], None] = lambda: None
 
     def register(self, consumption: Consumption) -> None:
         """Have a listener called in its loop."""
         with self._lifecycle:
             self._consumption = consumption
+
+    def start(self) -> None:
+        """As that of a PushConsumer. If the loop is closed, even during the start, the consumer leaves."""
+        with self._lifecycle:
+            super().start()
+            assert self._consumption is not None
+            assert self._consumption.loop is not None
+            is_closed = partial(closed_loops, [self._consumption.loop])
+            # What still runs cannot return any more.
+            leave = partial(self.shutdown, timedelta(0))
+            self._end_watch = watch(f"AsyncPushConsumer(group={self.group!r})", is_closed, leave)
+
+    def shutdown(self, timeout: timedelta | None = None) -> None:
+        """As that of a PushConsumer."""
+        try:
+            super().shutdown(timeout)
+        finally:
+            if self._members is None:  # else it was refused
+                self._end_watch()
 
     @property
     def tasks(self) -> LoopTasks | LoopCalls | None:

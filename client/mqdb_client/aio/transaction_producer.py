@@ -81,7 +81,6 @@ class AsyncTransactionProducer(AsyncProducer):
             config.listener, config.execute_local_transaction, config.check_local_transaction, is_asynchronous=True
         )
         self._calls: LoopCalls | None = None
-        self._end_watch: Callable[[], None] = lambda: None
         self._configure(_Below(config))
 
     async def start(self) -> None:
@@ -92,6 +91,7 @@ class AsyncTransactionProducer(AsyncProducer):
         """
         loop = asyncio.get_running_loop()
         calls = self._calls = LoopCalls(loop)
+        self._below.loop = loop
         self._below.listen(
             TwoCallables(
                 calls.blocking(self._listener.execute_local_transaction),
@@ -99,7 +99,6 @@ class AsyncTransactionProducer(AsyncProducer):
             )
         )
         await super().start()
-        self._end_watch = watch(f"producer {self.group!r}", partial(closed_loops, [loop]), self._below.shutdown)
 
     async def shutdown(self) -> None:
         """Answer no more, let the sends under way end, leave the group and disconnect. Again: nothing happens.
@@ -109,7 +108,6 @@ class AsyncTransactionProducer(AsyncProducer):
         if self._calls is not None and self._calls.is_own_thread():
             raise IllegalState(f"producer {self.group!r}", "answering a check; call shutdown() in another task")
         await super().shutdown()
-        self._end_watch()
 
     async def send_in_transaction(
         self,
@@ -142,9 +140,27 @@ class AsyncTransactionProducer(AsyncProducer):
 class _Below(ProducerBelow, TransactionProducer):
     """The synchronous producer: it answers checks, and tells brokers of the ends of transactions in a thread."""
 
+    #: In which it answers checks.
+    loop: asyncio.AbstractEventLoop
+
     def __init__(self, config: ProducerConfig) -> None:
         self._configure(config)
         self._answers = ()
+        self._end_watch: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """As that of a TransactionProducer. If the loop is closed, even during the start, the producer leaves."""
+        with self._life:
+            super().start()
+            self._end_watch = watch(f"producer {self.group!r}", partial(closed_loops, [self.loop]), self.shutdown)
+
+    def shutdown(self) -> None:
+        """As that of a TransactionProducer."""
+        try:
+            super().shutdown()
+        finally:
+            if self._running is None:  # else it was refused
+                self._end_watch()
 
     def listen(self, listener: TwoCallables) -> None:
         """Before the start: who answers."""

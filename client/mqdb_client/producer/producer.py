@@ -74,7 +74,7 @@ class Producer:
         self._unique_ids = UniqueIdGenerator(self._clock)
         self._sent = SentMessages(lambda: self._work().links, self._timeout_seconds)
         self._hooks = Hooks()
-        self._life = threading.Lock()
+        self._life = threading.RLock()
         self._state = ProducerState.CREATED
         self._running: RunningProducer | None = None
         self._undo = ExitStack()
@@ -128,7 +128,7 @@ class Producer:
             return
         if self._is_forked:
             # Its threads are not here, and may have held the lock.
-            self._life = threading.Lock()
+            self._life = threading.RLock()
             self._running = None
             self._state = ProducerState.SHUT_DOWN
             self._undo.pop_all()
