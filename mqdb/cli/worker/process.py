@@ -6,7 +6,6 @@ import logging
 import signal
 import socket
 import sys
-import traceback
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from mqdb.cli.logs import LogFormat, configure
 from mqdb.cli.times import shown_time
 from mqdb.cli.worker.order import ALIVE, ALIVE_SECONDS, ANNOUNCED, READY, UNUSABLE, Order
 from mqdb.cli.worker.target import load
+from mqdb.common.user_error import describe
 from mqdb.errors import (
     Denied,
     ExtraMissing,
@@ -72,8 +72,8 @@ def main() -> int:
     except ParameterInvalid as error:
         print(f"mqdb: {error}", file=sys.stderr)
         return UNUSABLE
-    except (Exception, SystemExit):  # noqa: BLE001 - of the user's module: all of it
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 - of the user's module: all of it
+        print(describe(error).traceback, end="", file=sys.stderr)
         return UNUSABLE
     # All that is loaded stays: full collections need not look at it each time.
     gc.collect()
