@@ -288,7 +288,10 @@ def test_a_variable_that_nothing_reads_is_logged_once(work: Work, monkeypatch: p
         ("import nothing_like_this", "ModuleNotFoundError: No module named 'nothing_like_this'"),
         ("import sys\nsys.exit('no configuration')", "SystemExit: no configuration"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("class Odd(Exception):\n    __cause__ = property(lambda _: 1 / 0)\n\nraise Odd('no stock')", "tasks.Odd: no stock"),
+        (
+            "class Odd(Exception):\n    __cause__ = property(lambda _: 1 / 0)\n\nraise Odd('no stock')",
+            "tasks.Odd: no stock",
+        ),
     ],
 )
 def test_a_broken_module_ends_with_its_traceback(work: Work, tmp_path: Path, module: str, error: str) -> None:

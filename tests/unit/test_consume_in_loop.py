@@ -1,8 +1,11 @@
 """The tasks that run an asynchronous listener: no message of theirs is left behind."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+import pytest
 
 from mqdb.common.received_message import ReceivedMessage
 from mqdb_client.consumer.consume_in_loop import ConsumeInLoop
@@ -19,22 +22,28 @@ async def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus
     return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
 
+def consume_in_loop(listener: Any) -> ConsumeInLoop:
+    """Two tasks of this loop, which consume from now on."""
+    tasks = ConsumeInLoop(
+        "readers",
+        listener,
+        ["broker-a"],
+        loop=asyncio.get_running_loop(),
+        host="host",
+        thread_nums=2,
+        batch_max_size=1,
+        send_back=DeadLetters(),
+    )
+    tasks.start()
+    tasks.threads.begin()
+    return tasks
+
+
 def consuming(work: Callable[[ConsumeInLoop], Coroutine[Any, Any, None]]) -> None:
     """Run some work in a loop in which a listener consumes."""
 
     async def consume() -> None:
-        tasks = ConsumeInLoop(
-            "readers",
-            listener,  # type: ignore[arg-type]  # the consumer has seen that it is a coroutine function
-            ["broker-a"],
-            loop=asyncio.get_running_loop(),
-            host="host",
-            thread_nums=2,
-            batch_max_size=1,
-            send_back=DeadLetters(),
-        )
-        tasks.start()
-        tasks.threads.begin()
+        tasks = consume_in_loop(listener)
         try:
             await work(tasks)
         finally:
@@ -86,3 +95,28 @@ def test_a_queue_is_dropped_when_consuming_fails_in_an_unforeseen_way() -> None:
         consuming(work)
 
     assert unseen == []
+
+
+def test_no_call_begins_when_asyncio_run_cancels_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """It cancels all tasks at its end, once. Later ones would be destroyed, with a line of the log for each."""
+    begun: list[int] = []
+    queue = queue_of()
+
+    async def hold(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        begun.append(messages[0].queue_offset)
+        await asyncio.sleep(3_600)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    async def work() -> ConsumeInLoop:
+        consume = consume_in_loop(hold)
+        deliver(consume, queue, 10)
+        while len(begun) < 2:
+            await asyncio.sleep(0)
+        return consume
+
+    consume = asyncio.run(work())
+    consume.stop(0)
+    gc.collect()
+
+    assert begun == [0, 1]
+    assert [record for record in caplog.records if record.name == "asyncio"] == []

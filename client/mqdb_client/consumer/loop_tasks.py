@@ -21,6 +21,7 @@ class Work(NamedTuple):
 
 
 _LOOK_SECONDS: Final = 0.5
+_AFTER_CANCEL_SECONDS: Final = 0.1
 
 
 class LoopTasks:
@@ -112,7 +113,11 @@ class LoopTasks:
     def _end(self, task: "asyncio.Task[None]") -> None:
         self._tasks.pop(task).end()
         self._count_one_less()
-        self._start_all()
+        if task.cancelled():
+            # By asyncio.run at its end, as a rule. A task that began now would be destroyed with the loop.
+            self._loop.call_later(_AFTER_CANCEL_SECONDS, self._start_all)
+        else:
+            self._start_all()
 
     def _count_one_less(self) -> None:
         with self._changed:
