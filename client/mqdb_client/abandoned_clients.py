@@ -49,9 +49,8 @@ class _Looks:
             with _guard:
                 watched = list(_watched.items())
             for key, each in watched:
-                with suppress(
-                    RuntimeError
-                ):  # another loop was noted meanwhile, or there are no new threads: look again
+                # Another thread noted a loop during the look, or there are no new threads: look again soon.
+                with suppress(RuntimeError):
                     _look_at(key, each)
 
 
