@@ -111,10 +111,10 @@ def attribute_of(given: object, name: str) -> Any:
         return None
 
 
-def class_name(error: type[BaseException]) -> str:
+def class_name(cls: type) -> str:
     """The qualified name of a class, without `builtins`."""
-    module = _MODULE.__get__(error)
-    name = _plain(_QUALNAME.__get__(error), MAX_CHARACTERS)
+    module = _MODULE.__get__(cls)
+    name = _plain(_QUALNAME.__get__(cls), MAX_CHARACTERS)
     if not isinstance(module, str) or module == "builtins":
         return name
     return f"{_plain(module, MAX_CHARACTERS)}.{name}"

@@ -211,7 +211,7 @@ class _Below(PushConsumer):
             assert self._consumption is not None
             assert self._consumption.loop is not None
             is_closed = partial(closed_loops, [self._consumption.loop])
-            # What still runs cannot return any more.
+            # Calls that still run cannot return.
             leave = partial(self.shutdown, timedelta(0))
             self._end_watch = watch(f"AsyncPushConsumer(group={self.group!r})", is_closed, leave)
 

@@ -20,13 +20,12 @@ from pydantic_core import from_json
 
 from mqdb.common.message import Message
 from mqdb.common.received_message import ReceivedMessage
-from mqdb.common.user_error import reason_of
+from mqdb.common.user_error import class_name, reason_of
 from mqdb.errors import BodyInvalid, BodyUnreadable
 from mqdb_client.app.body_types import (
     JSON_TYPES,
     UNIONS,
     TakenTypes,
-    class_name,
     classes_of,
     has_validators,
     taken_types,
@@ -39,7 +38,7 @@ BODY_PROPERTY: Final = "MQDB_BODY"
 
 
 class Form(StrEnum):
-    """How a body is written."""
+    """The forms of a body."""
 
     BYTES = "bytes"
     TEXT = "text"
@@ -155,7 +154,7 @@ class BodyReader:
         return value
 
     def _of_typed(self, body: bytes, sent: list[str]) -> Any:
-        """Of a union, the member that was sent."""
+        """Read JSON with types of the user's; for a union, as the member that was sent."""
         first, *others = self._adapters
         for adapter in others:
             try:

@@ -27,6 +27,8 @@ from typing import (
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, WrapValidator
 
+from mqdb.common.user_error import class_name
+
 #: Values of these hold values of any type. An instance of any other class is looked at as a whole.
 CONTAINERS: Final = frozenset({dict, list, tuple, set, frozenset})
 
@@ -35,11 +37,6 @@ UNIONS: Final = (Union, UnionType)
 _WRAPPERS: Final = (Annotated, Required, NotRequired)
 _KEY: Final = "key:"
 _LAYOUT: Final = "#"
-
-
-def class_name(cls: type) -> str:
-    """`shop.Order`, `int`."""
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 @lru_cache(maxsize=4096)
@@ -99,11 +96,11 @@ class TakenTypes(NamedTuple):
     """The types that an annotation names. `object` stands for any."""
 
     whole: frozenset[type]
-    """Those of the value itself."""
+    """The types of the value itself."""
     inside: frozenset[type]
     """Those in its containers. The fields of a class are not looked at."""
     keys: frozenset[type]
-    """Those of the keys of its dicts."""
+    """The types of the keys of its dicts."""
 
     def lack(self, sent: list[str], got: list[str]) -> str | None:
         """The name of a type that was sent, that the annotation takes, and that the value it has made has not kept.
@@ -187,7 +184,7 @@ def _together(annotations: Iterable[Any], above: tuple[Any, ...]) -> TakenTypes:
 
 
 def has_validators(annotation: Any) -> bool:
-    """Whether functions of the user's stand in an annotation, which may make any value of any other."""
+    """Check whether an annotation has functions of the user's, which may turn any value into any other."""
     return any(
         isinstance(each, AfterValidator | BeforeValidator | PlainValidator | WrapValidator)
         for each in getattr(annotation, "__metadata__", ())

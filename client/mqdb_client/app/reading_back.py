@@ -12,7 +12,8 @@ from typing import Any, Final
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from mqdb_client.app.body_types import CONTAINERS, JSON_TYPES, class_name, types_of
+from mqdb.common.user_error import class_name
+from mqdb_client.app.body_types import CONTAINERS, JSON_TYPES, types_of
 
 _SCALARS: Final = frozenset({str, int, float, bool, NoneType})
 
