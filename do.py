@@ -4,7 +4,9 @@
     python3 do.py test [...]    every check, then the tests, five at a time; or pytest with your arguments
     python3 do.py test --all    the long tests too: fault runs with ten seeds, 10,000 cases of each fuzz
     python3 do.py check         ruff, mypy and the import contracts
+    python3 do.py bench [...]   the benchmarks of mqdb, beside reference points: bench --help
     python3 do.py peers [...]   mqdb beside other brokers on this machine: peers --help
+    python3 do.py drill [...]   clients while a cluster of Patroni fails over: drill --help
     python3 do.py run ...       any other command of mqdb: run topic list
     python3 do.py lock          the lock files anew, for what pyproject.toml asks for; needs uv
 
@@ -52,7 +54,7 @@ def main(command: str = "", *arguments: str) -> None:
     # Nothing in this file may be newer than Python 3.6, or an old Python could not even say this.
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit("do.py: mqdb needs Python 3.11 or newer, this is {}.{}".format(*sys.version_info))
-    if command not in ("demo", "test", "check", "peers", "run", "lock"):
+    if command not in ("demo", "test", "check", "bench", "peers", "drill", "run", "lock"):
         sys.exit(__doc__)
     if command == "lock":
         lock()
@@ -60,11 +62,15 @@ def main(command: str = "", *arguments: str) -> None:
     if command in ("demo", "run"):
         install()
         become(PYTHON, "-m", "mqdb", *(["demo"] if command == "demo" else []), *arguments)
-    if command == "peers":
-        install()
+    if command == "drill":
+        install("spark", "test")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        become(PYTHON, "-m", "tests.drill", *arguments)
+    if command in ("bench", "peers"):
+        install(*(("spark",) if command == "bench" else ()))
         paths = [str(ROOT), str(ROOT / "client"), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        become(PYTHON, "-m", "benchmarks.peers", *arguments)
+        become(PYTHON, "-m", "benchmarks." + command, *arguments)
     install("spark", "test")
     # Each of the processes would compile all tests again, and each process that the tests start all of mqdb.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

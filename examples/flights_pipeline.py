@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
-from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -44,8 +43,8 @@ RUNS: Final = "flight_runs"
 
 QUEUES: Final = 8
 
-#: The flights of 2013 from New York in the order of their scheduled departure; README.md beside it tells the rest.
-DATA: Final = Path(str(files("mqdb.cli").joinpath("demo_data", "flights.parquet")))
+#: The flights of 2013 from New York in the order of their scheduled departure; the README beside it tells the rest.
+DATA: Final = Path(__file__).parent / "data" / "flights.parquet"
 ALL_FLIGHTS: Final = 336_776
 
 #: Evaluated by PostgreSQL: cancelled flights and short hops never get to Spark.

@@ -66,6 +66,7 @@
     │   ├── RequestTimeout                no reply has come
     │   ├── DispatchTimeout               stored, but without a queue offset yet
     │   ├── BrokerUnavailable
+    │   │   ├── ServerIsStandby           the DSN leads to a standby, and the primary is needed
     │   │   ├── DatabaseMissing           the server is there, and has no database of that name
     │   │   ├── AuthenticationFailed
     │   │   └── BrokerMisnamed
@@ -76,7 +77,7 @@
     ├── SomeBrokersFailed                 work on several brokers that has failed on some of them
     ├── IllegalState                      a client used before start or after shutdown
     │   └── ClientIdInUse                 another process has the instance_name
-    ├── TransactionEnded                  a transactional listener has ended its transaction itself
+    ├── TransactionEnded                  an exactly-once listener has ended its transaction itself
     ├── OffsetsUnusable                   the offset file of a broadcasting consumer
     ├── MessageMissing                    an index entry without its record
     ├── ListenerMissing                   a message that an application does not consume any more
@@ -759,7 +760,7 @@ class ClientIdInUse(IllegalState):
     )
 
 
-class QueueLost(Transient, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
+class QueueLost(Transient, code=ResponseCode.NOT_LEADER_FOR_QUEUE, sqlstate="MQ402"):
     """Another member took the queue: its epoch has risen, and what this owner commits is refused."""
 
     group: str
@@ -768,8 +769,8 @@ class QueueLost(Transient, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
     sentence = "group {group!r} lost queue {queue}: epoch {epoch} is over"
 
 
-class TransactionEnded(MqdbError):
-    """A transactional listener has ended, or tried to end, the transaction that it was given; `how` is what it did."""
+class TransactionEnded(MqdbError, sqlstate="MQ403"):
+    """An exactly-once listener has ended, or tried to end, the transaction that it was given; `how` is what it did."""
 
     how: str
     sentence = (
@@ -1009,18 +1010,32 @@ class BrokerUnavailable(Transient, code=ResponseCode.CONNECT_BROKER_FAILED):
     target: str
     reason: str
     sentence = "no broker at {target}: {reason}"
+    #: Whether it may help to wait. It does not if somebody has made a mistake.
+    may_pass = True
+
+
+class ServerIsStandby(BrokerUnavailable):
+    """A write met a standby, or a server that is set to read-only. During a switchover that passes."""
+
+    sentence = "{target} is a standby, or set to read-only; the primary is needed: {reason}"
 
 
 class DatabaseMissing(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):
     """The server answers, but the database was not created yet, or was dropped."""
 
+    may_pass = False
+
 
 class AuthenticationFailed(BrokerUnavailable, code=ResponseCode.USER_NOT_EXIST):
     """PostgreSQL refused the user or the password."""
 
+    may_pass = False
+
 
 class BrokerMisnamed(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):
     """The database says that it is another broker than the one the DSN list names."""
+
+    may_pass = False
 
 
 class SomeBrokersFailed(MqdbError):

@@ -48,6 +48,7 @@ pytest_plugins = [
     "tests.fixtures.aio_consumers",
     "tests.fixtures.remoting_client",
     "tests.fixtures.remoting_groups",
+    "tests.fixtures.stocked_standby",
 ]
 
 # A busy machine may pause any example, and the making of any, which says nothing about the code. `do.py test --all`
@@ -70,22 +71,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Several processes take the files of all directories in turn, so that those that wait and those that compute meet.
+TESTS = Path(__file__).parent
 
-    One directory after the other, or by the number of tests as xdist has it, the long waits of tests/acceptance come
-    all at one time.
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Several processes take the files of all kinds in turn, so that tests that wait and tests that compute meet.
+
+    One kind after the other, or by the number of tests as xdist has it, the long waits of tests/acceptance come all at
+    one time.
     """
     if not hasattr(config, "workerinput"):
         return
-    files: dict[Path, dict[Path, int]] = {}
+
+    def kind(item: pytest.Item) -> str:
+        return item.path.relative_to(TESTS).parts[0]
+
+    files: dict[str, dict[Path, int]] = {}
     for item in items:
-        in_directory = files.setdefault(item.path.parent, {})
-        in_directory.setdefault(item.path, len(in_directory))
+        of_kind = files.setdefault(kind(item), {})
+        of_kind.setdefault(item.path, len(of_kind))
 
     def share_before(item: pytest.Item) -> float:
-        in_directory = files[item.path.parent]
-        return in_directory[item.path] / len(in_directory)
+        of_kind = files[kind(item)]
+        return of_kind[item.path] / len(of_kind)
 
     items.sort(key=share_before)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from mqdb.bench import sample
+from benchmarks.bench import message_sample
 from mqdb.broker.topics import topics as admin
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import TopicConfig
@@ -65,7 +65,7 @@ def measure(database: Database, far: str, logs: Path) -> Iterator[tuple[str, str
     engine = create_engine(database.dsn)
     with engine.connect() as connection:
         routes = [admin.create_topic(connection, TopicConfig(name, QUEUES, QUEUES)) for name in ("orders", "backlog")]
-        sample.fill(driver(connection), routes[1].queue_keys, BACKLOG)
+        message_sample.fill(driver(connection), routes[1].queue_keys, BACKLOG)
     engine.dispose()
     with serving(far, logs / "first.log") as first, serving(far, logs / "second.log") as second:
         yield from producing(far)

@@ -8,7 +8,7 @@ clients       client processes and their CPU time
 stages        what each stage does with a side
 rounds        alternating rounds; a measurement on a busy machine is repeated
 results       medians, ranges and ratios
-table, chart  how they are shown
+table, chart  how they are shown; markup: the SVG of the chart
 workers/      the clients in Python, one module for each library; they run in the Python of the peers
 rocketmq/     RocketMQ's jars and its client in Java
 """

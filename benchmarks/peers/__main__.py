@@ -11,6 +11,7 @@ import typer
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from benchmarks.bench import machine
 from benchmarks.peers import install
 from benchmarks.peers.chart import chart
 from benchmarks.peers.clients import ClientFailed
@@ -21,7 +22,6 @@ from benchmarks.peers.sides import SIDES
 from benchmarks.peers.span import describe_commit
 from benchmarks.peers.stages import STAGES, Settings
 from benchmarks.peers.table import tables
-from mqdb.bench import machine
 from mqdb.cli.console import progress
 from mqdb.errors import MqdbError
 

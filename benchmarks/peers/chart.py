@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
+from benchmarks.peers.markup import Markup, element
 from benchmarks.peers.results import BASE_SIDE, Row, Spread
-from mqdb.pipeline.markup import Markup, element
 
 _WIDTH: Final = 860
 _LABEL: Final = 220

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mqdb.bench.machine import ProcessClock
+from benchmarks.bench.machine import ProcessClock
 
 
 class ClientFailed(Exception):

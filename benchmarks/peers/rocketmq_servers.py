@@ -12,8 +12,8 @@ from benchmarks.peers import install
 from benchmarks.peers.servers import Process, Running, free_port, is_listening, stopping
 from benchmarks.peers.sides import Side
 from mqdb.errors import ResponseCode
-from mqdb.remoting.codes import RequestCode
-from mqdb.remoting.frame import Frame, decode_frame, encode_frame
+from mqdb.remoting.wire.codes import RequestCode
+from mqdb.remoting.wire.frame import Frame, decode_frame, encode_frame
 
 #: What RocketMQ's own scripts give to the JVM.
 _OPENED: Final = (

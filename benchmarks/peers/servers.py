@@ -19,10 +19,10 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from benchmarks.bench.machine import ProcessClock, ServerClock
 from benchmarks.peers import install
 from benchmarks.peers.sides import Side
 from benchmarks.peers.workers import work
-from mqdb.bench.machine import ProcessClock, ServerClock
 from mqdb.embedded.binaries import PostgresBinaries, find_postgres, inspect_folder
 from mqdb.embedded.supervisor import EmbeddedPostgres
 

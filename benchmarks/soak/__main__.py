@@ -19,7 +19,7 @@ from typing import Final
 
 import psutil
 
-from mqdb.bench.figures import durations
+from benchmarks.bench.figures import durations
 from mqdb.embedded import attach
 from mqdb_client import Admin, ConsumeConcurrentlyStatus, ConsumeFromWhere, Message, PushConsumer, ReceivedMessage
 from mqdb_client.aio import AsyncProducer

@@ -9,6 +9,18 @@ A producer works inside its block, a consumer until it is told to stop:
     consumer.subscribe("orders", "paid || refunded")
     consumer.register_listener(listener)
     consumer.run()
+
+Read `producer` and `consumer` first; their docstrings give the order.
+
+    producer, consumer, lite_pull, transaction   sends; push consumers; polls; half messages
+    admin, app, aio       administration; functions as listeners; all of it for asyncio
+    cluster, instance     the brokers of a client; what all clients of a process share towards one of them
+    registrations, callbacks, notifications, dispatch_watch   groups; who is called when the broker tells something
+    broker_connections, new_connection, backoff, connection_watch, outage   connections, and their loss
+    route, queue_argument, client_config, option_rules   queues of a topic; what a client can be told
+    duty, looks, leaving, abandoned_clients   what is done again and again; shutdown; members that nobody uses
+    process_hooks, metrics, broker_counts, broker_metrics, tracing   what others see of clients
+    server, spark, testing   a broker in this process; functions for Spark; a plugin of pytest
 """
 
 from mqdb import errors
@@ -21,12 +33,13 @@ from mqdb.broker.filters.trial import Trial
 from mqdb.broker.log.trace import CopyFailure, CopyWait, GroupTrack, MessageCopy, MessageTrace, TrackType, WaitState
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.broker.schedule.timers import RecallStatus
-from mqdb.broker.topics.topics import QueueStats, Unread
+from mqdb.broker.topics.topics import TopicDetails, Unread
 from mqdb.broker.transactions.transactions import Resolution
 from mqdb.common.clock import Clock
 from mqdb.common.compression import Compression
 from mqdb.common.delay_level import DelayLevels
 from mqdb.common.dsn import BrokerDsn
+from mqdb.common.durability import Durability
 from mqdb.common.group import ConsumeFromWhere, MessageModel
 from mqdb.common.http_address import HttpAddress
 from mqdb.common.log_lines import FieldFormatter, JsonFormatter
@@ -35,8 +48,8 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.common.transaction import HalfState, LocalTransactionState
 from mqdb.selector.subscription import ExpressionType, MessageFilter
-from mqdb.setting_layers import default_home
 from mqdb.settings import SettingLine, Settings, load_settings
+from mqdb.settings.layers import default_home
 from mqdb.store.acl import Access, Resource, ResourceType, Right
 from mqdb.store.consumers.groups import (
     GroupSettings,
@@ -56,9 +69,10 @@ from mqdb.store.dead_letters import (
     RedriveStatus,
     WholeDeadLetter,
 )
+from mqdb.store.dispatch.queues import QueueStats
 from mqdb.store.operations import Operation
 from mqdb.store.schedule.cron import CronSummary
-from mqdb.store.schedule.delay_queues import Standing
+from mqdb.store.schedule.delay_queues import LevelStanding
 from mqdb.store.schedule.waiting_timers import WaitingTimer
 from mqdb.store.segments.partitions import SegmentSize
 from mqdb.store.segments.segments import Log, Segment, SegmentState
@@ -71,34 +85,31 @@ from mqdb_client.admin.doctor import Doctor
 from mqdb_client.admin.latest_messages import LatestMessages
 from mqdb_client.admin.selectors import SelectorExplanation, explain_selector
 from mqdb_client.admin.topic_reader import TopicReader
-from mqdb_client.admin.topics import TopicDetails
 from mqdb_client.app.app import App
 from mqdb_client.app.app_crons import AppCron
 from mqdb_client.app.listener import Listener, exponential
 from mqdb_client.app.listener_group import ListenerGroup
-from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
-from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
-from mqdb_client.consumer.message_listener import (
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
+from mqdb_client.consumer.listeners.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
+from mqdb_client.consumer.listeners.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     MessageListener,
+    MessageListenerExactlyOnce,
     MessageListenerOrderly,
-    MessageListenerTransactional,
 )
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer import PushConsumer
 from mqdb_client.lite_pull.lite_pull_consumer import LitePullConsumer
 from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener
-from mqdb_client.producer.batch import split_batches
-from mqdb_client.producer.durability import Durability
-from mqdb_client.producer.fault_tolerance import LatencyFaultTable
 from mqdb_client.producer.producer import Producer
-from mqdb_client.producer.queue_selector import MessageQueueSelector, select_by_hash, select_random
-from mqdb_client.producer.request_reply import ReplyMessage, create_reply_message
-from mqdb_client.producer.send_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
-from mqdb_client.producer.send_result import SendResult
+from mqdb_client.producer.queues.queue_selector import MessageQueueSelector, select_by_hash, select_random
+from mqdb_client.producer.requests.request_reply import ReplyMessage, create_reply_message
+from mqdb_client.producer.sends.batch import split_batches
+from mqdb_client.producer.sends.send_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
+from mqdb_client.producer.sends.send_result import SendResult
 from mqdb_client.transaction.transaction_listener import PreparedMessage, TransactionListener
 from mqdb_client.transaction.transaction_producer import TransactionProducer, TransactionSendResult
 
@@ -127,7 +138,6 @@ __all__ = [
     "Clock",
     "Durability",
     "Compression",
-    "LatencyFaultTable",
     "MessageQueueSelector",
     "select_by_hash",
     "select_random",
@@ -137,7 +147,7 @@ __all__ = [
     "SendMode",
     "MessageListener",
     "MessageListenerOrderly",
-    "MessageListenerTransactional",
+    "MessageListenerExactlyOnce",
     "ConsumeConcurrentlyStatus",
     "ConsumeConcurrentlyContext",
     "ConsumeOrderlyStatus",
@@ -207,7 +217,7 @@ __all__ = [
     "PastRedrive",
     "WaitingTimer",
     "RecallStatus",
-    "Standing",
+    "LevelStanding",
     "CronSummary",
     "CatchUp",
     "HalfMessage",

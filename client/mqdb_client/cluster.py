@@ -6,9 +6,9 @@ as another one is up: it joins in when it comes.
 
 from contextlib import ExitStack
 
-from mqdb.broker_list import brokers_of
 from mqdb.errors import BrokerUnavailable
 from mqdb.settings import Settings
+from mqdb.settings.broker_list import brokers_of
 from mqdb.store.clients.clients import Registration
 from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
 from mqdb_client.instance import ClientInstance

@@ -9,6 +9,7 @@ from typing import Final
 
 from mqdb.common.user_error import describe, log_error
 from mqdb.errors import MqdbError
+from mqdb_client.outage import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -19,12 +20,16 @@ class Duty:
     """Something to do now and then. One thread runs it; any thread may ask for it to be done at another time.
 
     `work` returns the seconds until it wants to be run again, None to rest until it is asked for. When it fails, with
-    whatever error, it is run again after a second; the log hears of the first failure and of the end of the trouble.
+    whatever error, it is run again after a second; the log hears of the first failure and of the end of the trouble. Of
+    a broker that is away it hears by `outage`.
     """
 
-    def __init__(self, name: str, work: Callable[[], float | None], *, due: bool = True) -> None:
+    def __init__(
+        self, name: str, work: Callable[[], float | None], outage: Outage | None = None, *, due: bool = True
+    ) -> None:
         self.name = name
         self._work = work
+        self._outage = outage
         self._due_at = 0.0 if due else math.inf
         self._is_failing = False
         self._guard = threading.Lock()
@@ -53,12 +58,21 @@ class Duty:
             if self._is_failing:
                 self._is_failing = False
                 logger.info("a duty is done again", extra={"duty": self.name})
+            if self._outage is not None:
+                self._outage.works(self)
         except BaseException as error:  # noqa: BLE001 - the edge of the loop; an allocation strategy may call sys.exit()
             seconds = _RETRY_SECONDS
             self._note(error)
         self._rest(seconds)
 
+    def end(self) -> None:
+        """Note that the duty does not run again."""
+        if self._outage is not None:
+            self._outage.leave(self)
+
     def _note(self, error: BaseException) -> None:
+        if self._outage is not None and self._outage.covers(self, error):
+            return
         if not self._is_failing:
             self._is_failing = True
             sentence = "a duty fails, and is tried again"

@@ -20,26 +20,25 @@ from datetime import timedelta
 from typing import ClassVar, Final
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from mqdb.broker.clients import membership
 from mqdb.broker.clients.client_requests import MAX_REQUESTS
 from mqdb.broker.dispatch import is_attended
-from mqdb.broker.log.query import broker_info
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.topic import without_namespace
 from mqdb.common.unique_id import local_address
 from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, ClientIdInUse, IllegalState
 from mqdb.store.clients.clients import ClientKind, Registration
-from mqdb.store.engine import create_engine, target_of, translated
 from mqdb.store.log.history import History
+from mqdb_client.broker_connections import BrokerConnections
+from mqdb_client.broker_counts import BrokerCounts
 from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
 from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
-from mqdb_client.connection_ages import ConnectionAges
 from mqdb_client.dispatch_watch import DispatchWatch
 from mqdb_client.duty import Duty
-from mqdb_client.new_connection import history_on, in_time, note_history
+from mqdb_client.looks import look_often
 from mqdb_client.notifications import Heard, NotificationThread
 from mqdb_client.registrations import Registrations
 from mqdb_client.route import Routes
@@ -114,16 +113,19 @@ class ClientInstance:
         own_name = f"{os.getpid()}#{time.monotonic_ns()}" if instance_name == DEFAULT_INSTANCE_NAME else instance_name
         self.client_id = f"{self.address}@{own_name}"
         self.broker_name = broker.name
-        self.cluster_name = ""
         self._broker = broker
+        self.connections = BrokerConnections(
+            broker, pool_dsn, self.client_id, on_replaced=self._replaced, on_answer=self._answered
+        )
         self.pool_dsn = pool_dsn
+        self.target = self.connections.target
+        self.outage = self.connections.outage
+        self.watch = self.connections.watch
+        self.counts = BrokerCounts(broker.name, self.outage)
         self._heartbeat_seconds = heartbeat_interval.total_seconds()
         self._users = 0
         self._opening = threading.Lock()
         self._is_open = False
-        self._may_connect = False
-        #: Whether it has been reached, and found to be the broker that it should be.
-        self.is_met = False
         #: When the database has answered the last question whether a broker process runs, by the monotonic clock.
         self.answered_at = time.monotonic()
         self.is_forked = False
@@ -140,31 +142,21 @@ class ClientInstance:
         self._wake_limit = WakeLimit()
         #: One for each request that is being answered, by whichever consumer.
         self.request_slots = threading.BoundedSemaphore(MAX_REQUESTS)
-        # No limit of its own: each thread of the process that talks to the broker needs one.
-        self.engine: Engine = create_engine(
-            pool_dsn or broker.dsn,
-            prepared=pool_dsn is None,
-            indexes_only=True,
-            pool_size=0,
-            application_name=f"mqdb {self.client_id}",
-        )
-        self.target = target_of(self.engine)
-        self.ages = ConnectionAges(self.engine, lambda: self._may_connect)
-        self._namespace: str | None = None
-        self._history: History | None = None  # of the log that the last connection has led to
+        self._end_looks: Callable[[], None] = lambda: None
         self.routes = Routes(self.connect)
-        self._watch = DispatchWatch(self._ask_attended, self.connect)
-        self._telling = Duty("tell of changes and requests", self._tell, due=False)
-        self._presence = Duty("presence", self._announce_again, due=False)
-        self._heartbeat = Duty("heartbeat", self._beat_and_refresh, due=False)
-        self._dispatch = Duty("dispatch", self._tend_dispatch)
+        self._dispatch_watch = DispatchWatch(self._ask_attended, self.connect)
+        self._telling = Duty("tell of changes and requests", self._tell, self.outage, due=False)
+        self._presence = Duty("presence", self._announce_again, self.outage, due=False)
+        self._heartbeat = Duty("heartbeat", self._beat_and_refresh, self.outage, due=False)
+        self._dispatch = Duty("dispatch", self._tend_dispatch, self.outage)
         self._notifications = NotificationThread(
-            create_engine(broker.dsn, pool_size=1, application_name=f"mqdb {self.client_id} listener"),
+            self.connections.listener,
             greet=self._greet,
             arrivals=self._arrivals,
             heard=self._heard,
             recovered=self._recovered,
             duties=(self._telling, self._presence, self._heartbeat, self._dispatch),
+            outage=self.outage,
         )
         self._alive.add(self)
 
@@ -180,15 +172,17 @@ class ClientInstance:
             if self._is_open:
                 return
             is_up = self._notifications.start(may_be_down=may_be_down)
-            self._may_connect = True
+            self.connections.open()
             try:
                 if is_up:  # to try again now would take another 5 s where a host does not answer
                     self.connect().close()
             except BaseException as error:
-                if not may_be_down or type(error) is not BrokerUnavailable:
+                if not (may_be_down and isinstance(error, BrokerUnavailable) and error.may_pass):
                     self._disconnect()
                     raise
             self._heartbeat.in_seconds(self._heartbeat_seconds)
+            self.counts.open()
+            self._end_looks = look_often(self._look)
             self._is_open = True
 
     def close(self) -> None:
@@ -199,41 +193,43 @@ class ClientInstance:
             if not self._is_open:
                 return
             self._is_open = False
+            self._end_looks()
             self._registrations.leave_all()
             self._disconnect()
+            self.counts.close()
+
+    def _look(self) -> None:
+        self.watch.look()
+        self.counts.look()
 
     def _disconnect(self) -> None:
         self._notifications.stop()
-        self._may_connect = self.is_met = False
-        self.engine.dispose()
+        self.connections.close()
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the broker has been reached, and found to be the one that it should be."""
+        return self.connections.is_met
 
     @property
     def history(self) -> History | None:
         """The history of the log to which the last connection has led; None before the first one."""
-        return self._history
+        return self.connections.history
 
     @property
-    def dsn(self) -> str:
-        """Where an engine of one's own leads: to the pooler, where there is one."""
-        return self.pool_dsn or self._broker.dsn
+    def cluster_name(self) -> str:
+        """The name of the broker's cluster; "" before the broker was reached."""
+        return self.connections.cluster_name
 
     def connect(self) -> Connection:
-        """A connection from the engine, in AUTOCOMMIT; use it in a `with`. Raises BrokerUnavailable and its kin."""
+        """A connection from the pool, in AUTOCOMMIT; use it in a `with`. Raises BrokerUnavailable and its kin."""
         self.check_process()
-        if not self._may_connect:
-            raise IllegalState(f"client {self.client_id}", "closed")
-        with translated(self.target):
-            connection = self.engine.connect()
-        # What stands behind the pooler, a broker that was down at the start, or what the address leads to by now.
-        if not self.is_met or (self.pool_dsn is None and history_on(connection) is None):
-            try:
-                with in_time(connection):
-                    self._check_broker(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self.is_met = True
-        return connection
+        return self.connections.connect()
+
+    def connect_to_hold(self) -> Connection:
+        """The same, to be kept; its user says by its `Line` when it waits for answers, or bounds each wait itself."""
+        self.check_process()
+        return self.connections.connect_to_hold()
 
     def check_process(self) -> None:
         """Raises IllegalState in a forked child of the process that made the instance."""
@@ -276,7 +272,7 @@ class ClientInstance:
     @property
     def is_attended(self) -> bool:
         """Whether a broker process runs, as far as is known. Only a process with consumers asks."""
-        return self._watch.is_attended
+        return self._dispatch_watch.is_attended
 
     def on_arrival(self, callback: "Callback[frozenset[int] | None]") -> CallbackHandle:
         """Have `callback` called with the keys of queues that have got messages; None means any queue.
@@ -319,7 +315,7 @@ class ClientInstance:
 
     def _greet(self, connection: Connection) -> None:
         """First words on a LISTEN connection. The presence lock comes before any registration."""
-        self._check_broker(connection)
+        self.connections.check(connection)
         try:
             membership.announce(connection, self.client_id)
             self._presence.in_seconds(math.inf)
@@ -329,20 +325,12 @@ class ClientInstance:
             # Held by our lost connection, which the server still believes in. To listen is possible meanwhile.
             self._presence.in_seconds(_PRESENCE_RETRY_SECONDS)
 
-    def _check_broker(self, connection: Connection) -> None:
-        """Whether a connection leads to the broker that it should, and whether that is the database of before."""
-        info = broker_info(connection)
-        self._namespace = info.namespace
-        before, self._history = self._history, info.history
-        if before not in (None, info.history):
-            logger.info("the server was started anew, or another has taken its place", extra={"broker": self.target})
-            self.ages.distrust()
-            self.routes.clear()
-            self._group_changes.call(None)
-        info.require_name(self.broker_name, self.target)
-        self.cluster_name = info.cluster_name
-        if self.pool_dsn is None:
-            note_history(connection, info.history)
+    def _answered(self) -> None:
+        self._notifications.hurry()
+
+    def _replaced(self) -> None:
+        self.routes.clear()
+        self._group_changes.call(None)
 
     def _announce_again(self) -> float | None:
         try:
@@ -354,9 +342,9 @@ class ClientInstance:
 
     def _heard(self, heard: Heard) -> None:
         if heard.has_arrivals:
-            self._watch.arrival_heard()
+            self._dispatch_watch.arrival_heard()
             self._arrivals.call(heard.queue_keys)
-        self._changed_groups |= {without_namespace(group, self._namespace) for group in heard.groups}
+        self._changed_groups |= {without_namespace(group, self.connections.namespace) for group in heard.groups}
         self._asked |= heard.clients & {self.client_id, *self.guests}
         if self._changed_groups or self._asked:
             self._telling.in_seconds(self._wake_limit.seconds_left())
@@ -374,7 +362,7 @@ class ClientInstance:
             self._requests.call(frozenset(asked))
 
     def _recovered(self) -> None:
-        self.ages.distrust()
+        self.watch.distrust()
         self.routes.clear()
         self._registrations.renew()
         self._group_changes.call(None)
@@ -392,7 +380,7 @@ class ClientInstance:
 
     def _tend_dispatch(self) -> float | None:
         is_wanted = self._registrations.has_consumers or self._waiting_for_arrivals
-        return self._watch.tend() if is_wanted else None
+        return self._dispatch_watch.tend() if is_wanted else None
 
 
 os.register_at_fork(after_in_child=ClientInstance._after_fork_in_child)

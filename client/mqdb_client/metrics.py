@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from mqdb.errors import ExtraMissing, ParameterInvalid
-from mqdb_client.consumer.consume_hooks import ConsumeMessageContext
-from mqdb_client.producer.send_hooks import SendMessageContext
+from mqdb_client.broker_metrics import BrokerMetrics
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeMessageContext
+from mqdb_client.producer.sends.send_hooks import SendMessageContext
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -30,7 +31,10 @@ _Child = TypeVar("_Child")
 
 
 class MetricsHook:
-    """Measures each attempt to send, and each call of a listener. Any thread may call it."""
+    """Measures each attempt to send, and each call of a listener. Any thread may call it.
+
+    It also measures the outages of the brokers of the process, whether it is registered with their clients or not.
+    """
 
     hook_name = "metrics"
 
@@ -59,6 +63,7 @@ class MetricsHook:
             self._consumed = counter("mqdb_client_consumed_messages", "Messages given to the listener.", *consumed)
             words = "From the storing of a message to the call of the listener."
             self._delivery = histogram("mqdb_client_delivery_seconds", words, "consumer_group", "topic")
+            self._brokers = BrokerMetrics(to)
         except ValueError as error:
             reason = "has these metrics already; use one MetricsHook for all producers and consumers"
             raise ParameterInvalid("registry", to, reason) from error
@@ -79,7 +84,7 @@ class MetricsHook:
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:
         """The listener is about to be called."""
-        delivery = self._delivery.of((context.consumer_group, context.queue.topic))
+        delivery = self._delivery.of((context.group, context.queue.topic))
         now = datetime.now(UTC)
         for message in context.messages:
             # The clock of the database may be ahead of ours.
@@ -89,7 +94,7 @@ class MetricsHook:
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
         """It has returned or raised."""
         result = "" if context.return_type is None else context.return_type.value
-        labels = context.consumer_group, context.queue.topic, result
+        labels = context.group, context.queue.topic, result
         self._process.of(labels).observe(time.perf_counter() - context.attributes[_BEGUN])
         self._consumed.of(labels).inc(len(context.messages))
 

@@ -1,14 +1,13 @@
 """Notifications: one connection on which a process hears from the broker, and the thread that owns it.
 
 The thread waits for notifications, does its duties when they are due, and connects again when the connection is
-lost, with growing pauses. The log hears of the loss once, and of the recovery once.
+lost, with growing pauses.
 """
 
 import logging
 import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -20,13 +19,17 @@ from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.store.clients.clients import ARRIVALS_CHANNEL, CHANNEL
 from mqdb.store.engine import driver, target_of, translated
+from mqdb.store.server_state import timeline
 from mqdb_client.backoff import pauses
 from mqdb_client.callbacks import Callbacks
+from mqdb_client.connection_watch import Line, hold
 from mqdb_client.duty import Duty
+from mqdb_client.outage import Outage
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_PAUSE_SECONDS: Final = 5.0
+#: All that a client consumes waits for this connection, and many clients may try at once.
+_LONGEST_PAUSE_SECONDS: Final = 2.0
 
 # The system call takes no infinity.
 _LONGEST_WAIT_SECONDS: Final = 3600.0
@@ -96,6 +99,7 @@ class NotificationThread:
         heard: Callable[[Heard], None],
         recovered: Callable[[], None],
         duties: Sequence[Duty],
+        outage: Outage,
     ) -> None:
         self._engine = engine
         self._target = target_of(engine)
@@ -105,8 +109,12 @@ class NotificationThread:
         self._heard = heard
         self._recovered = recovered
         self._duties = duties
+        self._outage = outage
         self._connection: Connection | None = None
+        self._line: Line
         self._stopping = threading.Event()
+        #: Ends a pause between two attempts to connect.
+        self._hurried = threading.Event()
         self._thread: threading.Thread | None = None
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._read_limit = WakeLimit(per_second=_READS_PER_SECOND)
@@ -127,9 +135,9 @@ class NotificationThread:
             self._connect()
         except MqdbError as error:
             # A refused password or a wrong schema is a mistake that waiting does not mend.
-            if not may_be_down or type(error) is not BrokerUnavailable:
+            if not (may_be_down and isinstance(error, BrokerUnavailable) and error.may_pass):
                 raise
-            logger.warning("no connection to the broker yet", extra={"reason": _line(error)})
+            self._outage.covers(self, error)
         is_connected = self._connection is not None
         try:
             self._bell = socket.socketpair()
@@ -149,6 +157,7 @@ class NotificationThread:
         Again: nothing happens.
         """
         self._stopping.set()
+        self.hurry()
         self.wake()
         if self._thread is not None:
             self._thread.join()
@@ -166,15 +175,22 @@ class NotificationThread:
             with suppress(OSError):  # it is full of rings, or has just been put away
                 bell[0].send(b"\0")
 
+    def hurry(self) -> None:
+        """Connect again now, if that is waited with: the broker has just answered somebody else."""
+        self._hurried.set()
+
     def _connect(self) -> None:
         with translated(self._target):
             self._connection = self._engine.connect()
             try:
                 self._greet(self._connection)
                 settings = (func.set_config(name, value, False) for name, value in _SERVER_KEEPALIVE.items())
-                self._connection.execute(select(*settings))
+                self._outage.timeline = self._connection.scalar(select(timeline(), *settings))
+                info = driver(self._connection).info
+                self._outage.server = f"{info.host}:{info.port}"
                 driver(self._connection).execute(f"LISTEN {CHANNEL}")
                 self._hears_arrivals = False
+                self._line = hold(self._connection)
             except BaseException:
                 self._disconnect()
                 raise
@@ -188,16 +204,17 @@ class NotificationThread:
 
     def _run(self) -> None:
         if self._connection is None:
-            self._reconnect("connected to the broker")
+            self._reconnect()
         while not self._stopping.is_set():
             try:
                 self._listen()
             except Exception as error:
-                unexpected = None if isinstance(error, _EXPECTED) else error
-                fields = {"broker": self._target, "reason": _line(error)}
-                logger.warning("lost the connection to the broker", extra=fields, exc_info=unexpected)
+                if not isinstance(error, _EXPECTED):
+                    logger.exception("the notification thread failed; will reconnect", extra={"broker": self._target})
+                self._outage.covers(self, BrokerUnavailable(self._target, _line(error)))
                 self._disconnect()
-                self._reconnect("connected to the broker again")
+                self._reconnect()
+        self._outage.leave(self)
 
     def _listen(self) -> None:
         connection = driver(self.connection)
@@ -207,9 +224,11 @@ class NotificationThread:
             selector.register(connection.fileno(), selectors.EVENT_READ)
             selector.register(rung, selectors.EVENT_READ)
             while not self._stopping.is_set():
+                self._line.begin()
                 for duty in self._duties:
                     duty.run_if_due()
                 self._follow_arrivals(connection)
+                self._line.end()
                 payloads = [notify.payload for notify in connection.notifies(timeout=0)]
                 if payloads:
                     self._heard(understand(payloads))
@@ -229,20 +248,21 @@ class NotificationThread:
             self._hears_arrivals = is_wanted
             self._arrivals.call(None)
 
-    def _reconnect(self, news: str) -> None:
-        """Return when it is connected, which the log hears in these words, or when it was told to stop."""
-        begin = time.monotonic()
+    def _reconnect(self) -> None:
+        """Return when it is connected, or when it was told to stop."""
         for pause in pauses(_LONGEST_PAUSE_SECONDS):
-            if self._stopping.wait(pause):
+            self._hurried.wait(pause)
+            self._hurried.clear()
+            if self._stopping.is_set():
                 break
             try:
                 self._connect()
                 self._recovered()
-                fields = {"broker": self._target, "after_seconds": round(time.monotonic() - begin, 3)}
-                logger.info(news, extra=fields)
+                self._outage.works(self)
                 break
             except Exception as error:
                 self._disconnect()
+                # At each attempt: a WARNING would be repeated every 2 s.
                 unexpected = None if isinstance(error, _EXPECTED) else error
                 logger.debug("no connection to the broker yet", extra={"reason": _line(error)}, exc_info=unexpected)
 

@@ -10,21 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.user_error import attribute_of, log_error
 from mqdb.errors import PropertiesBroken
 
-if TYPE_CHECKING:
-    from mqdb_client.consumer.consume_hooks import ConsumeMessageContext
-    from mqdb_client.producer.send_hooks import SendMessageContext
-
 logger = logging.getLogger(__name__)
 
 
-class Operation(StrEnum):
+class ClientOperation(StrEnum):
     """What a client does beside sends and calls of a listener, and what the outcome is."""
 
     #: A poll of a lite pull consumer, until it returns: `messages` are set then.
@@ -43,7 +39,7 @@ class Operation(StrEnum):
 class OperationContext:
     """One operation, as hooks see it. `outcome` and `error` are set when it is over; `attributes` are a hook's own."""
 
-    operation: Operation
+    operation: ClientOperation
     group: str
     client_id: str
     #: "" where the messages are of several topics, or of none yet.
@@ -57,23 +53,11 @@ class OperationContext:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
-class ProcessHook(Protocol):
-    """Sees all that the clients of the process do, in the threads that do it; be quick there."""
+class OperationHook(Protocol):
+    """Sees the operations of all clients of the process, in the threads that do them; be quick there."""
 
     #: What the log calls it.
     hook_name: str
-
-    def send_message_before(self, context: "SendMessageContext") -> None:
-        """As a SendMessageHook."""
-
-    def send_message_after(self, context: "SendMessageContext") -> None:
-        """As a SendMessageHook."""
-
-    def consume_message_before(self, context: "ConsumeMessageContext") -> None:
-        """As a ConsumeMessageHook."""
-
-    def consume_message_after(self, context: "ConsumeMessageContext") -> None:
-        """As a ConsumeMessageHook."""
 
     def operation_before(self, context: OperationContext) -> None:
         """The operation is about to begin."""
@@ -93,10 +77,10 @@ _Context = TypeVar("_Context")
 class HookContainer(Protocol):
     """The hooks of one client."""
 
-    def adopt(self, hook: ProcessHook) -> None:
-        """Call it as well from now on."""
+    def adopt(self, hook: OperationHook) -> None:
+        """Call it as well from now on. Raises ParameterInvalid if the hook lacks what this client calls."""
 
-    def dismiss(self, hook: ProcessHook) -> None:
+    def dismiss(self, hook: object) -> None:
         """Call it no more, but for the end of what has begun."""
 
 
@@ -105,21 +89,21 @@ class OperationHooks:
 
     def __init__(self) -> None:
         self.is_empty = True
-        self._hooks: tuple[ProcessHook, ...] = ()
+        self._hooks: tuple[OperationHook, ...] = ()
 
-    def adopt(self, hook: ProcessHook) -> None:
+    def adopt(self, hook: OperationHook) -> None:
         """Call it as well from the next operation on."""
         self._hooks += (hook,)
         self.is_empty = False
 
-    def dismiss(self, hook: ProcessHook) -> None:
+    def dismiss(self, hook: object) -> None:
         """Call it no more, but for the end of what has begun."""
         self._hooks = tuple(each for each in self._hooks if each is not hook)
         self.is_empty = not self._hooks
 
     def around(
         self,
-        operation: Operation,
+        operation: ClientOperation,
         group: str,
         client_id: str,
         topic: str = "",
@@ -135,7 +119,7 @@ class OperationHooks:
         )
 
     @contextmanager
-    def _around(self, context: OperationContext, hooks: tuple[ProcessHook, ...]) -> Iterator[OperationContext]:
+    def _around(self, context: OperationContext, hooks: tuple[OperationHook, ...]) -> Iterator[OperationContext]:
         # In the main thread Ctrl-C may come while a hook runs. In others sys.exit() would end a thread of a client.
         caught = Exception if threading.current_thread() is threading.main_thread() else BaseException
         call_each(hooks, lambda hook: hook.operation_before, context, _FAILED, caught)
@@ -170,7 +154,7 @@ _UNSEEN: Final[AbstractContextManager[None]] = nullcontext()
 operations: Final = OperationHooks()
 
 _guard = threading.Lock()
-_hooks: list[ProcessHook] = []
+_hooks: list[OperationHook] = []
 _containers: "WeakSet[HookContainer]" = WeakSet()
 
 
@@ -182,15 +166,15 @@ def enroll(container: HookContainer) -> None:
             container.adopt(hook)
 
 
-def register(hook: ProcessHook) -> None:
-    """Have a hook called by all clients of the process."""
+def register(hook: OperationHook) -> None:
+    """Have a hook called by all clients of the process. It is a SendMessageHook and a ConsumeMessageHook as well."""
     with _guard:
         _hooks.append(hook)
         for container in (operations, *_containers):
             container.adopt(hook)
 
 
-def unregister(hook: ProcessHook) -> None:
+def unregister(hook: OperationHook) -> None:
     """Have it called no more, but for the end of what has begun."""
     with _guard:
         _hooks.remove(hook)

@@ -16,7 +16,7 @@ from mqdb.broker.clients import membership
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.consumers.subscriptions import StoredSubscriptions
-from mqdb_client.new_connection import in_time
+from mqdb.store.silence import in_time
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,9 @@ class Registrations:
                 with self._connect() as connection, in_time(connection):
                     membership.unregister(connection, self._client_id, group, kind)
             except MqdbError as error:
-                logger.warning("left a group unseen", extra={"group": group, "kind": kind, "reason": str(error)})
+                fields = {"group": group, "kind": kind, "reason": str(error)}
+                # The broker removes a client of which it hears nothing.
+                logger.debug("left a group without telling the broker", extra=fields)
 
     def leave_all(self) -> None:
         """Leave all groups."""

@@ -20,9 +20,9 @@ from mqdb.common.clock import LONGEST_AGO
 from mqdb.embedded import EmbeddedPostgres, temporary_home
 from mqdb.errors import Denied, NotFound
 from mqdb.server import Server
-from mqdb.setting_layers import ENV_PREFIX
 from mqdb.settings import Settings
-from mqdb.testing import set_clock_ahead
+from mqdb.settings.layers import ENV_PREFIX
+from mqdb.store.movable_clock import set_clock_ahead
 from mqdb_client.admin.admin import Admin
 from mqdb_client.option_rules import Rule
 

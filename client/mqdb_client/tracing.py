@@ -20,9 +20,9 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.user_error import describe
 from mqdb.errors import ExtraMissing, MqdbError
 from mqdb_client import process_hooks
-from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeReturnType
-from mqdb_client.process_hooks import Operation, OperationContext
-from mqdb_client.producer.send_hooks import SendMessageContext
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeMessageContext, ConsumeReturnType
+from mqdb_client.process_hooks import ClientOperation, OperationContext
+from mqdb_client.producer.sends.send_hooks import SendMessageContext
 
 try:
     from opentelemetry.context import Context, attach, detach, get_current
@@ -122,7 +122,7 @@ class Tracing:
         """A span for the call, which is current in it."""
         topic, messages = context.topic, context.messages
         attributes = _attributes("process", "process", topic, context.client_id, context.queue.broker_name)
-        attributes["messaging.consumer.group.name"] = context.consumer_group
+        attributes["messaging.consumer.group.name"] = context.group
         attributes["messaging.destination.partition.id"] = str(context.queue.queue_id)
         self._start_current(f"process {topic}", attributes, messages, context.attributes)
 
@@ -141,7 +141,7 @@ class Tracing:
         operation = context.operation
         if operation in _KNOWN_AFTERWARDS:
             context.attributes[_BEGUN] = time.time_ns()
-        elif operation is Operation.CHECK_TRANSACTION:
+        elif operation is ClientOperation.CHECK_TRANSACTION:
             self._start_current(_name(context), _operation_attributes(context), context.messages, context.attributes)
         else:
             parent, links = _origins(context.messages) if context.messages else (get_current(), [])
@@ -152,7 +152,7 @@ class Tracing:
     def operation_after(self, context: OperationContext) -> None:
         """The end of it. A poll without messages has no span."""
         kept, operation = context.attributes, context.operation
-        if operation is Operation.RECEIVE and not context.messages:
+        if operation is ClientOperation.RECEIVE and not context.messages:
             return
         if operation in _KNOWN_AFTERWARDS:
             attributes = _operation_attributes(context) | _received(context.messages)
@@ -161,7 +161,7 @@ class Tracing:
                 _name(context), None, SpanKind.CLIENT, attributes, links, kept[_BEGUN]
             )
         kept[_SPAN].set_attributes(_outcome(context.outcome))
-        if operation is Operation.CHECK_TRANSACTION:
+        if operation is ClientOperation.CHECK_TRANSACTION:
             _end_current(kept, context.error)
         else:
             _end(kept[_SPAN], context.error)
@@ -268,15 +268,15 @@ def _attributes(name: str, kind: str, topic: str, client_id: str, broker_name: s
 
 
 #: Operations of which the messages, or what they are, are known when they are over.
-_KNOWN_AFTERWARDS: Final = (Operation.RECEIVE, Operation.RECALL)
+_KNOWN_AFTERWARDS: Final = (ClientOperation.RECEIVE, ClientOperation.RECALL)
 
 #: The type of each operation, in the words of the conventions; a recall has none.
 _TYPES: Final = {
-    Operation.RECEIVE: "receive",
-    Operation.SEND_BACK: "settle",
-    Operation.CHECK_TRANSACTION: "process",
-    Operation.END_TRANSACTION: "settle",
-    Operation.RECALL: "",
+    ClientOperation.RECEIVE: "receive",
+    ClientOperation.SEND_BACK: "settle",
+    ClientOperation.CHECK_TRANSACTION: "process",
+    ClientOperation.END_TRANSACTION: "settle",
+    ClientOperation.RECALL: "",
 }
 
 
@@ -288,7 +288,7 @@ def _name(context: OperationContext) -> str:
 def _operation_attributes(context: OperationContext) -> _Attributes:
     operation = context.operation
     attributes = _attributes(operation.value, _TYPES[operation], context.topic, context.client_id, context.broker_name)
-    is_consumer = operation in (Operation.RECEIVE, Operation.SEND_BACK)
+    is_consumer = operation in (ClientOperation.RECEIVE, ClientOperation.SEND_BACK)
     attributes["messaging.consumer.group.name" if is_consumer else "messaging.mqdb.producer.group"] = context.group
     if len(context.message_ids) == 1:
         attributes["messaging.message.id"] = context.message_ids[0]

@@ -31,7 +31,9 @@ CREATE TABLE mqdb.broker (
     enable_property_filter boolean NOT NULL DEFAULT true,
     filter_support_retry boolean NOT NULL DEFAULT false,
     timer_max_delay_ms bigint CHECK (timer_max_delay_ms > 0),
-    reject_transaction_message boolean NOT NULL DEFAULT false
+    reject_transaction_message boolean NOT NULL DEFAULT false,
+    default_durability text NOT NULL DEFAULT 'SYNC_FLUSH'
+        CHECK (default_durability IN ('ASYNC_FLUSH', 'SYNC_FLUSH', 'SYNC_MASTER'))
 );
 COMMENT ON TABLE mqdb.broker IS 'Who this database is: one row. RocketMQ: broker.conf';
 COMMENT ON COLUMN mqdb.broker.segment_size IS 'Records in the next segment; the segment keeper adapts it to the traffic';
@@ -40,6 +42,7 @@ COMMENT ON COLUMN mqdb.broker.enable_property_filter IS 'Whether consumers may s
 COMMENT ON COLUMN mqdb.broker.filter_support_retry IS 'Whether a retry is judged by the SQL92 filter of its topic again; a setting of mqdb serve';
 COMMENT ON COLUMN mqdb.broker.timer_max_delay_ms IS 'How far ahead a time of delivery may lie; NULL for as far as one likes. A setting of mqdb serve';
 COMMENT ON COLUMN mqdb.broker.reject_transaction_message IS 'Whether the broker refuses half messages; a setting of mqdb serve';
+COMMENT ON COLUMN mqdb.broker.default_durability IS 'The durability of producers that choose none; a setting of mqdb serve';
 
 CREATE TABLE mqdb.leader (
     service_set text PRIMARY KEY,
@@ -64,6 +67,11 @@ CREATE TABLE mqdb.lock_index ();
 CREATE TABLE mqdb.lock_delay ();
 CREATE TABLE mqdb.lock_timer ();
 CREATE TABLE mqdb.lock_transaction ();
+ALTER TABLE mqdb.lock_dispatch REPLICA IDENTITY FULL;
+ALTER TABLE mqdb.lock_index REPLICA IDENTITY FULL;
+ALTER TABLE mqdb.lock_delay REPLICA IDENTITY FULL;
+ALTER TABLE mqdb.lock_timer REPLICA IDENTITY FULL;
+ALTER TABLE mqdb.lock_transaction REPLICA IDENTITY FULL;
 COMMENT ON TABLE mqdb.lock_dispatch IS 'Empty. Locked by the session that dispatches a batch';
 COMMENT ON TABLE mqdb.lock_index IS 'Empty. Locked by the session that indexes the keys of a batch';
 COMMENT ON TABLE mqdb.lock_delay IS 'Empty. Locked by the session that delivers delayed messages';
@@ -177,6 +185,8 @@ CREATE TABLE mqdb.queue_run (
 ALTER TABLE mqdb.queue_run ALTER positions SET STORAGE PLAIN, ALTER codes SET STORAGE PLAIN;
 ALTER TABLE mqdb.queue_run ALTER tags_code SET STATISTICS 0, ALTER codes SET STATISTICS 0;
 CREATE INDEX queue_run_offset ON mqdb.queue_run (queue_key, last_offset);
+-- Rows are only inserted, and an INSERT writes no identity. Partitions do not inherit it (add_segment).
+ALTER TABLE mqdb.queue_run REPLICA IDENTITY FULL;
 COMMENT ON TABLE mqdb.queue_run IS 'The consume queues: a row holds one entry, or up to 100 that follow each other. Written by dispatch only. Read them by the view consume_queue, or by mqdb.entries';
 COMMENT ON COLUMN mqdb.queue_run.last_offset IS 'The offset of the last entry; the others have the offsets right before it';
 COMMENT ON COLUMN mqdb.queue_run.log_pos IS 'Position of the record of a lone entry';
@@ -191,6 +201,8 @@ CREATE TABLE mqdb.message_index (
     segment integer NOT NULL
 ) PARTITION BY LIST (segment);
 CREATE INDEX message_index_key ON mqdb.message_index (key_hash);
+-- As for queue_run: rows are only inserted.
+ALTER TABLE mqdb.message_index REPLICA IDENTITY FULL;
 COMMENT ON TABLE mqdb.message_index IS 'Where messages with a key or unique id are, but for ids that id_span covers; hashes, so readers compare the text. Written by index_keys. RocketMQ: IndexFile';
 COMMENT ON COLUMN mqdb.message_index.key_hash IS 'hashtextextended(key, topic_id) for a word of KEYS, uuid_hash_extended(msg_id, 0) for the unique id';
 
@@ -439,6 +451,10 @@ COMMENT ON INDEX mqdb.timer_due IS 'What is due';
 COMMENT ON INDEX mqdb.timer_msg_id IS 'Recall';
 COMMENT ON INDEX mqdb.timer_retry IS 'Retries that a listener has asked for at a time of its own: consumer_lag.waiting';
 CREATE TABLE mqdb.timer_behind PARTITION OF mqdb.timer FOR VALUES IN (0);
+-- FULL writes the whole row to the WAL for each row that is deleted, if wal_level is logical. Only rows of slot 0 are
+-- deleted, and it mostly has none. A key would cost an index entry for each timer.
+ALTER TABLE mqdb.timer REPLICA IDENTITY FULL;
+ALTER TABLE mqdb.timer_behind REPLICA IDENTITY FULL;
 COMMENT ON TABLE mqdb.timer_behind IS 'Messages that wait because the clock was set back: mostly none';
 
 CREATE TABLE mqdb.timer_slot (
@@ -710,6 +726,8 @@ CREATE UNLOGGED TABLE mqdb.sink_stage (
     body bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_insert_threshold = -1);
 CREATE INDEX sink_stage_write ON mqdb.sink_stage (write_id, seq);
+-- Writes nothing: no publication has an unlogged table. A key would cost an index entry for each message.
+ALTER TABLE mqdb.sink_stage REPLICA IDENTITY FULL;
 COMMENT ON TABLE mqdb.sink_stage IS 'Messages that tasks of Spark have written and that wait for the commit of their batch. A crash of PostgreSQL empties it: the commit finds too few, and Spark runs the batch again';
 COMMENT ON COLUMN mqdb.sink_stage.seq IS 'Place among the messages of its task';
 COMMENT ON COLUMN mqdb.sink_stage.delay_level IS 'As mqdb.place is told; NULL for a message that waits for no level';
@@ -729,6 +747,8 @@ CREATE TABLE mqdb.archived_segment (
     UNIQUE NULLS NOT DISTINCT (segment, topics),
     CHECK (messages = 0 OR path IS NOT NULL)
 );
+-- Its unique index may hold NULL, so it is no identity. Rows are only inserted.
+ALTER TABLE mqdb.archived_segment REPLICA IDENTITY FULL;
 COMMENT ON TABLE mqdb.archived_segment IS 'The catalogue of the archive: segments, or some topics of them, that were read back from their files and agreed. A row stays when its segment is dropped';
 COMMENT ON COLUMN mqdb.archived_segment.path IS 'The folder of its Parquet files, below it topic=/hour=; NULL where there was nothing to write';
 COMMENT ON COLUMN mqdb.archived_segment.topics IS 'The topics that were asked for, in order of their names; NULL for all but those of the broker: only that row lets retention drop the segment. Those of all other rows of a segment differ';
@@ -791,95 +811,101 @@ $$
 
 #: Each text after those that it needs. `now` and `sink_principal` come before the tables, whose defaults call them.
 FUNCTIONS = (
-    "refuse_parameter",
-    "refuse_isolation",
-    "java_hash",
-    "tag_code",
-    "copied_code",
-    "body_text",
-    "unique_id_text",
-    "unique_id_ms",
-    "all_properties",
-    "text_properties",
-    "compression",
-    "identity",
-    "history",
-    "system_topics",
-    "namespace",
-    "is_allowed",
-    "acl_queue",
-    "live_queue",
-    "numbers_left",
-    "own_right",
-    "is_attended",
-    "stay_awake",
-    "consume_queue",
-    "add_segment",
-    "ensure_segments",
-    "try_lock",
-    "next_batch",
-    "begin_batch",
-    "end_batch",
-    "leave_segment",
-    "adopt",
-    "dispatch_records",
-    "open_lane",
-    "lane_batch",
-    "dispatch",
-    "fall_asleep",
-    "wake_dispatcher",
-    "index_keys",
-    "is_own",
-    "find_records",
-    "refuse_sealed",
-    "seal_segment",
-    "reserved_properties",
-    "limits",
-    "check_send",
-    "property_number",
-    "property_time",
-    "java_integer",
-    "java_double",
-    "place",
-    "send",
-    "add_timer_slot",
-    "record_operation",
-    "check_member",
-    "make_topic",
-    "reap_clients",
-    "leave_group",
-    "replace_subscriptions",
-    "unlock_queues",
-    "take_offset_commits",
-    "next_epoch",
-    "set_offsets",
-    "recall",
-    "recall_own",
-    "message",
-    "queue_ends",
-    "scheduled",
-    "consumer_lag",
-    "dlq",
-    "dlq_at",
-    "dlq_outline",
-    "unseen_time",
-    "dlq_redrive_plan",
-    "dlq_redrive",
-    "half_messages",
-    "half_own",
-    "replies",
-    "sink_own",
-    "resolve_half",
-    "crons",
-    "administer",
-    "row_security",
+    "log/refuse_parameter",
+    "log/refuse_isolation",
+    "log/refuse_append",
+    "consumers/refuse_commit",
+    "filters/java_hash",
+    "log/tag_code",
+    "log/copied_code",
+    "log/body_text",
+    "log/unique_id_text",
+    "log/unique_id_ms",
+    "log/all_properties",
+    "log/text_properties",
+    "log/compression",
+    "log/identity",
+    "log/history",
+    "topics/system_topics",
+    "acl/namespace",
+    "acl/is_allowed",
+    "acl/acl_queue",
+    "dispatch/live_queue",
+    "segments/numbers_left",
+    "acl/own_right",
+    "dispatch/is_attended",
+    "dispatch/stay_awake",
+    "dispatch/consume_queue",
+    "segments/add_segment",
+    "log/catch_up_sequences",
+    "segments/ensure_segments",
+    "log/try_lock",
+    "dispatch/next_batch",
+    "dispatch/begin_batch",
+    "dispatch/end_batch",
+    "segments/leave_segment",
+    "dispatch/adopt",
+    "dispatch/dispatch_records",
+    "dispatch/open_lane",
+    "dispatch/lane_batch",
+    "dispatch/dispatch",
+    "dispatch/fall_asleep",
+    "dispatch/wake_dispatcher",
+    "dispatch/mend_dispatcher_state",
+    "dispatch/index_keys",
+    "acl/is_own",
+    "log/find_records",
+    "segments/refuse_sealed",
+    "segments/seal_segment",
+    "log/reserved_properties",
+    "log/limits",
+    "log/check_send",
+    "log/property_number",
+    "log/property_time",
+    "filters/java_integer",
+    "filters/java_double",
+    "log/place",
+    "log/send",
+    "schedule/add_timer_slot",
+    "schedule/record_operation",
+    "clients/check_member",
+    "topics/max_queues",
+    "topics/make_topic",
+    "clients/reap_clients",
+    "clients/leave_group",
+    "consumers/replace_subscriptions",
+    "consumers/unlock_queues",
+    "consumers/take_offset_commits",
+    "consumers/next_epoch",
+    "consumers/set_offsets",
+    "schedule/recall",
+    "schedule/recall_own",
+    "log/message",
+    "dispatch/queue_ends",
+    "schedule/scheduled",
+    "consumers/consumer_lag",
+    "dead_letters/dead_letter",
+    "dead_letters/dlq",
+    "dead_letters/dlq_at",
+    "dead_letters/dlq_outline",
+    "log/unseen_time",
+    "dead_letters/dlq_redrive_plan",
+    "dead_letters/dlq_redrive",
+    "transactions/half_messages",
+    "transactions/half_own",
+    "log/replies",
+    "acl/sink_own",
+    "transactions/resolve_half",
+    "schedule/crons",
+    "acl/administer",
+    "acl/row_security",
 )
 
 
 def upgrade() -> None:
     """Create everything."""
-    op.execute(sql_text("now"))
-    op.execute(sql_text("sink_principal"))
+    op.execute(sql_text("log/now"))
+    op.execute(sql_text("acl/sink_principal"))
     for statements in (
         BROKER,
         LOCKS,

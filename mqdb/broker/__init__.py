@@ -2,4 +2,15 @@
 
 Whoever opened the connection decides whether the request commits by itself (AUTOCOMMIT, as `create_engine`
 sets it) or joins a transaction.
+
+    log           send, look up, read in bulk
+    dispatch      give messages their queue offsets, and index their keys
+    topics        create, change and find topics
+    consumers     pull, own queues, commit, reset, send back
+    filters       check a filter, and try one
+    schedule      delays, timers, recurring sends
+    transactions  half messages
+    dead_letters  look at them, and send them back to work
+    clients       come, stay, go, and be asked
+    acl, broker_settings, archive, doctor   rights, settings that clients obey, Parquet files, checks
 """

@@ -2,7 +2,7 @@
 
 A principal is a login role of PostgreSQL, which authenticates it. What it has no right to is denied. The owner of the
 schema, and who is a member of its role, is asked nothing. A principal may have a namespace, in which all of its rights
-lie: `mqdb/sql/namespace.sql`.
+lie: `mqdb/sql/acl/namespace.sql`.
 """
 
 import re

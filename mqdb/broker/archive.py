@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from mqdb.common.topic import is_system_topic
 from mqdb.errors import MqdbError, TopicNotFound
 from mqdb.store import locks
-from mqdb.store.engine import target_of, transaction, translated, translates
+from mqdb.store.engine import transaction, translated, translates
 from mqdb.store.segments import archived_segments
 from mqdb.store.segments.archived_segments import ArchivedSegment, Offsets, Topics
 from mqdb.store.topics import topic_ranges
@@ -43,13 +43,13 @@ def sole_archiver(connection: Connection) -> Iterator[bool]:
     The lock ends with the connection at the latest, which is later than the connection's close: PostgreSQL needs a
     moment, and the next one asks only once. So it is given back.
     """
-    with translated(target_of(connection)):
+    with translated(connection):
         is_taken = locks.take_archive(connection)
     try:
         yield is_taken
     finally:
         if is_taken and not connection.invalidated:
-            with suppress(MqdbError), translated(target_of(connection)):  # it is lost with the connection
+            with suppress(MqdbError), translated(connection):  # it is lost with the connection
                 locks.release_archive(connection)
 
 

@@ -2,6 +2,7 @@
 
 Who chooses may give an SQL expression over the columns of the view mqdb.dlq. PostgreSQL checks it with the rights of
 the caller, in a transaction that cannot write. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard.
+In SQL: `mqdb/sql/segments/ensure_segments.sql`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ from mqdb.store.dead_letters import (
     RedriveResult,
     WholeDeadLetter,
 )
-from mqdb.store.engine import driver, target_of, transaction, translated, translates
+from mqdb.store.engine import driver, transaction, translated, translates
 from mqdb.store.log import message_index
 from mqdb.store.topics import topics
 
@@ -212,7 +213,7 @@ def _chosen(
     `whole`: they are for one who wants to see what they say. Raises AccessDenied for a role that may only operate the
     group then.
     """
-    with translated(target_of(connection)):
+    with translated(connection):
         if wanted.group is not None:
             _check_group(connection, wanted.group)
         outlined = _outlined(connection, wanted.group)
@@ -252,7 +253,7 @@ def _positions(connection: Connection, ids: Sequence[UUID]) -> list[int] | None:
 def _conditions(wanted: DeadLetterFilter, source: FromClause) -> Iterator[ColumnElement[bool]]:
     letter = source.c
     if wanted.group is not None:
-        yield letter.consumer_group == wanted.group
+        yield letter.group_name == wanted.group
     if wanted.topic is not None:
         yield letter.topic == wanted.topic
     expression = parse_tag_expression(wanted.tag)

@@ -1,4 +1,9 @@
-"""Dispatch: give what has become visible its queue offsets, and index its keys. The work is done in SQL."""
+"""Dispatch: give what has become visible its queue offsets, and index its keys. The work is done in SQL.
+
+In SQL: `mqdb/sql/dispatch/dispatch.sql`, `mqdb/sql/dispatch/fall_asleep.sql`, `mqdb/sql/dispatch/index_keys.sql`,
+`mqdb/sql/dispatch/is_attended.sql`, `mqdb/sql/dispatch/mend_dispatcher_state.sql`,
+`mqdb/sql/dispatch/stay_awake.sql`.
+"""
 
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -6,7 +11,7 @@ from typing import Final, NamedTuple
 import psycopg
 from sqlalchemy import Connection
 
-from mqdb.store.engine import driver, target_of, translate, translates
+from mqdb.store.engine import driver, translate, translates
 
 #: Messages in one batch: about 0.2 s of work, and never more than a segment holds.
 MAX_ROWS = 50_000
@@ -53,7 +58,7 @@ def _dispatch(connection: Connection, statement: str, max_rows: int) -> Dispatch
     try:
         row = driver(connection).execute(statement, (max_rows,)).fetchone()
     except psycopg.Error as error:
-        raise translate(error, target_of(connection)) from error
+        raise translate(error, connection) from error
     assert row is not None
     return _result(*row)
 
@@ -90,6 +95,23 @@ def is_woken(connection: Connection) -> bool:
     row = driver(connection).execute("SELECT last_value FROM mqdb.dispatcher_state").fetchone()
     assert row is not None
     return bool(row[0] != _ASLEEP)
+
+
+@translates
+def is_notified(connection: Connection) -> bool:
+    """Whether each sender that wakes the dispatcher can notify it. The rules are those of `mqdb.wake_dispatcher`."""
+    row = driver(connection).execute(_IS_NOTIFIED).fetchone()
+    return row == (True,)
+
+
+_IS_NOTIFIED: Final = """SELECT current_setting('max_prepared_transactions') = '0'
+                                AND current_setting('synchronous_standby_names') = ''"""
+
+
+@translates
+def mend_state(connection: Connection) -> bool:
+    """Make the state of the dispatcher anew if PostgreSQL cannot read it; whether that was needed."""
+    return driver(connection).execute("SELECT mqdb.mend_dispatcher_state()").fetchone() == (True,)
 
 
 @translates

@@ -1,4 +1,14 @@
-"""The command line: `mqdb ...` and `python -m mqdb ...`. The only part of mqdb that may import mqdb_client."""
+"""The command line: `mqdb ...` and `python -m mqdb ...`. The only part of mqdb that may import mqdb_client.
+
+app, options          all commands, and the options of each
+serve, web, remoting, worker   processes that serve
+send, consume         messages in and out: records, lines, sender, sharing, delivery_time; formats
+topic, message, message_trace, group, group_offset, consumer, dlq   what there is
+delay, timer, cron, transaction, selector, acl, operation, doctor   and what happens to it
+migrate, config, bench, demo, spark   the schema, the settings, measuring, trying, jobs
+console, terminal, rows, logs, confirm, psql      what is printed, and asked
+times, message_ids, offset_target                 values that are given
+"""
 
 import signal
 import sys

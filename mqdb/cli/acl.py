@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers
 from mqdb.errors import AccessDenied, ParameterInvalid
 
@@ -113,19 +113,19 @@ def grant(
       mqdb acl grant grace --admin 'shop-*' --admin-group 'shop-*'
       mqdb acl grant shop_app --namespace shop --send orders --group billing
     """
-    from mqdb_client import Admin, Rights
+    from mqdb_client import Rights
 
     given = _given(send, read, group, operate, operate_group, admin, admin_group)
     rights = Rights(**given)
-    settings = start(context)
 
-    def grant_on(one: "BrokerAdmin") -> None:
-        new = one.acl.grant(role, **given, namespace=namespace, external=external, create=create)
-        for each in rights.resources():
-            state = "may" if any(_is(each, one) for one in new) else "already could"
-            print(f"{role} {state} {_said(each)}{on(settings, one.name)}")
+    with administering(context) as brokers:
 
-    with Admin(settings=settings) as brokers:
+        def grant_on(one: "BrokerAdmin") -> None:
+            new = one.acl.grant(role, **given, namespace=namespace, external=external, create=create)
+            for each in rights.resources():
+                state = "may" if any(_is(each, one) for one in new) else "already could"
+                print(f"{role} {state} {_said(each)}{on(brokers, one.name)}")
+
         brokers.on_each(grant_on, broker).check()
 
 
@@ -165,21 +165,19 @@ def revoke(
       mqdb acl revoke shop --send 'invoices-*'
       mqdb acl revoke shop --all
     """
-    from mqdb_client import Admin
-
     given = _given(send, read, group, operate, operate_group, admin, admin_group)
     if bool(given) == all_:
         raise ParameterInvalid("send", send, "name the rights with --send, --read, --group and so on, or say --all")
-    settings = start(context)
 
-    def revoke_on(one: "BrokerAdmin") -> None:
-        gone = one.acl.revoke(role, **given)
-        for each in gone:
-            print(f"{role} may not {_said(each)} any more{on(settings, one.name)}")
-        if not gone:
-            print(f"{role} has no right{on(settings, one.name)}")
+    with administering(context) as brokers:
 
-    with Admin(settings=settings) as brokers:
+        def revoke_on(one: "BrokerAdmin") -> None:
+            gone = one.acl.revoke(role, **given)
+            for each in gone:
+                print(f"{role} may not {_said(each)} any more{on(brokers, one.name)}")
+            if not gone:
+                print(f"{role} has no right{on(brokers, one.name)}")
+
         brokers.on_each(revoke_on, broker).check()
 
 
@@ -206,13 +204,10 @@ def secret(
     """
     import secrets
 
-    from mqdb_client import Admin
-
     if given is not None and none:
         raise ParameterInvalid("secret", "***", "give --secret or --none")
     chosen = None if none else given or secrets.token_urlsafe(24)
-    settings = start(context)
-    with Admin(settings=settings) as brokers:
+    with administering(context) as brokers:
         brokers.on_each(lambda one: one.acl.set_secret(key, chosen), broker).check()
     if chosen is not None and given is None:
         print(chosen)
@@ -249,13 +244,10 @@ def apply(
       mqdb acl apply rights.toml
       mqdb acl apply rights.toml --yes
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
     wanted = _read(file)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         planned = admin.on_each(lambda one: one.acl.apply(wanted, dry_run=True), broker)
-        print_answers(settings, planned, _changed, as_json, "Nothing to change.")
+        print_answers(admin, planned, _changed, as_json, "Nothing to change.")
         if not any(planned.results.values()):
             return
         if not yes:
@@ -319,12 +311,9 @@ def list_(
       mqdb acl list shop --json
       mqdb acl list --topic orders
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.acl.list(role, topic=topic, group=group), broker)
-    print_answers(settings, answers, _described, as_json, "Nobody but the owner has a right.")
+    print_answers(admin, answers, _described, as_json, "Nobody but the owner has a right.")
 
 
 def _described(right: "Right") -> Row:
@@ -358,22 +347,22 @@ def check(
       mqdb acl check billing --read orders --group billing
       mqdb acl check ada --operate orders --operate-group billing
     """
-    from mqdb_client import Admin, Rights
+    from mqdb_client import Rights
 
     asked = (send, read, group, operate, operate_group, admin, admin_group)
     wanted = Rights(*([name] if name is not None else [] for name in asked)).resources()
     if not wanted:
         raise ParameterInvalid("send", send, "name a topic with --send, --read and so on, or a group with --group")
-    settings = start(context)
 
-    def check_on(one: "BrokerAdmin") -> None:
-        for each in wanted:
-            why = _reason(one, role, each)
-            if why is None:
-                raise AccessDenied(role, *each)
-            print(f"{role} may {_said(each)} {why}{on(settings, one.name)}")
+    with administering(context) as brokers:
 
-    with Admin(settings=settings) as brokers:
+        def check_on(one: "BrokerAdmin") -> None:
+            for each in wanted:
+                why = _reason(one, role, each)
+                if why is None:
+                    raise AccessDenied(role, *each)
+                print(f"{role} may {_said(each)} {why}{on(brokers, one.name)}")
+
         brokers.on_each(check_on, broker).check()
 
 

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from mqdb.cli import bench
 from mqdb.cli.acl import app as acl
+from mqdb.cli.bench import app as bench
 from mqdb.cli.config import config
 from mqdb.cli.consume import consume
 from mqdb.cli.consumer import app as consumer
@@ -107,7 +107,7 @@ app.add_typer(timer, name="timer")
 app.add_typer(acl, name="acl")
 app.add_typer(operation, name="operation")
 app.add_typer(spark, name="spark")
-bench.register(app)
+app.add_typer(bench, name="bench")
 
 
 def _open_standard_files() -> None:

@@ -17,7 +17,7 @@ from mqdb.cli.options import start
 from mqdb.common.printable import printable
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import MqdbError, ParameterInvalid, TopicNotFound
-from mqdb.signals import STOP_SIGNALS, deferred
+from mqdb.process.signals import STOP_SIGNALS, deferred
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.rows import Brokers, Json, Row, in_a_line, json_of, of_broker, print_answers, seconds, spoken, table_of
 from mqdb.errors import ClientOffline
 
@@ -53,12 +53,9 @@ def list_(
       mqdb consumer list
       mqdb consumer list --group billing --json | jq -r .client_id
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.consumers.list(group), broker)
-    print_answers(settings, answers, _member, as_json, "No consumer is there.")
+    print_answers(admin, answers, _member, as_json, "No consumer is there.")
 
 
 def _member(member: "MemberInfo") -> Row:
@@ -94,16 +91,13 @@ def status(
       mqdb consumer status '10.0.0.7@4711#81726354' --stack
       mqdb consumer status '10.0.0.7@4711#81726354' --json | jq .queues
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.consumers.status(client_id, principal=role), broker).without(
             ClientOffline
         )
     for broker_name, found in answers.results.items():
         for each in found:
-            where = {"client_id": client_id, "group": each.group, **of_broker(settings, broker_name)}
+            where = {"client_id": client_id, "group": each.group, **of_broker(admin, broker_name)}
             described = where | each.details | {"role": each.principal}
             if as_json:
                 print(json_of(described))
@@ -154,15 +148,12 @@ def consume(
       mqdb consumer consume '10.0.0.7@4711#81726354' --group billing \\
         --message-id 0A0B0C0D1E2F00000000000000000001
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         asked = admin.on_each(lambda one: one.consumers.consume(client_id, group, message_id, principal=role), broker)
     answers = asked.without(ClientOffline)
     for broker_name, (topic, queue_id, told) in answers.results.items():
         if as_json:
-            where = {**of_broker(settings, broker_name), "topic": topic, "queue": queue_id}
+            where = {**of_broker(admin, broker_name), "topic": topic, "queue": queue_id}
             print(json_of(where | asdict(told)))
             continue
         print(f"{told.result} in {told.spent_ms:,} ms: message of topic {topic}, queue {queue_id}")

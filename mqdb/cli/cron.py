@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.records import parse_property
-from mqdb.cli.rows import Brokers, Json, Row, on, print_answers
+from mqdb.cli.rows import Brokers, Json, Row, print_answers, print_done
 from mqdb.cli.times import shown_time
 from mqdb.common.message import Message
 from mqdb.errors import CronNotFound, ParameterInvalid
@@ -92,11 +92,10 @@ def add(
       mqdb cron add probe --cron '*/10 * * * * *' --topic probes --body x
       mqdb cron add rates --cron @hourly --topic rates --body x --catch-up none
     """
-    from mqdb_client import Admin, CatchUp
+    from mqdb_client import CatchUp
 
-    settings = start(context)
     message = Message(topic, _body(body, file), tag, tuple(key or ()), dict(map(parse_property, prop or ())))
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         crons = _only(admin, broker).crons
         next_at = crons.add(
             name, text, message, timezone=timezone, sharding_key=sharding_key, catch_up=CatchUp(catch_up)
@@ -135,12 +134,9 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
       mqdb cron list
       mqdb cron list --json | jq 'select(.skipped > 0)'
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.crons.list(), broker)
-    print_answers(settings, answers, _described, as_json, "There is no recurring send yet.", ordered=True)
+    print_answers(admin, answers, _described, as_json, "There is no recurring send yet.", ordered=True)
 
 
 def _described(cron: "CronSummary") -> Row:
@@ -168,16 +164,9 @@ def pause(context: typer.Context, name: CronName, broker: Brokers = None) -> Non
       mqdb cron pause tick
       mqdb cron pause tick --broker broker-b
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-
-    def pause_on(one: "BrokerAdmin") -> None:
-        one.crons.pause(name)
-        print(f"cron {name} is paused{on(settings, one.name)}")
-
-    with Admin(settings=settings) as admin:
-        admin.on_each(pause_on, broker).without(CronNotFound).check()
+    with administering(context) as admin:
+        paused = admin.on_each(lambda one: one.crons.pause(name), broker).without(CronNotFound)
+    print_done(admin, paused, lambda _: f"cron {name} is paused")
 
 
 @app.command(cls=Command)
@@ -190,16 +179,9 @@ def resume(context: typer.Context, name: CronName, broker: Brokers = None) -> No
     [bold]Examples[/bold]
       mqdb cron resume tick
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-
-    def resume_on(one: "BrokerAdmin") -> None:
-        next_at = one.crons.resume(name)
-        print(f"cron {name} fires next at {shown_time(next_at)}{on(settings, one.name)}")
-
-    with Admin(settings=settings) as admin:
-        admin.on_each(resume_on, broker).without(CronNotFound).check()
+    with administering(context) as admin:
+        resumed = admin.on_each(lambda one: one.crons.resume(name), broker).without(CronNotFound)
+    print_done(admin, resumed, lambda next_at: f"cron {name} fires next at {shown_time(next_at)}")
 
 
 @app.command(cls=Command)
@@ -210,13 +192,6 @@ def remove(context: typer.Context, name: CronName, broker: Brokers = None) -> No
     [bold]Examples[/bold]
       mqdb cron remove tick
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-
-    def remove_on(one: "BrokerAdmin") -> None:
-        one.crons.remove(name)
-        print(f"cron {name} is removed{on(settings, one.name)}")
-
-    with Admin(settings=settings) as admin:
-        admin.on_each(remove_on, broker).without(CronNotFound).check()
+    with administering(context) as admin:
+        removed = admin.on_each(lambda one: one.crons.remove(name), broker).without(CronNotFound)
+    print_done(admin, removed, lambda _: f"cron {name} is removed")

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.options import Command, command_group, start
-from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers, seconds
+from mqdb.cli.options import Command, administering, command_group
+from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers, print_done, seconds
 from mqdb.common.delay_level import DelayLevels
 from mqdb.errors import NothingLost, ParameterInvalid
 
 if TYPE_CHECKING:
-    from mqdb_client import BrokerAdmin, Standing
+    from mqdb_client import BrokerAdmin, LevelStanding
 
 app = command_group(
     """Look at the delay levels, and let one go on that stands still.
@@ -40,15 +40,12 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
       mqdb delay list
       mqdb delay list --json | jq 'select(.lost_offset != null)'
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.delays.list(), broker)
-    print_answers(settings, answers, _described, as_json, "There is no delay level.", ordered=True)
+    print_answers(admin, answers, _described, as_json, "There is no delay level.", ordered=True)
 
 
-def _described(standing: "Standing") -> Row:
+def _described(standing: "LevelStanding") -> Row:
     lost, late = standing.lost, standing.late
     return {
         "level": standing.level,
@@ -80,23 +77,19 @@ def skip(
       mqdb delay skip 3
       mqdb delay skip 3 --broker broker-b --reason 'bad disk' --yes
     """
-    from mqdb_client import Admin
 
-    settings = start(context)
-
-    def skip_on(one: "BrokerAdmin") -> None:
+    def skip_on(one: "BrokerAdmin") -> int:
         offset = found.results[one.name].queue_offset
         one.delays.skip(level, offset, reason=reason)
-        print(f"delay level {level} goes on behind offset {offset}{on(settings, one.name)}")
+        return offset
 
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         found = admin.on_each(lambda one: one.delays.find_lost(level), broker).without(NothingLost, ParameterInvalid)
         if not found.results:
             found.check()
         if not yes:
-            what = " and ".join(
-                f"offset {lost.queue_offset}{on(settings, name)}" for name, lost in found.results.items()
-            )
+            what = " and ".join(f"offset {lost.queue_offset}{on(admin, name)}" for name, lost in found.results.items())
             confirm(f"Never deliver the lost message of delay level {level} at {what}?")
-        admin.on_each(skip_on, list(found.results)).check()
+        skipped = admin.on_each(skip_on, list(found.results))
+        print_done(admin, skipped, lambda offset: f"delay level {level} goes on behind offset {offset}")
     found.check()

@@ -7,7 +7,7 @@ import typer
 
 from mqdb.cli.confirm import confirm
 from mqdb.cli.group_offset import app as offset
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.rows import (
     Brokers,
     Json,
@@ -60,12 +60,9 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
       mqdb group list
       mqdb group list --json | jq 'select(.lag > 1000)'
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.groups.list(), broker)
-    print_answers(settings, answers, _summary, as_json, "There is no group yet.", ordered=True)
+    print_answers(admin, answers, _summary, as_json, "There is no group yet.", ordered=True)
 
 
 def _summary(group: "GroupSummary") -> Row:
@@ -92,13 +89,10 @@ def show(context: typer.Context, name: GroupName, broker: Brokers = None, as_jso
       mqdb group show billing
       mqdb group show billing --json | jq '.queues[] | select(.owner == null)'
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.groups.show(name), broker).without(GroupNotFound)
     described = [
-        {"group": found.group, **of_broker(settings, broker_name), **_settings(found.settings), **_parts(found)}
+        {"group": found.group, **of_broker(admin, broker_name), **_settings(found.settings), **_parts(found)}
         for broker_name, found in answers.results.items()
     ]
     if as_json:
@@ -206,22 +200,19 @@ def set_(
       mqdb group set billing --retry-max-times 3
       mqdb group set billing --no-consume
     """
-    from mqdb_client import Admin
+    with administering(context) as admin:
 
-    settings = start(context)
+        def set_on(one: "BrokerAdmin") -> None:
+            changed = one.groups.update(
+                name,
+                retry_max_times=retry_max_times,
+                retry_queue_nums=retry_queues,
+                consume_enable=consume,
+                consume_broadcast_enable=broadcast,
+            )
+            now = in_a_line(dict(list(_settings(changed).items())[:4]))
+            print(f"group {name}{on(admin, one.name)}: {now}")
 
-    def set_on(one: "BrokerAdmin") -> None:
-        changed = one.groups.update(
-            name,
-            retry_max_times=retry_max_times,
-            retry_queue_nums=retry_queues,
-            consume_enable=consume,
-            consume_broadcast_enable=broadcast,
-        )
-        now = in_a_line(dict(list(_settings(changed).items())[:4]))
-        print(f"group {name}{on(settings, one.name)}: {now}")
-
-    with Admin(settings=settings) as admin:
         admin.on_each(set_on, broker).check()
 
 
@@ -246,19 +237,17 @@ def delete(
       mqdb group delete billing
       mqdb group delete billing --with-topics --yes
     """
-    from mqdb_client import Admin
 
-    settings = start(context)
+    with administering(context) as admin:
 
-    def delete_on(one: "BrokerAdmin") -> None:
-        gone = one.groups.delete(name, with_topics=with_topics)
-        topics = f", and topic {' and '.join(map(shlex.quote, gone))}" if gone else ""
-        print(f"group {name} is deleted{on(settings, one.name)}{topics}")
+        def delete_on(one: "BrokerAdmin") -> None:
+            gone = one.groups.delete(name, with_topics=with_topics)
+            topics = f", and topic {' and '.join(map(shlex.quote, gone))}" if gone else ""
+            print(f"group {name} is deleted{on(admin, one.name)}{topics}")
 
-    with Admin(settings=settings) as admin:
         chosen = admin.chosen(broker)
         if not yes:
             what = f"group {name} and all its offsets" + (", its retries and its DLQ" if with_topics else "")
-            where = f" on {', '.join(one.name for one in chosen)}" if has_several(settings) else ""
+            where = f" on {', '.join(one.name for one in chosen)}" if has_several(admin) else ""
             confirm(f"Delete {what}{where}?")
         admin.on_each(delete_on, broker).without(GroupNotFound).check()

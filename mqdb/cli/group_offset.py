@@ -7,12 +7,11 @@ import typer
 
 from mqdb.cli.confirm import check_somebody_is_there, confirm
 from mqdb.cli.offset_target import parse_target
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.rows import Brokers, Json, Row, Yes, print_answers
 from mqdb.errors import GroupNotFound, TopicNotFound
 
 if TYPE_CHECKING:
-    from mqdb.settings import Settings
     from mqdb_client import BrokerAdmin, OffsetChange
 
 app = command_group(
@@ -71,13 +70,12 @@ def reset(
       mqdb group offset reset billing orders --to 4711 --queue 3 --yes
       mqdb group offset reset billing orders --to latest
     """
-    settings = start(context)
     target = parse_target(to)
 
     def change(one: "BrokerAdmin", is_dry: bool) -> "list[OffsetChange]":
         return one.offsets.reset(group, topic, target, queue_id=queue, reason=reason, dry_run=is_dry)
 
-    _take(settings, change, broker, as_json, dry_run, None if yes else f"Reset group {group} in topic {topic} to {to}?")
+    _take(context, change, broker, as_json, dry_run, None if yes else f"Reset group {group} in topic {topic} to {to}?")
 
 
 @app.command(cls=Command)
@@ -108,18 +106,16 @@ def clone(
       mqdb group offset clone billing billing-test
       mqdb group offset clone billing billing-2 --topic orders --dry-run
     """
-    settings = start(context)
-
     question = None if yes else f"Have group {target} go on where group {source} stands?"
 
     def change(one: "BrokerAdmin", is_dry: bool) -> "list[OffsetChange]":
         return one.offsets.clone(source, target, topic or (), force=force, reason=reason, dry_run=is_dry)
 
-    _take(settings, change, broker, as_json, dry_run, question)
+    _take(context, change, broker, as_json, dry_run, question)
 
 
 def _take(
-    settings: "Settings",
+    context: typer.Context,
     change: Change,
     brokers: list[str] | None,
     as_json: bool,
@@ -127,16 +123,14 @@ def _take(
     question: str | None,
 ) -> None:
     """Change offsets, after the question if there is one; a dry run only shows what would change."""
-    from mqdb_client import Admin
-
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         admin.chosen(brokers)
 
         def show(nothing: str, *, is_dry: bool) -> None:
             answers = admin.on_each(lambda one: change(one, is_dry), brokers)
             # What one broker does not know does not matter if another one knows it.
             answers = answers.without(TopicNotFound, GroupNotFound)
-            print_answers(settings, answers, _described, as_json, nothing, broker_at=0)
+            print_answers(admin, answers, _described, as_json, nothing, broker_at=0)
 
         if question is not None and not dry_run:
             check_somebody_is_there(question)

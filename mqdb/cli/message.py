@@ -8,11 +8,11 @@ import typer
 from mqdb.cli.formats import as_json as json_line
 from mqdb.cli.formats import as_text
 from mqdb.cli.message_trace import trace
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.rows import Brokers, Json, Row, in_a_line, print_answers
 from mqdb.cli.times import parse_time
 from mqdb.common.printable import printable
-from mqdb.errors import MqdbError, ParameterInvalid, QueueNotFound, ResponseCode, TopicNotFound
+from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
 
 if TYPE_CHECKING:
     from mqdb.common.received_message import ReceivedMessage
@@ -28,13 +28,6 @@ app = command_group(
       mqdb message trace 0A0B0C0D1E2F00000000000000000001
     """
 )
-
-
-class MessageNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
-    """No broker has a message of that id that could be consumed."""
-
-    message_id: str
-    sentence = "there is no message {message_id!r}; it may wait for its time: mqdb timer list"
 
 
 @app.command(cls=Command)
@@ -54,12 +47,10 @@ def show(
       mqdb message show 0A0B0C0D1E2F00000000000000000001
       mqdb message show 0A0B0C0D1E2F00000000000000000001 --json | jq .properties
     """
-    from mqdb.cli.message_ids import check_id
-    from mqdb_client import Admin
+    from mqdb.cli.message_ids import MessageNotFound, check_id
 
-    settings = start(context)
     check_id(message_id, "mqdb message find TOPIC")
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.messages.show(message_id), broker)
     copies = [copy for found in answers.results.values() for copy in found]
     if as_json:
@@ -109,13 +100,10 @@ def find(
       mqdb message find orders --queue 3 --offset 4711 --limit 1
       mqdb message find orders --time 2026-07-14T09:30+02:00 --json
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
     if offset is not None and time is not None:
         raise ParameterInvalid("offset", offset, "give --offset or --time, not both")
     since = None if time is None else parse_time("time", time)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(
             lambda one: one.messages.find(topic, key=key, queue_id=queue, offset=offset, time=since, limit=limit),
             broker,
@@ -124,7 +112,7 @@ def find(
         _print_json(answers)
         answers.check()
     else:
-        print_answers(settings, answers, _row, as_json, "There is no such message.", broker_at=2)
+        print_answers(admin, answers, _row, as_json, "There is no such message.", broker_at=2)
 
 
 app.command(cls=Command)(trace)

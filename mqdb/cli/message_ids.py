@@ -1,7 +1,14 @@
 """Ids of messages as arguments of commands."""
 
 from mqdb.common.unique_id import parse_unique_id
-from mqdb.errors import ParameterInvalid
+from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
+
+
+class MessageNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
+    """No broker has a message of that id that could be consumed."""
+
+    message_id: str
+    sentence = "there is no message {message_id!r}; it may wait for its time: mqdb timer list"
 
 
 def check_id(text: str, listed_by: str) -> None:

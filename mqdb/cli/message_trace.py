@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqdb.cli.options import start
+from mqdb.cli.options import administering
 from mqdb.cli.rows import Brokers, Json, json_of, on
 from mqdb.cli.times import shown_time
 from mqdb.common.printable import printable
@@ -41,20 +41,17 @@ def trace(
       mqdb message trace 0A0B0C0D1E2F00000000000000000001 --json | jq .copies
     """
     from mqdb.cli.console import standard_output
-    from mqdb.cli.message import MessageNotFound
-    from mqdb.cli.message_ids import check_id
-    from mqdb_client import Admin
+    from mqdb.cli.message_ids import MessageNotFound, check_id
 
-    settings = start(context)
     check_id(message_id, "mqdb message find TOPIC")
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.messages.trace(message_id), broker)
     found = {name: each for name, each in answers.results.items() if each.copies}
     for name, each in found.items():
         if as_json:
             print(json_of({"broker_name": name, **_described(each)}))
         else:
-            standard_output().print(_tree(each, on(settings, name)))
+            standard_output().print(_tree(each, on(admin, name)))
     answers.check()
     if not found:
         raise MessageNotFound(message_id)

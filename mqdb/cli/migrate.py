@@ -114,8 +114,9 @@ def _brokers(settings: "Settings", resources: ExitStack) -> "Sequence[BrokerDsn]
 def _revision(dsn: str) -> str | None:
     from mqdb.store import migrations
     from mqdb.store.engine import connected
+    from mqdb.store.server_choice import ServerRole
 
-    with connected(dsn, "mqdb migrate") as connection:
+    with connected(dsn, "mqdb migrate", ServerRole.ANY) as connection:
         return migrations.current(connection)
 
 

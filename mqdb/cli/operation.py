@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.rows import Brokers, Json, Row, print_answers
 from mqdb.cli.times import parse_time
 
@@ -63,11 +63,10 @@ def list_(
       mqdb operation list --group billing --json | jq -r .reason
       mqdb operation list --actor ada -n 10
     """
-    from mqdb_client import Admin, Operation
+    from mqdb_client import Operation
 
-    settings = start(context)
     moment = None if since is None else parse_time("since", since)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(
             lambda one: one.operations.list(
                 topic=topic, group=group, object=about, actor=actor, since=moment, limit=limit
@@ -75,7 +74,7 @@ def list_(
             broker,
         )
     print_answers(
-        settings,
+        admin,
         answers,
         Operation._asdict if as_json else _described,
         as_json,

@@ -2,6 +2,8 @@
 
 import getpass
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +15,7 @@ from mqdb.cli.logs import LogFormat, configure
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings
+    from mqdb_client import Admin
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,16 @@ def start(context: typer.Context, **arguments: Any) -> "Settings":
         config=given(context, "config"), dsn=given(context, "dsn"), home=given(context, "home"), **arguments
     )
     return settings if settings.actor else settings.model_copy(update={"actor": _user()})
+
+
+@contextmanager
+def administering(context: typer.Context) -> "Iterator[Admin]":
+    """What a command does first that asks brokers: as `start`, and an Admin of the brokers that the settings name."""
+    settings = start(context)
+    from mqdb_client import Admin
+
+    with Admin(settings=settings) as admin:
+        yield admin
 
 
 def _user() -> str | None:

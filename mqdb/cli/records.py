@@ -35,7 +35,7 @@ class InputInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 
 
 @dataclass(frozen=True)
-class Columns:
+class RecordColumns:
     """Which column becomes what. Without `body` the body is the whole record as JSON."""
 
     tag: str | None = None
@@ -99,7 +99,7 @@ def from_text(lines: Iterable[bytes], fixed: Fixed) -> Iterator[Outgoing]:
 
 
 def from_jsonl(
-    lines: Iterable[bytes], fixed: Fixed, columns: Columns, nulls: frozenset[str], source: str
+    lines: Iterable[bytes], fixed: Fixed, columns: RecordColumns, nulls: frozenset[str], source: str
 ) -> Generator[Outgoing, None, list[str]]:
     """Each line is a JSON object, which is the body as it stands unless a column is. Raises InputInvalid.
 
@@ -123,7 +123,7 @@ def from_jsonl(
 
 
 def from_csv(
-    lines: Iterable[bytes], fixed: Fixed, columns: Columns, nulls: frozenset[str], source: str
+    lines: Iterable[bytes], fixed: Fixed, columns: RecordColumns, nulls: frozenset[str], source: str
 ) -> Iterator[Outgoing]:
     """The first line names the columns. Raises InputInvalid, ParameterInvalid for a column that is not there."""
     # The default is 128 KiB, a body may have 4 MiB; what is too large says so later, with its limit.
@@ -158,14 +158,14 @@ def _decoded(lines: Iterable[bytes], source: str) -> Iterator[str]:
         encoding = "utf-8"
 
 
-def _check_columns(columns: Columns, header: list[str]) -> None:
+def _check_columns(columns: RecordColumns, header: list[str]) -> None:
     for name in columns.names:
         if name not in header:
             raise ParameterInvalid("column", name, f"the columns are {', '.join(header)}")
 
 
 def _message(
-    record: Mapping[str, Any], whole: bytes, fixed: Fixed, columns: Columns, nulls: frozenset[str], line: int
+    record: Mapping[str, Any], whole: bytes, fixed: Fixed, columns: RecordColumns, nulls: frozenset[str], line: int
 ) -> Outgoing:
     def value(column: str | None) -> str | None:
         return None if column is None else _as_text(record.get(column), nulls)

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from mqdb.cli.metrics import metrics_served
 from mqdb.cli.options import log_from, start, warn_of_unknown_variables
+from mqdb.serving.metrics import metrics_served
 
 _DEFAULT_ADDRESS: Final = "127.0.0.1:9876"
 
@@ -43,9 +43,9 @@ def remoting(
     settings = start(context, remoting=address, remoting_advertised=advertised, http=http)
     if settings.remoting is None:
         settings = settings.model_copy(update={"remoting": _DEFAULT_ADDRESS})
-    from mqdb.broker_list import brokers_of
-    from mqdb.cli.serve import front_of
-    from mqdb.signals import interruption
+    from mqdb.process.signals import interruption
+    from mqdb.serving.front import front_of
+    from mqdb.settings.broker_list import brokers_of
 
     broker = brokers_of(settings)[0]
     with interruption() as interrupted, ExitStack() as stack:
@@ -54,9 +54,11 @@ def remoting(
         print(f"mqdb remoting\n  remoting {front.address}", flush=True)
         if http is not None:  # MQDB_HTTP is that of mqdb serve, on the same machine perhaps
             # Nobody else pays for the import of its libraries.
-            from mqdb.remoting.metrics import TrafficCollector
+            from mqdb.remoting.session.metrics import TrafficCollector
 
-            stack.enter_context(metrics_served(settings, front, TrafficCollector(*front.names, front.traffic)))
+            collector = TrafficCollector(*front.names, front.traffic)
+            where = stack.enter_context(metrics_served(settings, front, collector))
+            print(f"  metrics  http://{where}/metrics", flush=True)
         print("  end      Ctrl-C", flush=True)
         log_from(context, logging.INFO)
         warn_of_unknown_variables()

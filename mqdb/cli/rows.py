@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mqdb.settings import Settings
-    from mqdb_client import Answers
+    from mqdb_client import Admin, Answers
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 Brokers = Annotated[
@@ -40,19 +40,19 @@ _IDS: Final = frozenset({"message", "message id", "transaction id", "client id"}
 _TO_MILLISECONDS: Final = frozenset({"due", "last_stored"})
 
 
-def has_several(settings: "Settings") -> bool:
+def has_several(known: "Admin | Settings") -> bool:
     """Whether there are several brokers, so that one has to say which."""
-    return len(settings.brokers) > 1
+    return len(known.brokers) > 1
 
 
-def on(settings: "Settings", broker_name: str) -> str:
+def on(known: "Admin | Settings", broker_name: str) -> str:
     """Where something was done, for the end of a sentence; "" where there is one broker only."""
-    return f" on {broker_name}" if has_several(settings) else ""
+    return f" on {broker_name}" if has_several(known) else ""
 
 
-def of_broker(settings: "Settings", broker_name: str) -> Row:
+def of_broker(known: "Admin | Settings", broker_name: str) -> Row:
     """The column that says of which broker a row is, where there are several."""
-    return {"broker": broker_name} if has_several(settings) else {}
+    return {"broker": broker_name} if has_several(known) else {}
 
 
 def of_part(described: Sequence[Row], name: str) -> list[Row]:
@@ -60,8 +60,15 @@ def of_part(described: Sequence[Row], name: str) -> list[Row]:
     return [({"broker": each["broker"]} if "broker" in each else {}) | row for each in described for row in each[name]]
 
 
+def print_done(admin: "Admin", answers: "Answers[T]", sentence: Callable[[T], str]) -> None:
+    """Say what was done, a line for each broker; then raise what has failed."""
+    for name, result in answers.results.items():
+        print(f"{sentence(result)}{on(admin, name)}")
+    answers.check()
+
+
 def print_answers(
-    settings: "Settings",
+    admin: "Admin",
     answers: "Answers[list[T]]",
     row_of: Callable[[T], Row],
     as_json: bool,
@@ -76,7 +83,7 @@ def print_answers(
     The rows come broker by broker, or ordered by their first column.
     """
     rows = [
-        dict([*row[:broker_at], *of_broker(settings, name).items(), *row[broker_at:]])
+        dict([*row[:broker_at], *of_broker(admin, name).items(), *row[broker_at:]])
         for name, found in answers.results.items()
         for row in (list(row_of(each).items()) for each in found)
     ]

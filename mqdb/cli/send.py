@@ -4,22 +4,22 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
-from mqdb.cli.delivery_time import parse_schedule
 from mqdb.cli.lines import Lines, batches
 from mqdb.cli.options import start
 from mqdb.cli.records import (
-    Columns,
     Fixed,
     InputFormat,
     InputInvalid,
     Outgoing,
+    RecordColumns,
     from_csv,
     from_jsonl,
     from_text,
@@ -28,6 +28,8 @@ from mqdb.cli.records import (
     text_message,
 )
 from mqdb.cli.sender import Sender
+from mqdb.common.delivery_schedule import schedule_properties
+from mqdb.common.duration import parse_duration
 from mqdb.common.message import check_message
 from mqdb.errors import MqdbError, ParameterInvalid, shown
 
@@ -135,9 +137,11 @@ def send(
       mqdb send reminders 'pay order-17' --delay 90s
     """
     settings = start(context)
-    properties, schedule = dict(map(parse_property, prop or ())), parse_schedule(delay_level, delay, deliver_at)
+    properties, schedule = dict(map(parse_property, prop or ())), _parse_schedule(delay_level, delay, deliver_at)
     fixed = Fixed(topic, tag, tuple(key or ()), properties, sharding_key, schedule)
-    columns = Columns(tag_column, tuple(key_column or ()), tuple(property_column or ()), sharding_column, body_column)
+    columns = RecordColumns(
+        tag_column, tuple(key_column or ()), tuple(property_column or ()), sharding_column, body_column
+    )
     nulls = frozenset(null or ())
     with ExitStack() as resources:
         if text and text != ["-"]:
@@ -180,7 +184,7 @@ def _source(name: str, descriptor: int, input_format: InputFormat) -> Source:
     return Source(name, descriptor, input_format, status.st_size if stat.S_ISREG(status.st_mode) else None)
 
 
-def _check_no_input_options(input_format: InputFormat | None, columns: Columns, nulls: frozenset[str]) -> None:
+def _check_no_input_options(input_format: InputFormat | None, columns: RecordColumns, nulls: frozenset[str]) -> None:
     given = {
         "format": None if input_format is None else input_format.value,
         "tag_column": columns.tag,
@@ -195,7 +199,7 @@ def _check_no_input_options(input_format: InputFormat | None, columns: Columns, 
             raise ParameterInvalid(name, value, "is for files and standard input; each text is a body as it stands")
 
 
-def _check_columns(columns: Columns, nulls: frozenset[str], sources: Sequence[Source]) -> None:
+def _check_columns(columns: RecordColumns, nulls: frozenset[str], sources: Sequence[Source]) -> None:
     for source in sources:
         if (columns.names or nulls) and source.format not in (InputFormat.CSV, InputFormat.JSONL):
             reason = f"{source.name} is read as {source.format}, which has no columns; add --format csv or jsonl"
@@ -207,7 +211,7 @@ def _send_sources(
     sender: Sender,
     sources: Sequence[Source],
     fixed: Fixed,
-    columns: Columns,
+    columns: RecordColumns,
     nulls: frozenset[str],
     *,
     shows_progress: bool,
@@ -227,7 +231,7 @@ def _send_sources(
 
 
 def _messages(
-    source: Source, lines: Lines, fixed: Fixed, columns: Columns, nulls: frozenset[str]
+    source: Source, lines: Lines, fixed: Fixed, columns: RecordColumns, nulls: frozenset[str]
 ) -> Iterator[Outgoing]:
     match source.format:
         case InputFormat.TEXT:
@@ -254,3 +258,30 @@ def _checked(outgoing: Iterator[Outgoing], source: str) -> Iterator[Outgoing]:
         except MqdbError as exc:
             raise InputInvalid(source, each.line, str(exc)) from exc
         yield each
+
+
+def _parse_schedule(delay_level: int, delay: str | None, deliver_at: str | None) -> Mapping[str, str]:
+    """The properties of messages that are sent so. Raises ParameterInvalid, ScheduleInvalid."""
+    return schedule_properties(
+        delay_level,
+        None if delay is None else _parse_delay(delay),
+        None if deliver_at is None else _parse_moment(deliver_at),
+    )
+
+
+def _parse_delay(text: str) -> timedelta:
+    delay = parse_duration(text)
+    if delay is None:
+        raise ParameterInvalid("delay", text, "write a number and a unit, such as 500ms, 90s, 15m, 2h or 7d")
+    if delay == timedelta.max:
+        raise ParameterInvalid("delay", text, "is too long")
+    return delay
+
+
+def _parse_moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise ParameterInvalid(
+            "deliver_at", text, "write a time as 2026-07-14T09:30 or 2026-07-14T09:30+02:00"
+        ) from error

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from mqdb.cli.records import Outgoing
 from mqdb.cli.sharing import in_order_by_key
+from mqdb.common.delivery_schedule import schedule_of
 from mqdb.common.message import Message
-from mqdb.common.schedule import schedule_of
 from mqdb.errors import MqdbError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Sender:
 
     def send(self, messages: Sequence[Outgoing]) -> None:
         """Send messages that `check_message` has passed."""
-        if any(each.sharding_key is not None or schedule_of(each.message) is not None for each in messages):
+        if any(each.sharding_key is not None or schedule_of(each.message.system_properties) for each in messages):
             self._report(in_order_by_key(messages, _key, self._send_one, _THREADS))
         elif len(messages) == 1:
             self._report([self._send_one(messages[0])])
@@ -66,7 +66,7 @@ class Sender:
             self._send_in_batches([each.message for each in messages])
 
     def _send_in_batches(self, messages: Sequence[Message]) -> None:
-        from mqdb_client.producer.batch import split_batches
+        from mqdb_client.producer.sends.batch import split_batches
 
         for batch in split_batches(messages):
             results = self._producer.send_batch(batch)

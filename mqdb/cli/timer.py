@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.rows import Brokers, Json, Row, on, print_answers
 from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
 
@@ -49,13 +49,10 @@ def list_(
       mqdb timer list --topic orders
       mqdb timer list --last -n 10 --json
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.timers.list(topic, limit, last=last), broker)
     nothing = "No message waits for a time of delivery."
-    print_answers(settings, answers, _described, as_json, nothing, ordered=True, descending=last)
+    print_answers(admin, answers, _described, as_json, nothing, ordered=True, descending=last)
 
 
 def _described(timer: "WaitingTimer") -> Row:
@@ -89,14 +86,13 @@ def recall(
     [bold]Examples[/bold]
       mqdb timer recall 7F0000010A2B00000C0D16B4C3A20001
     """
-    from mqdb_client import Admin, RecallStatus
+    from mqdb_client import RecallStatus
 
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.timers.recall(message), _asked(admin, message, broker))
     for broker_name, status in answers.results.items():
         if status is RecallStatus.RECALLED:
-            print(f"recalled {message}{on(settings, broker_name)}")
+            print(f"recalled {message}{on(admin, broker_name)}")
             return
     answers.check()
     if RecallStatus.ALREADY_DELIVERED in answers.results.values():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.rows import (
     Brokers,
     Json,
@@ -21,6 +21,7 @@ from mqdb.cli.rows import (
     of_part,
     on,
     print_answers,
+    print_done,
     table_of,
 )
 from mqdb.common.topic import MessageType, Perm, TopicConfig, is_group_topic, is_system_topic
@@ -75,24 +76,21 @@ def create(
       mqdb topic create payments --queues 16 --order --type FIFO
       mqdb topic create orders --broker broker-a --broker broker-c
     """
-    from mqdb_client import Admin
 
-    settings = start(context)
-
-    def create_on(one: "BrokerAdmin") -> None:
-        config = one.topics.create(
-            name,
-            queues=queues,
-            read_queues=read_queues,
-            write_queues=write_queues,
-            perm=perm,
-            order=order,
-            message_type=message_type,
+    with administering(context) as admin:
+        made = admin.on_each(
+            lambda one: one.topics.create(
+                name,
+                queues=queues,
+                read_queues=read_queues,
+                write_queues=write_queues,
+                perm=perm,
+                order=order,
+                message_type=message_type,
+            ),
+            broker,
         )
-        print(f"topic {name} has {config.write_queue_nums} queues{on(settings, one.name)}")
-
-    with Admin(settings=settings) as admin:
-        admin.on_each(create_on, broker).check()
+    print_done(admin, made, lambda config: f"topic {name} has {config.write_queue_nums} queues")
 
 
 @app.command("list", cls=Command)
@@ -109,7 +107,6 @@ def list_(
       mqdb topic list
       mqdb topic list --json | jq -r .topic
     """
-    from mqdb_client import Admin
 
     def topics_on(one: "BrokerAdmin") -> list[TopicConfig]:
         return [
@@ -118,10 +115,9 @@ def list_(
             if everything or not (is_system_topic(config.name) or is_group_topic(config.name))
         ]
 
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(topics_on, broker)
-    print_answers(settings, answers, _described, as_json, "There is no topic yet.", ordered=True)
+    print_answers(admin, answers, _described, as_json, "There is no topic yet.", ordered=True)
 
 
 @app.command(cls=Command)
@@ -133,13 +129,10 @@ def show(context: typer.Context, name: TopicName, broker: Brokers = None, as_jso
       mqdb topic show orders
       mqdb topic show orders --json | jq .groups
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.topics.show(name), broker).without(TopicNotFound)
     described = [
-        {"topic": name, **of_broker(settings, broker_name), **_described(found.config)}
+        {"topic": name, **of_broker(admin, broker_name), **_described(found.config)}
         | {"queues": _queues(found.queues), "groups": _groups(found.progress)}
         for broker_name, found in answers.results.items()
     ]
@@ -235,9 +228,6 @@ def set_(
       mqdb topic set orders --write-queues 4
       mqdb topic set orders --perm 4 --broker broker-b
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
     changes: dict[str, Any] = {
         "queues": queues,
         "read_queues": read_queues,
@@ -249,20 +239,21 @@ def set_(
     if all(value is None for value in changes.values()):
         raise ParameterInvalid("topic", name, f"nothing to change; add one of {_CHANGES}")
 
-    def set_on(one: "BrokerAdmin") -> None:
-        config = one.topics.update(name, **changes)
-        unread = one.topics.unread(name)
-        described = _described(config)
-        if as_json:
-            left_out = [{"queue": each.queue_id, "group": each.group, "messages": each.messages} for each in unread]
-            print(json_of({"topic": name, **of_broker(settings, one.name), **described, "unread": left_out}))
-            return
-        now = {setting: value for setting, value in described.items() if setting != "topic"}
-        print(f"topic {name}{on(settings, one.name)}: {in_a_line(now)}")
-        for note in _notes(config, unread):
-            print(f"note{on(settings, one.name)}: {note}")
+    with administering(context) as admin:
 
-    with Admin(settings=settings) as admin:
+        def set_on(one: "BrokerAdmin") -> None:
+            config = one.topics.update(name, **changes)
+            unread = one.topics.unread(name)
+            described = _described(config)
+            if as_json:
+                left_out = [{"queue": each.queue_id, "group": each.group, "messages": each.messages} for each in unread]
+                print(json_of({"topic": name, **of_broker(admin, one.name), **described, "unread": left_out}))
+                return
+            now = {setting: value for setting, value in described.items() if setting != "topic"}
+            print(f"topic {name}{on(admin, one.name)}: {in_a_line(now)}")
+            for note in _notes(config, unread):
+                print(f"note{on(admin, one.name)}: {note}")
+
         admin.on_each(set_on, broker).without(TopicNotFound).check()
 
 
@@ -311,9 +302,6 @@ def delete(
       mqdb topic delete orders --force --yes
       mqdb topic delete orders --broker broker-b
     """
-    from mqdb_client import Admin
-
-    settings = start(context)
 
     def uses_on(one: "BrokerAdmin") -> "TopicUses":
         uses = one.topics.uses(name)
@@ -321,16 +309,17 @@ def delete(
             raise TopicInUse(name, *uses)
         return uses
 
-    def delete_on(one: "BrokerAdmin") -> None:
-        gone = one.topics.delete(name, force=force)
-        print(f"topic {name} is deleted{on(settings, one.name)}{_with(name, gone)}")
+    with administering(context) as admin:
 
-    with Admin(settings=settings) as admin:
+        def delete_on(one: "BrokerAdmin") -> None:
+            gone = one.topics.delete(name, force=force)
+            print(f"topic {name} is deleted{on(admin, one.name)}{_with(name, gone)}")
+
         found = admin.on_each(uses_on, broker).without(NothingToDelete)
         if not found.results:
             found.check()
         if not yes:
-            where = f" on {', '.join(found.results)}" if has_several(settings) else ""
+            where = f" on {', '.join(found.results)}" if has_several(admin) else ""
             going = "".join(dict.fromkeys(_with(name, uses) for uses in found.results.values()))
             confirm(f"Delete topic {name} and all its messages{going}{where}?")
         admin.on_each(delete_on, list(found.results)).without(NothingToDelete).check()

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.options import Command, command_group, start
-from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers
+from mqdb.cli.options import Command, administering, command_group
+from mqdb.cli.rows import Brokers, Json, Row, Yes, print_answers, print_done
 from mqdb.errors import HalfMessageNotFound
 
 if TYPE_CHECKING:
-    from mqdb_client import BrokerAdmin, HalfMessage
+    from mqdb_client import HalfMessage
 
 app = command_group(
     """Look at half messages, and end those whose producers say nothing.
@@ -69,13 +69,12 @@ def list_(
       mqdb transaction list
       mqdb transaction list --group orders-service --state discarded --json
     """
-    from mqdb_client import Admin, HalfState
+    from mqdb_client import HalfState
 
-    settings = start(context)
     states = [HalfState[each.name] for each in state or (_State.PREPARED, _State.DISCARDED)]
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.transactions.list(states, group, limit), broker)
-    print_answers(settings, answers, _described, as_json, "There is no such half message.", broker_at=0)
+    print_answers(admin, answers, _described, as_json, "There is no such half message.", broker_at=0)
 
 
 def _described(half: "HalfMessage") -> Row:
@@ -113,17 +112,17 @@ def resolve(
       mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 resume --yes
     """
     from mqdb.cli.message_ids import check_id
-    from mqdb_client import Admin, Resolution
+    from mqdb_client import Resolution
 
-    settings = start(context)
     check_id(transaction_id, "mqdb transaction list")
 
-    def resolve_on(one: "BrokerAdmin") -> None:
-        half = one.transactions.resolve(transaction_id, Resolution(outcome))
-        print(f"half message {half.transaction_id} is {half.state.lower().replace('_', ' ')}{on(settings, one.name)}")
-
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         admin.chosen(broker)
         if not yes:
             confirm(f"{outcome.capitalize()} half message {transaction_id}?")
-        admin.on_each(resolve_on, broker).without(HalfMessageNotFound).check()
+        ended = admin.on_each(lambda one: one.transactions.resolve(transaction_id, Resolution(outcome)), broker)
+    print_done(
+        admin,
+        ended.without(HalfMessageNotFound),
+        lambda half: f"half message {half.transaction_id} is {half.state.lower().replace('_', ' ')}",
+    )

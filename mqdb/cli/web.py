@@ -38,7 +38,7 @@ def web(
     settings = start(context, http=http, web_read_only=read_only or None)
     if settings.http is None:
         settings = settings.model_copy(update={"http": _DEFAULT_ADDRESS})
-    from mqdb.dashboard.alone import serve_alone
+    from mqdb.serving.web import serve_alone
 
     def on_started(line: str) -> None:
         print(f"mqdb web\n  end      Ctrl-C\n{line}", flush=True)

@@ -1,1 +1,12 @@
-"""The vocabulary: messages, topics, groups, delays, and what else all layers speak of. No I/O."""
+"""The vocabulary: messages, topics, groups, delays, and what else all layers speak of. No I/O.
+
+message, property, topic, group   what users send, to where, and who reads it
+received_message                  what consumers get; proof: and how it is known again
+unique_id, compression            ids and bodies
+delivery_schedule, delay_level, recall_handle   when a message is due
+retry, failure                    what becomes of one that has failed, and why
+transaction                       the states of a half message
+durability, dsn, http_address     what a commit waits for; where databases and pages are
+clock, duration, wake_limit       time
+argument_types, user_error, log_lines, printable   rules for arguments; errors of users; logs; texts of strangers
+"""

@@ -7,7 +7,7 @@ libpq and this page read as the same DSN; it shows nothing of any other text, fo
 
 import re
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -72,6 +72,7 @@ def parse_brokers(text: str, default_name: str) -> tuple[BrokerDsn, ...]:
     return brokers
 
 
+@lru_cache(maxsize=64)  # errors name it, so it is asked for with each connection
 def redact(text: str) -> str:
     """The DSN, or the list of them, with *** in place of every secret; a text that is no DSN becomes ***."""
     try:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from mqdb.common.delivery_schedule import schedule_of, schedule_properties
 from mqdb.common.property import (
     KEY_SEPARATOR,
     RESERVED_PROPERTIES,
@@ -19,7 +20,6 @@ from mqdb.common.property import (
     check_stored_properties,
     split_keys,
 )
-from mqdb.common.schedule import schedule_of, schedule_properties
 from mqdb.common.topic import check_send_topic
 from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, NoMessage, ParameterInvalid, shown
 
@@ -130,7 +130,7 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
     if message.system_properties or not _is_plain(message):
         check_properties(message.properties, message.tag, message.keys)
         check_stored_properties(_all_properties(message))
-        schedule_of(message)
+        schedule_of(message.system_properties)
     flag: object = message.flag
     # bool is a kind of int, but not for the driver: one among the flags of others would spoil their statement.
     if not isinstance(flag, int) or isinstance(flag, bool) or not -(2**31) <= flag < 2**31:

@@ -22,6 +22,11 @@ DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 #: gives a topic (BenchmarkTest); 64 times that still catches a number typed wrong.
 MAX_QUEUE_NUMS: Final = 65_536
 
+#: Those that somebody may give to a topic by the right to administer it, and to the topics of a group. The database
+#: holds roles to the same numbers: `mqdb/sql/topics/max_queues.sql`.
+MAX_QUEUES_BY_RIGHT: Final = 1_024
+MAX_GROUP_QUEUES_BY_RIGHT: Final = 64
+
 TEMPLATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -88,10 +93,15 @@ def is_group_topic(name: str) -> bool:
     return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
+def max_queues_by_right(name: str) -> int:
+    """How many queues a topic may get from somebody who may administer it and does not own the broker."""
+    return MAX_GROUP_QUEUES_BY_RIGHT if is_group_topic(name) else MAX_QUEUES_BY_RIGHT
+
+
 def without_namespace(name: str, namespace: str | None) -> str:
     """How a topic or a group is called in a namespace, whose whole name is `shop%orders` or `%RETRY%shop%billing`.
 
-    `mqdb/sql/namespace.sql` says the same, and completes names. Source: NamespaceUtil.withoutNamespace.
+    `mqdb/sql/acl/namespace.sql` says the same, and completes names. Source: NamespaceUtil.withoutNamespace.
     """
     if namespace is None:
         return name
@@ -104,16 +114,11 @@ def check_topic_name(name: str) -> None:
     check_name("topic", name, MAX_TOPIC_LENGTH)
 
 
-def check_can_send(name: str) -> None:
-    """Raise TopicNotAllowed when only the broker writes to the topic."""
-    if name in NOT_ALLOWED_SEND:
-        raise TopicNotAllowed(name)
-
-
 def check_send_topic(name: str) -> None:
     """Raise NameInvalid or TopicNotAllowed unless `name` may name a topic that a user sends to."""
     check_topic_name(name)
-    check_can_send(name)
+    if name in NOT_ALLOWED_SEND:
+        raise TopicNotAllowed(name)
 
 
 def check_name(kind: str, name: object, max_length: int) -> None:

@@ -5,7 +5,7 @@
 
 The layout is RocketMQ's, with the salt in place of a class loader's hash, and the month in UTC.
 People see 32 upper-case hexadecimal digits, the database a uuid. It finds records by the
-milliseconds in their ids (`mqdb/sql/unique_id_ms.sql`).
+milliseconds in their ids (`mqdb/sql/log/unique_id_ms.sql`).
 
 Inside a process no id comes twice, whatever the clock does, without a lock: each thread counts
 for itself under a salt that no other thread has, and takes a new salt when the month begins

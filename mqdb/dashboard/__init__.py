@@ -6,4 +6,10 @@
 
 All that a page shows or does goes through `mqdb_client.Admin`, as on the command line. Only a web application that has
 a dashboard imports this package and Jinja2.
+
+    dashboard                        the application, put together
+    gate, login, login_sessions         who it is
+    endpoint, visit, fields          a request
+    pages, permissions, brokers      what there is to see, who may do what, where
+    rendering, bodies, assets        how it looks; charts are in `mqdb.drawing`
 """

@@ -5,11 +5,11 @@ import time
 from datetime import timedelta
 from typing import Final
 
-from mqdb.broker_list import brokers_of
 from mqdb.common.dsn import BrokerDsn
 from mqdb.settings import Settings
+from mqdb.settings.broker_list import brokers_of
 from mqdb.web.lag_history import LagHistory
-from mqdb_client import Admin, DoctorThresholds
+from mqdb_client import Admin, BrokerAdmin, DoctorThresholds
 
 #: To find an embedded broker takes 3 ms, as much as the rest of a small page.
 _KNOWN_SECONDS: Final = 2.0
@@ -28,6 +28,10 @@ class Brokers:
         self._found: tuple[BrokerDsn, ...] = ()
         self._known_until = 0.0
         self._admin: Admin | None = None
+
+    def find(self, name: str) -> BrokerAdmin | None:
+        """The broker with this name, or None. Raises BrokerUnavailable as `admin` does."""
+        return next((each for each in self.admin().brokers if each.name == name), None)
 
     def admin(self) -> Admin:
         """Administers the brokers. An embedded one may have come back on another port.

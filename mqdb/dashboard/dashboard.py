@@ -16,6 +16,7 @@ from mqdb.dashboard.brokers import Brokers
 from mqdb.dashboard.endpoint import Endpoints, Page
 from mqdb.dashboard.gate import LOGIN, LOGOUT, Gate
 from mqdb.dashboard.login import Login
+from mqdb.dashboard.login_sessions import Sessions
 from mqdb.dashboard.pages import (
     crons,
     dead_letters,
@@ -30,9 +31,8 @@ from mqdb.dashboard.pages import (
     topics,
     transactions,
 )
-from mqdb.dashboard.rendering import path
-from mqdb.dashboard.sessions import Sessions
 from mqdb.dashboard.visit import Visit
+from mqdb.drawing.templating import path
 from mqdb.settings import Settings
 from mqdb.web.guesses import Guesses
 from mqdb.web.proxies import Proxies
@@ -103,7 +103,7 @@ class Dashboard:
 
 
 def _first(visit: Visit) -> Response:
-    names = visit.broker_names
+    names = [broker.name for broker in visit.brokers.admin().brokers]
     if len(names) == 1:
         return RedirectResponse(path("b", names[0], ""), 303)
     return visit.page("brokers.html", names=names)

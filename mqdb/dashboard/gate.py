@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mqdb.dashboard.sessions import Session, Sessions, Standing
+from mqdb.dashboard.login_sessions import PersonStanding, Session, Sessions
 from mqdb.web.guesses import Guesses
 from mqdb.web.proxies import Proxies
 
@@ -80,7 +80,7 @@ class Gate:
         session = self._sessions.of_person(person) if person else await self._session(request, authorization)
         if session is None:
             return self._stranger(request, authorization)
-        if session.standing is Standing.VIEWER and request.method not in _SAFE_METHODS and path != LOGOUT:
+        if session.standing is PersonStanding.VIEWER and request.method not in _SAFE_METHODS and path != LOGOUT:
             return _said(403, "The password of viewers changes nothing here.")
         request.state.session = session
         return None

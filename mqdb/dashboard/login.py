@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from mqdb.dashboard.fields import FormRefused, form_of
+from mqdb.dashboard.login_sessions import Sessions
 from mqdb.dashboard.rendering import render
-from mqdb.dashboard.sessions import Sessions
 from mqdb.web.guesses import Guesses
 
 #: Of the form, which strangers can post.

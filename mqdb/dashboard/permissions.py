@@ -8,7 +8,7 @@ need the right to read their topic. A right on a group covers the retry topic an
 from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
-from mqdb.dashboard.sessions import Session, Standing
+from mqdb.dashboard.login_sessions import PersonStanding, Session
 from mqdb.errors import Denied
 from mqdb_client import BrokerAdmin, Resource, Rights
 
@@ -48,12 +48,12 @@ class Permissions:
     @property
     def principal(self) -> str | None:
         """The person, if what they may do are rights of `mqdb acl`."""
-        return self._session.person if self._session.standing is Standing.PRINCIPAL else None
+        return self._session.person if self._session.standing is PersonStanding.PRINCIPAL else None
 
     def among(self, names: Iterable[str], *kinds: Kind) -> frozenset[str]:
         """The subset of these topics or groups on which the person has one of these rights."""
         asked, possible = frozenset(names), self._possible(kinds)
-        if self._session.standing is not Standing.PRINCIPAL:
+        if self._session.standing is not PersonStanding.PRINCIPAL:
             return asked if possible else frozenset()
         wanted = {Resource(*Rights.KINDS[kind], name) for kind in possible for name in asked}
         return frozenset(each.name for each in self._broker.acl.held(self._session.person, wanted))
@@ -65,7 +65,7 @@ class Permissions:
     def may_somewhere(self, kind: Kind) -> bool:
         """Whether the person has this right on any topic or group."""
         possible = bool(self._possible([kind]))
-        if self._session.standing is not Standing.PRINCIPAL or not possible:
+        if self._session.standing is not PersonStanding.PRINCIPAL or not possible:
             return possible
         return any(each.resource[:2] == Rights.KINDS[kind] for each in self._broker.acl.list(self._session.person))
 
@@ -87,5 +87,5 @@ class Permissions:
         return PersonDenied(self._session.person, access, type_.lower(), name)
 
     def _possible(self, kinds: Iterable[Kind]) -> list[Kind]:
-        changes_nothing = self._read_only or self._session.standing is Standing.VIEWER
+        changes_nothing = self._read_only or self._session.standing is PersonStanding.VIEWER
         return [kind for kind in kinds if kind == _READ or not changes_nothing]

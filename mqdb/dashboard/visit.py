@@ -1,7 +1,8 @@
 """A visit: one request of somebody who has logged in, as the functions of the pages get it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from starlette.requests import Request
@@ -9,11 +10,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from mqdb.dashboard.brokers import Brokers
 from mqdb.dashboard.fields import Fields, checked, query_of
+from mqdb.dashboard.login_sessions import PersonStanding, Session
 from mqdb.dashboard.permissions import Permissions
-from mqdb.dashboard.rendering import path, render
-from mqdb.dashboard.sessions import Session, Standing
+from mqdb.dashboard.rendering import render
+from mqdb.drawing.templating import path
 from mqdb.errors import NotFound
-from mqdb_client import Admin, BrokerAdmin
+from mqdb_client import BrokerAdmin
 
 
 class PageNotFound(NotFound):
@@ -38,7 +40,7 @@ class Visit:
         """Whether something is to be done."""
         return self.request.method == "POST"
 
-    @property
+    @cached_property
     def is_fragment(self) -> bool:
         """Whether a script of the page asks for a part of it."""
         return bool(self.request.headers.get("hx-request"))
@@ -49,21 +51,17 @@ class Visit:
         return query_of(self.request)
 
     @cached_property
-    def _admin(self) -> Admin:
-        return self.brokers.admin()
-
-    @cached_property
-    def broker_names(self) -> list[str]:
-        """All brokers, in the order of the settings."""
-        return [broker.name for broker in self._admin.brokers]
+    def broker_name(self) -> str:
+        """The name in the path, even if no broker has it. Raises ParameterInvalid."""
+        return self.part("broker")
 
     @cached_property
     def broker(self) -> BrokerAdmin:
         """The broker that the path names. Raises PageNotFound."""
-        name = self.part("broker")
-        if name not in self.broker_names:
-            raise PageNotFound(f"broker {name!r} here")
-        return self._admin.on(name)
+        found = self.brokers.find(self.broker_name)
+        if found is None:
+            raise PageNotFound(f"broker {self.broker_name!r} here")
+        return found
 
     @cached_property
     def rights(self) -> Permissions:
@@ -74,9 +72,10 @@ class Visit:
         """A part of the path. Raises ParameterInvalid."""
         return checked(name, str(self.request.path_params[name]))
 
-    def url(self, *parts: object, **query: object) -> str:
-        """The path of a page of this broker."""
-        return path("b", self.part("broker"), *parts, **query)
+    @cached_property
+    def url(self) -> Callable[..., str]:
+        """Makes the path of a page of this broker, of parts and of fields of a query as `path` takes them."""
+        return partial(path, "b", self.broker_name)
 
     def page(self, template: str, status: int = 200, **context: Any) -> Response:
         """A whole page, or a part of one."""
@@ -84,12 +83,12 @@ class Visit:
         del self.session.notices[: len(notices)]
         common = {
             # Without a broker that is there, no page of it.
-            "here": self.part("broker") if "broker" in vars(self) else None,
-            "url": self.url,
+            "here": self.broker_name if "broker" in vars(self) else None,
+            "url": self.url if "broker" in vars(self) else None,
             "person": self.session.person,
             "form_token": self.session.form_token,
-            "read_only": self.brokers.are_read_only or self.session.standing is Standing.VIEWER,
-            "may_log_out": self.session.standing is not Standing.PRINCIPAL,
+            "read_only": self.brokers.are_read_only or self.session.standing is PersonStanding.VIEWER,
+            "may_log_out": self.session.standing is not PersonStanding.PRINCIPAL,
             "notices": notices,
             "visit": self,
         }

@@ -4,6 +4,11 @@ The programs come from a wheel or from the machine (`find_postgres`), never from
 server in a home directory, which ends with its process or waits for the next owner; `open_or_attach` lets several
 processes share one home, and lets an attached one take over when the owner is gone; `attach` finds a server that
 somebody else runs.
+
+    supervisor, sharing, starting      the owner; several processes in one home; the mark of a start
+    home, cluster, process, launcher   directories; data; the server program and the script that becomes it
+    binaries, account, ports, tuning   which programs, whose, where, with which settings
+    leftovers                          what a killed owner leaves behind
 """
 
 from mqdb.embedded.binaries import PostgresBinaries, find_postgres

@@ -2,31 +2,36 @@
 
 Needs the extra: pip install "mqdb[spark]". This page only lists what there is, and imports a thing when it is used: so
 the command line can look here without Spark. No module bears the name of a function of this page: its import would
-replace the function. Errors are in `mqdb.pipeline.errors`.
+replace the function.
+
+    source                 what Spark calls: the data source `mqdb`
+    read, write, jobs      the rooms
+    local_session, java    a session of ours, and its Java
+    errors                 errors of all this
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from mqdb.pipeline.archiving import archive
-    from mqdb.pipeline.dead_letter_counting import dlq_report
-    from mqdb.pipeline.jdbc import read_jdbc
+    from mqdb.pipeline.jobs.archiving import archive
+    from mqdb.pipeline.jobs.dead_letter_counting import dlq_report
+    from mqdb.pipeline.jobs.replaying import Origin, replay
+    from mqdb.pipeline.jobs.statistics import stats
     from mqdb.pipeline.local_session import register, session
-    from mqdb.pipeline.replaying import Origin, replay
-    from mqdb.pipeline.statistics import stats
+    from mqdb.pipeline.read.jdbc import read_jdbc
 
 __all__ = ["session", "register", "read_jdbc", "archive", "replay", "Origin", "dlq_report", "stats"]
 
 _MODULES: Final = {
     "session": "local_session",
     "register": "local_session",
-    "read_jdbc": "jdbc",
-    "archive": "archiving",
-    "replay": "replaying",
-    "Origin": "replaying",
-    "dlq_report": "dead_letter_counting",
-    "stats": "statistics",
+    "read_jdbc": "read.jdbc",
+    "archive": "jobs.archiving",
+    "replay": "jobs.replaying",
+    "Origin": "jobs.replaying",
+    "dlq_report": "jobs.dead_letter_counting",
+    "stats": "jobs.statistics",
 }
 
 

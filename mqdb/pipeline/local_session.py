@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqdb.errors import ExtraMissing
 from mqdb.pipeline.java import find_java, home_for_spark
-from mqdb.pipeline.jdbc_driver import find_jar
+from mqdb.pipeline.read.jdbc_driver import find_jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -38,15 +38,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mqdb.pipeline.offsets import StreamOffset
-from mqdb.pipeline.schema import HEADERS, check_columns, columns_of
-from mqdb.pipeline.source_options import SourceOptions, parse_source, source_columns
-from mqdb.pipeline.tasks import Task
+from mqdb.pipeline.read.offsets import StreamOffset
+from mqdb.pipeline.read.schema import HEADERS, check_columns, columns_of
+from mqdb.pipeline.read.source_options import SourceOptions, parse_source, source_columns
+from mqdb.pipeline.read.tasks import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqdb.pipeline.planning import StreamPlanner
+    from mqdb.pipeline.read.planning import StreamPlanner
 
 _TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
@@ -82,13 +82,13 @@ class MqdbDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For DataFrame.write."""
-        from mqdb.pipeline.sink import batch_writer
+        from mqdb.pipeline.write.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For DataFrame.writeStream."""
-        from mqdb.pipeline.sink import stream_writer
+        from mqdb.pipeline.write.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
@@ -116,7 +116,7 @@ class MqdbReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each task."""
-        from mqdb.pipeline.planning import batch_tasks
+        from mqdb.pipeline.read.planning import batch_tasks
 
         return _partitions(batch_tasks(self.options))
 
@@ -183,7 +183,7 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> "StreamPlanner":
         if self._planner is None:
-            from mqdb.pipeline.planning import StreamPlanner
+            from mqdb.pipeline.read.planning import StreamPlanner
 
             self._planner = StreamPlanner(self.options)
         return self._planner
@@ -196,6 +196,6 @@ def _partitions(tasks: list[Task]) -> list[InputPartition]:
 def _read(partition: InputPartition, options: SourceOptions) -> "Iterator[pa.RecordBatch]":
     if not isinstance(partition, TaskPartition):  # Spark's own, in place of none at all
         return iter(())
-    from mqdb.pipeline.reader import read
+    from mqdb.pipeline.read.reader import read
 
     return read(partition.task, options.reading, options.columns)

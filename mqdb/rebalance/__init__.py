@@ -10,6 +10,8 @@ queues are shared out among the members that it knows. RocketMQ: AllocateMessage
     allocate_by_machine_room        only the queues of brokers in certain rooms
     allocate_machine_room_nearby    each room for itself, by another strategy
     allocate_by_config              the queues that this member was given by hand
+
+`strategy` says what a strategy is. They are in `averagely`, `consistent_hash`, `machine_room` and `fixed` (by hand).
 """
 
 from mqdb.rebalance.averagely import allocate_averagely, allocate_averagely_by_circle

@@ -23,25 +23,24 @@ from typing import Final
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.errors import ResponseCode
-from mqdb.remoting.access import AccessKeys
-from mqdb.remoting.answers import refusal
-from mqdb.remoting.connection import Answer, Connection
-from mqdb.remoting.consuming import CONSUMING_TIMES, Consuming, ConsumingTimes
+from mqdb.remoting.consuming.consuming import CONSUMING_TIMES, Consuming, ConsumingTimes
 from mqdb.remoting.database import Database
-from mqdb.remoting.frame import Frame
 from mqdb.remoting.handlers import Handler, administration_handlers, consuming_handlers, handlers
-from mqdb.remoting.held_memory import HeldMemory
-from mqdb.remoting.listener import Listener, Tls
-from mqdb.remoting.members import Members
-from mqdb.remoting.messages import Messages
-from mqdb.remoting.questions import Questions
-from mqdb.remoting.replies import Replies
-from mqdb.remoting.routes import Routes
-from mqdb.remoting.send_back import SendBack
-from mqdb.remoting.sends import Sends
-from mqdb.remoting.traffic import Traffic
-from mqdb.remoting.transactions import Transactions
-from mqdb.web.report import PASSED, Report
+from mqdb.remoting.producing.replies import Replies
+from mqdb.remoting.producing.send_back import SendBack
+from mqdb.remoting.producing.sends import Sends
+from mqdb.remoting.producing.transactions import ClientTransactions
+from mqdb.remoting.routes import NameServer
+from mqdb.remoting.session.access import AccessKeys
+from mqdb.remoting.session.connection import Connection
+from mqdb.remoting.session.held_memory import HeldMemory
+from mqdb.remoting.session.listener import SocketListener, Tls
+from mqdb.remoting.session.traffic import Traffic
+from mqdb.remoting.tools.lookup import Lookup
+from mqdb.remoting.tools.questions import Questions
+from mqdb.remoting.wire.answers import NO_ANSWER, Answer, refusal
+from mqdb.remoting.wire.frame import Frame
+from mqdb.web.probe_report import PASSED, Report
 from mqdb_client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
@@ -179,7 +178,7 @@ class Front:
             stack.push_async_callback(database.close)
             access = AccessKeys(database)
             await access.begin(is_open=self._is_open)
-            listener = Listener(self._wanted, self._tls, most_connections() // 2)
+            listener = SocketListener(self._wanted, self._tls, most_connections() // 2)
             stack.callback(listener.close)
             own = HttpAddress(_reachable(self._wanted.host, instance), listener.port)
             core = _Core(database, access, self._advertised or own, self._times, self.traffic)
@@ -240,24 +239,23 @@ class _Core:
         self._is_full = False
         self._most_connections = most_connections()
         place = (_ipv4_of(address.host), address.port)
-        self._members = Members(self._database)
-        send_back = SendBack(self._database, self._access)
-        self._sends = Sends(self._database, self._members, send_back, place)
-        self._transactions = Transactions(self._database, self._access, self._members, place)
-        self._replies = Replies(self._database, self._members, self._sends, place)
-        self._questions = Questions(self._database, self._members, self._access, place)
-        self._consuming = Consuming(self._database, self._members, place, traffic, times)
+        self._consuming = Consuming(database, place, traffic, times)
+        members = self._consuming.members
+        send_back = SendBack(database, access)
+        self._replies = Replies(database, members, place)
+        self._sends = Sends(database, members, send_back, self._replies, place)
+        self._transactions = ClientTransactions(database, access, members, place)
+        self._questions = Questions(database, members, access, place)
         self._handlers = handlers(
-            Routes(self._database, self._access, (address.host, address.port)),
-            self._members,
+            NameServer(database, access, (address.host, address.port)),
+            members,
             self._sends,
             send_back,
             self._transactions,
-            Messages(self._database, self._access, place),
-            self._replies,
+            Lookup(database, access, place),
         )
-        self._handlers |= consuming_handlers(self._consuming.pulls, self._consuming.offsets, self._consuming.locks)
-        self._handlers |= administration_handlers(self._database, self._members, self._access, self._questions, place)
+        self._handlers |= consuming_handlers(self._consuming)
+        self._handlers |= administration_handlers(database, members, access, self._questions, place)
         database.spawn(self._close_idle_forever())
 
     async def close(self) -> None:
@@ -267,7 +265,7 @@ class _Core:
         await asyncio.to_thread(self._sends.close)
         for connection in list(self._connections):
             connection.close()
-        for each in (self._members, self._transactions, self._replies, self._questions):
+        for each in (self._transactions, self._replies, self._questions):
             each.close()
         await self._consuming.close()
 
@@ -300,8 +298,7 @@ class _Core:
     def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._traffic.connections = len(self._connections)
-        self._members.lost(connection)
-        self._consuming.lost(connection)
+        self._consuming.disconnected(connection)
 
     def _receive(self, connection: Connection, frame: Frame) -> None:
         if "\0" in "".join(frame.fields.values()):
@@ -317,8 +314,11 @@ class _Core:
             handler = handler._replace(run=partial(self._run_if_allowed, handler))
         else:
             connection.admit()
+        late = None
+        if handler.seconds is not None:
+            late = self._database.loop.call_later(handler.seconds, connection.answer, frame, NO_ANSWER)
         if handler.is_in_turn:
-            work = partial(self._answer, connection, frame, partial(handler.run, connection, frame))
+            work = partial(self._answer, connection, frame, partial(handler.run, connection, frame), late)
             connection.take_turn(work, self._database.spawn)
             return
         try:
@@ -327,7 +327,7 @@ class _Core:
             connection.answer(frame, refusal(error))
             return
         if working is not None:
-            self._database.spawn(self._answer(connection, frame, lambda: working))
+            self._database.spawn(self._answer(connection, frame, lambda: working, late))
 
     async def _run_if_allowed(self, handler: Handler, connection: Connection, frame: Frame) -> Answer | None:
         await self._access.check(connection, frame)
@@ -335,12 +335,19 @@ class _Core:
         return None if working is None else await working
 
     async def _answer(
-        self, connection: Connection, frame: Frame, begin: "Callable[[], Awaitable[Answer | None] | None]"
+        self,
+        connection: Connection,
+        frame: Frame,
+        begin: "Callable[[], Awaitable[Answer | None] | None]",
+        late: asyncio.TimerHandle | None,
     ) -> None:
         try:
             working = begin()
             answer = None if working is None else await working
         except Exception as error:  # noqa: BLE001 - the client is told
             answer = refusal(error)
+        finally:
+            if late is not None:
+                late.cancel()
         if answer is not None:
             connection.answer(frame, answer)

@@ -1,26 +1,30 @@
 """Which request is answered where. RocketMQ: RequestCode, BrokerController.registerProcessor."""
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from mqdb.remoting.access import AccessKeys
-from mqdb.remoting.administration import Administration
-from mqdb.remoting.codes import RequestCode
-from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.consuming.consuming import Consuming
 from mqdb.remoting.database import Database
-from mqdb.remoting.frame import Frame
-from mqdb.remoting.locks import Locks
-from mqdb.remoting.members import Members
-from mqdb.remoting.messages import Messages
-from mqdb.remoting.offsets import Offsets
-from mqdb.remoting.pulls import Pulls
-from mqdb.remoting.questions import Questions
-from mqdb.remoting.replies import Replies
-from mqdb.remoting.routes import Routes
-from mqdb.remoting.send_back import SendBack
-from mqdb.remoting.sends import Sends
-from mqdb.remoting.statistics import Statistics
-from mqdb.remoting.transactions import Transactions
+from mqdb.remoting.producing.send_back import SendBack
+from mqdb.remoting.producing.sends import Sends
+from mqdb.remoting.producing.transactions import ClientTransactions
+from mqdb.remoting.routes import NameServer
+from mqdb.remoting.session.access import AccessKeys
+from mqdb.remoting.session.connection import Connection
+from mqdb.remoting.session.members import FrontMembers
+from mqdb.remoting.tools.administration import Administration
+from mqdb.remoting.tools.lookup import Lookup
+from mqdb.remoting.tools.questions import Questions
+from mqdb.remoting.tools.tool_statistics import Statistics
+from mqdb.remoting.wire.answers import Answer
+from mqdb.remoting.wire.codes import RequestCode
+from mqdb.remoting.wire.frame import Frame
+
+#: A little less than clients wait. One that has waited in vain closes its connection, and with it all pulls under way;
+#: RocketMQ's client in C++ then misses their answers for 30 s.
+#: Source: ClientConfig.mqClientApiTimeout, 3 s; MQClientAPIImpl.lockBatchMQ, 1 s.
+_ANSWERED_WITHIN_SECONDS: Final = 2.5
+_LOCKED_WITHIN_SECONDS: Final = 0.9
 
 
 class Handler(NamedTuple):
@@ -32,57 +36,69 @@ class Handler(NamedTuple):
 
     run: Callable[[Connection, Frame], Awaitable[Answer | None] | None]
     is_in_turn: bool = False
+    #: After that time the client is told that there is no answer, and the work goes on. None: `run` sees to it, or the
+    #: client is one of RocketMQ's tools, which wait for long.
+    seconds: float | None = None
 
 
-def consuming_handlers(pulls: Pulls, offsets: Offsets, locks: Locks) -> dict[int, Handler]:
+def _soon(
+    run: Callable[[Connection, Frame], Awaitable[Answer]],
+    *,
+    is_in_turn: bool = False,
+    seconds: float = _ANSWERED_WITHIN_SECONDS,
+) -> Handler:
+    return Handler(run, is_in_turn, seconds)
+
+
+def consuming_handlers(consuming: Consuming) -> dict[int, Handler]:
     """The handler of each code that only consumers send."""
+    pulls, offsets, locks = consuming.pulls, consuming.offsets, consuming.locks
     return {
         RequestCode.PULL_MESSAGE: Handler(pulls.pull),
         RequestCode.LITE_PULL_MESSAGE: Handler(pulls.pull),
-        RequestCode.QUERY_CONSUMER_OFFSET: Handler(offsets.query),
+        RequestCode.QUERY_CONSUMER_OFFSET: _soon(offsets.query),
         # At once: a client may say that it leaves before it says how far it has come.
         RequestCode.UPDATE_CONSUMER_OFFSET: Handler(offsets.update),
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Handler(offsets.search),
-        RequestCode.GET_MAX_OFFSET: Handler(offsets.maximum),
-        RequestCode.GET_MIN_OFFSET: Handler(offsets.minimum),
-        RequestCode.GET_EARLIEST_MSG_STORETIME: Handler(offsets.earliest_time),
-        RequestCode.LOCK_BATCH_MQ: Handler(locks.lock, is_in_turn=True),
-        RequestCode.UNLOCK_BATCH_MQ: Handler(locks.unlock, is_in_turn=True),
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _soon(offsets.search),
+        RequestCode.GET_MAX_OFFSET: _soon(offsets.maximum),
+        RequestCode.GET_MIN_OFFSET: _soon(offsets.minimum),
+        RequestCode.GET_EARLIEST_MSG_STORETIME: _soon(offsets.earliest_time),
+        RequestCode.LOCK_BATCH_MQ: _soon(locks.lock, is_in_turn=True, seconds=_LOCKED_WITHIN_SECONDS),
+        RequestCode.UNLOCK_BATCH_MQ: _soon(locks.unlock, is_in_turn=True, seconds=_LOCKED_WITHIN_SECONDS),
     }
 
 
 def handlers(
-    routes: Routes,
-    members: Members,
+    routes: NameServer,
+    members: FrontMembers,
     sends: Sends,
     send_back: SendBack,
-    transactions: Transactions,
-    messages: Messages,
-    replies: Replies,
+    transactions: ClientTransactions,
+    messages: Lookup,
 ) -> dict[int, Handler]:
     """The handler of each code."""
     return {
-        RequestCode.GET_ROUTEINFO_BY_TOPIC: Handler(routes.route),
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: _soon(routes.route),
         RequestCode.GET_BROKER_CLUSTER_INFO: Handler(routes.cluster),
         RequestCode.SEND_MESSAGE: Handler(sends.send),
         RequestCode.SEND_MESSAGE_V2: Handler(sends.send),
         RequestCode.SEND_BATCH_MESSAGE: Handler(sends.send),
-        RequestCode.HEART_BEAT: Handler(members.heartbeat, is_in_turn=True),
-        RequestCode.UNREGISTER_CLIENT: Handler(members.unregister, is_in_turn=True),
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP: Handler(members.members),
-        RequestCode.CHECK_CLIENT_CONFIG: Handler(members.check_client),
-        RequestCode.CONSUMER_SEND_MSG_BACK: Handler(send_back.send_back),
+        RequestCode.HEART_BEAT: _soon(members.heartbeat, is_in_turn=True),
+        RequestCode.UNREGISTER_CLIENT: _soon(members.unregister, is_in_turn=True),
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: _soon(members.members),
+        RequestCode.CHECK_CLIENT_CONFIG: _soon(members.check_client),
+        RequestCode.CONSUMER_SEND_MSG_BACK: _soon(send_back.send_back),
         RequestCode.END_TRANSACTION: Handler(transactions.end),
         RequestCode.QUERY_MESSAGE: Handler(messages.query),
-        RequestCode.VIEW_MESSAGE_BY_ID: Handler(messages.view),
-        RequestCode.RECALL_MESSAGE: Handler(messages.recall),
-        RequestCode.SEND_REPLY_MESSAGE: Handler(replies.reply),
-        RequestCode.SEND_REPLY_MESSAGE_V2: Handler(replies.reply),
+        RequestCode.VIEW_MESSAGE_BY_ID: _soon(messages.view),
+        RequestCode.RECALL_MESSAGE: _soon(messages.recall),
+        RequestCode.SEND_REPLY_MESSAGE: Handler(sends.reply),
+        RequestCode.SEND_REPLY_MESSAGE_V2: Handler(sends.reply),
     }
 
 
 def administration_handlers(
-    database: Database, members: Members, access: AccessKeys, questions: Questions, address: tuple[str, int]
+    database: Database, members: FrontMembers, access: AccessKeys, questions: Questions, address: tuple[str, int]
 ) -> dict[int, Handler]:
     """The handler of each code that only RocketMQ's tools send; producers send 17, too."""
     administration = Administration(database, address)

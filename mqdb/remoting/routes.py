@@ -5,14 +5,15 @@ from functools import partial
 from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.topic import RETRY_PREFIX
 from mqdb.errors import ResponseCode
-from mqdb.remoting.access import AccessKeys
-from mqdb.remoting.answers import as_json
-from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.frame import Frame
+from mqdb.remoting.session.access import AccessKeys
+from mqdb.remoting.session.connection import Connection
+from mqdb.remoting.wire.answers import Answer
+from mqdb.remoting.wire.bodies import as_json
+from mqdb.remoting.wire.frame import Frame
 
 
-class Routes:
+class NameServer:
     """The name server's side of a front. `address` is what clients are told."""
 
     def __init__(self, database: Database, access: AccessKeys, address: tuple[str, int]) -> None:

@@ -43,12 +43,12 @@ def _check_operands(node: Node) -> None:
             _check_numbers(operand, low, high)
             if not is_negated:
                 _check_bounds(low, high)
-        case syntax.In(operand) if not isinstance(operand, syntax.Property):
+        case syntax.In(operand) if not isinstance(operand, syntax.PropertyNode):
             raise Refusal(operand.position, "only a property can be IN a list", ("a property name",))
 
 
 def _check_condition(node: Node) -> None:
-    if not isinstance(node, (*CONDITIONS, syntax.Property)):
+    if not isinstance(node, (*CONDITIONS, syntax.PropertyNode)):
         raise Refusal(node.position, f"{_called(node)} is neither true nor false", ("a condition",))
 
 

@@ -27,7 +27,7 @@ def clause(
 
 def _operand(parameters: Parameters, node: Node, operands: list[Operand]) -> Operand:
     match node:
-        case syntax.Property(name):
+        case syntax.PropertyNode(name):
             return parameters.property(name)
         case syntax.StringLiteral(text):
             return TextOperand(parameters.text(text), text)

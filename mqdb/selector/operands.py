@@ -54,7 +54,7 @@ _SQL_TYPES: dict[NumberType, TypeEngine[Any]] = {
 }
 
 
-class Reading(NamedTuple):
+class NumberReading(NamedTuple):
     """A text as a number: NULL where there is none, and where it cannot be read, which is an error."""
 
     number: ColumnElement[Any]
@@ -68,7 +68,7 @@ class TextOperand:
         self.sql = sql
         self.literal = literal
         self.is_property = literal is None
-        self._readings: dict[NumberType, Reading] = {}
+        self._readings: dict[NumberType, NumberReading] = {}
 
     @cached_property
     def is_there(self) -> ColumnElement[bool]:
@@ -80,13 +80,13 @@ class TextOperand:
         """NOT `is_there`."""
         return self.sql.is_(None)
 
-    def read_as(self, type_: NumberType) -> Reading:
+    def read_as(self, type_: NumberType) -> NumberReading:
         """The same objects each time, by which errors that come together are known."""
         if type_ not in self._readings:
             number = type_.read(self.sql)
             is_unreadable = number.is_(None)
             error = and_(self.is_there, is_unreadable) if self.is_property else is_unreadable
-            self._readings[type_] = Reading(number, error)
+            self._readings[type_] = NumberReading(number, error)
         return self._readings[type_]
 
 

@@ -273,7 +273,7 @@ class _TreeBuilder(Transformer[Token, Any]):
         return _Part(syntax.NullLiteral(position=_start(keyword)))
 
     def property(self, name: Token) -> _Part:
-        return _Part(syntax.Property(str(name), position=_start(name)))
+        return _Part(syntax.PropertyNode(str(name), position=_start(name)))
 
 
 def _keyword(name: Token) -> Token:

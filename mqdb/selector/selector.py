@@ -12,7 +12,7 @@ from mqdb.errors import ParameterInvalid, SelectorSyntaxError
 from mqdb.selector.check import check
 from mqdb.selector.clause import clause
 from mqdb.selector.subscription import MAX_EXPRESSION_LENGTH, ExpressionType, find_excess
-from mqdb.selector.syntax import Node, Property, Refusal, walk
+from mqdb.selector.syntax import Node, PropertyNode, Refusal, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Selector:
     @property
     def properties_used(self) -> frozenset[str]:
         """Names of the properties that it looks at."""
-        return frozenset(node.name for node in walk(self.tree) if isinstance(node, Property))
+        return frozenset(node.name for node in walk(self.tree) if isinstance(node, PropertyNode))
 
     def where(
         self, properties: ColumnElement[Any], columns: Mapping[str, ColumnElement[Any]] = MappingProxyType({})

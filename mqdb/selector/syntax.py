@@ -38,7 +38,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Property(Node):
+class PropertyNode(Node):
     """The value of a property of the message: a text, or null where it is missing."""
 
     name: str

@@ -25,7 +25,7 @@ from mqdb.selector.syntax import (
     Not,
     NullLiteral,
     Or,
-    Property,
+    PropertyNode,
     StringLiteral,
     children,
     walk,
@@ -72,9 +72,9 @@ def _constant(root: Node) -> Iterator[str]:
 
 def _no_condition(term: Node) -> Iterator[str]:
     match term:
-        case Property(name):
+        case PropertyNode(name):
             yield f"a bare property is never true, whatever its text; write {name} = TRUE, or {name} IS NOT NULL"
-        case Not(Property(name)):
+        case Not(PropertyNode(name)):
             yield f"is true whatever the text of {name}, if it is there at all; write NOT ({name} = TRUE)"
 
 
@@ -102,12 +102,12 @@ def _truth_value_as_a_side(node: Node) -> Iterator[str]:
 
 def _boolean_literal(node: Node) -> Iterator[str]:
     match node:
-        case Equal(Property(name), BooleanLiteral(value)) if value is node.is_negated:
+        case Equal(PropertyNode(name), BooleanLiteral(value)) if value is node.is_negated:
             yield f"is true for every text of {name} but 'true': for '0', 'yes' and 'no' alike"
-        case Equal(BooleanLiteral(), Property(name)) if node.is_negated:
+        case Equal(BooleanLiteral(), PropertyNode(name)) if node.is_negated:
             yield f"is an error where {name} is there, and true where it is missing; write the property first"
-        case Equal(BooleanLiteral() as literal, Property(name)):
-            meant = written(Equal(Property(name), literal))
+        case Equal(BooleanLiteral() as literal, PropertyNode(name)):
+            meant = written(Equal(PropertyNode(name), literal))
             yield f"is an error where {name} is there, and false where it is missing: never true; write {meant}"
 
 
@@ -121,11 +121,11 @@ def _two_literals(node: Node) -> Iterator[str]:
 
 def _whole_number(node: Node) -> Iterator[str]:
     match node:
-        case Equal(Property(name), side) | Equal(side, Property(name)):
+        case Equal(PropertyNode(name), side) | Equal(side, PropertyNode(name)):
             sides = [side]
-        case Compare(Property(name), _, side) | Compare(side, _, Property(name)):
+        case Compare(PropertyNode(name), _, side) | Compare(side, _, PropertyNode(name)):
             sides = [side]
-        case Between(Property(name), low, high):
+        case Between(PropertyNode(name), low, high):
             sides = [low, high]
         case _:
             return
@@ -145,17 +145,19 @@ def _whole_number(node: Node) -> Iterator[str]:
 def _two_properties(node: Node) -> Iterator[str]:
     match node:
         case (
-            Compare(Property(), _, Property()) | Between(Property(), Property(), _) | Between(Property(), _, Property())
+            Compare(PropertyNode(), _, PropertyNode())
+            | Between(PropertyNode(), PropertyNode(), _)
+            | Between(PropertyNode(), _, PropertyNode())
         ):
             yield "compares doubles: a text that is no number is an error, and numbers above 2^53 are rounded"
-        case Equal(Property(left), Property(right)) if node.is_negated:
+        case Equal(PropertyNode(left), PropertyNode(right)) if node.is_negated:
             yield f"compares texts, so '1' <> '1.0'; and is true where {right} is missing and {left} is not"
-        case Equal(Property(), Property()):
+        case Equal(PropertyNode(), PropertyNode()):
             yield "compares texts, so '1' is not '1.0'; and is true where both are missing"
 
 
 def _minus_property(node: Node) -> Iterator[str]:
-    if isinstance(node, Negative) and isinstance(_magnitude(node), Property):
+    if isinstance(node, Negative) and isinstance(_magnitude(node), PropertyNode):
         yield "is null, for a property is a text: < and > with it are never true, and IS NULL and = with a null are"
 
 
@@ -177,15 +179,17 @@ def _contains(node: Node) -> Iterator[str]:
             yield "with an empty text is never true, with NOT or without"
         case Contains(Negative() | BooleanLiteral() | NullLiteral() | IntegerLiteral() | DoubleLiteral()):
             yield "only a text contains something: never true, with NOT or without"
-        case Not(Contains(Property(name)) as test):
+        case Not(Contains(PropertyNode(name)) as test):
             meant = written(Contains(test.operand, test.test, test.needle, not test.is_negated))
             yield f"is true where {name} is missing; {meant} is not"
 
 
 def _literal_first(node: Node) -> Iterator[str]:
     match node:
-        case Equal(left, Property(name), is_negated=True) if isinstance(_magnitude(left), (StringLiteral, *NUMBERS)):
-            meant = written(Equal(Property(name), left, is_negated=True))
+        case Equal(left, PropertyNode(name), is_negated=True) if isinstance(
+            _magnitude(left), (StringLiteral, *NUMBERS)
+        ):
+            meant = written(Equal(PropertyNode(name), left, is_negated=True))
             yield f"is true where {name} is missing; {meant} is not"
 
 
@@ -205,10 +209,10 @@ def _can_fail(node: Node) -> bool:
     """Whether a text of a property can make it an error."""
     match node:
         case Compare() | Between():
-            return any(isinstance(side, Property) for side in children(node))
-        case Equal(left, Property() | StringLiteral()) if _is_condition(left):
+            return any(isinstance(side, PropertyNode) for side in children(node))
+        case Equal(left, PropertyNode() | StringLiteral()) if _is_condition(left):
             return True
-        case Equal(Property(), side) | Equal(side, Property()):
+        case Equal(PropertyNode(), side) | Equal(side, PropertyNode()):
             return isinstance(_magnitude(side), NUMBERS)
         case _:
             return False

@@ -20,7 +20,7 @@ from mqdb.selector.syntax import (
     Not,
     NullLiteral,
     Or,
-    Property,
+    PropertyNode,
     StringLiteral,
     children,
 )
@@ -41,7 +41,7 @@ def tree_lines(root: Node) -> Iterator[tuple[int, str]]:
 def label(node: Node) -> str:
     """What a node is, without what stands below it."""
     match node:
-        case Property(name):
+        case PropertyNode(name):
             return f"property {name}"
         case StringLiteral(value):
             return f"text {quoted(value)}"
@@ -64,7 +64,7 @@ def written(node: Node, depth: int = _DEPTH) -> str:
     if depth == 0:
         return "..."
     match node:
-        case Property(name):
+        case PropertyNode(name):
             return name
         case StringLiteral(value):
             return quoted(value)

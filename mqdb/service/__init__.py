@@ -11,5 +11,9 @@
     cron_sender          sends recurring messages at their times
     leadership           elects the one process that runs the others
 
-All have one shape, which `mqdb.service.service` describes.
+All have one shape, which `service` describes. Beside it:
+
+    cron_text, cron_times   what a cron text means
+    retention               which segments go
+    run, pace               one run of a service, and how fast it turns; silence_watch: if its server says nothing
 """

@@ -29,6 +29,7 @@ from mqdb.broker.dispatch import (
     DispatchResult,
     dispatch,
     fall_asleep,
+    is_notified,
     is_woken,
     stay_awake,
     wake_and_dispatch,
@@ -59,7 +60,7 @@ _STOP_SECONDS: Final = 0.2
 
 #: How often it looks whether senders still take it to be asleep: another session may have told them that it is awake.
 _LOOK_SECONDS: Final = 1.0
-#: The same on a server with prepared transactions, where nobody may notify.
+#: The same on a server with prepared transactions or synchronous standbys, where not all senders notify.
 _LOOK_UNNOTIFIED_SECONDS: Final = 0.01
 
 #: A transaction with records that stays open keeps the dispatcher awake. It asks again after this long, then seldom.
@@ -119,8 +120,6 @@ class Dispatcher(LoopService[DispatchResult]):
     def prepare(self, connection: Connection) -> None:
         self._is_asleep = False
         driver(connection).execute(f"LISTEN {WAKE_CHANNEL}")
-        row = driver(connection).execute("SHOW max_prepared_transactions").fetchone()
-        self._is_notified = row == ("0",)
         stay_awake(connection)
 
     def run_once(self, connection: Connection) -> DispatchResult:
@@ -131,6 +130,7 @@ class Dispatcher(LoopService[DispatchResult]):
         # Behind the batch, so that no message waits for it.
         if now >= self._count_again_at:
             self._consumers = clients.count_consumers(connection)
+            self._is_notified = is_notified(connection)
             self._count_again_at = now + self._config.counts_valid.total_seconds()
         return result
 

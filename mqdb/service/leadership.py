@@ -48,7 +48,7 @@ class LeadershipConfig:
     service_set: str = "all"
 
 
-class Standing(StrEnum):
+class LeadershipState(StrEnum):
     """What a process is after a round."""
 
     LEADER = "LEADER"
@@ -64,7 +64,7 @@ class _Term:
         self.renew_at = now + config.renewal.total_seconds()
 
 
-class Leadership(LoopService[Standing]):
+class Leadership(LoopService[LeadershipState]):
     """Asks for leadership, keeps it, and says when it comes and goes.
 
     `on_elected` and `on_lost` are called in turn, from its thread; leadership is not renewed while they run.
@@ -72,7 +72,7 @@ class Leadership(LoopService[Standing]):
 
     name = "leadership"
     longest_backoff = timedelta(milliseconds=500)
-    tells_of_database = True
+    tells_of_outages = True
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Leadership(LoopService[Standing]):
         term = self._term
         return term is not None and self._context.clock.monotonic() < term.lease_ends
 
-    def run_once(self, connection: Connection) -> Standing:
+    def run_once(self, connection: Connection) -> LeadershipState:
         """Ask for leadership, or defend it. Raises IllegalState when the lease is in other hands."""
         term = self._term
         if term is None:
@@ -115,24 +115,24 @@ class Leadership(LoopService[Standing]):
         if is_due:
             # From when it was asked for, not from when the answer came.
             self._term = _Term(term.epoch, config, now)
-        return Standing.LEADER
+        return LeadershipState.LEADER
 
-    def _challenge(self, connection: Connection) -> Standing:
+    def _challenge(self, connection: Connection) -> LeadershipState:
         config = self._config
         now = self._context.clock.monotonic()
         incumbent = leader.find(connection, config.service_set)
         if incumbent is not None and incumbent.is_connected:
             if not self._is_silent(incumbent, now):
-                return Standing.FOLLOWER
+                return LeadershipState.FOLLOWER
             if leader.end_backend(connection, config.service_set, incumbent):
                 logger.warning("ended the connection of a leader that hangs")
         epoch = leader.elect(connection, config.service_set, self.holder, config.lease, incumbent)
         if epoch is None:
-            return Standing.FOLLOWER
+            return LeadershipState.FOLLOWER
         self._term = _Term(epoch, config, now)
         logger.info("elected leader", extra={"holder": self.holder, "epoch": epoch})
         self._on_elected()
-        return Standing.LEADER
+        return LeadershipState.LEADER
 
     def _is_silent(self, incumbent: leader.Incumbent, now: float) -> bool:
         """Whether the leader has not renewed its promise for the time of a lease, by this process's clock."""
@@ -144,12 +144,22 @@ class Leadership(LoopService[Standing]):
         # A disk that takes seconds to flush must not cost the lease. After a crash all connections are gone anyway.
         connection.execute(select(func.set_config("synchronous_commit", "off", False)))
 
-    def pause_after(self, counts: Standing) -> timedelta:
-        return self._config.look if counts is Standing.LEADER else self._config.poll
+    def pause_after(self, counts: LeadershipState) -> timedelta:
+        return self._config.look if counts is LeadershipState.LEADER else self._config.poll
+
+    def _tell_failure(self, fields: dict[str, object], trace: Exception | None) -> None:
+        if self._term is None:
+            super()._tell_failure(fields, trace)
+        else:
+            lost = {"holder": self.holder, "epoch": self._term.epoch, "reason": fields["reason"]}
+            logger.warning("lost leadership", exc_info=trace, extra=lost)
+
+    def _tell_success(self, run: Run) -> None:
+        if self._term is None:  # else the log knows of the election
+            super()._tell_success(run)
 
     def _failed(self, error: Exception) -> None:
         if self._term is not None:
-            logger.warning("lost leadership", extra={"holder": self.holder, "epoch": self._term.epoch})
             self._step_down()
 
     def _leave(self, run: Run) -> None:

@@ -30,7 +30,7 @@ class SegmentSizing:
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionRules:
     """When messages go."""
 
     file_reserved_time: timedelta = timedelta(hours=72)
@@ -51,7 +51,7 @@ class Retention:
         return self.file_reserved_time + timedelta(hours=max(gaps))
 
 
-def segment_size(sizing: SegmentSizing, rules: Retention, log: Log, segments: Sequence[Segment]) -> int:
+def segment_size(sizing: SegmentSizing, rules: RetentionRules, log: Log, segments: Sequence[Segment]) -> int:
     """Records in the next segment, so that the messages that are kept fill a fair number of segments.
 
     It follows the rate of the last day, and stays as it is while that leads to a fair number.
@@ -78,7 +78,7 @@ def _start_of_observation(log: Log, segments: Sequence[Segment], wished: datetim
 
 
 def expired(
-    rules: Retention, now: datetime, segments: Sequence[Segment], writes_to: int, disk_used_percent: float | None
+    rules: RetentionRules, now: datetime, segments: Sequence[Segment], writes_to: int, disk_used_percent: float | None
 ) -> list[int]:
     """Numbers of the segments that go for their age, oldest first. `writes_to` is the segment dispatch writes to."""
     is_time = now.astimezone(rules.time_zone).hour in rules.delete_when
@@ -90,7 +90,7 @@ def expired(
 
 
 def to_make_room(
-    rules: Retention, segments: Sequence[Segment], writes_to: int, disk_used_percent: float | None
+    rules: RetentionRules, segments: Sequence[Segment], writes_to: int, disk_used_percent: float | None
 ) -> list[int]:
     """Number of the segment that goes, whatever its age, because the disk is nearly full: the oldest, or none."""
     if disk_used_percent is None or disk_used_percent <= rules.disk_clean_forcibly_percent:

@@ -3,16 +3,19 @@
 A round that outlives its stop, because a server never answers it, belongs to an old run and cannot disturb a new one.
 """
 
-import os
-import socket
+import math
 import threading
 from contextlib import suppress
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from mqdb.errors import MqdbError
+from mqdb.store import silence
 from mqdb.store.engine import driver
+from mqdb.store.silence import Scissors
 
 
 class Run:
@@ -30,6 +33,10 @@ class Run:
         self.last_error: type[Exception] | None = None
         #: When the log has told of it, by the monotonic clock.
         self.told_at = 0.0
+        #: Since when the round goes on, by time.monotonic; infinity between rounds.
+        self.waits_since = math.inf
+        #: Why the connection was cut, which the round does not know.
+        self.why_cut = ""
         self.thread: threading.Thread | None = None
         self.job_id = ""
         self.not_before = 0.0
@@ -56,11 +63,28 @@ class Run:
                 connection.invalidate()
                 connection.close()
 
-    def cut(self) -> None:
+    def cut(self, reason: str = "") -> None:
         """End the wait of whoever waits for an answer on the connection, even from a server that never gives one."""
         with self._closing:
             if self.connection is not None:
-                with suppress(DBAPIError, psycopg.Error, OSError):
-                    handle = os.dup(driver(self.connection).pgconn.socket)
-                    with socket.socket(fileno=handle) as line:
-                        line.shutdown(socket.SHUT_RDWR)
+                self.why_cut = reason
+                with suppress(DBAPIError, MqdbError):
+                    scissors = Scissors.of(self.connection)
+                    scissors.cut()
+                    scissors.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the backend, if there is a connection."""
+        with self._closing, suppress(DBAPIError, psycopg.Error):
+            return driver(self.connection).info.backend_pid if self.connection is not None else None
+        return None
+
+    def is_late(self, now: float) -> bool:
+        """Whether a statement of the round has had no answer for too long."""
+        if now - self.waits_since < silence.PATIENCE_SECONDS:
+            return False
+        with self._closing, suppress(DBAPIError, psycopg.Error):
+            connection = self.connection
+            return connection is not None and driver(connection).info.transaction_status is TransactionStatus.ACTIVE
+        return False

@@ -18,7 +18,7 @@ from mqdb.broker.schedule.delay import first_undelivered_segment
 from mqdb.broker.schedule.timers import first_uncollected_segment
 from mqdb.broker.transactions.transaction_checks import first_unresolved_segment
 from mqdb.service.retention import (
-    Retention,
+    RetentionRules,
     SegmentSizing,
     before_delays,
     expired,
@@ -45,7 +45,7 @@ class SegmentKeeperConfig:
     """Source: MessageStoreConfig.cleanResourceInterval. When a segment ends, dispatch makes the next ones itself."""
     segments_ahead: int = 2
     sizing: SegmentSizing = field(default_factory=SegmentSizing)
-    retention: Retention = field(default_factory=Retention)
+    retention: RetentionRules = field(default_factory=RetentionRules)
     disk_used_percent: Callable[[], float] | None = None
     """How full the disk of the database is; None where that cannot be seen: then only age counts."""
     retain_until_archived: bool = False

@@ -11,6 +11,7 @@ no effect; a stopped one may be started again.
 """
 
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -25,9 +26,10 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, column, func, select, table
 
 from mqdb.common.clock import Clock, SystemClock
-from mqdb.errors import DatabaseMissing, MqdbError
+from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.service.run import Run
-from mqdb.store.engine import target_of, translated
+from mqdb.store.engine import driver, translated
+from mqdb.store.session_settings import COMMIT_LOCALLY
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,9 @@ _CUT_SECONDS: Final = 0.3
 
 #: How long a service fails before the log says so again.
 _REMINDER_SECONDS: Final = 600.0
+
+#: So often a service fails for want of a broker before the log says so, if it is not leadership: some 10 s.
+_FAILURES_ALONE: Final = 8
 
 _FORBIDDEN_PAUSE: Final = timedelta(milliseconds=100)
 _FIRST_BACKOFF: Final = timedelta(milliseconds=100)
@@ -69,8 +74,8 @@ class Service(ABC, Generic[CountsT]):
 
     name: ClassVar[str]
     longest_backoff: ClassVar[timedelta] = timedelta(seconds=5)
-    #: Whether the log hears from this service that the database is missing.
-    tells_of_database: ClassVar[bool] = False
+    #: Whether the log hears from this service at once that the broker is away.
+    tells_of_outages: ClassVar[bool] = False
     #: How long `stop` lets a round finish by itself.
     grace: timedelta = timedelta(milliseconds=500)
 
@@ -78,6 +83,17 @@ class Service(ABC, Generic[CountsT]):
         self._context = context
         self._guard = threading.RLock()
         self._run: Run | None = None
+
+    @property
+    def waiting(self) -> Run | None:
+        """The run, if its round waits for the server for too long."""
+        run = self._run
+        return run if run is not None and run.is_late(time.monotonic()) else None
+
+    def cut(self, reason: str) -> None:
+        """End the round that goes on; the next one is on a new connection."""
+        if (run := self._run) is not None:
+            run.cut(reason)
 
     @abstractmethod
     def run_once(self, connection: Connection) -> CountsT:
@@ -134,11 +150,12 @@ class Service(ABC, Generic[CountsT]):
     def _round(self, run: Run) -> timedelta:
         """One round with all that belongs to it; returns the pause after it."""
         outcome: object
+        run.waits_since = time.monotonic()
         try:
             connection = run.connection or self._open(run)
             if run.stopping.is_set() or not self._context.may_act():
                 return _FORBIDDEN_PAUSE
-            with translated(target_of(connection)):
+            with translated(connection):
                 outcome = counts = self.run_once(connection)
         except Exception as error:  # noqa: BLE001 - the edge of the loop
             outcome = error
@@ -147,37 +164,47 @@ class Service(ABC, Generic[CountsT]):
             run.close()
         else:
             pause = self.pause_after(counts)
-            if run.failures:
-                logger.info("rounds succeed again", extra={"service": self.name, "failures": run.failures})
+            if run.last_error is not None:
+                self._tell_success(run)
             run.failures, run.last_error = 0, None
+        finally:
+            run.waits_since = math.inf
         self._context.on_round(outcome)
         return pause
 
+    def _tell_failure(self, fields: dict[str, object], trace: Exception | None) -> None:
+        logger.warning("a round failed", exc_info=trace, extra=fields)
+
+    def _tell_success(self, run: Run) -> None:
+        logger.info("rounds succeed again", extra={"service": self.name, "failures": run.failures})
+
     def _open(self, run: Run) -> Connection:
         connection = run.connection = self._context.connect()
-        with translated(target_of(connection)):
+        with translated(connection):
             # PostgreSQL 17 and newer have this one as well; older ones take no start of a session that names it.
             no_timeout = select(func.set_config(column("name"), "0", False)).select_from(table("pg_settings"))
             no_timeout = no_timeout.where(column("name") == "transaction_timeout")
             name = func.set_config("application_name", f"mqdb {self.name}", False)
             connection.execute(select(name, no_timeout.scalar_subquery()))
+            driver(connection).execute(COMMIT_LOCALLY)
             self.prepare(connection)
         return connection
 
     def _after_failure(self, run: Run, error: Exception) -> timedelta:
         run.failures += 1
         now = self._context.clock.monotonic()
-        is_news = run.last_error is not type(error) or now - run.told_at >= _REMINDER_SECONDS
-        if is_news and not run.stopping.is_set():
-            run.last_error, run.told_at = type(error), now
+        is_outage = isinstance(error, BrokerUnavailable)
+        kind = BrokerUnavailable if isinstance(error, BrokerUnavailable) and error.may_pass else type(error)
+        is_news = run.last_error is not kind or now - run.told_at >= _REMINDER_SECONDS
+        # Leadership fails with all other services, and stops them: one line is enough, unless one fails alone.
+        is_told = is_outage and not self.tells_of_outages and run.failures < _FAILURES_ALONE
+        if is_news and not is_told and not run.stopping.is_set():
+            run.last_error, run.told_at = kind, now
             # Our own errors say all there is to say in their sentence.
             trace = None if isinstance(error, MqdbError) else error
-            # Leadership fails with all other services, and stops them: one line is enough.
-            level = (
-                logging.DEBUG if isinstance(error, DatabaseMissing) and not self.tells_of_database else logging.WARNING
-            )
-            fields = {"service": self.name, "failures": run.failures, "reason": str(error)}
-            logger.log(level, "a round failed", exc_info=trace, extra=fields)
+            fields = {"service": self.name, "failures": run.failures, "reason": run.why_cut or str(error)}
+            self._tell_failure(fields, trace)
+        run.why_cut = ""
         backoff: timedelta = _FIRST_BACKOFF * 2 ** min(run.failures - 1, 16)
         return min(backoff, self.longest_backoff)
 

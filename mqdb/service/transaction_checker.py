@@ -11,7 +11,7 @@ from datetime import timedelta
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, func, select
 
-from mqdb.broker.transactions.transaction_checks import Checked, CheckRules, Turns, check, collect
+from mqdb.broker.transactions.transaction_checks import Checked, CheckRules, CheckTurns, check, collect
 from mqdb.service.service import Context, PeriodicService, tell_unreadable
 from mqdb.store.transactions.half_checks import has_work
 from mqdb.store.transactions.half_messages import prune
@@ -70,7 +70,7 @@ class TransactionChecker(PeriodicService[CheckerCounts]):
     ) -> None:
         super().__init__(context, scheduler, config.interval)
         self._config = config
-        self._turns = Turns()
+        self._turns = CheckTurns()
 
     def prepare(self, connection: Connection) -> None:
         # A plan that is made while segments are empty would read them from end to end when they have filled.

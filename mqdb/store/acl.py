@@ -1,4 +1,4 @@
-"""Rights: rows of mqdb.acl, and the one function that decides by them (`mqdb/sql/is_allowed.sql`)."""
+"""Rights: rows of mqdb.acl, and the one function that decides by them (`mqdb/sql/acl/is_allowed.sql`)."""
 
 from collections.abc import Collection
 from datetime import datetime

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select, update
 
+from mqdb.common.durability import Durability
 from mqdb.store.tables import broker
 
 
@@ -27,3 +28,13 @@ def find(connection: Connection) -> BrokerSettings:
 def replace(connection: Connection, settings: BrokerSettings) -> None:
     """Let the settings be these, in the caller's transaction, for all that is sent and subscribed from now on."""
     connection.execute(update(broker).values(settings._asdict()))
+
+
+def default_durability(connection: Connection) -> Durability:
+    """The durability of producers that choose none."""
+    return Durability(connection.scalars(select(broker.c.default_durability)).one())
+
+
+def replace_default_durability(connection: Connection, durability: Durability) -> None:
+    """Set the durability for connections that producers make from now on, in the caller's transaction."""
+    connection.execute(update(broker).values(default_durability=durability.value))

@@ -2,6 +2,8 @@
 
 A dead letter is a record of a topic `%DLQ%group`; the view shows what its properties tell. `mqdb.dlq_redrive` copies it
 to a retry topic, or another one, and writes down what became of it.
+In SQL: `mqdb/sql/dead_letters/dlq_at.sql`, `mqdb/sql/dead_letters/dlq_outline.sql`,
+`mqdb/sql/dead_letters/dlq_redrive.sql`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +46,7 @@ from mqdb.store.tables import operation, redrive_result, segment, topic
 class DeadLetter:
     """What a list shows of a dead letter. The fields are columns of mqdb.dlq, whose comments tell what they mean."""
 
-    consumer_group: str
+    group: str
     topic: str | None
     msg_id: str
     tags: str | None
@@ -79,7 +81,7 @@ class WholeDeadLetter(DeadLetter):
 class CauseOfDeath(NamedTuple):
     """How many dead letters of a group have topic and exception in common."""
 
-    consumer_group: str
+    group: str
     topic: str | None
     exception: str | None
     messages: int
@@ -91,7 +93,7 @@ class CauseOfDeath(NamedTuple):
 class GroupLetters(NamedTuple):
     """How many dead letters a group has that are not gone with their segment, those that were redriven included."""
 
-    consumer_group: str
+    group: str
     letters: int
 
 
@@ -111,7 +113,7 @@ class RedriveResult(NamedTuple):
 
     status: RedriveStatus
     msg_id: str | None
-    consumer_group: str | None
+    group: str | None
     topic: str | None
     error: str | None
     log_pos: int
@@ -138,7 +140,7 @@ class PastRedrive(NamedTuple):
 
 
 _TYPES: Final[dict[str, TypeEngine[Any]]] = {
-    "consumer_group": Text(),
+    "group_name": Text(),
     "topic": Text(),
     "msg_id": Text(),
     "tags": Text(),
@@ -230,7 +232,8 @@ def stream(connection: Connection, source: FromClause, *conditions: ColumnElemen
 
 
 def _letters(kind: type[DeadLetter], source: FromClause) -> Select[Any]:
-    return select(*(source.c[field.name] for field in fields(kind)))
+    # GROUP is a word of SQL, which a column could be named by only in quotes.
+    return select(*(source.c["group_name" if field.name == "group" else field.name] for field in fields(kind)))
 
 
 def count(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> int:
@@ -255,7 +258,7 @@ def count_by_group(connection: Connection) -> list[GroupLetters]:
 
 def causes(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> list[CauseOfDeath]:
     """How many letters there are of each group, topic and exception, the most frequent of a group first."""
-    what = (source.c.consumer_group, source.c.topic, source.c.exception)
+    what = (source.c.group_name, source.c.topic, source.c.exception)
     died = source.c.store_time
     counted = select(*what, func.count(), func.count(source.c.redriven_at), func.min(died), func.max(died))
     order = (what[0], func.count().desc(), *what[1:])

@@ -39,10 +39,12 @@ from mqdb.errors import (
     DatabaseMissing,
     MqdbError,
     SchemaMissing,
+    ServerIsStandby,
     SettingInvalid,
     StorageRefused,
 )
 from mqdb.store.awaited_connection import AwaitedConnection
+from mqdb.store.server_choice import ServerChoice, ServerRole, hosts_of, is_not_primary, is_standby
 from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 
 _P = ParamSpec("_P")
@@ -83,6 +85,7 @@ def create_engine(
     indexes_only: bool = False,
     application_name: str = "mqdb",
     pool_size: int = 5,
+    server: ServerRole = ServerRole.PRIMARY,
     is_asynchronous: bool = False,
 ) -> Engine:
     """An engine whose connections are in AUTOCOMMIT: most of what mqdb does is one statement.
@@ -92,6 +95,8 @@ def create_engine(
     text holds several statements. Transactions are READ COMMITTED all the same, those of single statements too.
     A `pool_size` of 0 sets no limit. `indexes_only` is for clients, none of whose statements has to read a whole table.
     An asynchronous engine takes greenlet, and is used below `greenlet_spawn`, with transactions only.
+    `server` says which server it connects to, unless the DSN has a `target_session_attrs`; for a pooler, which chooses
+    the server itself, it is ANY.
     What the DSN says about the way there holds, and so do its `options`, but for what mqdb relies on.
     Raises SettingInvalid for a DSN that is none.
     """
@@ -119,14 +124,14 @@ def create_engine(
         # Each engine would ask its first connection whether there is such a type.
         "use_native_hstore": False,
     }
-    # The DSN as libpq reads it: with several hosts and target_session_attrs too.
+    choice = ServerChoice(given, _target(given), server, arguments)
     if is_asynchronous:
         from sqlalchemy.ext.asyncio import create_async_engine  # takes greenlet
 
-        engine_options["async_creator"] = partial(psycopg.AsyncConnection.connect, dsn, **arguments)
+        engine_options["async_creator"] = partial(choice.connect_asynchronously, dsn)
         engine = create_async_engine("postgresql+psycopg://", **engine_options).sync_engine
     else:
-        engine_options["creator"] = partial(psycopg.connect, dsn, **arguments)
+        engine_options["creator"] = partial(choice.connect, dsn)
         engine = sqlalchemy.create_engine("postgresql+psycopg://", **engine_options)
     event.listen(engine, "connect", _adapt)
     if not prepared and not is_asynchronous:
@@ -288,7 +293,9 @@ def _parts(dsn: str) -> dict[str, Any]:
 
 
 def _target(parts: Mapping[str, Any]) -> str:
-    return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+    hosts = [f"{each.host or each.hostaddr}:{each.port}" for each in hosts_of(parts)]
+    one = f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
+    return f"{','.join(hosts) or one}/{parts.get('dbname', '')}"
 
 
 class Timed(NamedTuple):
@@ -338,23 +345,23 @@ def numbered(statement: ClauseElement) -> NumberedStatement:
 
 
 @contextmanager
-def translated(target: str) -> Iterator[None]:
+def translated(way: str | Connection) -> Iterator[None]:
     """Turns errors of the driver into those of `mqdb.errors`, the driver's own in `__cause__`.
 
-    `target` says where the database is: `target_of(connection)`, or a redacted DSN.
+    `way` is the connection, or says where the database is: a redacted DSN, or `target_of` an engine.
     """
     try:
         yield
     except DBAPIError as error:
-        raise translate(error.orig or error, target) from error
+        raise translate(error.orig or error, way) from error
     except psycopg.Error as error:
-        raise translate(error, target) from error
+        raise translate(error, way) from error
 
 
 @contextmanager
-def connected(dsn: str, application_name: str) -> Iterator[Connection]:
+def connected(dsn: str, application_name: str, server: ServerRole = ServerRole.PRIMARY) -> Iterator[Connection]:
     """A connection for one piece of work, which is closed behind it. Errors of the driver are `translated`."""
-    engine = create_engine(dsn, application_name=application_name, pool_size=1)
+    engine = create_engine(dsn, application_name=application_name, pool_size=1, server=server)
     try:
         with translated(redact(dsn)), engine.connect() as connection:
             yield connection
@@ -370,9 +377,9 @@ def translates(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[
         try:
             return function(connection, *arguments, **options)
         except DBAPIError as error:
-            raise translate(error.orig or error, target_of(connection)) from error
+            raise translate(error.orig or error, connection) from error
         except psycopg.Error as error:
-            raise translate(error, target_of(connection)) from error
+            raise translate(error, connection) from error
 
     return translating
 
@@ -383,12 +390,16 @@ _MISSING_DATABASE: Final = re.compile(r'FATAL:  database ".*" does not exist')
 #: SQLSTATEs of a connection that broke or was ended, the last two by time-outs of transactions; or how they begin.
 _CONNECTION_LOST: Final = ("08", "57P", "25P03", "25P04")
 
+#: Of a statement that a standby refuses. A transaction that its user has made read-only has it as well.
+READ_ONLY: Final = "25006"
+
 #: In place of one: the driver has refused a value, and the server was not asked.
 NO_SQLSTATE: Final = "-----"
 
 
-def translate(error: BaseException, target: str) -> MqdbError:
-    """The error of mqdb that says what an error of the driver means."""
+def translate(error: BaseException, way: str | Connection) -> MqdbError:
+    """The error of mqdb that says what an error of the driver means. `way` is as in `translated`."""
+    target = way if isinstance(way, str) else target_of(way)
     if not isinstance(error, psycopg.Error):
         return BrokerUnavailable(target, _first_line(error))
     sqlstate = error.sqlstate or ""
@@ -405,9 +416,17 @@ def translate(error: BaseException, target: str) -> MqdbError:
         return SchemaMissing(target)
     if isinstance(error, pg.InvalidCatalogName) or (not sqlstate and _MISSING_DATABASE.search(reason)):
         return DatabaseMissing(target, reason)
+    if is_not_primary(error) or (sqlstate == READ_ONLY and not isinstance(way, str) and _leads_to_standby(way)):
+        return ServerIsStandby(target, reason)
     if sqlstate.startswith(_CONNECTION_LOST) or (not sqlstate and isinstance(error, psycopg.OperationalError)):
         return BrokerUnavailable(target, reason)
     return StorageRefused(sqlstate or NO_SQLSTATE, reason)
+
+
+def _leads_to_standby(connection: Connection) -> bool:
+    if connection.closed or connection.invalidated or driver(connection).closed:
+        return False
+    return is_standby(driver(connection))
 
 
 def _first_line(error: BaseException) -> str:

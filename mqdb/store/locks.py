@@ -5,6 +5,7 @@ cannot take. Advisory locks need no rights. So it counts who holds those that ar
 (LOCK_CLASS, ARCHIVE), counts if a role holds it that may write the catalogue of the archive. A presence lock, a session
 lock on a random 64-bit number, counts if a session of the client's own role holds it (`mqdb.is_present`). Each LISTEN
 connection draws a new number.
+In SQL: `mqdb/sql/log/try_lock.sql`.
 """
 
 import secrets
@@ -14,7 +15,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     and_,
-    case,
     column,
     exists,
     func,
@@ -44,11 +44,10 @@ _PAIR: Final = 2
 def take_durably(connection: Connection, service: str) -> bool:
     """Take a service's lock until the end of the transaction; False while another session has it.
 
-    The transaction then commits durably, whatever the session has chosen: a step that is lost would be taken twice.
+    The transaction then waits for the disk, and for no standby, whatever the session has chosen: a step that a crash
+    takes back would be taken twice.
     """
-    name = "synchronous_commit"
-    is_lax = func.current_setting(name).in_(["off", "local", "remote_write"])
-    durable = case((is_lax, func.set_config(name, "on", True)))
+    durable = func.set_config("synchronous_commit", "local", True)
     return bool(connection.execute(select(func.mqdb.try_lock(service), durable)).scalar_one())
 
 

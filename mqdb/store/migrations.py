@@ -103,7 +103,7 @@ def upgrade_sql(since: str | None = None) -> str:
 
 
 def sql_text(name: str) -> str:
-    """The text of `mqdb/sql/<name>.sql`: functions or a view, as they are today."""
+    """The text of `mqdb/sql/<name>.sql`: functions or a view, as they are today. The name has its folder in it."""
     return (_SQL / f"{name}.sql").read_text(encoding="utf-8")
 
 
@@ -165,7 +165,7 @@ def _known() -> frozenset[str]:
 
 def _fingerprint() -> str:
     """Eight hex digits that differ when any text differs that the schema is made from."""
-    texts = [path.name + path.read_text(encoding="utf-8") for path in (*_versions(), *sorted(_SQL.glob("*.sql")))]
+    texts = [path.name + path.read_text(encoding="utf-8") for path in (*_versions(), *sorted(_SQL.rglob("*.sql")))]
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
 
 

@@ -2,6 +2,7 @@
 
 A verb that changes something notes it in its own transaction. What services and clients do by themselves is none: an
 automatic topic, a commit, the firing of a cron. RocketMQ: the audit log of ACL 2.0.
+In SQL: `mqdb/sql/schedule/record_operation.sql`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,9 +53,9 @@ class Verb(StrEnum):
     CRON_RESUME = "cron.resume"
     CRON_REMOVE = "cron.remove"
     TRANSACTION_RESOLVE = "transaction.resolve"
-    #: By mqdb/sql/recall.sql.
+    #: By mqdb/sql/schedule/recall.sql.
     TIMER_RECALL = "timer.recall"
-    #: By mqdb/sql/dlq_redrive.sql.
+    #: By mqdb/sql/dead_letters/dlq_redrive.sql.
     DLQ_REDRIVE = "dlq.redrive"
 
 

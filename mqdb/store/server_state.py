@@ -1,9 +1,31 @@
 """The state of the PostgreSQL server, as far as it keeps a broker from its work; and when this session began."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import Connection, DateTime, ScalarSelect, column, func, select, text
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    DateTime,
+    Integer,
+    ScalarSelect,
+    case,
+    cast,
+    column,
+    func,
+    literal,
+    not_,
+    select,
+    table,
+    text,
+)
+from sqlalchemy.dialects.postgresql import BIT
+
+from mqdb.store.engine import driver
+
+_activity = table("pg_stat_activity", *map(column, ("pid", "state", "usename")), schema="pg_catalog")
 
 _STATE = text(
     """
@@ -34,6 +56,26 @@ class ServerState(NamedTuple):
 def look(connection: Connection) -> ServerState:
     """The state now."""
     return ServerState(*connection.execute(_STATE).one())
+
+
+def backends_at_work(connection: Connection, pids: Collection[int]) -> set[int]:
+    """Which of these backends of the same role are there, and work at a statement or wait for a lock or a commit."""
+    states = select(_activity.c.pid).where(_activity.c.pid.in_(pids), _activity.c.state == "active")
+    return set(connection.scalars(states.where(_activity.c.usename == func.session_user())))
+
+
+def timeline() -> ColumnElement[int]:
+    """The timeline that the server writes, as a part of a statement; NULL on a standby."""
+    is_standby = func.pg_is_in_recovery(type_=Boolean)
+    # The first eight digits of the name of a WAL file; pg_control_checkpoint() tells the one of the last checkpoint.
+    digits = func.substr(func.pg_walfile_name(func.pg_current_wal_lsn()), 1, 8)
+    return case((not_(is_standby), cast(cast(literal("x").concat(digits), BIT(32)), Integer)))
+
+
+def can_write(connection: Connection) -> bool:
+    """Whether a transaction of this session can write. False on a standby, and in a session that is read-only."""
+    row = driver(connection).execute("SELECT current_setting('transaction_read_only') = 'off'").fetchone()
+    return row == (True,)
 
 
 def own_backend_start() -> ScalarSelect[datetime]:

@@ -31,6 +31,13 @@ SESSION_SETTINGS: Final[Mapping[str, str]] = {
     "exit_on_error": "off",
 }
 
+#: Commits of mqdb's own work wait for the disk, and for no standby. The server's `off` stays. Not at the start of a
+#: session: `options` would replace an `off` that somebody has given the role or the database.
+COMMIT_LOCALLY: Final = (
+    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'off'"
+    " ELSE 'local' END, false)"
+)
+
 
 def startup_options(*settings: Mapping[str, str]) -> str:
     """These settings for libpq's `options`, after what a DSN says there: the last setting of a name counts."""

@@ -1,7 +1,31 @@
 """The schema on one page, as it is today. `migrations/` tells how it came to be; a test proves they agree.
 
 Read it from top to bottom: who the broker is, what topics it has, the log and its indexes, how far everyone
-has come. The comments on the objects are in the database itself (`\\d+ mqdb.commit_log` in psql).
+has come. The comments on the objects are in the database itself (`\\d+ mqdb.commit_log` in psql). Decisions are pages
+of docs/decisions.
+
+broker                       who this is, and what `mqdb serve` says of filters and durability; all clients obey it
+leader, presence             who runs the services, and until when it has promised to be alive; the key of the presence
+                             lock that each client's LISTEN connection holds
+commit_log                   every message once, in order of arrival, partitioned by ranges of `log_pos`. CLUSTER,
+                             MSG_REGION, TRACE_ON and WAIT say nothing here and are not stored; TAGS, KEYS and UNIQ_KEY
+                             are columns (0053)
+queue_run                    (queue, offset) -> position, offsets 0, 1, 2, ... without gaps; read by `mqdb.entries`
+message_index, id_span       hash of a key or unique id -> position; which positions have ids of which time (0052)
+segment                      one row per range of positions, whose three partitions are made and dropped together
+checkpoint                   append-only progress of dispatch and index: the newest row counts, its key fences
+live_queue, deleted_topic    the queues that take messages: each append looks here; names of topics that went by force,
+                             and up to which position waiting messages went with them (0046)
+consumer_offset              next offset, owner and epoch of a group on a queue; updated every 5 s
+offset_commit                commits of exactly-once consumers and of polls, folded by the owner every 5 s
+queue_lock                   who consumes a queue in order, and until when nobody else may
+timer, timer_step, timer_recall   messages that wait for a time, by `timer_slot`; append-only progress, whose key
+                             fences; messages that were taken back
+half_message, half_step      the state of each half message (PREPARED -> COMMITTED, ROLLED_BACK or DISCARDED; DISCARDED
+                             -> PREPARED), and who is asked; `stored_at` begins its age. How far the checker looked
+acl, acl_queue, principal    who may do what (docs/access.md); what that comes to for each queue, by triggers;
+                             principals that have a namespace (0064), or are no role
+operation                    who has changed what: a row for each change by hand, in its transaction (0058)
 """
 
 from typing import Any
@@ -67,7 +91,7 @@ own_namespace = table("own_namespace", column("namespace", Text), schema="mqdb")
 
 
 class _Name(TypeDecorator[str]):
-    """A name that is stored whole, and said and shown without the namespace of the role: `mqdb/sql/namespace.sql`.
+    """A name that is stored whole, and said and shown without the namespace of the role: `mqdb/sql/acl/namespace.sql`.
 
     Only what is a bound value in a statement is completed, and what a statement returns is shortened. Between columns
     names are whole.
@@ -121,6 +145,13 @@ broker = Table(
     Column("filter_support_retry", Boolean, nullable=False, server_default=text("false")),
     Column("timer_max_delay_ms", BigInteger, CheckConstraint("timer_max_delay_ms > 0")),
     Column("reject_transaction_message", Boolean, nullable=False, server_default=text("false")),
+    Column(
+        "default_durability",
+        Text,
+        CheckConstraint("default_durability IN ('ASYNC_FLUSH', 'SYNC_FLUSH', 'SYNC_MASTER')"),
+        nullable=False,
+        server_default=text("'SYNC_FLUSH'"),
+    ),
     CheckConstraint("segment_size > 0"),
 )
 
@@ -177,7 +208,7 @@ live_queue = Table(
 
 # -- the log ----------------------------------------------------------------------------------
 
-#: Whether the dispatcher sleeps, by `mqdb/sql/fall_asleep.sql`: a sequence, because senders read it without MVCC.
+#: Whether the dispatcher sleeps (`mqdb/sql/dispatch/fall_asleep.sql`): a sequence, as senders read it without MVCC.
 dispatcher_state = Sequence("dispatcher_state", metadata=metadata, data_type=BigInteger)
 
 segment = Table(

@@ -14,8 +14,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from mqdb.web.access import OPEN_PATHS, AccessControl
+from mqdb.web.probe_report import Probes, Report
 from mqdb.web.proxies import Proxies
-from mqdb.web.report import Probes, Report
 
 #: What /metrics says.
 Metrics: TypeAlias = Collector

@@ -19,12 +19,14 @@ from mqdb.service.transaction_checker import TransactionChecker
 from mqdb.store import migrations
 from mqdb.store.clients.clients import ClientKind
 from mqdb.store.consumers.groups import TopicLag
+from mqdb.store.replication import Replication
 from mqdb.store.segments.segments import SegmentState
 from mqdb.web.bounds import MOST_SERIES, OTHER, bounded, bounded_counts
+from mqdb.web.broker_sample import Sample
 from mqdb.web.families import Families, FamilyCollector
 from mqdb.web.health import Health
-from mqdb.web.rounds import Rounds
-from mqdb.web.sample import Sample
+from mqdb.web.histories import Histories
+from mqdb.web.loop_rounds import Rounds
 from mqdb.web.sampler import Sampler
 
 _MET: Final = (HalfState.COMMITTED, HalfState.ROLLED_BACK, HalfState.PREPARED)
@@ -41,6 +43,7 @@ class BrokerCollector(FamilyCollector):
         health: Health,
         rounds: Rounds,
         sampler: Sampler,
+        histories: Histories,
         is_leader: Callable[[], bool],
         most_series: int = MOST_SERIES,
     ) -> None:
@@ -48,6 +51,7 @@ class BrokerCollector(FamilyCollector):
         self._health = health
         self._rounds = rounds
         self._sampler = sampler
+        self._histories = histories
         self._is_leader = is_leader
         self._most = most_series
         self._revision = migrations.head()
@@ -57,6 +61,10 @@ class BrokerCollector(FamilyCollector):
         is_leader = self._is_leader()
         build = [((__version__, self._revision), 1)]
         yield self._gauge("mqdb_up", "Whether the database answers this process.", self._health.database_answers())
+        words = "Whether the way to the database leads to a standby, where this process cannot serve."
+        yield self._gauge("mqdb_server_is_standby", words, self._health.leads_to_standby())
+        words = "How often this process has found that the server was started anew, or another has taken its place."
+        yield self._counters("mqdb_history_changes", words, (), [((), self._histories.changes)])
         yield self._gauge("mqdb_leader", "Whether this process leads: it runs the services.", is_leader)
         yield self._gauges("mqdb_build_info", "Version and revision of the schema.", ("version", "revision"), build)
         if is_leader:
@@ -108,6 +116,7 @@ class BrokerCollector(FamilyCollector):
         yield from self._of_transactions(sample)
         yield from self._of_log(sample)
         yield from self._of_server(sample)
+        yield from self._of_replication(sample.replication)
 
     def _of_topics(self, sample: Sample) -> Iterator[Metric]:
         taken = sample.messages_in.items()
@@ -212,6 +221,46 @@ class BrokerCollector(FamilyCollector):
         yield self._gauge("mqdb_longest_transaction_seconds", words, sample.server.longest_transaction_seconds)
         words = "How full the server's queue of notifications is, 0 to 1."
         yield self._gauge("mqdb_notify_queue_ratio", words, sample.server.notify_queue_ratio)
+
+    def _of_replication(self, found: Replication) -> Iterator[Metric]:
+        if found.timeline is not None:
+            words = "The timeline of the server: each promotion begins another one."
+            yield self._gauge("mqdb_server_timeline", words, found.timeline)
+        waits = found.sync_waits
+        words = "Sessions whose commit waits for a synchronous standby."
+        yield self._gauge("mqdb_sync_waiting_sessions", words, waits.sessions)
+        yield self._gauge("mqdb_sync_wait_seconds", "How long the oldest of them has waited.", waits.oldest_seconds)
+        states = Counter((each.sync_state or "unknown",) for each in found.receivers)
+        words = "Standbys and subscribers that are connected to the server."
+        yield self._gauges("mqdb_standbys", words, ("sync_state",), states.items())
+        # Several may have one name.
+        bytes_behind: dict[tuple[str, ...], float] = {}
+        seconds_behind: dict[tuple[str, ...], float] = {}
+        for each in found.receivers:
+            if each.behind_bytes is not None and each.behind_seconds is not None:
+                names = (each.name,)
+                bytes_behind[names] = max(bytes_behind.get(names, 0), each.behind_bytes)
+                seconds_behind[names] = max(seconds_behind.get(names, 0), each.behind_seconds)
+        label = ("standby",)
+        words = "What a standby has yet to replay."
+        behind = bounded_counts(bytes_behind.items(), self._most)
+        yield self._gauges("mqdb_standby_behind_bytes", words, label, behind)
+        words = "How long the last records took until a standby had replayed them."
+        behind = bounded_counts(seconds_behind.items(), self._most)
+        yield self._gauges("mqdb_standby_behind_seconds", words, label, behind)
+        kept = bounded_counts([((slot.name,), slot.kept_bytes) for slot in found.slots], self._most)
+        yield self._gauges("mqdb_slot_kept_bytes", "Bytes of PostgreSQL's log that a slot keeps.", ("slot",), kept)
+        words = "Replication slots that nobody uses."
+        yield self._gauge("mqdb_slots_inactive", words, sum(not slot.is_active for slot in found.slots))
+        archiver = found.archiver
+        failures = 0 if archiver is None else archiver.failures
+        words = "Files of PostgreSQL's log that could not be archived."
+        yield self._counters("mqdb_archiver_failures", words, (), [((), failures)])
+        failing = None if archiver is None else archiver.failing_seconds
+        words = "How long nothing was archived, if the last try has failed."
+        yield self._gauge("mqdb_archiver_failing_seconds", words, failing or 0)
+        words = "Tables that cannot be changed: a publication takes them, and they have no replica identity."
+        yield self._gauge("mqdb_published_tables_without_identity", words, found.unidentified_tables)
 
 
 def _kind(topic: str) -> str:

@@ -8,10 +8,10 @@ whether the broker is served. It looks at what leadership, which asks the databa
 from collections.abc import Callable
 from typing import Final
 
-from mqdb.errors import SchemaMismatch
-from mqdb.service.leadership import Standing
-from mqdb.web.report import PASSED, Report
-from mqdb.web.rounds import Rounds
+from mqdb.errors import SchemaMismatch, ServerIsStandby
+from mqdb.service.leadership import LeadershipState
+from mqdb.web.loop_rounds import Rounds
+from mqdb.web.probe_report import PASSED, Report
 
 #: A loop that has made no round for so long is stuck. The longest pause of a service is 10 s.
 STUCK_SECONDS: Final = 30.0
@@ -71,11 +71,17 @@ class Health:
         """Whether the last question was answered, and the present one has not waited too long."""
         return self._database() == PASSED
 
+    def leads_to_standby(self) -> bool:
+        """Whether the last attempt to connect has met a standby only."""
+        return isinstance(self._rounds.leadership.error, ServerIsStandby)
+
     def _beside(self) -> dict[str, str]:
         return {} if self.beside is None else self.beside().checks
 
     def _database(self) -> str:
         leadership = self._rounds.leadership
+        if self.leads_to_standby():
+            return "is a standby; the primary is needed"
         if leadership.error is not None and not isinstance(leadership.error, SchemaMismatch):
             return "cannot be used, the log says why"
         if leadership.running_seconds() > ANSWER_SECONDS:
@@ -87,4 +93,4 @@ class Health:
         return PASSED if is_ours else "is not the one of this mqdb, the log says why"
 
     def _has_standing(self) -> bool:
-        return self._is_leader() or self._rounds.leadership.outcome is Standing.FOLLOWER
+        return self._is_leader() or self._rounds.leadership.outcome is LeadershipState.FOLLOWER

@@ -6,8 +6,9 @@ A monitor that scrapes /metrics keeps it for as long as one likes.
 import threading
 from array import array
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
+from mqdb.drawing.charts import LagPoint
 from mqdb.store.consumers.groups import TopicLag
 from mqdb.web.bounds import MOST_SERIES
 
@@ -15,14 +16,6 @@ from mqdb.web.bounds import MOST_SERIES
 SAMPLES: Final = 240
 
 _UNKNOWN: Final = -1
-
-
-class LagPoint(NamedTuple):
-    """What a group had yet to consume, and when."""
-
-    taken_at: float
-    """By the monotonic clock."""
-    lag: int
 
 
 class LagHistory:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from prometheus_client import Metric
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 
@@ -17,3 +17,8 @@ class ProcessMetrics(Collector):
         """Read the files."""
         metrics: Iterable[Metric] = self._collector.collect()  # type: ignore[no-untyped-call]
         return metrics
+
+
+def forget_state(directory: str, pid: int) -> None:
+    """A process has ended. Its counters stay, and what was true of it as long as it lived goes."""
+    mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, func, select
 from mqdb.service.leadership import LeadershipConfig
 from mqdb.service.run import Run
 from mqdb.service.service import Context, LoopService
+from mqdb.web.broker_sample import Sample, take
 from mqdb.web.lag_history import LagHistory
-from mqdb.web.sample import Sample, take
 
 #: A statement that takes longer would keep vacuum waiting.
 _STATEMENT_TIMEOUT = "30s"

@@ -126,8 +126,8 @@ def main(arguments: dict[str, Any]) -> None:
         persist_consumer_offset_interval=timedelta(seconds=1),
     )
     consumer.subscribe(group.name)
-    consume = listener.consume_in_transaction if group.transactional else listener.consume
-    consumer.register_listener(consume, orderly=group.orderly, transactional=group.transactional)
+    consume = listener.consume_in_transaction if group.exactly_once else listener.consume
+    consumer.register_listener(consume, orderly=group.orderly, exactly_once=group.exactly_once)
     threading.Thread(target=report_join, args=(consumer, member, records), daemon=True).start()
     run(consumer)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mqdb.common.message import MessageQueue
-from mqdb_client.consumer.local_offsets import LocalOffset, LocalOffsets
+from mqdb_client.consumer.offsets.local_offsets import LocalOffset, LocalOffsets
 
 QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in range(8)]
 CREATED_AT = datetime(2024, 2, 29, tzinfo=UTC)

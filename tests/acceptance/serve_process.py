@@ -9,8 +9,6 @@ Logs to standard error, and prints a line when it is ready.
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -22,6 +20,7 @@ from mqdb.server import Server
 from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
 from mqdb.service.segment_keeper import SegmentKeeper
 from mqdb.service.service import Service
+from mqdb.serving.broker import run
 from mqdb.settings import Settings, load_settings
 
 
@@ -41,11 +40,9 @@ class SleepyServer(Server):
         return [Dispatcher(self._context_of(Dispatcher), self._config), *others]
 
 
-@contextmanager
-def say_ready() -> Iterator[None]:
+def say_ready(_front: object) -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    yield
 
 
 def main(arguments: str) -> None:
@@ -55,7 +52,7 @@ def main(arguments: str) -> None:
     idle = timedelta(seconds=settings.pop("idle_seconds", 10))
     server = SleepyServer(load_settings(**settings), longest_sleep, idle)
     try:
-        server.run(say_ready)
+        run(server, say_ready)
     except MqdbError as error:
         sys.exit(str(error))
 

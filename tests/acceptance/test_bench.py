@@ -1,4 +1,4 @@
-"""`mqdb bench`, as processes: what it prints and what it leaves behind. Never how fast it is."""
+"""`do.py bench produce | consume | latency | dispatch`: what they print and what they leave. Never how fast it is."""
 
 import json
 from pathlib import Path
@@ -34,11 +34,13 @@ def cluster(database: Database, empty_database: Database) -> Cluster:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+    return Place(tmp_path, module="benchmarks.bench")
 
 
 def bench(place: Place, *arguments: str) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(place.done("bench", *arguments, "--json"))
+    outcome = place.run(*arguments, "--json")
+    assert outcome.code == 0, outcome
+    report: dict[str, Any] = json.loads(outcome.text)
     return report
 
 
@@ -164,20 +166,6 @@ def test_consume_shows_pulls_and_a_push_consumer(place: Place, database: Databas
 
 
 @pytest.mark.long
-def test_filter_holds_each_filter_against_pulls_of_all(place: Place, database: Database) -> None:
-    given = ("filter", "--messages", "8000", "--rounds", "1", "--dsn", database.dsn)
-
-    # The only message of a queue with the rare tag is its last: whoever is to count one has to read all before it.
-    rare = figures_of(bench(place, *given, *only("tag-1000"), "-T", "2.5"))
-    names = ["tag-2", "tag-none", "sql-2", "sql-everyday"]
-    others = figures_of(bench(place, *given, *only(*names), "-T", "0.1"))
-
-    assert [*rare, *others] == ["tag-1000", *names]
-    for figure in (*rare.values(), *others.values()):
-        assert_measured(figure, rounds=1)
-
-
-@pytest.mark.long
 def test_dispatch_measures_a_whole_backlog_and_its_key_index(place: Place, database: Database) -> None:
     report = bench(place, "dispatch", "--messages", "2500", "--rounds", "2", "--dsn", database.dsn)
 
@@ -215,25 +203,6 @@ def test_latency_over_many_topics_tells_how_the_consumer_starts_and_idles(place:
     assert_measured(figure, rounds=1)
     assert figure["measured"]["details"].keys() >= {"start_s", "idle_cpu_percent", "p99_ms"}
     assert count(database, "mqdb.topic WHERE topic LIKE 'mqdb_bench%'") == 0
-
-
-@pytest.mark.long
-def test_schedule_tells_how_late_messages_come_and_what_a_round_without_work_costs(
-    place: Place, database: Database
-) -> None:
-    few = ("--waiting", "100", "--rate", "100", "-T", "0.2", "--rounds", "1")
-    report = bench(place, "schedule", *few, "--dsn", database.dsn)
-
-    figures = figures_of(report)
-    delivered, idle, waited = ["levels", "timers", "both"], ["idle-levels", "idle-timers"], ["wait-level", "wait-timer"]
-    assert list(figures) == [*delivered, *idle, *waited]
-    for figure in figures.values():
-        assert_measured(figure, rounds=1)
-    for name in delivered:
-        # Nothing comes early.
-        assert 0 <= figures[name]["measured"]["details"]["min_ms"] <= figures[name]["measured"]["details"]["p99_ms"]
-    for name in waited:
-        assert figures[name]["measured"]["details"]["min_ms"] >= 1_000
 
 
 def test_pairs_compare_a_figure_with_itself_beside_an_open_transaction(place: Place, database: Database) -> None:
@@ -280,9 +249,9 @@ def test_nothing_but_records_stays_in_a_database_that_was_given(place: Place, da
 
 @pytest.mark.long
 def test_without_a_dsn_it_runs_on_a_server_of_its_own_and_removes_it(place: Place, database: Database) -> None:
-    elsewhere = Place(place.home, database.dsn)
+    elsewhere = Place(place.home, database.dsn, module=place.module)
 
-    with elsewhere.running("bench", "produce", "--only", "append", "-T", "0.1", "--rounds", "1", "-c", "2") as command:
+    with elsewhere.running("produce", "--only", "append", "-T", "0.1", "--rounds", "1", "-c", "2") as command:
         family = family_of(command, 8)
         output, errors = command.process.communicate(timeout=60)
 
@@ -297,7 +266,7 @@ def test_without_a_dsn_it_runs_on_a_server_of_its_own_and_removes_it(place: Plac
 
 @pytest.mark.long
 def test_an_interrupted_benchmark_takes_its_processes_with_it(place: Place) -> None:
-    with place.running("bench", "latency", "-T", "60") as command:
+    with place.running("latency", "-T", "60") as command:
         # Three workers, the resource tracker of Python, PostgreSQL and a dozen children.
         family = family_of(command, 14)
 
@@ -308,7 +277,7 @@ def test_an_interrupted_benchmark_takes_its_processes_with_it(place: Place) -> N
 
 
 def test_it_refuses_a_figure_that_does_not_exist(place: Place) -> None:
-    outcome = place.run("bench", "produce", "--only", "copy")
+    outcome = place.run("produce", "--only", "copy")
 
     assert outcome.code == 1
     figures = "append, batch, send, send-batch, send-async, send-task, send-64-tasks, send-64, brokers-2"
@@ -316,7 +285,7 @@ def test_it_refuses_a_figure_that_does_not_exist(place: Place) -> None:
 
 
 def test_it_refuses_more_brokers_than_it_can_use(place: Place, cluster: Cluster) -> None:
-    outcome = place.run("bench", "consume", "--dsn", cluster.dsn)
+    outcome = place.run("consume", "--dsn", cluster.dsn)
 
     assert outcome.code == 1
-    assert "names 2 brokers; mqdb bench consume takes 1" in outcome.errors
+    assert "names 2 brokers; consume takes 1" in outcome.errors

@@ -12,7 +12,7 @@ from mqdb.common.dsn import BrokerDsn
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.clients.clients import ClientKind, Registration
-from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, judge
+from mqdb_client.consumer.listeners.direct_consumption import ConsumeMessageDirectlyResult, judge
 from mqdb_client.consumer.request_answers import RequestAnswers
 from mqdb_client.instance import ClientInstance
 from tests.fixtures.command_line import Place, served

@@ -38,7 +38,7 @@ def test_without_a_group_the_causes_of_death_are_counted(place: Place, broker: C
     lines = json_lines(place.done("dlq", "list", "--json"))
     shown = place.done("dlq", "list")
 
-    causes = [(each["consumer_group"], each["topic"], each["exception"], each["messages"]) for each in lines]
+    causes = [(each["group"], each["topic"], each["exception"], each["messages"]) for each in lines]
     assert causes == [("billing", "orders", "shop.NoPrice", 3), ("shipping", "orders", "TimeoutError", 1)]
     assert [line.split()[:5] for line in shown.splitlines()[2:]] == [
         ["billing", "orders", "shop.NoPrice", "3", "0"],
@@ -177,7 +177,7 @@ def test_letters_are_exported_with_their_bodies(place: Place, broker: Connection
     ]
     assert [each["body"] for each in lines if each["encoding"] == "text"] == ["text", "Grüße", "packed"]
     assert [base64.b64decode(lines[number]["body"]) for number in (2, 4)] == [bytes(range(256)), b"broken"]
-    assert [each["consumer_group"] for each in lines] == ["billing"] * 4 + ["shipping"]
+    assert [each["group"] for each in lines] == ["billing"] * 4 + ["shipping"]
     assert lines[0]["traceback"] == FAILURE.traceback
     assert os.listdir(tmp_path) == ["dead.jsonl"]
 

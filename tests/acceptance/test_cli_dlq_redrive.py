@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from mqdb.common.compression import Compression, compressed_flag
 from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus
-from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext
+from mqdb_client.consumer.listeners.message_listener import ConsumeConcurrentlyContext
 from tests.fixtures import warm_process
 from tests.fixtures.broker import dispatch_all
 from tests.fixtures.command_line import SECONDS, Place, assert_refused, served

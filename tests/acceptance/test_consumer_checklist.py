@@ -231,7 +231,7 @@ def test_why_it_failed_stands_in_the_dlq(served: Connection, member: Member) -> 
     append(served, route, Message("orders", "bad", keys="order-7"))
     wait_until(lambda: dead_letters(served))
 
-    columns = "exception, error, attempts, topic, keys, origin_queue_id, origin_queue_offset, consumer_group"
+    columns = "exception, error, attempts, topic, keys, origin_queue_id, origin_queue_offset, group_name"
     row = served.execute(text(f"SELECT {columns}, traceback FROM mqdb.dlq")).one()
     assert row[:-1] == ("ValueError", "no stock of 7", 2, "orders", "order-7", 0, 0, "readers")
     assert row.traceback.rstrip().endswith("ValueError: no stock of 7")

@@ -101,7 +101,7 @@ def report(outcomes: list[Outcome], kills: Counter[str]) -> str:
     lines = [f"kills: {killed(kills)}; {total:,} messages acknowledged (at least {LEAST_ACKNOWLEDGED:,})"]
     for outcome in outcomes:
         group, taken = outcome.group, outcome.taken
-        order = " in order" if group.orderly and group.transactional else ""
+        order = " in order" if group.orderly and group.exactly_once else ""
         failures = sum(record.event is Event.FAILED for record in outcome.history)
         lines.append(
             f"  {group.name}{order}: {len(outcome.acknowledged):,} acknowledged, {failures:,} failures, "

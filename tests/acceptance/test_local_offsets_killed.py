@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqdb_client.consumer.local_offsets import LocalOffsets
+from mqdb_client.consumer.offsets.local_offsets import LocalOffsets
 from tests.acceptance.local_offsets_process import CREATED_AT, QUEUES
 
 SCRIPT = Path(__file__).with_name("local_offsets_process.py")

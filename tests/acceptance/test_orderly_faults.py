@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.topics.topics import TopicRoute
-from mqdb_client.consumer.offset_store import Lease
+from mqdb_client.consumer.offsets.offset_store import Lease
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within
 from tests.fixtures.orderly_processes import OrderlyProcess, check_order

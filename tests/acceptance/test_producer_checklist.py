@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from mqdb.common.compression import Compression
+from mqdb.common.durability import Durability
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import (
     BY_SQLSTATE,
@@ -46,8 +47,7 @@ from mqdb.errors import (
 )
 from mqdb.settings import load_settings
 from mqdb_client import Message, MessageQueue, Producer, PushConsumer, SendResult, SendStatus
-from mqdb_client.producer.durability import Durability
-from mqdb_client.producer.queue_selector import select_by_hash
+from mqdb_client.producer.queues.queue_selector import select_by_hash
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database, new_database

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus
-from mqdb_client.consumer import pull_service
+from mqdb_client.consumer.queues import pull_service
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import SUCCESS, Member
 from tests.fixtures.lite_pull import Lite

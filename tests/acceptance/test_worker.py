@@ -349,6 +349,17 @@ def test_probes_and_metrics_are_of_all_processes(broker: Connection, database: D
         assert json.loads(page(path))["checks"] == {"worker 1": "ok", "worker 2": "ok"}
     total = 'mqdb_client_consumed_messages_total{consumer_group="billing",result="SUCCESS",topic="orders"} 20.0'
     assert total in page("metrics")
+    # One of both has looked.
+    wait_until(lambda: 'mqdb_client_broker_away{broker="broker-a"} 0.0' in page("metrics"))
+    assert re.search(r'mqdb_client_server_info{broker="broker-a",server="[^"]+",timeline="1"} 1.0', page("metrics"))
+
+    # A process that has ended is without no broker, but what it has counted stays.
+    killed = worker.pids[0]
+    files = Path(psutil.Process(killed).environ()["PROMETHEUS_MULTIPROC_DIR"])
+    assert list(files.glob(f"gauge_livemax_{killed}.db"))
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: not list(files.glob(f"gauge_livemax_{killed}.db")))
+    assert total in page("metrics")
 
 
 DIES_ONCE = """

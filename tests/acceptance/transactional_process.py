@@ -68,7 +68,7 @@ def main(dsn: str, kind: str, sharing: str, mode: str, failures_percent: str) ->
         persist_consumer_offset_interval=timedelta(seconds=1),
     )
     consumer.subscribe("orders")
-    consumer.register_listener(listener, orderly=is_orderly, transactional=True)
+    consumer.register_listener(listener, orderly=is_orderly, exactly_once=True)
     joining = threading.Thread(target=report_join, args=(consumer,), daemon=True)
     with producer:
         joining.start()

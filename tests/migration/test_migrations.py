@@ -271,7 +271,7 @@ def test_the_sql_for_administrators_makes_the_same_database(
 
     by_hand, by_mqdb = empty_database.connect(), database.connect()
     # The template has a clock for tests.
-    by_mqdb.execute(migrations.sql_text("now").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION").encode())
+    by_mqdb.execute(migrations.sql_text("log/now").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION").encode())
     assert catalog(by_hand) == catalog(by_mqdb)
     assert code(by_hand) == code(by_mqdb)
 
@@ -285,7 +285,7 @@ def test_an_upgrade_makes_the_same_database_whatever_a_session_begins_with(
 
     made, expected = empty_database.connect(options=startup_options(SESSION_SETTINGS)), database.connect()
     # The template has a clock for tests.
-    expected.execute(migrations.sql_text("now").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION").encode())
+    expected.execute(migrations.sql_text("log/now").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION").encode())
     assert catalog(made) == catalog(expected)
     assert code(made) == code(expected)
 

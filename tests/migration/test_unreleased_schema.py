@@ -1,5 +1,6 @@
 """A database that a version of mqdb made which was never released: everybody refuses it and says what to do."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,13 +64,11 @@ def test_a_server_refuses_it(unreleased: Database) -> None:
 def test_each_text_of_the_schema_counts_for_the_fingerprint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = migrations._fingerprint()
     texts = tmp_path / "sql"
-    texts.mkdir()
-    for path in migrations._SQL.glob("*.sql"):
-        (texts / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    shutil.copytree(migrations._SQL, texts)
     monkeypatch.setattr(migrations, "_SQL", texts)
     assert migrations._fingerprint() == before
 
-    for path in sorted(texts.glob("*.sql")):
+    for path in sorted(texts.rglob("*.sql")):
         text = path.read_text(encoding="utf-8")
         path.write_text(text + " ", encoding="utf-8")
         assert migrations._fingerprint() != before, path.name

@@ -252,7 +252,7 @@ def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_inde
 
 def scans_of_look_up(connection: Connection, after_pos: int) -> list[Scan]:
     """What it reads to find out about some ids; planned as by a session of mqdb."""
-    statement = sql_text("find_records").split("FOR found IN")[1].split("    LOOP")[0]
+    statement = sql_text("log/find_records").split("FOR found IN")[1].split("    LOOP")[0]
     for number, name in enumerate(["unique_ids", "after_pos"], start=1):
         statement = statement.replace(f"find_records.{name}", f"${number}")
     for setting in message_index.PLANNER_SETTINGS:

@@ -6,7 +6,7 @@ is judged by the server's own count.
 
 import pytest
 
-from mqdb.bench import sample
+from benchmarks.bench import message_sample
 from mqdb_client import Message, MessageSelector
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.log import create_topic, dispatch_all, index_all, small_segments
@@ -34,7 +34,7 @@ def filled(request: pytest.FixtureRequest, database: Database, monkeypatch: pyte
     if request.param == "analyzed while empty":
         connection.execute("ANALYZE")
     queues = create_topic(connection, "orders", 4)
-    sample.fill(connection, queues, SEGMENT * SEGMENTS)
+    message_sample.fill(connection, queues, SEGMENT * SEGMENTS)
     dispatch_all(connection, 10_000)
     index_all(connection, 10_000)
     if request.param == "analyzed":

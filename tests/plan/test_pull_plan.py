@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from sqlalchemy import Connection
 
-from mqdb.bench import sample
+from benchmarks.bench import message_sample
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
@@ -132,7 +132,7 @@ def filled(database: Database, analyzed: Connection, request: pytest.FixtureRequ
     setting_up = database.connect()
     dispatch_all(setting_up)
     [queue_key] = create_topic(setting_up, "orders")
-    sample.fill(setting_up, [queue_key], MESSAGES, tags=TAGS, properties=PROPERTIES)
+    message_sample.fill(setting_up, [queue_key], MESSAGES, tags=TAGS, properties=PROPERTIES)
     dispatch_all(setting_up, 10_000)
     return analyzed, queue_key
 

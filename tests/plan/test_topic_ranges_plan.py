@@ -11,14 +11,14 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.bench import sample
+from benchmarks.bench import message_sample
 from mqdb.broker.topics import topic_ranges as verbs
 from mqdb.embedded import EmbeddedPostgres
-from mqdb.pipeline import planner
-from mqdb.pipeline.engines import session_uri
-from mqdb.pipeline.offsets import Queue
-from mqdb.pipeline.schema import MESSAGE_COLUMNS
-from mqdb.pipeline.source_options import Splitting
+from mqdb.pipeline.read import planner
+from mqdb.pipeline.read.engines import session_uri
+from mqdb.pipeline.read.offsets import Queue
+from mqdb.pipeline.read.schema import MESSAGE_COLUMNS
+from mqdb.pipeline.read.source_options import Splitting
 from mqdb.store.engine import create_engine
 from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part
 from tests.fixtures.log import create_topic, dispatch_all
@@ -48,7 +48,7 @@ def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_
         if request.param == "analyzed-when-empty":
             setting_up.execute("ANALYZE")
         keys = create_topic(setting_up, "orders", 2)
-        sample.fill(setting_up, keys, MESSAGES)
+        message_sample.fill(setting_up, keys, MESSAGES)
         dispatch_all(setting_up, 50_000)
         if request.param == "analyzed":
             setting_up.execute("ANALYZE")

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from mqdb.broker.log.send import record, statement_for
+from mqdb.common.delivery_schedule import DelayLevel, DeliverAfter, Half, Wait
 from mqdb.common.message import Message
-from mqdb.common.schedule import DelayLevel, DeliverAfter, Half, Wait
 from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine, driver

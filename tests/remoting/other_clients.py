@@ -65,10 +65,15 @@ def _spring() -> tuple[list[str], dict[str, str]]:
     return ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}{os.pathsep}{jars}/*", "shop.Shop"], {}
 
 
-def _python() -> tuple[list[str], dict[str, str]]:
+def python_with_client() -> Path:
+    """The Python of an environment that has the client. Raises ProgramMissing."""
     pip = ["{}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", _PYTHON_CLIENT]
     made = cached(f"python-{_PYTHON_CLIENT}", [], [], [sys.executable, "-m", "venv", "{}"], pip)
-    return [str(made / "bin" / "python"), str(_HERE / "python" / "main.py")], {}
+    return made / "bin" / "python"
+
+
+def _python() -> tuple[list[str], dict[str, str]]:
+    return [str(python_with_client()), str(_HERE / "python" / "main.py")], {}
 
 
 CLIENTS: Final[Mapping[str, Callable[[], tuple[list[str], dict[str, str]]]]] = MappingProxyType(

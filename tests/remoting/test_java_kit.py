@@ -6,13 +6,14 @@ one client run in one JVM, and together.
 
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from mqdb.embedded import EmbeddedPostgres
 from mqdb_client import Admin
-from tests.fixtures.postgres import new_database
+from tests.fixtures.postgres import Database, new_database
 from tests.fixtures.remoting_kit import (
     CHECK_INTERVAL,
     NEW,
@@ -62,6 +63,19 @@ def test_a_case_of_the_newest_client(kit_results: RunKit, case: str) -> None:
 
 def test_the_kit_has_no_other_cases(kit_results: RunKit) -> None:
     assert set(kit_results(NEW, "quick")) == {*QUICK, *NEWER}
+
+
+@pytest.mark.parametrize("version", [NEW, OLD])
+def test_java_is_told_that_its_message_has_no_second_copy(
+    java_kit: GetKit, database: Database, tmp_path: Path, version: str
+) -> None:
+    database.connect().execute("UPDATE mqdb.broker SET default_durability = 'SYNC_MASTER'")
+    with served_front(database.dsn, tmp_path) as front:
+        outcome = java_kit(version).run(str(front.address), "send_sync").outcomes["send_sync"]
+
+    assert outcome.detail is not None
+    assert "status of the send" in outcome.detail
+    assert "SLAVE_NOT_AVAILABLE" in outcome.detail
 
 
 def test_a_queue_is_handed_over_with_all_that_was_consumed(kit_results: RunKit) -> None:

@@ -12,8 +12,8 @@ from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import TopicNotFound
 from mqdb.pipeline import read_jdbc
 from mqdb.pipeline.errors import JarNotFound, OffsetOutOfRange, OptionUnknown
-from mqdb.pipeline.jdbc_driver import ensure_driver
-from mqdb.pipeline.schema import MESSAGE_COLUMNS
+from mqdb.pipeline.read.jdbc_driver import ensure_driver
+from mqdb.pipeline.read.schema import MESSAGE_COLUMNS
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database, set_rounds

@@ -13,10 +13,10 @@ from mqdb.broker.topics import topics as admin
 from mqdb.common.compression import Compression, compressed
 from mqdb.common.message import Message
 from mqdb.errors import TopicNotFound
-from mqdb.pipeline import archive_files, archiving
 from mqdb.pipeline.errors import ArchiveBusy, ArchiveMismatch, JobFailed
-from mqdb.pipeline.job import failures_told
-from mqdb.pipeline.replaying import Origin, ReplayResult, count_replay, replay
+from mqdb.pipeline.jobs import archive_files, archiving
+from mqdb.pipeline.jobs.job import failures_told
+from mqdb.pipeline.jobs.replaying import Origin, ReplayResult, count_replay, replay
 from mqdb.store.segments import segments
 from mqdb.store.segments.archived_segments import begin_run, find_archived, unfinished_runs
 from tests.fixtures.archive import seal_full

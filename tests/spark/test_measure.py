@@ -1,4 +1,4 @@
-"""What `mqdb bench spark` has Spark do. Never how fast it is."""
+"""What `do.py bench spark` has Spark do. Never how fast it is."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.bench.spark import FLIGHTS
+from benchmarks.bench.spark import FLIGHTS
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mqdb.pipeline.measure import SparkLoad
+    from benchmarks.bench.spark_load import SparkLoad
 
 
 @pytest.fixture
 def load(spark: "SparkSession", database: Database) -> "SparkLoad":
-    from mqdb.pipeline.measure import SparkLoad
+    from benchmarks.bench.spark_load import SparkLoad
 
     return SparkLoad(spark, database.dsn)
 

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, text
 
 from mqdb.common.property import FailureProperty
 from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound
-from mqdb.pipeline.dead_letter_counting import dlq_report
-from mqdb.pipeline.dead_letter_page import page
-from mqdb.pipeline.dead_letter_report import Count
-from mqdb.pipeline.statistics import stats, topic_totals
+from mqdb.pipeline.jobs.dead_letter_counting import dlq_report
+from mqdb.pipeline.jobs.dead_letter_page import page
+from mqdb.pipeline.jobs.dead_letter_report import Count
+from mqdb.pipeline.jobs.statistics import stats, topic_totals
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.dead_letters import FAILURE, bury, create_group
 from tests.fixtures.postgres import Database
@@ -48,7 +48,7 @@ def test_dead_letters_are_counted_by_cause(spark: SparkSession, database: Databa
     report = dlq_report(spark, database.dsn)
 
     assert (report.messages, report.causes_found) == (5, 3)
-    assert [(each.consumer_group, each.topic, each.exception, each.error, each.messages) for each in report.causes] == [
+    assert [(each.group, each.topic, each.exception, each.error, each.messages) for each in report.causes] == [
         ("billing", "orders", "shop.NoPrice", "no price for order-<n> at <value>", 3),
         ("billing", "stock", "TimeoutError", "<n> s", 1),
         ("mail", "orders", None, None, 1),

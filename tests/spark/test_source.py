@@ -1,4 +1,4 @@
-"""format("mqdb") in Spark itself: what only a JVM can show. The rules are in tests/integration/test_spark_reader.py."""
+"""format("mqdb") in Spark itself: what only a JVM can show. The rules are in tests/integration/spark/test_reader.py."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from sqlalchemy import Connection
 
 from mqdb.common.message import Message
-from mqdb.pipeline.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS
+from mqdb.pipeline.read.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database, password_of

@@ -28,7 +28,7 @@ from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeFromWhere, Consu
 from mqdb_client.app.app_consumers import AppConsumers
 from mqdb_client.app.arguments import Arguments
 from mqdb_client.app.listener_group import ListenerGroup
-from mqdb_client.producer.send_result import SendResult
+from mqdb_client.producer.sends.send_result import SendResult
 
 
 @dataclass

@@ -24,8 +24,8 @@ from mqdb.errors import (
     TopicNotFound,
 )
 from mqdb.store.log.commit_log import Record
-from mqdb_client.producer import append_plan
-from mqdb_client.producer.append_plan import AppendPlan, NoAnswer, Turn, Unit, UnitState
+from mqdb_client.producer.append import append_plan
+from mqdb_client.producer.append.append_plan import AppendPlan, NoAnswer, Turn, Unit, UnitState
 from tests.fixtures.fuzz import fuzz_cases
 
 _ids = UniqueIdGenerator()
@@ -140,7 +140,7 @@ def test_a_unit_that_is_not_patient_does_not_wait_for_a_lost_connection() -> Non
     lost.why_lost = BrokerUnavailable("here", "refused")
 
     assert arrive(plan, late) is Turn.ENDED
-    plan.dismiss_impatient(lost.why_lost)
+    plan.await_connection(lost.why_lost)
 
     assert all(isinstance(unit.error, BrokerUnavailable) for unit in (late, waiting))
     assert (late.told, list(plan.ended), list(plan.waiting)) == (0, [waiting], [])

@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from mqdb.bench.figures import Figure, Goal, Measurement, Series, durations, percentile
-from mqdb.bench.rounds import Comparison, Plan, Side
-from mqdb.bench.workers import Exhausted, run_shift
-from mqdb.cli.bench.running import Options
+from benchmarks.bench.comparison import Plan, Side, SideComparison
+from benchmarks.bench.figures import Figure, Goal, Measurement, Series, durations, percentile
+from benchmarks.bench.running import Options
+from benchmarks.bench.workers import Exhausted, run_shift
 from mqdb.errors import ParameterInvalid
 from mqdb.settings import load_settings
 
@@ -110,7 +110,7 @@ def test_all_sides_are_measured_in_turn() -> None:
     order: list[str] = []
     sides = [side(label, order) for label in ("mqdb", "INSERT", "COPY")]
 
-    figure = Plan(rounds=3).carry_out(Comparison("append", "messages/s", sides[0], sides[1:]))
+    figure = Plan(rounds=3).carry_out(SideComparison("append", "messages/s", sides[0], sides[1:]))
 
     assert order == ["mqdb", "INSERT", "COPY"] * 3
     assert [len(found.rounds) for found in (figure.measured, *figure.references)] == [3, 3, 3]
@@ -125,7 +125,7 @@ def test_in_pairs_the_measured_side_alone_is_held_against_itself() -> None:
         yield
         order.append("rollback")
 
-    comparison = Comparison("append", "messages/s", side("mqdb", order), [side("INSERT", order)])
+    comparison = SideComparison("append", "messages/s", side("mqdb", order), [side("INSERT", order)])
     figure = Plan(2, hold, in_pairs=True).carry_out(comparison)
 
     assert order == ["begin", "mqdb", "rollback", "mqdb"] * 2
@@ -141,7 +141,7 @@ def test_one_transaction_is_held_open_over_all_rounds_of_all_sides() -> None:
         yield
         order.append("rollback")
 
-    Plan(2, hold).carry_out(Comparison("append", "messages/s", side("mqdb", order), [side("INSERT", order)]))
+    Plan(2, hold).carry_out(SideComparison("append", "messages/s", side("mqdb", order), [side("INSERT", order)]))
 
     assert order == ["begin", "mqdb", "INSERT", "mqdb", "INSERT", "rollback"]
 
@@ -225,6 +225,6 @@ def test_more_brokers_than_it_can_use_are_refused() -> None:
     settings = load_settings(dsn="a=postgresql://x:secret@one/db;b=postgresql://two/db")
 
     assert len(options(most_brokers=2).brokers(settings)) == 2
-    with pytest.raises(ParameterInvalid, match="names 2 brokers; mqdb bench produce takes 1") as refused:
+    with pytest.raises(ParameterInvalid, match="names 2 brokers; produce takes 1") as refused:
         options().brokers(settings)
     assert "secret" not in str(refused.value)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mqdb.bench.memory import cpu_seconds_of, memory_of
+from benchmarks.bench.memory import cpu_seconds_of, memory_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

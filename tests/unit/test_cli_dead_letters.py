@@ -14,7 +14,7 @@ TIME = datetime(2026, 7, 14, 9, 30, tzinfo=UTC)
 
 def letter(body: bytes = b"an order", **changes: Any) -> WholeDeadLetter:
     fields: dict[str, Any] = {
-        "consumer_group": "billing",
+        "group": "billing",
         "topic": "orders",
         "msg_id": "7F000001",
         "tags": None,

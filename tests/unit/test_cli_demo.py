@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from mqdb.cli.demo.account import Account, Delivery, Sent, count_disorder, latencies, percentile, settle
+from mqdb.cli.demo.account import Delivery, GroupTally, Sent, count_disorder, latencies, percentile, settle
 from mqdb.cli.demo.flights import load_flights, to_flight
 from mqdb.common.message import check_message
 from mqdb.selector.tags import parse_tag_expression
@@ -85,7 +85,7 @@ def delivery(number: int, queue_id: int = 0, offset: int | None = None, body: st
 def test_an_account_is_exact_when_each_matching_message_came_once() -> None:
     account = settle([sent(1), sent(2, tag="AA"), sent(3)], [delivery(3), delivery(1)], UA)
 
-    assert account == Account(sent=3, matched=2, received=2, lost=0, duplicated=0, wrong=0)
+    assert account == GroupTally(sent=3, matched=2, received=2, lost=0, duplicated=0, wrong=0)
     assert account.is_exact
 
 

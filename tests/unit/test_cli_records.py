@@ -5,11 +5,11 @@ import json
 import pytest
 
 from mqdb.cli.records import (
-    Columns,
     Fixed,
     InputFormat,
     InputInvalid,
     Outgoing,
+    RecordColumns,
     from_csv,
     from_jsonl,
     from_text,
@@ -20,17 +20,17 @@ from mqdb.errors import ParameterInvalid
 
 ORDERS = Fixed("orders")
 NO_NULLS: frozenset[str] = frozenset()
-WHOLE = Columns()
+WHOLE = RecordColumns()
 
 
 def csv_messages(
-    *lines: str, columns: Columns = WHOLE, fixed: Fixed = ORDERS, nulls: frozenset[str] = NO_NULLS
+    *lines: str, columns: RecordColumns = WHOLE, fixed: Fixed = ORDERS, nulls: frozenset[str] = NO_NULLS
 ) -> list[Outgoing]:
     return list(from_csv([line.encode() for line in lines], fixed, columns, nulls, "orders.csv"))
 
 
 def jsonl_messages(
-    *lines: str, columns: Columns = WHOLE, fixed: Fixed = ORDERS, nulls: frozenset[str] = NO_NULLS
+    *lines: str, columns: RecordColumns = WHOLE, fixed: Fixed = ORDERS, nulls: frozenset[str] = NO_NULLS
 ) -> list[Outgoing]:
     return list(from_jsonl([line.encode() for line in lines], fixed, columns, nulls, "orders.jsonl"))
 
@@ -73,7 +73,7 @@ def test_a_csv_record_becomes_json_in_the_order_of_the_header() -> None:
 
 
 def test_columns_become_tag_keys_properties_sharding_key_and_body() -> None:
-    columns = Columns("carrier", ("flight", "tailnum"), ("origin",), "tailnum", "note")
+    columns = RecordColumns("carrier", ("flight", "tailnum"), ("origin",), "tailnum", "note")
 
     (sent,) = csv_messages("carrier,flight,tailnum,origin,note", 'UA,1545,N14228,EWR,"late, ""very"""', columns=columns)
 
@@ -85,7 +85,7 @@ def test_columns_become_tag_keys_properties_sharding_key_and_body() -> None:
 
 
 def test_a_missing_value_leaves_out_what_it_would_have_become() -> None:
-    columns = Columns("carrier", ("tailnum",), ("origin", "delay"), "tailnum")
+    columns = RecordColumns("carrier", ("tailnum",), ("origin", "delay"), "tailnum")
 
     (sent,) = csv_messages("carrier,tailnum,origin,delay", "UA,NA,,NA", columns=columns, nulls=frozenset({"NA"}))
 
@@ -95,7 +95,7 @@ def test_a_missing_value_leaves_out_what_it_would_have_become() -> None:
 
 def test_a_column_wins_over_what_is_fixed_and_a_missing_value_does_not() -> None:
     fixed = Fixed("orders", "other", ("always",), {"origin": "?", "source": "file"}, "nobody")
-    columns = Columns("carrier", ("tailnum",), ("origin",), "tailnum")
+    columns = RecordColumns("carrier", ("tailnum",), ("origin",), "tailnum")
 
     full, empty = csv_messages("carrier,tailnum,origin", "UA,N1,EWR", ",,", columns=columns, fixed=fixed)
 
@@ -106,7 +106,7 @@ def test_a_column_wins_over_what_is_fixed_and_a_missing_value_does_not() -> None
 
 
 def test_a_field_may_go_over_several_lines_and_a_byte_order_mark_before_the_header() -> None:
-    columns = Columns(body="note")
+    columns = RecordColumns(body="note")
 
     (sent,) = csv_messages("\ufeffnote,n", '"one', 'two",1', columns=columns)
 
@@ -115,7 +115,7 @@ def test_a_field_may_go_over_several_lines_and_a_byte_order_mark_before_the_head
 
 
 def test_an_empty_body_column_is_an_empty_body_which_the_check_of_the_message_refuses() -> None:
-    (sent,) = csv_messages("n,note", "1,", columns=Columns(body="note"))
+    (sent,) = csv_messages("n,note", "1,", columns=RecordColumns(body="note"))
 
     assert sent.message.body == b""
 
@@ -141,7 +141,7 @@ def test_csv_that_is_not_utf8_is_refused_with_its_line() -> None:
 
 def test_a_column_that_the_header_does_not_have_is_refused_with_those_it_has() -> None:
     with pytest.raises(ParameterInvalid, match="column = 'carier': the columns are carrier, flight"):
-        csv_messages("carrier,flight", "UA,1545", columns=Columns(tag="carier"))
+        csv_messages("carrier,flight", "UA,1545", columns=RecordColumns(tag="carier"))
 
 
 # -- JSON lines -----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_json_line_is_the_body_as_it_stands() -> None:
 
 
 def test_json_fields_become_text_and_a_list_several_keys() -> None:
-    columns = Columns("kind", ("ids", "number"), ("flag", "absent", "nothing", "deep"), "number", "text")
+    columns = RecordColumns("kind", ("ids", "number"), ("flag", "absent", "nothing", "deep"), "number", "text")
     record = {
         "kind": "new",
         "ids": ["a", "b", None],

@@ -8,11 +8,11 @@ import pytest
 
 from mqdb.cli.spark.reports import print_report, stats_row
 from mqdb.cli.times import shown_time
-from mqdb.pipeline.dead_letter_report import Cause, Count, DeadLetterReport
+from mqdb.pipeline.jobs.dead_letter_report import Cause, Count, DeadLetterReport
 
 NINE = datetime(2026, 7, 14, 9, tzinfo=UTC)
 CAUSE = Cause(
-    consumer_group="billing",
+    group="billing",
     topic="orders",
     exception="shop.NoPrice",
     error="no price for order-<n>",

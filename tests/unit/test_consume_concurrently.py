@@ -16,11 +16,11 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
-from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
-from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
-from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
-from mqdb_client.consumer.send_back import SendBack
+from mqdb_client.consumer.listeners.consume_concurrently import ConsumeConcurrently
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
+from mqdb_client.consumer.listeners.message_listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
+from mqdb_client.consumer.listeners.send_back import SendBack
+from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 from tests.fixtures.odd_errors import failing_log
 from tests.fixtures.processes import wait_until
 from tests.fixtures.queue_owner import Owner

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mqdb.common.received_message import ReceivedMessage
-from mqdb_client.consumer.consume_in_loop import ConsumeInLoop
-from mqdb_client.consumer.message_listener import ConsumeConcurrentlyStatus
-from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.listeners.consume_in_loop import ConsumeInLoop
+from mqdb_client.consumer.listeners.message_listener import ConsumeConcurrentlyStatus
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
 from tests.fixtures.aio_consumers import until
 from tests.fixtures.odd_errors import failing_log
 from tests.fixtures.orderly import DeadLetters, queue_of, received

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
-from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
+from mqdb_client.consumer.listeners.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
+from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 from tests.fixtures.orderly import (
     SUCCESS,
     SUSPEND,

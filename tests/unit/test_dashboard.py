@@ -1,4 +1,4 @@
-"""The parts of the dashboard that need no broker: assets, times, bodies, fields, sessions."""
+"""The parts of the dashboard that need no broker: assets, times, bodies, fields, login_sessions."""
 
 import base64
 import hashlib
@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from mqdb.dashboard import sessions
+from mqdb.dashboard import login_sessions
 from mqdb.dashboard.assets import STATIC, VENDORED
 from mqdb.dashboard.bodies import edited_body, show_body
 from mqdb.dashboard.fields import Fields
-from mqdb.dashboard.rendering import age, line, path, render, time
-from mqdb.dashboard.sessions import Sessions
+from mqdb.dashboard.login_sessions import Sessions
+from mqdb.dashboard.rendering import render
+from mqdb.drawing.templating import age, line, path, time
 from mqdb.errors import ParameterInvalid
 
 OWN = {"dashboard.css", "dashboard.js", "icon.svg"}
@@ -111,14 +112,14 @@ def test_a_session_ends_when_it_was_not_used_for_long(monkeypatch: pytest.Monkey
     assert session is not None
     assert known.log_in("ada", "other") is None
 
-    session.used_at -= sessions._IDLE_SECONDS - 60
+    session.used_at -= login_sessions._IDLE_SECONDS - 60
     assert known.find(key) is session
-    session.used_at -= sessions._IDLE_SECONDS + 1
+    session.used_at -= login_sessions._IDLE_SECONDS + 1
     assert known.find(key) is None
 
 
 def test_there_are_not_more_sessions_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_MOST_SESSIONS", 2)
+    monkeypatch.setattr(login_sessions, "_MOST_SESSIONS", 2)
     known = Sessions("secret")
     first, second = known.log_in("a", "secret"), known.log_in("b", "secret")
     assert first is not None

@@ -10,10 +10,10 @@ from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client import ConsumeConcurrentlyStatus
-from mqdb_client.consumer.direct_consumption import DirectResult, consume_directly, judge
-from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
-from mqdb_client.consumer.running_calls import RunningCall
+from mqdb_client.consumer.listeners.direct_consumption import DirectResult, consume_directly, judge
+from mqdb_client.consumer.listeners.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
+from mqdb_client.consumer.listeners.running_calls import RunningCall
+from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 from tests.fixtures.processes import wait_until
 
 

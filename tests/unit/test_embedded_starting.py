@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mqdb.broker_list import brokers_of
 from mqdb.embedded import mark_starting, wait_while_starting
 from mqdb.embedded.home import Home
 from mqdb.embedded.starting import is_starting
 from mqdb.errors import BrokerUnavailable
 from mqdb.settings import load_settings
+from mqdb.settings.broker_list import brokers_of
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 

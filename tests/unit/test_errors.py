@@ -79,7 +79,7 @@ def test_an_error_takes_its_values_by_position_and_by_name() -> None:
 
 #: RAISE in the text of a function: SQLSTATE, and the keys of DETAIL.
 RAISED = re.compile(r"RAISE EXCEPTION .*?USING\s+ERRCODE = '(\w+)'(.*?);", re.DOTALL)
-TEXTS = sorted((Path(errors.__file__).parent / "sql").glob("*.sql"))
+TEXTS = sorted((Path(errors.__file__).parent / "sql").rglob("*.sql"))
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=[path.stem for path in TEXTS])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.pipeline.failure_text import MAX_FOLDED_CHARACTERS, folded, folded_exception
+from mqdb.pipeline.jobs.failure_text import MAX_FOLDED_CHARACTERS, folded, folded_exception
 
 
 @pytest.mark.parametrize(

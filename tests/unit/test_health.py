@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.errors import BrokerUnavailable, SchemaMissing
-from mqdb.service.leadership import Standing
+from mqdb.service.leadership import LeadershipState
 from mqdb.service.service import Context
 from mqdb.web.health import ANSWER_SECONDS, STUCK_SECONDS, Health
-from mqdb.web.report import Report
-from mqdb.web.rounds import Rounds
+from mqdb.web.loop_rounds import Rounds
+from mqdb.web.probe_report import Report
 from tests.fixtures.clocks import ManualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ class Process:
         self.leadership.may_act()
         self.rounds.services_start()
         self.leads = True
-        self.leadership.on_round(Standing.LEADER)
+        self.leadership.on_round(LeadershipState.LEADER)
 
     def _connect(self) -> Connection:
         raise BrokerUnavailable("h", "away")
@@ -52,7 +52,7 @@ def test_a_loop_without_rounds_is_stuck(process: Process) -> None:
     process.lead()
     process.after(STUCK_SECONDS)
     process.leadership.may_act()
-    process.leadership.on_round(Standing.LEADER)
+    process.leadership.on_round(LeadershipState.LEADER)
     assert process.health.liveness().has_passed
 
     process.after(0.1)
@@ -76,7 +76,7 @@ def test_a_loop_that_may_not_act_and_looks_again_is_not_stuck(process: Process) 
     process.may_act = False
     for _ in range(3):
         process.after(STUCK_SECONDS / 2)
-        process.leadership.on_round(Standing.LEADER)
+        process.leadership.on_round(LeadershipState.LEADER)
         assert not process.service.may_act()
 
     assert process.health.liveness().has_passed
@@ -86,7 +86,7 @@ def test_services_count_while_the_process_leads(process: Process) -> None:
     process.lead()
     process.rounds.services_stop()
     process.after(2 * STUCK_SECONDS)
-    process.leadership.on_round(Standing.FOLLOWER)
+    process.leadership.on_round(LeadershipState.FOLLOWER)
     assert process.health.liveness().has_passed
 
     process.lead()
@@ -113,14 +113,14 @@ def test_what_runs_beside_the_loops_has_to_be_alive(process: Process) -> None:
 @pytest.mark.parametrize(
     ("outcome", "failing"),
     [
-        (Standing.LEADER, []),
-        (Standing.FOLLOWER, []),
+        (LeadershipState.LEADER, []),
+        (LeadershipState.FOLLOWER, []),
         (BrokerUnavailable("h", "away"), ["database"]),
         (SchemaMissing("h"), ["schema"]),
     ],
 )
 def test_readiness_is_what_leadership_has_found(process: Process, outcome: object, failing: list[str]) -> None:
-    process.leads = outcome is Standing.LEADER
+    process.leads = outcome is LeadershipState.LEADER
     assert process.health.readiness().failing == ["database"]
 
     process.leadership.may_act()
@@ -130,7 +130,7 @@ def test_readiness_is_what_leadership_has_found(process: Process, outcome: objec
 
 
 def test_what_was_found_before_a_stop_does_not_count(process: Process) -> None:
-    process.leadership.on_round(Standing.FOLLOWER)
+    process.leadership.on_round(LeadershipState.FOLLOWER)
     process.health.end()
     assert process.health.readiness().failing == ["process"]
 

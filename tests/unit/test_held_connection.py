@@ -8,8 +8,8 @@ from typing import NoReturn
 import pytest
 
 from mqdb.errors import BrokerUnavailable
-from mqdb_client.producer import held_connection
-from mqdb_client.producer.held_connection import IMPATIENT_SECONDS, HeldConnection, NotRun
+from mqdb_client.producer.append import held_connection
+from mqdb_client.producer.append.held_connection import IMPATIENT_SECONDS, HeldConnection, NotRun
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing, is_awaited, refuse_threads
 

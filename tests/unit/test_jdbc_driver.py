@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mqdb.pipeline.errors import JarMismatch, JarNotFound
-from mqdb.pipeline.jdbc_driver import MAVEN_CHECKSUM, check_fetched, find_jar
+from mqdb.pipeline.read.jdbc_driver import MAVEN_CHECKSUM, check_fetched, find_jar
 
 
 @pytest.fixture

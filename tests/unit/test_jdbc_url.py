@@ -3,7 +3,7 @@
 import pytest
 
 from mqdb.pipeline.errors import OptionInvalid
-from mqdb.pipeline.jdbc_url import jdbc_target
+from mqdb.pipeline.read.jdbc_url import jdbc_target
 
 
 @pytest.fixture(autouse=True)

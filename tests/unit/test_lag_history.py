@@ -1,8 +1,8 @@
 """The lag of groups in memory, and its drawing."""
 
-from mqdb.dashboard.charts import HEIGHT, WIDTH, lag_chart
+from mqdb.drawing.charts import HEIGHT, WIDTH, LagPoint, lag_chart
 from mqdb.store.consumers.groups import TopicLag
-from mqdb.web.lag_history import LagHistory, LagPoint
+from mqdb.web.lag_history import LagHistory
 
 
 def lag(group: str, messages: int, topic: str = "orders") -> TopicLag:

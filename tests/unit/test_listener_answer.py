@@ -64,8 +64,8 @@ NEVER: list[tuple[Callable[..., Any], dict[str, bool]]] = [
     (return_none, {}),
     (generate, {}),
     (inner_returns, {}),
-    (in_transaction, {"transactional": True}),
-    (in_transaction, {"transactional": True, "orderly": True}),
+    (in_transaction, {"exactly_once": True}),
+    (in_transaction, {"exactly_once": True, "orderly": True}),
 ]
 
 

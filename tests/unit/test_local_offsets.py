@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mqdb.common.message import MessageQueue
 from mqdb.common.proof import MOST_PROOFS, Proof, thinned
 from mqdb.errors import IllegalState, OffsetsUnusable
-from mqdb_client.consumer.local_offsets import LocalOffset, LocalOffsets, offsets_directory
+from mqdb_client.consumer.offsets.local_offsets import LocalOffset, LocalOffsets, offsets_directory
 
 FIRST = MessageQueue("orders", "broker-a", 0)
 SECOND = MessageQueue("orders", "broker-b", 0)

@@ -34,7 +34,7 @@ from mqdb.errors import (
     SendGivenUp,
     TopicNotAllowed,
 )
-from mqdb_client.producer.send_result import SendResult
+from mqdb_client.producer.sends.send_result import SendResult
 
 QUEUE = MessageQueue("orders", "broker-a", 2)
 ID = uuid.UUID("0a000001-1f90-00c0-ffee-001122334455")

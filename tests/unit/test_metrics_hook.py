@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from mqdb.common.message import Message, MessageQueue, SendStatus
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, ParameterInvalid
-from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeReturnType
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeReturnType
 from mqdb_client.metrics import MetricsHook
-from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
-from mqdb_client.producer.send_result import SendResult
+from mqdb_client.producer.sends.send_hooks import Hooks, SendMessageContext, SendMode
+from mqdb_client.producer.sends.send_result import SendResult
 from tests.fixtures.web import series
 
 QUEUE = MessageQueue("orders", "broker-a", 3)

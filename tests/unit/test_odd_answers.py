@@ -7,8 +7,8 @@ import pytest
 
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.errors import shown
-from mqdb_client.consumer.direct_consumption import DirectResult, judge
-from mqdb_client.transaction.transaction_listener import Answer
+from mqdb_client.consumer.listeners.direct_consumption import DirectResult, judge
+from mqdb_client.transaction.transaction_listener import TransactionAnswer
 from tests.fixtures.odd_answers import ODD_ANSWERS, text_that_fails
 
 answers = pytest.mark.parametrize("make", ODD_ANSWERS.values(), ids=ODD_ANSWERS)
@@ -33,7 +33,7 @@ def test_a_status_of_a_class_whose_methods_fail_is_that_status() -> None:
 
 @answers
 def test_a_local_transaction_is_asked_about_again_after_an_odd_answer(make: Callable[[], Any]) -> None:
-    with Answer("check_local_transaction", "id") as answer:
+    with TransactionAnswer("check_local_transaction", "id") as answer:
         answer.given = make()
 
     assert answer.state is LocalTransactionState.UNKNOWN

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from mqdb.broker.consumers.send_back import SendBackRequest
-from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
-from mqdb_client.consumer.orderly_verdict import clamp
-from mqdb_client.consumer.queue_line import Lane, QueueLine
+from mqdb_client.consumer.listeners.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
+from mqdb_client.consumer.listeners.orderly_verdict import clamp
+from mqdb_client.consumer.listeners.queue_line import LinedQueue, QueueLine
 from tests.fixtures.odd_errors import failing_log
 from tests.fixtures.orderly import (
     COMMIT,
@@ -73,7 +73,7 @@ def test_the_queue_stands_still_as_long_as_it_is_told(
     pause = QueueLine.pause
     queue = queue_of()
 
-    def note(line: QueueLine, lane: Lane, seconds: float) -> None:
+    def note(line: QueueLine, lane: LinedQueue, seconds: float) -> None:
         pauses.append(seconds)
         pause(line, lane, seconds)
 

@@ -8,15 +8,15 @@ from itertools import count
 
 from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb_client import Message
-from mqdb_client.producer.async_send import Permits, _AsyncSend
-from mqdb_client.producer.queue_choice import ANYWHERE
-from mqdb_client.producer.send_hooks import SendMode
-from mqdb_client.producer.sending import PendingSend
+from mqdb_client.producer.queues.queue_choice import ANYWHERE
+from mqdb_client.producer.sends.async_send import Permits, _AsyncSend
+from mqdb_client.producer.sends.send_hooks import SendMode
+from mqdb_client.producer.sends.sending import PendingSend
 from tests.fixtures.interrupts import interrupted_at
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 
-MODULES = ("mqdb_client.producer.async_send",)
+MODULES = ("mqdb_client.producer.sends.async_send",)
 
 
 def new_send(permits: Permits) -> _AsyncSend:

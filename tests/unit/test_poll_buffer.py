@@ -9,7 +9,7 @@ from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import IllegalState
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
-from mqdb_client.consumer.process_queue import FlowLimits
+from mqdb_client.consumer.queues.process_queue import FlowLimits
 from mqdb_client.lite_pull.assigned_queue import AssignedQueue
 from mqdb_client.lite_pull.poll_buffer import PollBuffer
 from tests.fixtures.queue_owner import Owner
@@ -90,7 +90,7 @@ def test_what_a_pull_brings_after_a_seek_is_not_taken() -> None:
     buffer.seek(QUEUE, 100)
 
     assert not bring(buffer, assigned, range(5, 10))
-    assert (assigned.next_offset, assigned.segment, len(assigned)) == (100, 0, 0)
+    assert (assigned.next_offset, assigned.pull_request().segment, len(assigned)) == (100, 0, 0)
     pulled(buffer, assigned, range(100, 103))
     assert buffer.offsets() == [100, 101, 102]
 

@@ -11,8 +11,8 @@ from opentelemetry.trace import StatusCode
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus
-from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
-from mqdb_client.process_hooks import Operation, OperationContext, OperationHooks, topic_of
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
+from mqdb_client.process_hooks import ClientOperation, OperationContext, OperationHooks, topic_of
 from mqdb_client.tracing import Tracing
 from tests.fixtures.spans import Spans, attributes
 
@@ -87,12 +87,12 @@ class Recorder:
 def test_operations_are_seen_with_their_outcome_or_error(caplog: pytest.LogCaptureFixture) -> None:
     hooks, broken, sound, error = OperationHooks(), Recorder(fails=True), Recorder(), ConnectionError()
     for hook in (broken, sound):
-        hooks.adopt(hook)  # type: ignore[arg-type]  # it is asked of operations only
+        hooks.adopt(hook)
 
-    with caplog.at_level(logging.ERROR), hooks.around(Operation.RECALL, "senders", "client") as context:
+    with caplog.at_level(logging.ERROR), hooks.around(ClientOperation.RECALL, "senders", "client") as context:
         assert context is not None
         context.outcome = "RECALLED"
-    with pytest.raises(ConnectionError), hooks.around(Operation.RECALL, "senders", "client"):
+    with pytest.raises(ConnectionError), hooks.around(ClientOperation.RECALL, "senders", "client"):
         raise error
 
     assert broken.seen == sound.seen == ["recall", "RECALLED", "recall", error]
@@ -119,7 +119,7 @@ def test_a_hook_that_exits_ends_no_thread_of_a_client(caplog: pytest.LogCaptureF
         hooks.adopt(hook)  # type: ignore[arg-type]
 
     def send_back() -> None:
-        with hooks.around(Operation.SEND_BACK, "readers", "client") as context:
+        with hooks.around(ClientOperation.SEND_BACK, "readers", "client") as context:
             outcomes.append(context)
 
     thread = threading.Thread(target=send_back)
@@ -154,6 +154,8 @@ def test_a_hook_without_a_name_changes_no_call_of_a_listener(caplog: pytest.LogC
 def test_without_a_hook_there_is_no_context() -> None:
     hooks = OperationHooks()
 
-    with hooks.around(Operation.RECALL, "senders", "client") as context:
+    with hooks.around(ClientOperation.RECALL, "senders", "client") as context:
         assert context is None
-    assert hooks.around(Operation.RECALL, "senders", "client") is hooks.around(Operation.RECEIVE, "readers", "client")
+    assert hooks.around(ClientOperation.RECALL, "senders", "client") is hooks.around(
+        ClientOperation.RECEIVE, "readers", "client"
+    )

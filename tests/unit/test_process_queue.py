@@ -12,7 +12,7 @@ from mqdb.common.compression import COMPRESSED_FLAG
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 from tests.fixtures.queue_owner import Owner
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -146,7 +146,7 @@ def test_segment_of_a_commit_is_not_newer_than_its_offset() -> None:
         found.append((queue.position().next_offset, queue.position().segment))
 
     assert found == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 5)]
-    assert queue.segment == 5
+    assert queue.pull_request().segment == 5
 
 
 def test_commit_names_the_epoch_of_the_latest_take() -> None:

@@ -23,6 +23,7 @@ RANGES = {
 MEANT: dict[str, tuple[type, ...]] = {
     "instance_name": (str,),
     "compression": (NoneType,),
+    "durability": (NoneType,),
     "retry_another_broker_when_not_store_ok": (bool,),
     "send_latency_fault_enable": (bool,),
 }

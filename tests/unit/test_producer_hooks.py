@@ -7,8 +7,8 @@ import pytest
 from mqdb.common.message import Message, MessageQueue, SendStatus
 from mqdb.errors import ParameterInvalid
 from mqdb_client import process_hooks
-from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
-from mqdb_client.producer.send_result import SendResult
+from mqdb_client.producer.sends.send_hooks import Hooks, SendMessageContext, SendMode
+from mqdb_client.producer.sends.send_result import SendResult
 from tests.fixtures.send_hooks import Forbidden, Recorder
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
@@ -149,9 +149,9 @@ def test_hooks_are_empty_until_one_is_registered(calls: list[str]) -> None:
 
 def test_what_is_no_hook_is_refused_when_it_is_registered(hooks: Hooks) -> None:
     with pytest.raises(ParameterInvalid, match="hook_name, send_message_after, send_message_before"):
-        hooks.register_send_message_hook(object())  # type: ignore[arg-type]
+        hooks.register_send_message_hook(object())
     with pytest.raises(ParameterInvalid, match="check_forbidden, hook_name"):
-        hooks.register_check_forbidden_hook(object())  # type: ignore[arg-type]
+        hooks.register_check_forbidden_hook(object())
 
 
 def test_what_a_hook_adds_does_not_change_the_message_and_replaces_nothing(hooks: Hooks) -> None:

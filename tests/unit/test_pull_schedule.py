@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mqdb_client.consumer.pull_schedule import PullSchedule
+from mqdb_client.consumer.queues.pull_schedule import PullSchedule
 
 
 def always(_queue_key: int) -> bool:

@@ -174,7 +174,7 @@ def test_a_strategy_can_be_called_with_the_four_arguments() -> None:
             consumer(allocate_message_queue_strategy=wrong)
 
 
-@pytest.mark.parametrize("name", ["orderly", "transactional"])
+@pytest.mark.parametrize("name", ["orderly", "exactly_once"])
 def test_how_a_listener_wants_its_messages_is_true_or_false(name: str) -> None:
     for wrong in ("no", 1, None):
         options: dict[str, Any] = {name: wrong}
@@ -260,12 +260,12 @@ async def asynchronous(messages: list[ReceivedMessage]) -> None: ...
 @pytest.mark.parametrize("transactional", [False, True])
 def test_an_asynchronous_listener_is_refused(listener: Any, transactional: bool) -> None:
     with pytest.raises(ParameterInvalid, match="is asynchronous"):
-        consumer().register_listener(listener, transactional=transactional)
+        consumer().register_listener(listener, exactly_once=transactional)
 
 
 def test_a_transactional_listener_takes_a_connection() -> None:
     with pytest.raises(ParameterInvalid, match=r"must take \(messages, connection\)"):
-        consumer().register_listener(listener, transactional=True)
+        consumer().register_listener(listener, exactly_once=True)
 
 
 def test_an_expression_that_is_no_text_is_refused() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqdb.common.message import MessageQueue
-from mqdb_client.producer.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
-from mqdb_client.producer.queue_choice import QueueChooser
+from mqdb_client.producer.queues.fault_tolerance import LatencyFaultTolerance
+from mqdb_client.producer.queues.queue_choice import QueueChooser
 from tests.fixtures.clocks import ManualClock
 from tests.fixtures.threads import at_once
 
@@ -37,7 +37,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def faults(clock: ManualClock) -> LatencyFaultTolerance:
-    return LatencyFaultTolerance(LatencyFaultTable.V5, clock.monotonic)
+    return LatencyFaultTolerance(clock.monotonic)
 
 
 def brokers_chosen(chooser: QueueChooser, queues: Sequence[MessageQueue], avoid: str | None = None) -> set[str]:
@@ -191,7 +191,7 @@ def test_an_unavailable_broker_is_chosen_only_when_no_other_is_available(
     queues: list[MessageQueue], avoid: str | None, sends: dict[str, tuple[float, bool]]
 ) -> None:
     clock = ManualClock(datetime(2024, 5, 1, tzinfo=UTC))
-    faults = LatencyFaultTolerance(LatencyFaultTable.V5, clock.monotonic)
+    faults = LatencyFaultTolerance(clock.monotonic)
     for name, (latency, is_isolated) in sends.items():
         faults.update(name, latency, is_isolated)
     available = {queue.broker_name for queue in queues if faults.is_available(queue.broker_name)}

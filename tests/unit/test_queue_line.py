@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqdb_client.consumer.queue_line import Lane, QueueLine
+from mqdb_client.consumer.listeners.queue_line import LinedQueue, QueueLine
 from tests.fixtures.orderly import queue_of, received
 
 
@@ -17,7 +17,7 @@ def line() -> Iterator[QueueLine]:
     line.stop()
 
 
-def taken(line: QueueLine) -> Lane:
+def taken(line: QueueLine) -> LinedQueue:
     """The next queue, by the thread that has its turn."""
     lane = line.next()
     assert lane is not None
@@ -25,7 +25,7 @@ def taken(line: QueueLine) -> Lane:
     return lane
 
 
-def next_after_nudge(line: QueueLine) -> Lane | None:
+def next_after_nudge(line: QueueLine) -> LinedQueue | None:
     """Who is next, None where nobody is in the line."""
     line.nudge()
     return line.next()

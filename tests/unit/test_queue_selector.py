@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mqdb.common.message import Message, MessageQueue
 from mqdb.errors import ParameterInvalid
-from mqdb_client.producer.queue_selector import (
+from mqdb_client.producer.queues.queue_selector import (
     by_hash,
     check_sharding_key,
     select_by_hash,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqdb.errors import ResponseCode
-from mqdb.remoting.codes import RequestCode
-from mqdb.remoting.frame import Frame, FrameInvalid, Serializer, decode_frame, encode_frame
+from mqdb.remoting.wire.codes import RequestCode
+from mqdb.remoting.wire.frame import Frame, FrameInvalid, Serializer, decode_frame, encode_frame
 from tests.fixtures.remoting_vectors import bytes_of, each, remoting_vectors
 
 LENGTH = struct.Struct(">i")

@@ -7,8 +7,8 @@ changed.
 import random
 from collections.abc import Iterator
 
-from mqdb.remoting.frame import FrameInvalid, decode_frame, encode_frame
-from mqdb.remoting.wire_message import decode_batch, decode_offset_id, decode_properties, encode_properties, offset_id
+from mqdb.remoting.wire.frame import FrameInvalid, decode_frame, encode_frame
+from mqdb.remoting.wire.messages import decode_batch, decode_offset_id, decode_properties, encode_properties, offset_id
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 from tests.fixtures.remoting_vectors import bytes_of, remoting_vectors
 

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from mqdb.common.message import MessageQueue
 from mqdb.common.wake_limit import BURST
-from mqdb.remoting.holds import Holds, Wake
-from mqdb.remoting.places import Place
-from mqdb.remoting.readings import Reading
+from mqdb.remoting.consuming.holds import Holds, Wake
+from mqdb.remoting.consuming.places import Place
+from mqdb.remoting.consuming.readings import Reading
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.unique_id import format_unique_id, unique_id_of
-from mqdb.remoting.frame import FrameInvalid
-from mqdb.remoting.wire_message import (
+from mqdb.remoting.wire.frame import FrameInvalid
+from mqdb.remoting.wire.messages import (
     BatchMessage,
     decode_batch,
     decode_offset_id,

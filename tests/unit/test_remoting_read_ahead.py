@@ -1,6 +1,6 @@
 """Answers to pulls that are expected next."""
 
-from mqdb.remoting.read_ahead import ReadAhead
+from mqdb.remoting.consuming.read_ahead import ReadAhead
 
 
 def test_an_answer_is_given_once() -> None:

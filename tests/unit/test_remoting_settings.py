@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mqdb.cli.serve import front_of
 from mqdb.errors import SettingInvalid
+from mqdb.serving.front import front_of
 from mqdb.settings import load_settings
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mqdb.remoting.signature import sign, verify
+from mqdb.remoting.wire.signature import sign, verify
 from tests.fixtures.remoting_vectors import bytes_of, each
 
 SECRET = "12345678"

@@ -7,7 +7,7 @@ import pytest
 
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import RequestTimeout
-from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest
+from mqdb_client.producer.requests.request_futures import RequestFutures, WaitingRequest
 
 SECONDS = 30.0
 

@@ -13,7 +13,7 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import reply_topic
 from mqdb.errors import IllegalState, MqdbError, ReplyImpossible, RequestTimeout, ResponseCode
 from mqdb_client import create_reply_message
-from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest
+from mqdb_client.producer.requests.request_futures import RequestFutures, WaitingRequest
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqdb.service.retention import (
-    Retention,
+    RetentionRules,
     SegmentSizing,
     before_delays,
     expired,
@@ -18,7 +18,7 @@ from mqdb.store.segments.segments import Log, Segment, SegmentState, needed_from
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
-ALWAYS = Retention(delete_when=tuple(range(24)))
+ALWAYS = RetentionRules(delete_when=tuple(range(24)))
 
 
 def segment(number: int, state: SegmentState, age: timedelta | None = None, lowest: int | None = None) -> Segment:
@@ -69,7 +69,7 @@ def test_drained_segments_are_behind_us() -> None:
 @pytest.mark.parametrize(("hour", "goes"), [(3, False), (4, True), (5, False), (13, True)])
 def test_segments_go_at_the_hours_of_delete_when_in_local_time(hour: int, goes: bool) -> None:
     zone = timezone(timedelta(hours=-6))
-    rules = Retention(delete_when=(4, 13), time_zone=zone)
+    rules = RetentionRules(delete_when=(4, 13), time_zone=zone)
     now = datetime(2024, 3, 1, hour, 59, tzinfo=zone)
 
     found = expired(rules, now, [segment(1, SegmentState.SEALED, 9 * DAY)], writes_to=9, disk_used_percent=75)
@@ -78,7 +78,7 @@ def test_segments_go_at_the_hours_of_delete_when_in_local_time(hour: int, goes: 
 
 
 def test_on_a_fuller_disk_they_go_at_any_hour() -> None:
-    rules = Retention(delete_when=(4,), time_zone=UTC)
+    rules = RetentionRules(delete_when=(4,), time_zone=UTC)
     segments = [segment(1, SegmentState.SEALED, 9 * DAY), segment(2, SegmentState.SEALED, DAY)]
 
     assert expired(rules, NOW, segments, writes_to=9, disk_used_percent=75.1) == [1]
@@ -107,7 +107,7 @@ def test_a_log_is_needed_from_the_lowest_position_that_a_retained_segment_points
 def test_a_quiet_broker_has_the_smallest_segments() -> None:
     log = Log(now=NOW, last_pos=5, segment_size=262_144, created_at=NOW - DAY)
 
-    assert segment_size(SegmentSizing(), Retention(), log, []) == 262_144
+    assert segment_size(SegmentSizing(), RetentionRules(), log, []) == 262_144
 
 
 @pytest.mark.parametrize(("size", "next_size"), [(90_000, 90_000), (1_000_000, 92_848), (10_000, 92_848)])
@@ -115,20 +115,20 @@ def test_a_size_that_leads_to_a_fair_number_stays(size: int, next_size: int) -> 
     """1 M records a day are 3 M to 4 M before they go, so segments may have 69,000 to 125,000."""
     log = Log(now=NOW, last_pos=1_000_001, segment_size=size, created_at=NOW - DAY)
 
-    assert segment_size(SegmentSizing(smallest=1000), Retention(), log, []) == next_size
+    assert segment_size(SegmentSizing(smallest=1000), RetentionRules(), log, []) == next_size
 
 
 def test_a_first_burst_is_taken_for_an_hour_of_it_at_most() -> None:
     log = Log(now=NOW, last_pos=1001, segment_size=1, created_at=NOW - timedelta(seconds=1))
 
-    size = segment_size(SegmentSizing(smallest=1), Retention(), log, [])
+    size = segment_size(SegmentSizing(smallest=1), RetentionRules(), log, [])
 
     assert 24 <= 72_000 / size <= 60
 
 
 @pytest.mark.parametrize(("hours", "days"), [((4,), 1), ((0, 12), 0.5), ((1, 4), 21 / 24), (range(24), 1 / 24)])
 def test_a_message_is_kept_until_the_next_hour_of_deletion(hours: tuple[int, ...], days: float) -> None:
-    assert Retention(delete_when=tuple(hours)).longest_kept == timedelta(hours=72) + days * DAY
+    assert RetentionRules(delete_when=tuple(hours)).longest_kept == timedelta(hours=72) + days * DAY
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_segments_from_the_first_that_holds_a_delayed_message_on_stay(first_unde
     reserved=st.timedeltas(min_value=timedelta(hours=20), max_value=timedelta(days=10)),
 )
 def test_at_any_steady_rate_the_broker_holds_24_to_60_segments(rate: float, reserved: timedelta) -> None:
-    broker = Broker(rate, Retention(reserved, time_zone=UTC), smallest=1)
+    broker = Broker(rate, RetentionRules(reserved, time_zone=UTC), smallest=1)
     broker.run(3 * reserved)
 
     # What was made while the rate was a guess is gone, and each day has its own number.
@@ -155,7 +155,7 @@ def test_at_any_steady_rate_the_broker_holds_24_to_60_segments(rate: float, rese
     factor=st.sampled_from([0.1, 0.5, 2, 10]),
 )
 def test_after_a_change_of_the_rate_the_number_becomes_fair_again(rate: float, factor: float) -> None:
-    broker = Broker(rate, Retention(time_zone=UTC), smallest=1000)
+    broker = Broker(rate, RetentionRules(time_zone=UTC), smallest=1000)
     broker.run(6 * DAY)
     broker.rate *= factor
     broker.run(12 * DAY)
@@ -166,7 +166,7 @@ def test_after_a_change_of_the_rate_the_number_becomes_fair_again(rate: float, f
 class Broker:
     """A log that grows at a steady rate, and its keeper."""
 
-    def __init__(self, rate: float, rules: Retention, smallest: int) -> None:
+    def __init__(self, rate: float, rules: RetentionRules, smallest: int) -> None:
         self.rate, self.rules, self.sizing = rate, rules, SegmentSizing(smallest=smallest)
         self.log = Log(now=NOW, last_pos=1, segment_size=smallest, created_at=NOW)
         self.segments: list[Segment] = []

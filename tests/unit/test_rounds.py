@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from mqdb.broker.dispatch import DispatchOutcome, DispatchResult
 from mqdb.web.durations import BOUNDS
-from mqdb.web.rounds import LoopRounds
+from mqdb.web.loop_rounds import LoopRounds
 from tests.fixtures.clocks import ManualClock
 
 

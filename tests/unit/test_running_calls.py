@@ -1,6 +1,6 @@
 """Calls of a listener: each has one end, whoever comes first."""
 
-from mqdb_client.consumer.running_calls import RunningCall, RunningCalls
+from mqdb_client.consumer.listeners.running_calls import RunningCall, RunningCalls
 from tests.fixtures.orderly import queue_of, received
 
 QUEUE = queue_of()

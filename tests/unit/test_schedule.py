@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqdb.common.delivery_schedule import MAX_MILLISECONDS, DelayLevel, DeliverAfter, DeliverAt, schedule_of
 from mqdb.common.message import Message, check_message
-from mqdb.common.schedule import MAX_MILLISECONDS, DelayLevel, DeliverAfter, DeliverAt, schedule_of
 from mqdb.errors import NotSupported, ResponseCode, ScheduleInvalid
-from mqdb_client.producer.batch import check_batch, check_unscheduled
+from mqdb_client.producer.sends.batch import check_batch, check_unscheduled
 
 NOON = datetime(2026, 7, 14, 12, 0, tzinfo=UTC)
 NOON_MS = 1_784_030_400_000
@@ -24,7 +24,7 @@ def message(**system_properties: str) -> Message:
 
 
 def test_a_message_has_no_schedule_unless_it_is_given_one() -> None:
-    assert schedule_of(Message("orders", "x")) is None
+    assert schedule_of(Message("orders", "x").system_properties) is None
     assert Message("orders", "x").system_properties == {}
 
 
@@ -32,7 +32,7 @@ def test_a_delay_level_is_the_property_delay() -> None:
     delayed = Message("orders", "x", delay_level=3)
 
     assert delayed.system_properties == {"DELAY": "3"}
-    assert schedule_of(delayed) == DelayLevel(3)
+    assert schedule_of(delayed.system_properties) == DelayLevel(3)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_delay_is_in_milliseconds_rounded_up(delay: timedelta, milliseconds: i
     delayed = Message("orders", "x", delay=delay)
 
     assert delayed.system_properties == {"TIMER_DELAY_MS": str(milliseconds)}
-    assert schedule_of(delayed) == DeliverAfter(milliseconds)
+    assert schedule_of(delayed.system_properties) == DeliverAfter(milliseconds)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_a_time_of_delivery_is_in_milliseconds_since_1970_rounded_up(deliver_at:
     timed = Message("orders", "x", deliver_at=deliver_at)
 
     assert timed.system_properties == {"TIMER_DELIVER_MS": str(NOON_MS)}
-    assert schedule_of(timed) == DeliverAt(NOON_MS)
+    assert schedule_of(timed.system_properties) == DeliverAt(NOON_MS)
 
 
 @given(st.datetimes(max_value=datetime(9999, 12, 31), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_no_time_of_delivery_becomes_an_earlier_one(time: datetime) -> None:
-    schedule = schedule_of(Message("orders", "x", deliver_at=time))
+    schedule = schedule_of(Message("orders", "x", deliver_at=time).system_properties)
 
     assert isinstance(schedule, DeliverAt)
     since_1970 = time - datetime(1970, 1, 1, tzinfo=UTC)
@@ -114,7 +114,7 @@ def test_a_schedule_that_is_none_is_refused_with_code_13(case: str) -> None:
 
 @pytest.mark.parametrize("level", ["0", "-1", "-2147483647"])
 def test_a_level_that_is_not_positive_is_no_schedule(level: str) -> None:
-    assert schedule_of(message(DELAY=level)) is None
+    assert schedule_of(message(DELAY=level).system_properties) is None
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_level_that_is_not_positive_is_no_schedule(level: str) -> None:
 def test_a_level_wins_over_a_time_and_seconds_over_milliseconds_over_a_moment(
     properties: dict[str, str], schedule: object
 ) -> None:
-    assert schedule_of(message(**properties)) == schedule
+    assert schedule_of(message(**properties).system_properties) == schedule
 
 
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])

@@ -12,7 +12,7 @@ from mqdb.errors import ResponseCode, SelectorSyntaxError
 from mqdb.selector import Selector, compile_selector
 from mqdb.selector.check import MAX_PARTS, count_parts
 from mqdb.selector.subscription import ExpressionType
-from mqdb.selector.syntax import In, Property
+from mqdb.selector.syntax import In, PropertyNode
 from mqdb.store.engine import text_of
 from mqdb.store.tables import commit_log
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
@@ -145,7 +145,7 @@ def test_a_list_of_texts_may_be_long() -> None:
 
     selector = compile_selector(f"a IN {texts}")
 
-    assert selector.tree == In(Property("a"), texts)
+    assert selector.tree == In(PropertyNode("a"), texts)
 
 
 def test_no_part_becomes_more_than_so_much_sql() -> None:

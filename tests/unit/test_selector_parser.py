@@ -20,7 +20,7 @@ from mqdb.selector.syntax import (
     Not,
     NullLiteral,
     Or,
-    Property,
+    PropertyNode,
     Refusal,
     StringLiteral,
     TextTest,
@@ -28,7 +28,7 @@ from mqdb.selector.syntax import (
 )
 from tests.fixtures.variants import usually
 
-a, b, c = Property("a"), Property("b"), Property("c")
+a, b, c = PropertyNode("a"), PropertyNode("b"), PropertyNode("c")
 one, two = IntegerLiteral(1), IntegerLiteral(2)
 
 
@@ -94,8 +94,8 @@ def test_operators_bind_as_in_rocketmq(text: str, tree: Node) -> None:
         ("2e1", DoubleLiteral(20.0)),
         ("4.9E-324", DoubleLiteral(5e-324)),
         ("TrUe", BooleanLiteral(True)),
-        ("$_9", Property("$_9")),
-        ("Like", Property("Like")),
+        ("$_9", PropertyNode("$_9")),
+        ("Like", PropertyNode("Like")),
     ],
 )
 def test_literals_and_names(text: str, literal: Node) -> None:

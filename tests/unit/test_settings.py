@@ -12,8 +12,8 @@ import pytest
 
 from mqdb.common.dsn import HIDDEN
 from mqdb.errors import SettingInvalid
-from mqdb.setting_layers import default_home
 from mqdb.settings import Settings, load_settings, unknown_variables
+from mqdb.settings.layers import default_home
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 
 SECRET = "geheim"
@@ -186,6 +186,7 @@ def test_an_unknown_argument_is_refused() -> None:
         ("port", "65536", "less than or equal to 65535"),
         ("port", "many", "valid integer"),
         ("default_topic_queue_nums", "0", "greater than or equal to 1"),
+        ("default_durability", "SYNC", "'ASYNC_FLUSH', 'SYNC_FLUSH' or 'SYNC_MASTER'"),
         ("auto_create_topic_enable", "perhaps", "valid boolean"),
         ("file_reserved_time", "72", "a number and its unit"),
         ("file_reserved_time", "0h", "from 1s to 36500d"),

@@ -2,7 +2,7 @@
 
 from psycopg.conninfo import conninfo_to_dict
 
-from mqdb.pipeline.engines import session_uri
+from mqdb.pipeline.read.engines import session_uri
 
 OURS = {"options", "application_name", "connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count"}
 

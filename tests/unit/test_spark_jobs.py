@@ -13,12 +13,12 @@ from mqdb.cli.spark.replay import parse_offsets
 from mqdb.cli.spark.running import spark_session
 from mqdb.errors import ExtraMissing, MqdbError, ParameterInvalid
 from mqdb.pipeline import errors
-from mqdb.pipeline.archive_files import hour_name
-from mqdb.pipeline.archiving import QueueFound, check_found
 from mqdb.pipeline.errors import ArchiveIncomplete, ArchiveMismatch
-from mqdb.pipeline.job import cause_of
-from mqdb.pipeline.offsets import Queue
-from mqdb.pipeline.replaying import Origin, chosen
+from mqdb.pipeline.jobs.archive_files import hour_name
+from mqdb.pipeline.jobs.archiving import QueueFound, check_found
+from mqdb.pipeline.jobs.job import cause_of
+from mqdb.pipeline.jobs.replaying import Origin, chosen
+from mqdb.pipeline.read.offsets import Queue
 from mqdb.store.segments.archived_segments import ArchivedSegment
 from tests.fixtures.command_line import Place
 

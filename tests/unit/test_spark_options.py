@@ -20,10 +20,10 @@ from mqdb.pipeline.errors import (
     SinkBatchesMissing,
     StreamUnreadable,
 )
-from mqdb.pipeline.offsets import Queue, StreamOffset
-from mqdb.pipeline.positions import EARLIEST, LATEST
-from mqdb.pipeline.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS, RowFormat, check_columns, sources_of
-from mqdb.pipeline.source_options import NAMES, SourceOptions, parse_source, source_columns
+from mqdb.pipeline.read.offsets import Queue, StreamOffset
+from mqdb.pipeline.read.positions import EARLIEST, LATEST
+from mqdb.pipeline.read.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS, RowFormat, check_columns, sources_of
+from mqdb.pipeline.read.source_options import NAMES, SourceOptions, parse_source, source_columns
 
 URL = "postgresql://user:geheim@host:5432/database"
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.broker.topics.topic_ranges import Layout
+from mqdb.broker.topics.topic_ranges import Layout, missing_range
 from mqdb.errors import QueueNotFound, TopicNotFound
-from mqdb.pipeline import planner
 from mqdb.pipeline.errors import DataLoss, LogReplaced, OffsetOutOfRange, OptionInvalid
-from mqdb.pipeline.offsets import Queue, StreamOffset
-from mqdb.pipeline.positions import EARLIEST, LATEST, Place, Position
-from mqdb.pipeline.source_options import Splitting, Subscription
-from mqdb.store.topics.topic_ranges import OffsetRange, Part, QueueBounds, SegmentBounds, Span
+from mqdb.pipeline.read import planner
+from mqdb.pipeline.read.offsets import Queue, StreamOffset
+from mqdb.pipeline.read.positions import EARLIEST, LATEST, Place, Position
+from mqdb.pipeline.read.source_options import Splitting, Subscription
+from mqdb.store.topics.topic_ranges import OffsetRange, Part, QueueBounds, SegmentRange, Span
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -40,9 +40,12 @@ TWO = bounds(("orders", 0, 10, 20), ("orders", 1, 0, 5))
 def test_a_pattern_matches_whole_names_and_no_topic_of_the_broker() -> None:
     names = ["orders", "orders-2", "my-orders", "TBW102", "rmq_sys_x", "%RETRY%orders", "%DLQ%orders"]
 
-    assert planner.matching_topics("orders.*", names) == ["orders", "orders-2"]
-    assert planner.matching_topics(".*", names) == ["orders", "orders-2", "my-orders"]
-    assert planner.matching_topics("%DLQ%.*", names) == ["%DLQ%orders"]
+    def matching(pattern: str) -> Sequence[str]:
+        return planner.wanted_topics(Subscription(pattern=pattern), lambda: names)
+
+    assert matching("orders.*") == ["orders", "orders-2"]
+    assert matching(".*") == ["orders", "orders-2", "my-orders"]
+    assert matching("%DLQ%.*") == ["%DLQ%orders"]
 
 
 def test_what_is_named_has_to_exist() -> None:
@@ -224,8 +227,8 @@ SIZE = 100_000
 def layout(*spans: Span, last_pos: int = 2 * SIZE) -> Layout:
     """Two segments of 100,000 positions; the second one has entries of the first."""
     segments = {
-        1: SegmentBounds(1, 1, SIZE + 1, 1),
-        2: SegmentBounds(2, SIZE + 1, 2 * SIZE + 1, SIZE - 9),
+        1: SegmentRange(1, 1, SIZE + 1, 1),
+        2: SegmentRange(2, SIZE + 1, 2 * SIZE + 1, SIZE - 9),
     }
     return Layout(list(spans), segments, last_pos)
 
@@ -313,6 +316,6 @@ def test_tasks_hold_every_range_once(sizes: list[int], by: str, partitions: int,
 def test_a_range_that_no_segment_holds_any_more_is_found() -> None:
     wanted = [OffsetRange(100, 0, 30), OffsetRange(101, 5, 9)]
 
-    assert planner.missing(wanted, [Span(1, 100, 0, 20), Span(2, 100, 20, 30), Span(2, 101, 5, 9)]) is None
-    assert planner.missing(wanted, [Span(1, 100, 0, 20), Span(2, 101, 5, 9)]) == OffsetRange(100, 20, 30)
-    assert planner.missing(wanted, [Span(2, 100, 20, 30), Span(2, 101, 5, 9)]) == OffsetRange(100, 0, 30)
+    assert missing_range(wanted, [Span(1, 100, 0, 20), Span(2, 100, 20, 30), Span(2, 101, 5, 9)]) is None
+    assert missing_range(wanted, [Span(1, 100, 0, 20), Span(2, 101, 5, 9)]) == OffsetRange(100, 20, 30)
+    assert missing_range(wanted, [Span(2, 100, 20, 30), Span(2, 101, 5, 9)]) == OffsetRange(100, 0, 30)

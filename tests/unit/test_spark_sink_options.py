@@ -20,9 +20,9 @@ from pyspark.sql.types import (
 
 from mqdb.errors import MqdbError, NameInvalid, TopicNotAllowed
 from mqdb.pipeline.errors import ColumnInvalid, ModeNotSupported, OptionInvalid, OptionUnknown
-from mqdb.pipeline.sink import batch_writer, stream_writer
-from mqdb.pipeline.sink_columns import Columns, Kind, Part, find_columns
-from mqdb.pipeline.sink_options import ReservedProperties, parse_sink
+from mqdb.pipeline.write.sink import batch_writer, stream_writer
+from mqdb.pipeline.write.sink_columns import ColumnPart, Columns, Kind, find_columns
+from mqdb.pipeline.write.sink_options import ReservedProperties, parse_sink
 
 URL = "postgresql://writer:secret@localhost:5432/mqdb"
 
@@ -124,23 +124,25 @@ def test_all_parts_are_found_with_their_kinds() -> None:
         None,
     )
     assert found == Columns(
-        topic=Part(0, Kind.TEXT),
-        body=Part(1, Kind.BYTES),
-        keys=Part(2, Kind.TEXT),
-        tags=Part(3, Kind.TEXT),
-        properties=Part(4, Kind.MAP),
-        sharding_key=Part(5, Kind.TEXT),
-        queue_id=Part(6, Kind.NUMBER),
-        born_timestamp=Part(7, Kind.MICROSECONDS),
-        delay_level=Part(8, Kind.NUMBER),
-        deliver_at=Part(9, Kind.MILLISECONDS),
+        topic=ColumnPart(0, Kind.TEXT),
+        body=ColumnPart(1, Kind.BYTES),
+        keys=ColumnPart(2, Kind.TEXT),
+        tags=ColumnPart(3, Kind.TEXT),
+        properties=ColumnPart(4, Kind.MAP),
+        sharding_key=ColumnPart(5, Kind.TEXT),
+        queue_id=ColumnPart(6, Kind.NUMBER),
+        born_timestamp=ColumnPart(7, Kind.MICROSECONDS),
+        delay_level=ColumnPart(8, Kind.NUMBER),
+        deliver_at=ColumnPart(9, Kind.MILLISECONDS),
     )
     assert pickle.loads(pickle.dumps(found)) == found
 
 
 def test_key_and_value_are_names_of_kafka_s() -> None:
     found = find_columns(schema(key=BinaryType(), VALUE=StringType(), properties=StringType()), "orders")
-    assert found == Columns(body=Part(1, Kind.TEXT), keys=Part(0, Kind.UTF8), properties=Part(2, Kind.JSON))
+    assert found == Columns(
+        body=ColumnPart(1, Kind.TEXT), keys=ColumnPart(0, Kind.UTF8), properties=ColumnPart(2, Kind.JSON)
+    )
 
 
 @pytest.mark.parametrize(

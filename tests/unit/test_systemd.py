@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqdb.systemd import SystemdSupervisor
+from mqdb.process.systemd import SystemdSupervisor
 
 
 @pytest.fixture

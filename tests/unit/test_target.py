@@ -6,8 +6,8 @@ import pytest
 
 from mqdb.common.message import Message, MessageQueue
 from mqdb.errors import ParameterInvalid
-from mqdb_client.producer.queue_choice import ANYWHERE, Target, target_of
-from mqdb_client.producer.queue_selector import select_random
+from mqdb_client.producer.queues.queue_choice import ANYWHERE, Target, target_of
+from mqdb_client.producer.queues.queue_selector import select_random
 
 MESSAGE = Message("orders", "x")
 QUEUE = MessageQueue("orders", "broker-a", 1)

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from mqdb_client.consumer.process_queue import ProcessQueue
-from mqdb_client.consumer.token_line import TokenLine
+from mqdb_client.consumer.listeners.token_line import TokenLine
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
 from tests.fixtures.orderly import queue_of
 from tests.fixtures.processes import wait_until
 

@@ -14,7 +14,7 @@ from mqdb.common.topic import (
     MessageType,
     Perm,
     TopicConfig,
-    check_can_send,
+    check_send_topic,
     check_topic_name,
     dlq_topic,
     is_group_topic,
@@ -95,13 +95,13 @@ def test_nobody_may_send_to_the_topics_of_the_broker() -> None:
 
     for name in NOT_ALLOWED_SEND:
         with pytest.raises(TopicNotAllowed, match=name) as caught:
-            check_can_send(name)
+            check_send_topic(name)
         assert caught.value.code is ResponseCode.NO_PERMISSION
 
 
 @pytest.mark.parametrize("name", ["orders", "TBW102", "%RETRY%billing", "%DLQ%billing", "self_test_topic"])
 def test_users_may_send_to_everything_else(name: str) -> None:
-    check_can_send(name)
+    check_send_topic(name)
 
 
 def test_system_topics_are_those_of_rocketmq() -> None:

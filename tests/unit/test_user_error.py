@@ -11,10 +11,10 @@ from mqdb.common.failure import Failure
 from mqdb.common.user_error import MAX_CHARACTERS, MAX_LINKED_ERRORS, chain_of, describe, log_error, reason_of
 from mqdb_client import LocalTransactionState
 from mqdb_client.aio import ids_that_may_be_stored
-from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeReturnType
-from mqdb_client.consumer.direct_consumption import DirectResult, judge
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeReturnType
+from mqdb_client.consumer.listeners.direct_consumption import DirectResult, judge
 from mqdb_client.tracing import Tracing
-from mqdb_client.transaction.transaction_listener import Answer
+from mqdb_client.transaction.transaction_listener import TransactionAnswer
 from tests.fixtures.odd_errors import ODD_ERRORS, Falsy, Unreadable, long_chain, ring
 from tests.fixtures.spans import Spans, attributes
 from tests.unit.test_failure import HOST, NOON
@@ -134,7 +134,7 @@ def test_a_message_that_somebody_asks_a_listener_to_consume_tells_of_each(make: 
 @odd_ones
 @pytest.mark.usefixtures("quiet")
 def test_a_transaction_listener_that_raises_it_does_not_know(make: Callable[[], BaseException]) -> None:
-    with Answer("check_local_transaction", "17", BaseException) as answer:
+    with TransactionAnswer("check_local_transaction", "17", BaseException) as answer:
         raise make()
 
     assert answer.state is LocalTransactionState.UNKNOWN

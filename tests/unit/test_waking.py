@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mqdb_client.producer.waking import Sleeper, Waking
+from mqdb_client.producer.append.waking import Sleeper, Waking
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from mqdb_client.consumer.worker_threads import WorkerThreads
+from mqdb_client.consumer.listeners.worker_threads import WorkerThreads
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import refuse_threads
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
-from mqdb.broker_list import brokers_of
 from mqdb.errors import ParameterInvalid
 from mqdb.settings import Settings
+from mqdb.settings.broker_list import brokers_of
 from mqdb_client.admin.acl import Acl
 from mqdb_client.admin.answers import Answers, ask_each
 from mqdb_client.admin.broker_access import BrokerAccess
@@ -79,6 +79,9 @@ class Admin(BrokerAdmin):
 
     Without a `mqdb serve`, whatever looks at messages, lags or dead letters first has all that was sent come to its
     queues, unless its sessions are read-only. Beside one, that takes the server a few milliseconds after the send.
+
+    All methods that only read work on a standby too. It knows what the primary had done when it wrote what the standby
+    has replayed, and sees the messages that were dispatched until then.
 
     Any thread may use it. Besides what a method says, each raises BrokerUnavailable and its kin, a SchemaMismatch, and
     StorageRefused; ParameterInvalid for an argument of a wrong type, and for a text with the character NUL.

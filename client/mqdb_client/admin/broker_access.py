@@ -1,5 +1,6 @@
 """Connections of an administrator to one broker."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,11 +11,19 @@ from sqlalchemy import Connection, Engine, func, select
 from mqdb.broker.dispatch import DispatchOutcome, dispatch, is_attended
 from mqdb.broker.log.query import broker_info
 from mqdb.common.dsn import BrokerDsn, redact
-from mqdb.errors import ParameterInvalid
+from mqdb.errors import ParameterInvalid, ServerIsStandby
+from mqdb.store import replication
 from mqdb.store.acl import owns
-from mqdb.store.engine import create_engine, translated
+from mqdb.store.engine import create_engine, driver, translated
+from mqdb.store.server_choice import ServerRole, is_standby
+from mqdb.store.server_state import can_write
+
+logger = logging.getLogger(__name__)
 
 _CHECKED: Final = "mqdb_checked"
+_BEGUN: Final = "mqdb_begun"
+#: So long reads stay at a standby, though there may be a primary again: to look for it takes 5 s if a host hangs.
+_STANDBY_SECONDS: Final = 10.0
 #: A leader dispatches every few milliseconds.
 _LEADER_SECONDS: Final = 0.1
 _FORBID_WRITES: Final = "SET default_transaction_read_only = on"
@@ -30,8 +39,11 @@ class BrokerAccess:
         self._brokers = brokers
         #: Who is behind a change, if the call does not say it.
         self.actor = actor
-        self.is_read_only = read_only
-        self._engines = [create_engine(each.dsn, application_name="mqdb admin", pool_size=0) for each in brokers[:1]]
+        self._is_read_only = read_only
+        server = ServerRole.ANY if read_only else ServerRole.PRIMARY_FIRST
+        self._engines = [
+            create_engine(each.dsn, application_name="mqdb admin", pool_size=0, server=server) for each in brokers[:1]
+        ]
 
     @property
     def name(self) -> str:
@@ -52,34 +64,60 @@ class BrokerAccess:
         Raises BrokerUnavailable and its kin, BrokerMisnamed, and a SchemaMismatch unless the schema is the one of this
         mqdb. Errors of the driver in the block are translated: some methods read what is stored without a verb.
         """
-        with translated(redact(self._only()[0].dsn)), self.lent() as connection:
+        broker, engine = self._only()
+        with translated(redact(broker.dsn)), self._opened(broker, engine) as connection, translated(connection):
             yield connection
 
     @contextmanager
     def lent(self) -> Iterator[Connection]:
         """The same, for a block of the user's own code, whose errors come out as they are."""
         broker, engine = self._only()
-        target = redact(broker.dsn)
         with ExitStack() as closing:
-            with translated(target):
-                connection = closing.enter_context(engine.connect())
-                if _CHECKED not in connection.info:
-                    if self.is_read_only:
-                        connection.exec_driver_sql(_FORBID_WRITES)
-                    broker_info(connection).require_name(broker.name, target)
-                    connection.info[_CHECKED] = True
+            with translated(redact(broker.dsn)):
+                connection = closing.enter_context(self._opened(broker, engine))
             yield connection
+
+    @contextmanager
+    def _opened(self, broker: BrokerDsn, engine: Engine) -> Iterator[Connection]:
+        with self._connect(engine) as connection:
+            if _CHECKED not in connection.info:
+                self._check(broker, connection)
+                connection.info[_CHECKED] = True
+            try:
+                yield connection
+            except ServerIsStandby:
+                # In the pool it would refuse the next change as well, when there is a primary again.
+                connection.invalidate()
+                raise
+
+    def _check(self, broker: BrokerDsn, connection: Connection) -> None:
+        if self._is_read_only:
+            connection.exec_driver_sql(_FORBID_WRITES)
+        target = redact(broker.dsn)
+        broker_info(connection).require_name(broker.name, target)
+        if is_standby(driver(connection)) and (recovery := replication.recovery(connection)):
+            logger.info("reads from a standby", extra={"target": target, **recovery._asdict()})
+
+    def _connect(self, engine: Engine) -> Connection:
+        """A connection from the pool, which takes the primary first: one to a standby stays there for a while only."""
+        while True:
+            connection = engine.connect()
+            begun = connection.info.setdefault(_BEGUN, time.monotonic())
+            may_stay = time.monotonic() - begun < _STANDBY_SECONDS
+            if self._is_read_only or may_stay or not is_standby(driver(connection)):
+                return connection
+            connection.invalidate()
+            connection.close()
 
     @contextmanager
     def dispatched(self) -> Iterator[Connection]:
         """The same. Messages that were sent are in their queues, even if no `mqdb serve` runs. One that runs may yet
         have to put them there.
 
-        In a read-only session only those that somebody else has dispatched.
+        In a read-only session, and on a standby, only those that somebody else has dispatched.
         """
         with self.connected() as connection:
-            if not self.is_read_only:
-                tend_dispatch(connection)
+            tend_dispatch(connection)
             yield connection
 
     def dispatch(self) -> bool:
@@ -105,7 +143,7 @@ class BrokerAccess:
 
 
 def tend_dispatch(connection: Connection) -> None:
-    """Dispatch what was sent, unless a `mqdb serve` does."""
-    if not is_attended(connection):
+    """Dispatch what was sent, unless a `mqdb serve` does, or the session can only read."""
+    if not is_attended(connection) and can_write(connection):
         while dispatch(connection).more:
             pass

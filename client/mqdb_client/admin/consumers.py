@@ -9,13 +9,15 @@ from mqdb.broker.consumers import groups
 from mqdb.broker.log import messages
 from mqdb.broker.log.messages import StoredCopy
 from mqdb.common.unique_id import format_unique_id, parse_unique_id
-from mqdb.errors import ClientOffline, ClientRequestFailed, ParameterInvalid
+from mqdb.errors import ClientOffline, ClientRequestFailed, ParameterInvalid, ServerIsStandby
 from mqdb.store import operations
 from mqdb.store.clients.clients import live_principals
 from mqdb.store.consumers.groups import MemberInfo, list_members
+from mqdb.store.engine import target_of
 from mqdb.store.operations import Verb
+from mqdb.store.replication import is_standby
 from mqdb_client.admin.subject import Subject
-from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
+from mqdb_client.consumer.listeners.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
 
 
 class ConsumerStatus(NamedTuple):
@@ -133,4 +135,10 @@ def _copy_for(connection: Connection, group: str, copies: list[StoredCopy]) -> S
 def _answer(
     connection: Connection, client_id: str, kind: str, arguments: dict[str, Any], principal: str
 ) -> dict[str, Any]:
-    return wait_for_answer(connection, ask(connection, client_id, kind, arguments, principal))
+    try:
+        request = ask(connection, client_id, kind, arguments, principal)
+    except ClientOffline:
+        if is_standby(connection):  # clients are connected to the primary
+            raise ServerIsStandby(target_of(connection), "it asks a client") from None
+        raise
+    return wait_for_answer(connection, request)

@@ -2,7 +2,7 @@
 
 from mqdb.broker.schedule import delay_queues
 from mqdb.errors import MessageMissing
-from mqdb.store.schedule.delay_queues import Standing, list_delays
+from mqdb.store.schedule.delay_queues import LevelStanding, list_delays
 from mqdb_client.admin.subject import Subject
 
 
@@ -25,7 +25,7 @@ class Delays(Subject):
         with self._access.connected() as connection:
             delay_queues.skip_lost(connection, level, queue_offset, reason, actor or self._access.actor)
 
-    def list(self) -> list[Standing]:
+    def list(self) -> list[LevelStanding]:
         """Each delay level, the lowest first."""
         with self._access.dispatched() as connection:
             return list_delays(connection)

@@ -20,7 +20,7 @@ from mqdb.common.topic import MAX_QUEUE_NUMS, check_topic_name
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid, QueueNotFound
 from mqdb.store.dispatch.queues import ends as ends_of
-from mqdb.store.engine import target_of, translated
+from mqdb.store.engine import translated
 from mqdb.store.topics.topics import TopicRoute, existing_topic
 from mqdb_client.admin.broker_access import tend_dispatch
 from mqdb_client.admin.latest_messages import LatestMessages, QueueSpan, read_latest
@@ -93,7 +93,7 @@ class Messages(Subject):
                 reader = TopicReader(connection, queues, MessageSelector.by_tag().message_filter, limit)
                 return list(islice(reader, limit))
             first_offsets = {queue.queue_id: first_offset for queue, _, first_offset in queues}
-            copies = messages.find_by_key(connection, found, key, bring_up_to_date=not self._access.is_read_only)
+            copies = messages.find_by_key(connection, found, key)
             read = (messages.read_copy(connection, self._access.name, copy) for copy in copies)
             wanted = (
                 each
@@ -112,11 +112,10 @@ class Messages(Subject):
         """
         message_filter = (selector or MessageSelector.by_tag()).message_filter
         with self._access.lent() as connection:
-            with translated(target_of(connection)):
+            with translated(connection):
                 found = _route(connection, topic)
                 check_filters(connection, {message_filter.expression_type})
-                if not self._access.is_read_only:
-                    tend_dispatch(connection)
+                tend_dispatch(connection)
                 ends = [queue.max_offset for queue in topic_stats(connection, topic)]
             queues = [
                 (MessageQueue(topic, self._access.name, queue_id), key, ends[queue_id] if start is None else start)

@@ -1,24 +1,13 @@
 """Topics, as administrators see them. RocketMQ: mqadmin updateTopic, topicList, topicStatus, deleteTopic."""
 
-from typing import NamedTuple
-
 from mqdb.broker.topics import topics as admin
-from mqdb.broker.topics.topics import QueueStats, Unread
+from mqdb.broker.topics.topics import TopicDetails, Unread
 from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.errors import NothingToDelete, TopicNotFound
-from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.topics.topic_uses import TopicUses
-from mqdb.store.topics.topics import existing_topic, list_topics
+from mqdb.store.topics.topics import list_topics
 from mqdb_client.admin.subject import Subject
 from mqdb_client.option_rules import FLAG
-
-
-class TopicDetails(NamedTuple):
-    """A topic, its queues, and where each group stands in each queue that it has read."""
-
-    config: TopicConfig
-    queues: list[QueueStats]
-    progress: list[QueueProgress]
 
 
 class Topics(Subject):
@@ -54,10 +43,7 @@ class Topics(Subject):
     def show(self, name: str) -> TopicDetails:
         """Settings, queues and readers of a topic. Raises TopicNotFound."""
         with self._access.dispatched() as connection:
-            found = existing_topic(connection, name)
-            return TopicDetails(
-                found.config, admin.topic_stats(connection, name), admin.group_progress(connection, name)
-            )
+            return admin.topic_details(connection, name)
 
     def update(
         self,

@@ -7,6 +7,10 @@ consumer = AsyncPushConsumer("billing")
 await consumer.subscribe("orders", "paid || refunded")
 consumer.register_listener(listener)  # an async def
 await consumer.run()
+
+    producer, loop_sends, transaction_producer   sends, whose ends come in the loop
+    push_consumer, stop_signals                  listeners in the loop
+    lite_pull_consumer, admin, in_threads        what waits in threads
 """
 
 from mqdb_client.aio.admin import AsyncAdmin, AsyncBrokerAdmin, AsyncTopicReader
@@ -15,8 +19,8 @@ from mqdb_client.aio.loop_sends import ids_that_may_be_stored
 from mqdb_client.aio.producer import AsyncProducer
 from mqdb_client.aio.push_consumer import (
     AsyncMessageListener,
+    AsyncMessageListenerExactlyOnce,
     AsyncMessageListenerOrderly,
-    AsyncMessageListenerTransactional,
     AsyncPushConsumer,
 )
 from mqdb_client.aio.transaction_producer import AsyncTransactionListener, AsyncTransactionProducer
@@ -27,7 +31,7 @@ __all__ = [
     "AsyncLitePullConsumer",
     "AsyncMessageListener",
     "AsyncMessageListenerOrderly",
-    "AsyncMessageListenerTransactional",
+    "AsyncMessageListenerExactlyOnce",
     "AsyncProducer",
     "AsyncPushConsumer",
     "AsyncTopicMessageQueueChangeListener",

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 _READ_AT_ONCE: Final = 100
 
 
-class Client(Protocol):
+class ThreadClient(Protocol):
     """A client for threads."""
 
     def start(self) -> None:
@@ -27,7 +27,7 @@ class Client(Protocol):
         """Leave the group. It waits for a start that is under way."""
 
 
-async def start_in_thread(client: Client) -> None:
+async def start_in_thread(client: ThreadClient) -> None:
     """Start a client. If the task is cancelled, shut it down: the thread goes on, and nobody else would."""
     try:
         await asyncio.to_thread(client.start)

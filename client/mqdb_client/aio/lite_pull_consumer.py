@@ -16,7 +16,7 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import ParameterInvalid, ShutdownTimedOut
 from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.client_config import configured_by
-from mqdb_client.consumer.loop_calls import LoopCalls
+from mqdb_client.consumer.listeners.loop_calls import LoopCalls
 from mqdb_client.lite_pull.lite_pull_config import LitePullConsumerConfig
 from mqdb_client.lite_pull.lite_pull_consumer import LitePullConsumer
 from mqdb_client.lite_pull.poll_buffer import PollBuffer

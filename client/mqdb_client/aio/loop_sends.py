@@ -26,12 +26,11 @@ from sqlalchemy import Connection
 from mqdb.common.user_error import chain_of, for_future, reason_of
 from mqdb.errors import SendGivenUp
 from mqdb.store.engine import driver
-from mqdb_client.producer.broker_link import BrokerLink
-from mqdb_client.producer.group_append import GroupAppend
-from mqdb_client.producer.handed_sends import LATENESS_SECONDS, Ended, HandedSend, HandedSends
+from mqdb_client.producer.append import LATENESS_SECONDS, BrokerLink, GroupAppend
 from mqdb_client.producer.running_producer import RunningProducer
-from mqdb_client.producer.send_result import SendResult
-from mqdb_client.producer.sending import Attempt, PendingSend
+from mqdb_client.producer.sends.handed_sends import Ended, HandedSend, HandedSends
+from mqdb_client.producer.sends.send_result import SendResult
+from mqdb_client.producer.sends.sending import Attempt, PendingSend
 
 logger = logging.getLogger(__name__)
 

@@ -16,18 +16,18 @@ from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.aio.loop_sends import LoopSends
 from mqdb_client.client_config import configured_by
-from mqdb_client.producer.batch import MessageBatch, check_batch, list_of_messages
-from mqdb_client.producer.callers_connection import BridgedConnection
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.joined_send import check_untimed
+from mqdb_client.producer.joined.callers_connection import BridgedConnection
+from mqdb_client.producer.joined.joined_send import check_untimed
 from mqdb_client.producer.producer import Producer
-from mqdb_client.producer.queue_choice import Target, target_of
-from mqdb_client.producer.queue_selector import MessageQueueSelector
-from mqdb_client.producer.request_reply import ReplyMessage
+from mqdb_client.producer.queues.queue_choice import Target, target_of
+from mqdb_client.producer.queues.queue_selector import MessageQueueSelector
+from mqdb_client.producer.requests.request_reply import ReplyMessage
 from mqdb_client.producer.running_producer import RunningProducer
-from mqdb_client.producer.send_hooks import CheckForbiddenHook, SendMessageHook, SendMode
-from mqdb_client.producer.send_result import SendResult
-from mqdb_client.producer.sending import PendingSend
+from mqdb_client.producer.sends.batch import MessageBatch, check_batch, list_of_messages
+from mqdb_client.producer.sends.send_hooks import CheckForbiddenHook, SendMessageHook, SendMode
+from mqdb_client.producer.sends.send_result import SendResult
+from mqdb_client.producer.sends.sending import PendingSend
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session

@@ -15,10 +15,10 @@ from mqdb_client.abandoned_clients import closed_loops, watch
 from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.aio.stop_signals import on_loop_stop_signal
 from mqdb_client.client_config import configured_by
-from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
-from mqdb_client.consumer.loop_calls import LoopCalls
-from mqdb_client.consumer.loop_tasks import LoopTasks
-from mqdb_client.consumer.message_listener import (
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeMessageHook
+from mqdb_client.consumer.listeners.loop_calls import LoopCalls
+from mqdb_client.consumer.listeners.loop_tasks import LoopTasks
+from mqdb_client.consumer.listeners.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyContext,
@@ -46,7 +46,7 @@ AsyncMessageListenerOrderly: TypeAlias = (
 )
 
 #: Runs in a transaction that commits what it writes together with the offset; orderly ones get the other context.
-AsyncMessageListenerTransactional: TypeAlias = (
+AsyncMessageListenerExactlyOnce: TypeAlias = (
     Callable[[list[ReceivedMessage], "AsyncConnection"], Coroutine[Any, Any, Any]]
     | Callable[[list[ReceivedMessage], "AsyncConnection", ConsumeConcurrentlyContext], Coroutine[Any, Any, Any]]
     | Callable[[list[ReceivedMessage], "AsyncConnection", ConsumeOrderlyContext], Coroutine[Any, Any, Any]]
@@ -96,21 +96,21 @@ class AsyncPushConsumer(Wrapper["_Below"]):
 
     def register_listener(
         self,
-        listener: AsyncMessageListener | AsyncMessageListenerOrderly | AsyncMessageListenerTransactional,
+        listener: AsyncMessageListener | AsyncMessageListenerOrderly | AsyncMessageListenerExactlyOnce,
         *,
         orderly: bool = False,
-        transactional: bool = False,
+        exactly_once: bool = False,
     ) -> None:
         """The coroutine function for all messages, called with them and, if it takes one more argument, with a context.
 
-        `orderly` and `transactional` are as for `PushConsumer.register_listener`. The connection of a transactional
+        `orderly` and `exactly_once` are as for `PushConsumer.register_listener`. The connection of an exactly-once
         listener is an AsyncConnection of SQLAlchemy, which takes greenlet: `sqlalchemy[asyncio]`.
         Raises ParameterInvalid for what is none, cannot be called so, or never returns a status and has no context;
         NotSupported after the start.
         """
         if self._is_started:
             raise NotSupported("register_listener() of a consumer that is running")
-        self._consumption = Consumption(listener, orderly, transactional, is_asynchronous=True)
+        self._consumption = Consumption(listener, orderly, exactly_once, is_asynchronous=True)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
         """Have each call of the listener seen by `hook`: in the loop, or in a thread if the listener is orderly.

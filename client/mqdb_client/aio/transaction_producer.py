@@ -15,12 +15,12 @@ from mqdb_client.abandoned_clients import closed_loops, watch
 from mqdb_client.aio.loop_sends import note_ids
 from mqdb_client.aio.producer import AsyncProducer, ProducerBelow
 from mqdb_client.client_config import configured_by
-from mqdb_client.consumer.loop_calls import LoopCalls
+from mqdb_client.consumer.listeners.loop_calls import LoopCalls
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.running_producer import RunningProducer
-from mqdb_client.producer.send_result import SendResult
-from mqdb_client.producer.sending import PendingSend
-from mqdb_client.transaction.transaction_listener import Answer, PreparedMessage, TwoCallables, listener_of
+from mqdb_client.producer.sends.send_result import SendResult
+from mqdb_client.producer.sends.sending import PendingSend
+from mqdb_client.transaction.transaction_listener import PreparedMessage, TransactionAnswer, TwoCallables, listener_of
 from mqdb_client.transaction.transaction_producer import TransactionProducer, TransactionSendResult, prepared_of
 
 _Answer: TypeAlias = Coroutine[Any, Any, LocalTransactionState | None]
@@ -128,7 +128,7 @@ class AsyncTransactionProducer(AsyncProducer):
         try:
             state = LocalTransactionState.ROLLBACK
             if (prepared := prepared_of(pending, sent)) is not None:
-                with Answer("execute_local_transaction", sent.message_id) as answer:
+                with TransactionAnswer("execute_local_transaction", sent.message_id) as answer:
                     answer.given = await self._listener.execute_local_transaction(prepared, argument)
                 state = answer.state
             return await asyncio.to_thread(self._below.end, running, sent, state)

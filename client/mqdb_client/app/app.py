@@ -26,12 +26,12 @@ from mqdb_client.app.bodies import BODY_PROPERTY, encode
 from mqdb_client.app.listener import Backoff, Listener
 from mqdb_client.app.listener_group import ListenerGroup
 from mqdb_client.client_config import settings_of
-from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeMessageHook
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
-from mqdb_client.producer.callers_connection import CallersConnection
-from mqdb_client.producer.send_hooks import SendMessageHook
-from mqdb_client.producer.send_result import SendResult
+from mqdb_client.producer.joined.callers_connection import CallersConnection
+from mqdb_client.producer.sends.send_hooks import SendMessageHook
+from mqdb_client.producer.sends.send_result import SendResult
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

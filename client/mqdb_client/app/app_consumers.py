@@ -2,15 +2,14 @@
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
+from mqdb.settings import Settings
 from mqdb_client.aio.push_consumer import AsyncPushConsumer
-from mqdb_client.app.app_crons import AppCron, Crons
+from mqdb_client.app.app_crons import AppCron, AppCrons
 from mqdb_client.app.listener_group import ListenerGroup
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeMessageHook
 from mqdb_client.consumer.push_consumer import PushConsumer
-
-if TYPE_CHECKING:
-    from mqdb_client.app.app import App
 
 _Consumer: TypeAlias = PushConsumer | AsyncPushConsumer
 
@@ -18,10 +17,26 @@ _Consumer: TypeAlias = PushConsumer | AsyncPushConsumer
 _SOON: Final = timedelta(milliseconds=100)
 
 
+class ConsumingApp(Protocol):
+    """An application as its consumers see it. `App` is one."""
+
+    name: str
+    consume_message_hooks: list[ConsumeMessageHook]
+
+    @property
+    def settings(self) -> Settings: ...
+
+    def groups(self, *names: str) -> list[ListenerGroup]: ...
+
+    def crons(self, *groups: str) -> list[AppCron]: ...
+
+    def options_of(self, group: str) -> dict[str, Any]: ...
+
+
 class AppConsumers:
     """Started once, then stopped once, in one event loop. `groups` are names; none: all groups."""
 
-    def __init__(self, app: "App", groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:
+    def __init__(self, app: ConsumingApp, groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:
         """`commits_soon`: for who waits for `App.drain`.
 
         Raises ParameterInvalid for a group without listeners, or a type of a body that names one that is not there.
@@ -50,14 +65,14 @@ class AppConsumers:
             raise
 
     def _declare(self, crons: list[AppCron]) -> None:
-        with Crons(self._app.name, self._app.settings) as stored:
+        with AppCrons(self._app.name, self._app.settings) as stored:
             stored.declare(crons)
 
     async def _start(self, group: ListenerGroup) -> None:
         settings, options = self._app.settings, self._app.options_of(group.name)
         if self._commits_soon:
             options["persist_consumer_offset_interval"] = _SOON
-        kinds = {"orderly": group.orderly, "transactional": group.exactly_once}
+        kinds = {"orderly": group.orderly, "exactly_once": group.exactly_once}
         consumer: _Consumer
         if group.is_asynchronous:
             consumer = AsyncPushConsumer(group.name, settings=settings, **options)

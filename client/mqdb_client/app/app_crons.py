@@ -44,14 +44,14 @@ class AppCron:
         return Message(self.topic, body.content, self.tag, properties={BODY_PROPERTY: body.mark})
 
 
-class Crons:
+class AppCrons:
     """Those of one application. Of several brokers the first has them: each would send the message."""
 
     def __init__(self, application: str, settings: Settings) -> None:
         self._application = application
         self._admin = Admin(settings=settings)
 
-    def __enter__(self) -> "Crons":
+    def __enter__(self) -> "AppCrons":
         self._admin.__enter__()
         return self
 

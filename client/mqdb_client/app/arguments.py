@@ -19,7 +19,7 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.user_error import reason_of
 from mqdb.errors import ParameterInvalid
 from mqdb_client.app.bodies import BodyReader
-from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeOrderlyContext
+from mqdb_client.consumer.listeners.message_listener import ConsumeConcurrentlyContext, ConsumeOrderlyContext
 
 _Source: TypeAlias = Callable[[ReceivedMessage], Any]
 

@@ -16,7 +16,7 @@ from mqdb.common.user_error import for_future
 from mqdb.errors import BodyUnreadable, ListenerMissing, ParameterInvalid
 from mqdb.selector.tags import SEPARATOR, TagExpression
 from mqdb_client.app.listener import Listener
-from mqdb_client.consumer.message_listener import (
+from mqdb_client.consumer.listeners.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyContext,

@@ -20,9 +20,9 @@ from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients.clients import Registration
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.cluster import Cluster
-from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
-from mqdb_client.consumer.offset_store import OffsetStore
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.listeners.direct_consumption import ConsumeMessageDirectlyResult
+from mqdb_client.consumer.offsets.offset_store import OffsetStore
+from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.instance import ClientInstance
 
 

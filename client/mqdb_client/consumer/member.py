@@ -17,10 +17,10 @@ from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients.clients import ClientKind
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
-from mqdb_client.consumer.pull_service import PullService
-from mqdb_client.consumer.queue_ownership import QueueOwnership
-from mqdb_client.consumer.rebalance_service import RebalanceService, RebalanceTimes
-from mqdb_client.consumer.share import Shares, TopicPresence
+from mqdb_client.consumer.queues.pull_service import PullService
+from mqdb_client.consumer.queues.queue_ownership import QueueOwnership
+from mqdb_client.consumer.queues.rebalance_service import RebalanceService, RebalanceTimes
+from mqdb_client.consumer.queues.share import Shares, TopicPresence
 from mqdb_client.instance import ClientInstance
 
 
@@ -43,11 +43,12 @@ class Member:
         store = strategy.offset_store(instance)
         self.pull = PullService(
             config.group,
-            connect=instance.connect,
+            connect=instance.connect_to_hold,
             subscriptions=filters,
             batch_size=strategy.pull_batch_size,
             interval=strategy.pull_interval,
             deliver=strategy.deliver,
+            outage=instance.outage,
         )
         self.rebalance = RebalanceService(
             config.group,
@@ -72,6 +73,7 @@ class Member:
             ),
             strategy=strategy,
             pull=self.pull,
+            outage=instance.outage,
             on_left=self._leave_group,
         )
 
@@ -132,6 +134,8 @@ class Member:
             callback.cancel()
 
     def _on_group_change(self, group: str | None) -> None:
+        if group is None:
+            self.pull.hurry()
         if group in (None, self._group):
             self.rebalance.rebalance()
 

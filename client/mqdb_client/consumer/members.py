@@ -20,10 +20,10 @@ from mqdb.selector.subscription import MessageFilter, stored_form
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
-from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
+from mqdb_client.consumer.listeners.direct_consumption import ConsumeMessageDirectlyResult
 from mqdb_client.consumer.member import Member
+from mqdb_client.consumer.queues.share import TopicPresence, starting_point
 from mqdb_client.consumer.request_answers import RequestAnswers
-from mqdb_client.consumer.share import TopicPresence, starting_point
 
 
 class Members:

@@ -16,17 +16,17 @@ from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import ALL_TAGS
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
-from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageHook
-from mqdb_client.consumer.members import Members
-from mqdb_client.consumer.message_listener import (
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeMessageHook
+from mqdb_client.consumer.listeners.message_listener import (
     MessageListener,
+    MessageListenerExactlyOnce,
     MessageListenerOrderly,
-    MessageListenerTransactional,
 )
+from mqdb_client.consumer.listeners.stop_signals import on_stop_signal
+from mqdb_client.consumer.members import Members
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.push_strategy import Consumption, PushStrategy
-from mqdb_client.consumer.stop_signals import on_stop_signal
 from mqdb_client.leaving import leave_in_time
 from mqdb_client.option_rules import SHUTDOWN_TIMEOUT, or_none
 
@@ -118,21 +118,21 @@ class PushConsumer:
 
     def register_listener(
         self,
-        listener: MessageListener | MessageListenerOrderly | MessageListenerTransactional,
+        listener: MessageListener | MessageListenerOrderly | MessageListenerExactlyOnce,
         *,
         orderly: bool = False,
-        transactional: bool = False,
+        exactly_once: bool = False,
     ) -> None:
         """The listener for all messages, called with them and, if it takes one more argument, with a context.
 
-        `orderly`: one call at a time for each queue, in the order of offsets. `transactional`: it gets a connection
+        `orderly`: one call at a time for each queue, in the order of offsets. `exactly_once`: it gets a connection
         after the messages, and what it writes there is committed together with the offset, exactly once.
         Raises ParameterInvalid for a listener that cannot be called so, and for a function without a context that never
         returns a status; NotSupported after the start.
         """
         with self._lifecycle:
             self._require_not_started("register_listener()")
-            self._consumption = Consumption(listener, orderly, transactional)
+            self._consumption = Consumption(listener, orderly, exactly_once)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
         """Have each call of the listener seen by `hook`, from the next one on. Raises ParameterInvalid."""

@@ -4,7 +4,7 @@
     concurrently        ConsumeConcurrently        BrokerOffsetStore
     in a loop           ConsumeInLoop (tasks)      BrokerOffsetStore
     orderly             ConsumeOrderly             LockedOffsetStore
-    transactionally     ConsumeTransactionally     TransactionalOffsetStore over one of those two
+    exactly once        ConsumeExactlyOnce         ExactlyOnceOffsetStore over one of those two
     in broadcasting     one of the first three     LocalFileOffsetStore
 
 Those of the last two have an asynchronous listener run in its loop, and wait for it (`loop_calls`). Everything else,
@@ -28,36 +28,36 @@ from mqdb.selector.subscription import MessageFilter
 from mqdb.store.engine import driver
 from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.cluster import Cluster
-from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
-from mqdb_client.consumer.consume_hooks import ConsumeHooks
-from mqdb_client.consumer.consume_in_loop import ConsumeInLoop
-from mqdb_client.consumer.consume_orderly import ConsumeOrderly
-from mqdb_client.consumer.consume_service import ConsumeService
-from mqdb_client.consumer.consume_transactionally import ConsumeTransactionally
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
-from mqdb_client.consumer.direct_consumption import (
+from mqdb_client.consumer.listeners.consume_concurrently import ConsumeConcurrently
+from mqdb_client.consumer.listeners.consume_exactly_once import ConsumeExactlyOnce
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks
+from mqdb_client.consumer.listeners.consume_in_loop import ConsumeInLoop
+from mqdb_client.consumer.listeners.consume_orderly import ConsumeOrderly
+from mqdb_client.consumer.listeners.consume_service import ConsumeService
+from mqdb_client.consumer.listeners.direct_consumption import (
     ConsumeMessageDirectlyResult,
     DirectResult,
     consume_directly,
     judge,
 )
-from mqdb_client.consumer.listener_answer import require_answer
-from mqdb_client.consumer.listener_transactions import ListenerTransactions
-from mqdb_client.consumer.local_file_offset_store import LocalFileOffsetStore
-from mqdb_client.consumer.local_offsets import LocalOffsets, offsets_directory
-from mqdb_client.consumer.locked_offset_store import LockedOffsetStore
-from mqdb_client.consumer.loop_calls import LoopCalls
-from mqdb_client.consumer.loop_tasks import LoopTasks
-from mqdb_client.consumer.message_listener import (
+from mqdb_client.consumer.listeners.listener_answer import require_answer
+from mqdb_client.consumer.listeners.listener_transactions import ListenerTransactions
+from mqdb_client.consumer.listeners.loop_calls import LoopCalls
+from mqdb_client.consumer.listeners.loop_tasks import LoopTasks
+from mqdb_client.consumer.listeners.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeOrderlyContext,
     takes_context,
     with_context,
 )
-from mqdb_client.consumer.offset_store import BrokerOffsetStore, Lease, OffsetStore
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.offsets.exactly_once_offset_store import ExactlyOnceOffsetStore
+from mqdb_client.consumer.offsets.local_file_offset_store import LocalFileOffsetStore
+from mqdb_client.consumer.offsets.local_offsets import LocalOffsets, offsets_directory
+from mqdb_client.consumer.offsets.locked_offset_store import LockedOffsetStore
+from mqdb_client.consumer.offsets.offset_store import BrokerOffsetStore, Lease, OffsetStore
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
-from mqdb_client.consumer.transactional_offset_store import TransactionalOffsetStore
+from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.instance import ClientInstance
 from mqdb_client.option_rules import FLAG
 
@@ -70,14 +70,14 @@ class Consumption:
 
     listener: Callable[..., Any]
     orderly: bool = False
-    transactional: bool = False
+    exactly_once: bool = False
     is_asynchronous: bool = False
     loop: asyncio.AbstractEventLoop | None = None
     """Where an asynchronous listener runs, known from the start of the consumer on."""
 
     def __post_init__(self) -> None:
         FLAG.check("orderly", self.orderly)
-        FLAG.check("transactional", self.transactional)
+        FLAG.check("exactly_once", self.exactly_once)
         if not takes_context(self.listener, self.plain_arguments, is_asynchronous=self.is_asynchronous):
             orderly = "ConsumeOrderlyStatus.SUCCESS"
             require_answer(self.listener, orderly if self.orderly else "ConsumeConcurrentlyStatus.CONSUME_SUCCESS")
@@ -90,13 +90,13 @@ class Consumption:
     @property
     def plain_arguments(self) -> int:
         """The arguments of the listener beside the context."""
-        return 2 if self.transactional else 1
+        return 2 if self.exactly_once else 1
 
     def check_model(self, message_model: MessageModel) -> None:
         """Raises ParameterInvalid where this way cannot be had in a message model."""
-        if self.transactional and message_model is MessageModel.BROADCASTING:
+        if self.exactly_once and message_model is MessageModel.BROADCASTING:
             reason = "offsets of broadcasting are kept in a file, which is no part of a transaction"
-            raise ParameterInvalid("transactional", True, reason)
+            raise ParameterInvalid("exactly_once", True, reason)
 
 
 class PushStrategy(ConsumerStrategy):
@@ -151,8 +151,8 @@ class PushStrategy(ConsumerStrategy):
             "max_reconsume_times": config.max_reconsume_times,
             "suspend_time": config.suspend_current_queue_time,
         }
-        if consumption.transactional:
-            return ConsumeTransactionally(
+        if consumption.exactly_once:
+            return ConsumeExactlyOnce(
                 config.group,
                 consumption.listener,
                 self._instances,
@@ -215,7 +215,7 @@ class PushStrategy(ConsumerStrategy):
             # In RocketMQ's proportions: 20, 30 and 60 s.
             lease = Lease(renew_every=expiry / 3, client_expiry=expiry / 2, broker_expiry=expiry)
             store = LockedOffsetStore(group, client_id, lease)
-        return TransactionalOffsetStore(group, store) if self._consumption.transactional else store
+        return ExactlyOnceOffsetStore(group, store) if self._consumption.exactly_once else store
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
         """So many messages more are there for the listener."""
@@ -240,7 +240,7 @@ class PushStrategy(ConsumerStrategy):
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
         """Have the listener consume one message, with no effect on offsets and retries."""
         orderly = self._consumption.orderly
-        if not self._consumption.transactional:
+        if not self._consumption.exactly_once:
             return consume_directly(self._blocking_listener(), message, orderly=orderly)
         context = ConsumeOrderlyContext(message.queue) if orderly else ConsumeConcurrentlyContext(message.queue)
         transactions = ListenerTransactions(self._instances[message.queue.broker_name], self._loop_calls)

@@ -23,7 +23,8 @@ from mqdb.common.user_error import log_error, reason_of
 from mqdb.errors import MqdbError, NotSupported, ParameterInvalid
 from mqdb.store.clients.client_requests import ClientRequest
 from mqdb_client.callbacks import Callback, CallbackHandle
-from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
+from mqdb_client.consumer.listeners.direct_consumption import ConsumeMessageDirectlyResult
+from mqdb_client.outage import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Asked(Protocol):
     client_id: str
     broker_name: str
     request_slots: threading.BoundedSemaphore
+    outage: Outage
 
     def connect(self) -> Connection:
         """A connection in AUTOCOMMIT, for a `with`."""
@@ -103,12 +105,14 @@ class RequestAnswers:
             self._wake.wait(retry_seconds)
             self._wake.clear()
             if self._is_stopping:
+                self._instance.outage.leave(self)
                 return
             try:
                 # Another consumer of this client may have all slots, and does not say when it gives one back.
                 retry_seconds = None if self._begin_all() else _RETRY_SECONDS
+                self._instance.outage.works(self)
             except Exception as error:
-                if retry_seconds is None:
+                if not self._instance.outage.covers(self, error) and retry_seconds is None:
                     unexpected = None if isinstance(error, MqdbError) else error
                     fields = {"group": self._group, "reason": str(error)}
                     logger.warning("cannot see what is asked", extra=fields, exc_info=unexpected)

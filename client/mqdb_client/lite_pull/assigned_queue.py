@@ -16,7 +16,7 @@ from mqdb.common.message import MessageQueue
 from mqdb.common.proof import Proof, place_of, proof
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 
 
 class Reached(NamedTuple):

@@ -15,7 +15,7 @@ from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import IllegalState, QueueLost
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.lite_pull.assigned_queue import AssignedQueue, Reached
 
 logger = logging.getLogger(__name__)

@@ -22,14 +22,14 @@ from mqdb.store.clients.clients import Registration
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
-from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
+from mqdb_client.consumer.listeners.direct_consumption import ConsumeMessageDirectlyResult
 from mqdb_client.consumer.members import Members
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.instance import ClientInstance
 from mqdb_client.lite_pull.lite_pull_config import LitePullConsumerConfig
 from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
 from mqdb_client.lite_pull.polled_offset_stores import PolledOffsetStore, UnownedOffsetStore
-from mqdb_client.process_hooks import Operation, operations, topic_of
+from mqdb_client.process_hooks import ClientOperation, operations, topic_of
 
 _MEBIBYTE: Final = 1024 * 1024
 
@@ -154,7 +154,7 @@ class SubscribedPolls(ConsumerStrategy):
     def seen(self) -> Iterator[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]]:
         """A block around a poll, which notes for hooks what it returns."""
         client_id = self.cluster.instances[0].client_id
-        with operations.around(Operation.RECEIVE, self._config.group, client_id) as context:
+        with operations.around(ClientOperation.RECEIVE, self._config.group, client_id) as context:
 
             def note(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
                 if context is not None:

@@ -24,7 +24,7 @@ from mqdb.errors import QueueLost, QueueOwned
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.consumers.group_offsets import ReadQueue, committed_positions
 from mqdb.store.consumers.offset_commits import OffsetCommit
-from mqdb_client.consumer.offset_store import BrokerOffsetStore
+from mqdb_client.consumer.offsets.offset_store import BrokerOffsetStore
 from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from mqdb_client.instance import ClientInstance
 from mqdb_client.queue_argument import check_queue
 
 
-class QueuePlace(NamedTuple):
+class PollQueue(NamedTuple):
     """The way to the broker of a queue, and its key there."""
 
     instance: ClientInstance
@@ -60,7 +60,7 @@ class TopicQueues:
             )
         )
 
-    def place(self, queue: MessageQueue) -> QueuePlace:
+    def place(self, queue: MessageQueue) -> PollQueue:
         """Where a queue is.
 
         Raises ParameterInvalid for what is no queue, what `check_broker` raises, RouteNotFound, QueueNotFound;
@@ -74,7 +74,7 @@ class TopicQueues:
             raise RouteNotFound(queue.topic)
         if not 0 <= queue.queue_id < len(route.queue_keys):
             raise QueueNotFound(queue.topic, queue.queue_id, len(route.queue_keys))
-        return QueuePlace(instance, route.queue_keys[queue.queue_id])
+        return PollQueue(instance, route.queue_keys[queue.queue_id])
 
     def check_broker(self, queue: MessageQueue) -> None:
         """Raise ParameterInvalid for a queue of a broker that the settings do not name."""

@@ -8,12 +8,11 @@ from typing import Annotated, Final
 
 from mqdb.common.clock import Clock, SystemClock
 from mqdb.common.compression import Compression
+from mqdb.common.durability import Durability
 from mqdb.common.group import DEFAULT_PRODUCER, check_group_name
 from mqdb.common.message import MAX_BODY_BYTES
 from mqdb_client.client_config import ClientConfig
 from mqdb_client.option_rules import CLOCK, FLAG, check_options, one_of, or_none, whole
-from mqdb_client.producer.durability import Durability
-from mqdb_client.producer.fault_tolerance import LatencyFaultTable
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -29,12 +28,10 @@ class ProducerConfig(ClientConfig):
     #: Whether a message that is stored, but not with the durability that was asked for, is sent to another broker as
     #: well: it is stored twice then.
     retry_another_broker_when_not_store_ok: Annotated[bool, FLAG] = False
-    #: Whether brokers that were slow, or failed, are left alone for a while.
+    #: Whether brokers that were slow, or failed, are left alone for up to 30 s.
     send_latency_fault_enable: Annotated[bool, FLAG] = False
-    #: For how long they are left alone.
-    latency_fault_table: Annotated[LatencyFaultTable, one_of(LatencyFaultTable)] = LatencyFaultTable.V5
-    #: What a send waits for.
-    durability: Annotated[Durability, one_of(Durability)] = Durability.SYNC_FLUSH
+    #: What a send waits for; None, the default of each broker (its setting `default_durability`).
+    durability: Annotated[Durability | None, or_none(one_of(Durability))] = None
     #: How bodies are compressed; None leaves them as they are. Messages of a batch never are.
     compression: Annotated[Compression | None, or_none(one_of(Compression))] = None
     #: Shorter bodies are not compressed.

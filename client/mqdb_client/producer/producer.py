@@ -26,20 +26,20 @@ from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.leaving import leave_in_time
 from mqdb_client.option_rules import seconds_to_wait, takes
-from mqdb_client.process_hooks import Operation, operations
-from mqdb_client.producer.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
-from mqdb_client.producer.callers_connection import CallersConnection
+from mqdb_client.process_hooks import ClientOperation, operations
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.joined_send import check_untimed
-from mqdb_client.producer.queue_choice import Target, target_of
-from mqdb_client.producer.queue_selector import MessageQueueSelector
-from mqdb_client.producer.recalling import recall
-from mqdb_client.producer.request_reply import ReplyMessage, check_timeout
+from mqdb_client.producer.joined.callers_connection import CallersConnection
+from mqdb_client.producer.joined.joined_send import check_untimed
+from mqdb_client.producer.queues.queue_choice import Target, target_of
+from mqdb_client.producer.queues.queue_selector import MessageQueueSelector
+from mqdb_client.producer.requests.request_reply import ReplyMessage, check_timeout
 from mqdb_client.producer.running_producer import ProducerState, RunningProducer
-from mqdb_client.producer.send_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
-from mqdb_client.producer.send_result import SendResult
-from mqdb_client.producer.sending import PendingSend
-from mqdb_client.producer.sent_messages import SentMessages
+from mqdb_client.producer.sends.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
+from mqdb_client.producer.sends.recalling import recall
+from mqdb_client.producer.sends.send_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
+from mqdb_client.producer.sends.send_result import SendResult
+from mqdb_client.producer.sends.sending import PendingSend
+from mqdb_client.producer.sends.sent_messages import SentMessages
 
 
 class Producer:
@@ -91,7 +91,8 @@ class Producer:
 
         Of several brokers those that are down join in later, as long as one is up.
         Raises IllegalState when it was started before, or when this process has another producer of the group; what
-        `Cluster` raises; CompressionUnavailable. After an error it can be started again.
+        `Cluster` raises; CompressionUnavailable; ParameterInvalid if the broker's default is a durability that a pooler
+        cannot give. After an error it can be started again.
         """
         with self._life:
             if self._state is not ProducerState.CREATED:
@@ -364,7 +365,7 @@ class Producer:
         DefaultMQProducerImpl.recallMessage.
         """
         running = self._work()
-        with operations.around(Operation.RECALL, self.group, running.instance.client_id) as context:
+        with operations.around(ClientOperation.RECALL, self.group, running.instance.client_id) as context:
             if context is not None:
                 found = decode_handle(handle)
                 context.topic, context.broker_name = found.topic, found.broker_name

@@ -9,19 +9,19 @@ from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.errors import IllegalState
 from mqdb.settings import Settings
 from mqdb_client.cluster import Cluster
-from mqdb_client.producer.async_send import AsyncSend, Permits
-from mqdb_client.producer.broker_link import BrokerLink
+from mqdb_client.producer.append.broker_link import BrokerLink
+from mqdb_client.producer.append.group_append import refuse_reentry
+from mqdb_client.producer.append.waking import Waking
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
-from mqdb_client.producer.group_append import refuse_reentry
-from mqdb_client.producer.joined_sending import JoinedSending
-from mqdb_client.producer.publish_routes import PublishRoutes
-from mqdb_client.producer.reply_sending import ReplySending
-from mqdb_client.producer.request_reply import RequestReply
-from mqdb_client.producer.send_hooks import Hooks
-from mqdb_client.producer.sending import Sending
-from mqdb_client.producer.sent_messages import SentMessages
-from mqdb_client.producer.waking import Waking
+from mqdb_client.producer.joined.joined_sending import JoinedSending
+from mqdb_client.producer.queues.fault_tolerance import LatencyFaultTolerance
+from mqdb_client.producer.queues.publish_routes import PublishRoutes
+from mqdb_client.producer.requests.reply_sending import ReplySending
+from mqdb_client.producer.requests.request_reply import RequestReply
+from mqdb_client.producer.sends.async_send import AsyncSend, Permits
+from mqdb_client.producer.sends.send_hooks import Hooks
+from mqdb_client.producer.sends.sending import Sending
+from mqdb_client.producer.sends.sent_messages import SentMessages
 
 
 class ProducerState(StrEnum):
@@ -51,7 +51,7 @@ class RunningProducer:
         self.instance = cluster.instances[0]
         waking = Waking()
         self.links = {each.broker_name: BrokerLink(each, config.durability, waking) for each in cluster.instances}
-        faults = LatencyFaultTolerance(config.latency_fault_table) if config.send_latency_fault_enable else None
+        faults = LatencyFaultTolerance() if config.send_latency_fault_enable else None
         queue_nums = settings.default_topic_queue_nums if settings.auto_create_topic_enable else None
         self.routes = PublishRoutes(self.links, queue_nums, faults)
         born_host, client_id = self.instance.address, self.instance.client_id
@@ -69,7 +69,7 @@ class RunningProducer:
         self._at_close: list[Callable[[], None]] = []
 
     def open(self) -> None:
-        """Begin to connect. Raises RuntimeError if a thread cannot be started."""
+        """Begin to connect. Raises what `BrokerLink.open` raises."""
         for link in self.links.values():
             link.open()
 

@@ -21,10 +21,10 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb.store.transactions.half_checks import Check, open_checks
-from mqdb_client.process_hooks import Operation, OperationContext, operations
-from mqdb_client.producer.broker_link import BrokerLink
-from mqdb_client.transaction.transaction_listener import Answer, TransactionListener
+from mqdb.store.transactions.half_checks import HalfCheck, open_checks
+from mqdb_client.process_hooks import ClientOperation, OperationContext, operations
+from mqdb_client.producer.append.broker_link import BrokerLink
+from mqdb_client.transaction.transaction_listener import TransactionAnswer, TransactionListener
 
 logger = logging.getLogger(__name__)
 
@@ -72,33 +72,35 @@ class CheckAnswers:
             self._wake.wait(retry_seconds)
             self._wake.clear()
             if self._is_stopping:
+                self._link.instance.outage.leave(self)
                 return
             try:
                 while checks := self._open():
                     self._answer_all(checks)
                 retry_seconds = None
+                self._link.instance.outage.works(self)
             except Exception as error:
-                if retry_seconds is None:
+                if not self._link.instance.outage.covers(self, error) and retry_seconds is None:
                     unexpected = None if isinstance(error, MqdbError) else error
                     fields = {"group": self._group, "broker": self._link.name, "reason": str(error)}
                     logger.warning("cannot answer what is asked about transactions", extra=fields, exc_info=unexpected)
                 retry_seconds = _RETRY_SECONDS
 
-    def _open(self) -> list[Check]:
+    def _open(self) -> list[HalfCheck]:
         if self._is_stopping:
             return []
         broker_name, client_id = self._link.name, self._link.instance.client_id
         return self._ask(lambda connection: open_checks(connection, broker_name, client_id, self._group, _READ_AT_ONCE))
 
-    def _answer_all(self, checks: list[Check]) -> None:
+    def _answer_all(self, checks: list[HalfCheck]) -> None:
         """Raises BrokerUnavailable and its kin. An answer that the broker refuses counts as UNKNOWN."""
         for check in checks:
             if self._is_stopping:
                 return
             message = check.message
-            with self._seen(Operation.CHECK_TRANSACTION, message) as context:
+            with self._seen(ClientOperation.CHECK_TRANSACTION, message) as context:
                 # Also sys.exit(), which would end the thread, and leave all later checks without an answer.
-                with Answer("check_local_transaction", message.message_id, BaseException) as answer:
+                with TransactionAnswer("check_local_transaction", message.message_id, BaseException) as answer:
                     answer.given = self._listener.check_local_transaction(message)
                 state = answer.state
                 if context is not None:
@@ -114,7 +116,7 @@ class CheckAnswers:
                 ended = self._end(check, LocalTransactionState.UNKNOWN)
             logger.debug("answered a check", extra=fields | {"state": ended.state, "check_times": check.check_times})
 
-    def _end(self, check: Check, state: LocalTransactionState) -> Ended:
+    def _end(self, check: HalfCheck, state: LocalTransactionState) -> Ended:
         request = EndTransaction(
             self._group,
             check.log_pos,
@@ -122,12 +124,14 @@ class CheckAnswers:
             state,
             asked_client=self._link.instance.client_id,
         )
-        with self._seen(Operation.END_TRANSACTION, check.message) as context:
+        with self._seen(ClientOperation.END_TRANSACTION, check.message) as context:
             if context is not None:
                 context.outcome = state
             return self._ask(partial(end, request=request))
 
-    def _seen(self, operation: Operation, message: ReceivedMessage) -> AbstractContextManager[OperationContext | None]:
+    def _seen(
+        self, operation: ClientOperation, message: ReceivedMessage
+    ) -> AbstractContextManager[OperationContext | None]:
         if operations.is_empty:
             return operations.around(operation, self._group, self._link.instance.client_id)
         return operations.around(

@@ -105,7 +105,7 @@ def listener_of(
     return given
 
 
-class Answer:
+class TransactionAnswer:
     """What a listener has answered; None until it has."""
 
     given: object = None
@@ -115,7 +115,7 @@ class Answer:
         self._failures = failures
         self._fields: dict[str, object] = {"call": call, "transaction_id": message_id}
 
-    def __enter__(self) -> "Answer":
+    def __enter__(self) -> "TransactionAnswer":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:

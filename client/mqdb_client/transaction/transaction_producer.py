@@ -13,40 +13,36 @@ import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from mqdb.broker.transactions.transactions import EndTransaction, end
+from mqdb.common.delivery_schedule import SCHEDULE_PROPERTIES
 from mqdb.common.message import Message, SendStatus, check_message
 from mqdb.common.property import Property
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
 from mqdb_client.client_config import configured_by
-from mqdb_client.process_hooks import Operation, operations
-from mqdb_client.producer.broker_link import BrokerLink
+from mqdb_client.process_hooks import ClientOperation, operations
+from mqdb_client.producer.append.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.producer import Producer
-from mqdb_client.producer.queue_choice import target_of
+from mqdb_client.producer.queues.queue_choice import target_of
 from mqdb_client.producer.running_producer import RunningProducer
-from mqdb_client.producer.send_hooks import SendMode
-from mqdb_client.producer.send_result import SendResult
-from mqdb_client.producer.sending import PendingSend
+from mqdb_client.producer.sends.send_hooks import SendMode
+from mqdb_client.producer.sends.send_result import SendResult
+from mqdb_client.producer.sends.sending import PendingSend
 from mqdb_client.transaction.check_answers import CheckAnswers
 from mqdb_client.transaction.transaction_listener import (
-    Answer,
     Check,
     Execute,
     PreparedMessage,
+    TransactionAnswer,
     TransactionListener,
     listener_of,
 )
 
 logger = logging.getLogger(__name__)
-
-#: What a half message may not have: its commit delivers it.
-_SCHEDULE: Final = frozenset(
-    {Property.DELAY, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS}
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -150,7 +146,7 @@ class TransactionProducer(Producer):
         (sent,) = running.sending.send(pending)
         state = LocalTransactionState.ROLLBACK
         if (prepared := prepared_of(pending, sent)) is not None:
-            with Answer("execute_local_transaction", sent.message_id) as answer:
+            with TransactionAnswer("execute_local_transaction", sent.message_id) as answer:
                 answer.given = self._listener.execute_local_transaction(prepared, argument)
             state = answer.state
         return self._end(running, sent, state)
@@ -186,7 +182,7 @@ class TransactionProducer(Producer):
         queue, client_id = sent.queue, link.instance.client_id
         try:
             with operations.around(
-                Operation.END_TRANSACTION, self.group, client_id, queue.topic, link.name, (sent.message_id,)
+                ClientOperation.END_TRANSACTION, self.group, client_id, queue.topic, link.name, (sent.message_id,)
             ) as context:
                 if context is not None:
                     context.outcome = state
@@ -220,7 +216,7 @@ def prepared_of(pending: PendingSend, sent: SendResult) -> PreparedMessage | Non
 
 def _half_of(message: Message, group: str) -> Message:
     """The message as it is stored: with what makes it a half message, and nothing that delays it."""
-    kept = {name: text for name, text in message.system_properties.items() if name not in _SCHEDULE}
+    kept = {name: text for name, text in message.system_properties.items() if name not in SCHEDULE_PROPERTIES}
     its_own = {Property.TRAN_MSG.value: "true", Property.PGROUP.value: group}
     return Message(
         message.topic, message.body, message.tag, message.keys, message.properties, message.flag, kept | its_own

@@ -159,12 +159,12 @@ def may_consume(connection: Connection, group: str) -> bool:
 
 def reap(connection: Connection, expiry: timedelta = CLIENT_EXPIRY) -> list[str]:
     """Remove clients that are silent or whose connection is closed, and tell their groups; returns the groups."""
-    with translated(target_of(connection)):
+    with translated(connection):
         return clients.reap(connection, expiry)
 
 
 @contextmanager
 def _changing(connection: Connection) -> Iterator[None]:
-    with translated(target_of(connection)), transaction(connection):
+    with translated(connection), transaction(connection):
         connection.execute(select(func.set_config("synchronous_commit", "local", True)))
         yield

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+import psycopg
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
@@ -84,12 +85,16 @@ def _refusals(batch: ConsumedBatch) -> Iterator[None]:
     group, _, queue, refused = batch
     try:
         yield
-    except (pg.NotNullViolation, pg.UniqueViolation) as error:
-        if (error.diag.schema_name, error.diag.table_name) != (offset_commit.schema, offset_commit.name):
-            raise  # the listener's affair: a constraint that is checked at the commit
-        if isinstance(error, pg.UniqueViolation) or error.diag.column_name == NOT_OWNED:
+    except psycopg.Error as error:
+        if error.sqlstate == NOT_OWNED or _has_been_consumed(error):
             raise QueueLost(group, str(queue), refused.epoch) from error
-        raise TransactionEnded("ended, and begun another in place of,") from error
+        raise
+
+
+def _has_been_consumed(error: psycopg.Error) -> bool:
+    """Whether another transaction has just committed the same offset. Other tables are the listener's affair."""
+    table = error.diag.schema_name, error.diag.table_name
+    return isinstance(error, pg.UniqueViolation) and table == (offset_commit.schema, offset_commit.name)
 
 
 # -- what has failed ----------------------------------------------------------------------------

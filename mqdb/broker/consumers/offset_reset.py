@@ -19,7 +19,7 @@ from mqdb.store import acl
 from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups, offset_changes
-from mqdb.store.consumers.offset_changes import Note, OffsetChange, Standing
+from mqdb.store.consumers.offset_changes import GroupStanding, Note, OffsetChange
 from mqdb.store.engine import steps_back, translates
 from mqdb.store.log import time_search
 from mqdb.store.operations import Verb
@@ -155,7 +155,7 @@ def _read_by(connection: Connection, group: str, topic_names: Collection[str]) -
     }
 
 
-def _offsets_at(connection: Connection, standing: Sequence[Standing], target: ResetTarget) -> dict[int, int]:
+def _offsets_at(connection: Connection, standing: Sequence[GroupStanding], target: ResetTarget) -> dict[int, int]:
     match target:
         case Boundary.EARLIEST:
             return {each.queue_key: each.min_offset for each in standing}
@@ -179,7 +179,7 @@ def _offsets_at(connection: Connection, standing: Sequence[Standing], target: Re
 
 
 def _change(
-    connection: Connection, wanted: _Wanted, before: Sequence[Standing], offsets: Mapping[int, int], dry_run: bool
+    connection: Connection, wanted: _Wanted, before: Sequence[GroupStanding], offsets: Mapping[int, int], dry_run: bool
 ) -> list[OffsetChange]:
     if dry_run or not before:
         return _changes(before, {each.queue_key: each.next_offset for each in before}, offsets)
@@ -189,7 +189,7 @@ def _change(
 
 @steps_back
 def _overwrite(
-    connection: Connection, wanted: _Wanted, before: Sequence[Standing], offsets: Mapping[int, int]
+    connection: Connection, wanted: _Wanted, before: Sequence[GroupStanding], offsets: Mapping[int, int]
 ) -> list[OffsetChange]:
     old = offset_changes.overwrite(connection, wanted.verb, wanted.group, offsets, wanted.note)
     clients.notify_group(connection, wanted.group)
@@ -197,7 +197,7 @@ def _overwrite(
 
 
 def _changes(
-    before: Sequence[Standing], old: Mapping[int, int | None], offsets: Mapping[int, int]
+    before: Sequence[GroupStanding], old: Mapping[int, int | None], offsets: Mapping[int, int]
 ) -> list[OffsetChange]:
     return [
         OffsetChange(each.topic, each.queue_id, old[each.queue_key], offsets[each.queue_key], each.min_offset)

@@ -111,15 +111,21 @@ def pull(
         horizon = Horizon(history=requests[0].history)
     horizon, window = _window(connection, requests, horizon)
     answers = _ask(connection, requests, wish, horizon, window)
-    missed = [requests[n - 1] for n, rows in answers.items() if not _is_complete(requests[n - 1], rows, wish)]
-    if missed:
-        window = open_window(min(request.segment for request in missed))
-        again = _ask(connection, missed, wish, UNKNOWN_HORIZON, window)
-        answers |= {requests.index(missed[ordinal - 1]) + 1: rows for ordinal, rows in again.items()}
     newest = max((rows[0][_NEWEST] for rows in answers.values()), default=horizon.newest_segment)
-    results = [_result(requests[ordinal - 1], rows, wish) for ordinal, rows in sorted(answers.items())]
-    _name_origins(connection, results)
-    return results, horizon._replace(newest_segment=newest)
+    results, missed = {}, []
+    for index, rows in answers.items():
+        try:
+            results[index] = _result(requests[index], rows, wish)
+        except MessageMissing:
+            missed.append(index)  # it may lie beside the window
+    if missed:
+        window = open_window(min(requests[index].segment for index in missed))
+        again = _ask(connection, [requests[index] for index in missed], wish, UNKNOWN_HORIZON, window)
+        for nth, rows in again.items():
+            results[missed[nth]] = _result(requests[missed[nth]], rows, wish)
+    found = [result for _, result in sorted(results.items())]
+    _name_origins(connection, found)
+    return found, horizon._replace(newest_segment=newest)
 
 
 @translates
@@ -173,8 +179,9 @@ def _window(connection: Connection, requests: Sequence[PullRequest], horizon: Ho
 def _ask(
     connection: Connection, requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, window: Window
 ) -> dict[int, _Rows]:
+    """The rows of each request that has some, by its index."""
     rows = consume_queue.pull(connection, _parameters(requests, wish, horizon, window), wish.filter)
-    return {ordinal: list(group) for ordinal, group in groupby(rows, key=itemgetter(_ORDINAL))}
+    return {ordinal - 1: list(group) for ordinal, group in groupby(rows, key=itemgetter(_ORDINAL))}
 
 
 def _parameters(requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, window: Window) -> dict[str, object]:
@@ -190,31 +197,16 @@ def _parameters(requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, 
     }
 
 
-def _is_legal(request: PullRequest, rows: _Rows) -> bool:
-    minimum: int = rows[0][_BASE]
-    maximum: int = rows[0][_MAX]
-    return minimum <= request.offset < maximum
-
-
-def _is_covered(rows: _Rows, wish: _Wish) -> bool:
-    """Whether the first entry lies in the window. The others that do follow it: offsets have no gaps."""
-    return rows[0][_QUEUE_OFFSET if wish.filter is None else _LOOKED_AT] is not None
-
-
-def _is_complete(request: PullRequest, rows: _Rows, wish: _Wish) -> bool:
-    if not _is_legal(request, rows):
-        return True
-    return _is_covered(rows, wish) and all(row[_LOG_POS] is not None for row in rows if row[_ENTRY_POS] is not None)
-
-
 def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
+    """The verdict on one queue. Raises MessageMissing if entries or their records are not in the window."""
     minimum, maximum, newest = rows[0][_BASE], rows[0][_MAX], rows[0][_NEWEST]
     messages: list[ReceivedMessage] = []
     segment = request.segment
-    if not _is_legal(request, rows):
+    if not minimum <= request.offset < maximum:
         status, next_begin = verdict(request.offset, minimum, maximum)
-    elif not _is_covered(rows, wish):
-        raise MessageMissing(request.queue_key, request.offset, 0)  # offsets have no gaps
+    elif rows[0][_QUEUE_OFFSET if wish.filter is None else _LOOKED_AT] is None:
+        # The first entry. Those that follow it in the window are there as well: offsets have no gaps.
+        raise MessageMissing(request.queue_key, request.offset, 0)
     else:
         entries = rows if rows[0][_QUEUE_OFFSET] is not None else []
         messages = [_message(request, row, minimum, maximum) for row in entries]

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from psycopg import errors as pg
 from sqlalchemy import Connection
 
 from mqdb.broker.topics.route import find_or_create_dlq_topic, find_or_create_retry_topic
@@ -23,10 +22,11 @@ from mqdb.common.message import MessageQueue
 from mqdb.common.property import FailureProperty, Property
 from mqdb.common.retry import Dead, Later, Retry, decide
 from mqdb.common.topic import Perm, dlq_topic, retry_topic
-from mqdb.errors import BrokerUnavailable, GroupNotFound, MessageGone, TopicNotFound, TopicNotWritable
+from mqdb.errors import BrokerUnavailable, GroupNotFound, MessageGone, TopicNotWritable
 from mqdb.store.consumers.send_back import Copy, Found, copy, find, timer_queue
 from mqdb.store.engine import target_of, transaction, translates
 from mqdb.store.log.history import ANOTHER_HISTORY, History
+from mqdb.store.log.queue_fence import refusals_name
 
 #: Without a limit of the broker: before the year 9999, the last one that a time of delivery can be in.
 _LONGEST_DELAY: Final = timedelta(days=365_000)
@@ -75,10 +75,8 @@ def send_back(
         found = _find(connection, group, requests)
         results = list(_decide(requests, found, max_reconsume_times))
         copies = _copies(connection, group, requests, results, found)
-        try:
+        with refusals_name(dlq_topic(group)):  # the other queues belong to the broker, and stay
             copy(connection, copies)
-        except pg.NotNullViolation as error:  # the other queues belong to the broker, and stay
-            raise TopicNotFound(dlq_topic(group)) from error
     return results
 
 

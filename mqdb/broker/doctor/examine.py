@@ -9,22 +9,31 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker.doctor import groups, log, schedule, server, services, sessions
+from mqdb.broker.doctor import (
+    group_checks,
+    log_checks,
+    replication_checks,
+    schedule_checks,
+    server_checks,
+    service_checks,
+    session_checks,
+)
 from mqdb.broker.doctor.finding import DEFAULT_THRESHOLDS, Checks, DoctorCheck, DoctorThresholds, Finding, FindingStatus
 from mqdb.errors import MqdbError, ParameterInvalid, SchemaMismatch
 from mqdb.store.acl import is_guest
-from mqdb.store.engine import driver, is_idle, target_of, transaction, translated
+from mqdb.store.engine import driver, is_idle, transaction, translated
 
 logger = logging.getLogger(__name__)
 
 #: In the order in which people read them: what the others stand on comes first.
 ALL_CHECKS: Final[Checks] = {
-    **server.CHECKS,
-    **sessions.CHECKS,
-    **services.CHECKS,
-    **log.CHECKS,
-    **groups.CHECKS,
-    **schedule.CHECKS,
+    **server_checks.CHECKS,
+    **replication_checks.CHECKS,
+    **session_checks.CHECKS,
+    **service_checks.CHECKS,
+    **log_checks.CHECKS,
+    **group_checks.CHECKS,
+    **schedule_checks.CHECKS,
 }
 
 
@@ -49,7 +58,7 @@ def examine(
     Raises ParameterInvalid for the name of no check, and BrokerUnavailable if the connection is lost already.
     """
     checks = chosen(only)
-    with translated(target_of(connection)):
+    with translated(connection):
         guest = is_guest(connection)
     return [finding for check in checks for finding in _look(connection, check, thresholds, guest)]
 
@@ -57,8 +66,8 @@ def examine(
 def unreachable(error: MqdbError) -> list[Finding]:
     """What there is to say of a broker to which nobody can connect, or whose schema is another one."""
     if isinstance(error, SchemaMismatch):
-        return [Finding("schema", FindingStatus.FAIL, str(error), server.schema_remedy(error))]
-    return [Finding("connection", FindingStatus.FAIL, str(error), server.LOOK_AT_DSN)]
+        return [Finding("schema", FindingStatus.FAIL, str(error), server_checks.schema_remedy(error))]
+    return [Finding("connection", FindingStatus.FAIL, str(error), server_checks.LOOK_AT_DSN)]
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
@@ -77,7 +86,7 @@ def _look(connection: Connection, check: DoctorCheck, thresholds: DoctorThreshol
         return [_failed(check, "the connection is lost")]
     timeout = f"{thresholds.statement_timeout_seconds}s"
     try:
-        with translated(target_of(connection)), transaction(connection):
+        with translated(connection), transaction(connection):
             driver(connection).execute(
                 """SELECT set_config('statement_timeout', %s, true), set_config('transaction_read_only', 'on', true)""",
                 [timeout],

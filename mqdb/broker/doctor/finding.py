@@ -25,6 +25,9 @@ _NAMED: Final = 10
 #: What helps if a service does not do its work: it has no leader, or waits for somebody.
 LOOK_AT_SERVICES: Final = "mqdb doctor --only leader,locks  # and read the log of mqdb serve"
 
+#: What helps if a commit does not end, and all that wait behind it.
+LOOK_AT_STANDBYS: Final = "mqdb doctor --only synchronous"
+
 
 class FindingStatus(StrEnum):
     """How bad it is, the worst first."""
@@ -65,6 +68,12 @@ class DoctorThresholds:
     idle_warn_seconds: float = 300
     idle_fail_seconds: float = 3_600
     lock_warn_seconds: float = 1
+    standby_warn_seconds: float = 60
+    sync_warn_seconds: float = 5
+    sync_fail_seconds: float = 30
+    slot_warn_bytes: int = 2**30
+    slot_fail_bytes: int = 10 * 2**30
+    archive_fail_seconds: float = 3_600
     behind_warn_seconds: float = 10
     behind_fail_seconds: float = 60
     segments_warn: int = 1
@@ -189,6 +198,14 @@ def span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0.0):.1f} s"
+
+
+def size(number: int) -> str:
+    """A number of bytes for people to read."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= factor:
+            return f"{number / factor:,.1f} {unit}"
+    return f"{number} bytes"
 
 
 def listed(names: Iterable[object], most: int = 5) -> str:

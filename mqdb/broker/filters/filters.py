@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from mqdb.errors import FilterDisabled
 from mqdb.selector.subscription import ExpressionType
 from mqdb.store import broker_settings
-from mqdb.store.engine import target_of, translated
+from mqdb.store.engine import translated
 
 
 def check_filters(connection: Connection, expression_types: Collection[str]) -> None:
@@ -16,7 +16,7 @@ def check_filters(connection: Connection, expression_types: Collection[str]) -> 
     Who joins a group need not ask: `membership.register` does.
     """
     if ExpressionType.SQL92 in expression_types:
-        with translated(target_of(connection)):
+        with translated(connection):
             is_enabled = broker_settings.find(connection).enable_property_filter
         if not is_enabled:
             raise FilterDisabled(ExpressionType.SQL92)

@@ -17,7 +17,7 @@ from mqdb.store.log import message_statistics
 from mqdb.store.log.message_statistics import Wanted
 from mqdb.store.segments import segments
 from mqdb.store.topics import topic_ranges
-from mqdb.store.topics.topic_ranges import OffsetRange, SegmentBounds
+from mqdb.store.topics.topic_ranges import OffsetRange, SegmentRange
 
 
 class SegmentCount(NamedTuple):
@@ -66,7 +66,7 @@ def _first_segment(connection: Connection, since: datetime | None) -> int:
     return min(young, default=0)
 
 
-def _log_segments(known: Sequence[SegmentBounds], number: int) -> list[int]:
+def _log_segments(known: Sequence[SegmentRange], number: int) -> list[int]:
     """The segments into whose log the entries of a segment point: its own, and older ones for late committers."""
     lowest, end = next((each.lowest_log_pos, each.end_pos) for each in known if each.number == number)
     return [each.number for each in known if each.start_pos < end and each.end_pos > lowest]

@@ -15,6 +15,7 @@ from mqdb.common.topic import HALF_TOPIC, SCHEDULE_TOPIC
 from mqdb.errors import DispatchTimeout, ParameterInvalid, QueueNotFound, TopicNotFound
 from mqdb.store.engine import transaction, translates
 from mqdb.store.log import message_index
+from mqdb.store.server_state import can_write
 from mqdb.store.tables import commit_log, queue, topic
 from mqdb.store.topics import topics
 from mqdb.store.topics.topics import TopicRoute
@@ -45,17 +46,16 @@ def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
 
 
 @translates
-def find_by_key(
-    connection: Connection, route: TopicRoute, key: str, *, bring_up_to_date: bool = True
-) -> list[StoredCopy]:
+def find_by_key(connection: Connection, route: TopicRoute, key: str) -> list[StoredCopy]:
     """The messages with a key in the readable queues of a topic, in the order in which they were stored.
 
-    Brings the key index up to date first, which takes long if no `mqdb serve` has run for long, and which a read-only
-    session cannot.
+    Brings the key index up to date first, which takes long if no `mqdb serve` has run for long. A session that is
+    read-only, as on a standby, finds the keys that are indexed.
     RocketMQ: QueryMessageProcessor.
     """
-    while bring_up_to_date and index_keys(connection).more:
-        pass
+    if can_write(connection):
+        while index_keys(connection).more:
+            pass
     # A topic that has fewer queues now keeps the messages of the others.
     ids = {queue_key: queue_id for queue_id, queue_key in enumerate(route.read_queue_keys)}
     with transaction(connection):

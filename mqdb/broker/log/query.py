@@ -1,4 +1,7 @@
-"""Query: who the broker is, and where a message has got to."""
+"""Query: who the broker is, and where a message has got to.
+
+In SQL: `mqdb/sql/acl/is_own.sql`.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -2,7 +2,7 @@
 
 All requesters of a cluster share a topic, which no right covers. The owner of the broker, and the members of its role,
 read it and send to it as to any other. Other roles do that by functions of the database, which give a role its own
-replies, and send a reply only to the requester of a message that the role may read (`mqdb/sql/replies.sql`).
+replies, and send a reply only to the requester of a message that the role may read (`mqdb/sql/log/replies.sql`).
 """
 
 from collections.abc import Mapping, Sequence

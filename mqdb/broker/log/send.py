@@ -1,4 +1,7 @@
-"""Send: turn messages into records and append them to the commit log."""
+"""Send: turn messages into records and append them to the commit log.
+
+In SQL: `mqdb/sql/segments/ensure_segments.sql`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -10,14 +13,14 @@ import psycopg
 from psycopg import errors as pg
 from sqlalchemy import Connection
 
+from mqdb.common.delivery_schedule import Half, schedule_of
 from mqdb.common.message import Message, stored_properties
 from mqdb.common.property import KEY_SEPARATOR
-from mqdb.common.schedule import Half, schedule_of
 from mqdb.errors import TopicNotFound
 from mqdb.selector.tags import tag_code
 from mqdb.store import acl
 from mqdb.store.acl import Access, Resource, ResourceType
-from mqdb.store.engine import target_of, translate
+from mqdb.store.engine import translate
 from mqdb.store.log import commit_log
 from mqdb.store.log.commit_log import Record
 from mqdb.store.log.history import History
@@ -51,17 +54,18 @@ def record(
         born_host,
         message.tag,
         KEY_SEPARATOR.join(message.keys) or None,
-        _json_object(stored_properties(message)),
+        json_object(stored_properties(message)),
         message.body if body is None else body,
         message.flag,
         sys_flag,
         0,
-        schedule_of(message) if message.system_properties else None,
+        schedule_of(message.system_properties) if message.system_properties else None,
         history,
     )
 
 
-def _json_object(texts: Mapping[str, str]) -> str:
+def json_object(texts: Mapping[str, str]) -> str:
+    """The properties of a record as it holds them."""
     # json.dumps would make an encoder each time, and takes almost three times as long.
     return "{" + ", ".join([f"{quoted(name)}: {quoted(text)}" for name, text in texts.items()]) + "}"
 
@@ -77,12 +81,10 @@ def append(connection: Connection, records: Sequence[Record], topic: str = "") -
     assert isinstance(below, psycopg.Connection)
     try:
         return _append(connection, below, records)
-    except pg.NotNullViolation as error:
-        raise TopicNotFound(topic) from error
     except psycopg.Error as error:
         if isinstance(error, pg.InsufficientPrivilege) and below.autocommit:
             acl.require(connection, Resource(Access.SEND, ResourceType.TOPIC, topic))
-        refusal = translate(error, target_of(connection))
+        refusal = translate(error, connection)
         raise (TopicNotFound(topic) if isinstance(refusal, TopicNotFound) else refusal) from error
 
 
@@ -146,7 +148,7 @@ _PLACES: Final = {name: place for place, name in enumerate(Record._fields)}
 def statement_for(records: Sequence[Record]) -> tuple[PreparedStatement, Sequence[Any]]:
     """The statement that appends records in their order, and its values. It returns their positions.
 
-    It raises psycopg's NotNullViolation when a record's queue does not exist, or is of another history.
+    If the queue of a record is gone, or of another history, it raises the error that `queue_fence` tells.
     """
     if len(records) == 1 and records[0].wait is None:
         return commit_log.append_one(), records[0]

@@ -142,7 +142,7 @@ def append_batch(
                 raise
         except psycopg.Error as error:
             refusal = BY_SQLSTATE.get(error.sqlstate or "")
-            if isinstance(error, pg.NotNullViolation | pg.InsufficientPrivilege) or refusal is TopicNotFound:
+            if isinstance(error, pg.InsufficientPrivilege) or refusal is TopicNotFound:
                 topics = list(dict.fromkeys(name for write in writes for name in write.topics))
                 for topic in topics if is_guest else ():
                     connection.execute(statements.CHECK_RIGHT, {"topic": topic})

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
+from mqdb.common.delivery_schedule import schedule_of
 from mqdb.common.message import Message, check_message
 from mqdb.common.property import KEY_SEPARATOR
-from mqdb.common.schedule import schedule_of
 from mqdb.common.topic import MAX_TOPIC_LENGTH, Perm, check_name
 from mqdb.errors import (
     CronExists,
@@ -38,7 +38,7 @@ from mqdb.errors import (
 )
 from mqdb.store import acl
 from mqdb.store.acl import Access, Resource, ResourceType
-from mqdb.store.engine import target_of, transaction, translated, translates
+from mqdb.store.engine import transaction, translated, translates
 from mqdb.store.schedule import cron as crons
 from mqdb.store.schedule.cron import DueCron, NewCron
 from mqdb.store.topics import topics
@@ -128,7 +128,7 @@ def add_cron(
     for name in (CRON_NAME, CRON_TIME):
         if name in message.properties:
             raise PropertyReserved(name)
-    if schedule_of(message) is not None:
+    if schedule_of(message.system_properties) is not None:
         raise ParameterInvalid("message", cron.name, "waits for its time already: a cron sends at once")
     if message.flag:
         raise ParameterInvalid("flag", message.flag, "must be 0 in a cron")
@@ -231,7 +231,7 @@ class _Work:
         messages = [_properties(cron.name, time) for time in times]
         try:
             # A savepoint: what is refused must not end the transaction of the others.
-            with translated(target_of(self.connection)), transaction(self.connection):
+            with translated(self.connection), transaction(self.connection):
                 crons.send(self.connection, cron.name, messages)
         except (TopicNotFound, TopicNotWritable):
             return False

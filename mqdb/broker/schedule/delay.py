@@ -30,7 +30,7 @@ from mqdb.store.log.commit_log import UNMEASURED_RECORDS
 from mqdb.store.schedule import delay_queues as schedule
 from mqdb.store.schedule import delay_steps
 from mqdb.store.schedule.delay_queues import Head
-from mqdb.store.schedule.delay_steps import Step, Stray, Window
+from mqdb.store.schedule.delay_steps import DelayStep, DelayWindow, Stray
 
 #: Messages in one transaction, which copies at most `MAX_COPIED_BYTES`.
 MAX_MESSAGES: Final = 10_000
@@ -63,7 +63,7 @@ class DelayRound(NamedTuple):
 class _Attempt(NamedTuple):
     """Steps that were taken, and what became of their messages."""
 
-    steps: Sequence[Step]
+    steps: Sequence[DelayStep]
     copied: int
     took: timedelta
     strays: Sequence[Stray]
@@ -140,18 +140,18 @@ def _first_segment(heads: Sequence[Head], newest_segment: int) -> int:
     return min(newest_segment if head.segment is None else head.segment for head in heads)
 
 
-def _steps(heads: Sequence[Head], max_messages: int) -> list[Step]:
+def _steps(heads: Sequence[Head], max_messages: int) -> list[DelayStep]:
     """One for each level that is due, as long as there is room."""
     steps, room = [], max_messages
     for head in heads:
         past_offset = min(head.due_to or 0, head.next_offset + room)
         if past_offset > head.next_offset:
-            steps.append(Step(head.level, head.queue_key, head.seq + 1, head.next_offset, past_offset))
+            steps.append(DelayStep(head.level, head.queue_key, head.seq + 1, head.next_offset, past_offset))
             room -= past_offset - head.next_offset
     return steps
 
 
-def _messages(steps: Sequence[Step]) -> int:
+def _messages(steps: Sequence[DelayStep]) -> int:
     return sum(step.past_offset - step.first_offset for step in steps)
 
 
@@ -162,9 +162,9 @@ def _next_due_in(heads: Sequence[Head], attempt: _Attempt | None, max_messages: 
     return timedelta(milliseconds=min(waits)) if waits else None
 
 
-def _window(heads: Sequence[Head]) -> Window:
+def _window(heads: Sequence[Head]) -> DelayWindow:
     due = [head for head in heads if head.due_to is not None]
-    return Window(
+    return DelayWindow(
         min(head.segment for head in due if head.segment is not None),
         max(head.last_segment for head in due if head.last_segment is not None),
         min(head.lowest_pos for head in due if head.lowest_pos is not None),
@@ -194,7 +194,9 @@ def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> t
     return None, list(lost.values())
 
 
-def _try(connection: Connection, steps: Sequence[Step], window: Window, made: frozenset[str]) -> _Attempt | None:
+def _try(
+    connection: Connection, steps: Sequence[DelayStep], window: DelayWindow, made: frozenset[str]
+) -> _Attempt | None:
     """One transaction; what cannot stand is rolled back. None when another session is at it, or has been."""
     try:
         with transaction(connection):

@@ -14,7 +14,7 @@ from mqdb.store.engine import transaction, translates
 from mqdb.store.operations import Verb
 from mqdb.store.schedule import delay_queues as schedule
 from mqdb.store.schedule import delay_steps
-from mqdb.store.schedule.delay_queues import Standing, list_delays
+from mqdb.store.schedule.delay_queues import LevelStanding, list_delays
 
 
 def find_lost(connection: Connection, level: int) -> MessageMissing:
@@ -54,7 +54,7 @@ def skip_lost(
         raise NothingLost(level) from error
 
 
-def _lost(standings: list[Standing], level: int) -> tuple[Standing, MessageMissing]:
+def _lost(standings: list[LevelStanding], level: int) -> tuple[LevelStanding, MessageMissing]:
     found = {each.level: each for each in standings}.get(level)
     if found is None:
         raise ParameterInvalid("level", level, f"the delay levels are 1 to {len(standings)}")

@@ -14,6 +14,7 @@ them wait longer; what is sent then waits as its time says, though delivery has 
 
 A message is for the topic of its name, unless it went with an older one. What is for no topic is passed by and counted;
 so is what the log has lost, where nothing would come of holding up all the others. RocketMQ: TimerMessageStore.
+In SQL: `mqdb/sql/schedule/recall.sql`, `mqdb/sql/schedule/recall_own.sql`.
 """
 
 from collections import Counter
@@ -36,7 +37,7 @@ from mqdb.store.engine import Timed, transaction, translates
 from mqdb.store.log.commit_log import UNMEASURED_RECORDS
 from mqdb.store.schedule import timer_looks, timer_slots, timer_steps, timers
 from mqdb.store.schedule.timer_looks import LAST_POS, Due, Look
-from mqdb.store.schedule.timer_steps import Step
+from mqdb.store.schedule.timer_steps import TimerStep
 from mqdb.store.schedule.timers import Undelivered
 
 #: Messages of each kind in one transaction, of which each kind has at most `MAX_COPIED_BYTES`.
@@ -180,7 +181,7 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
     if at.entries > UNMEASURED_RECORDS and (fitting := timers.count_fitting(connection, at)) < at.entries:
         at, has_more = timer_looks.look(connection, fitting, first_segment), True
     delivery = _Delivery(at, max_messages, has_more)
-    step: Step | None = None
+    step: TimerStep | None = None
     if at.entries or delivery.opens_table:
         timer_slots.add_missing(connection, at.slots or ())
         step = _take(connection, delivery)
@@ -258,10 +259,10 @@ def _recall_own(connection: Connection, unique_id: UUID, topic: str, actor: str 
     return RecallStatus(status)
 
 
-def _take(connection: Connection, delivery: _Delivery) -> Step | None:
+def _take(connection: Connection, delivery: _Delivery) -> TimerStep | None:
     """One transaction. None when another session is at it, or has been since the look."""
     at = delivery.at
-    step: Step | None = None
+    step: TimerStep | None = None
     try:
         with transaction(connection):
             if not timer_steps.begin(connection):
@@ -281,11 +282,11 @@ def _take(connection: Connection, delivery: _Delivery) -> Step | None:
     return step
 
 
-def _step(connection: Connection, delivery: _Delivery, due: Due | None) -> Step:
+def _step(connection: Connection, delivery: _Delivery, due: Due | None) -> TimerStep:
     at = delivery.at
     reached = at.delivered_ms, at.delivered_pos, at.next_due_ms
     waiting = at.waiting + delivery.collected - delivery.left
-    step = Step(at.seq + 1, at.past_offset or at.next_offset, *reached, waiting)
+    step = TimerStep(at.seq + 1, at.past_offset or at.next_offset, *reached, waiting)
     if not delivery.opens_table:
         return step._replace(next_due_ms=min(at.next_due_ms, at.next_waiting_ms or at.next_due_ms))
     if due is not None and due.is_full:

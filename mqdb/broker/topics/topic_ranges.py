@@ -11,15 +11,19 @@ from sqlalchemy import Connection
 from mqdb.store.engine import transaction, translates
 from mqdb.store.segments import segments
 from mqdb.store.topics import topic_ranges
-from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part, SegmentBounds, Span
+from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part, SegmentRange, Span
 
 
 class Layout(NamedTuple):
-    """Where ranges lie: their spans by segment and queue, all segments by number, and how far the log is filled."""
+    """Where ranges lie: their spans by segment and queue, all segments by number, and how far the log is filled.
+
+    `missing` is the first range of which no segment has a part, without what lies before that part.
+    """
 
     spans: list[Span]
-    segments: dict[int, SegmentBounds]
+    segments: dict[int, SegmentRange]
     last_pos: int
+    missing: OffsetRange | None = None
 
 
 class Statements(NamedTuple):
@@ -31,13 +35,29 @@ class Statements(NamedTuple):
 
 
 @translates
-def layout(connection: Connection, ranges: Iterable[OffsetRange], first_segment: int = 0) -> Layout:
-    """Where these ranges lie, from a segment on."""
+def layout(connection: Connection, ranges: Sequence[OffsetRange], first_segment: int = 0) -> Layout:
+    """Where these ranges lie: from this segment on, or else in any."""
     with transaction(connection):
         # Spans first: what dispatch adds to a segment meanwhile lowers nothing that they need.
         spans = topic_ranges.spans(connection, ranges, first_segment)
+        missing = missing_range(ranges, spans)
+        if missing is not None and first_segment:
+            spans = topic_ranges.spans(connection, ranges, 0)
+            missing = missing_range(ranges, spans)
         by_number = {each.number: each for each in topic_ranges.segment_bounds(connection)}
-        return Layout(spans, by_number, segments.log(connection).last_pos)
+        return Layout(spans, by_number, segments.log(connection).last_pos, missing)
+
+
+def missing_range(wanted: Iterable[OffsetRange], spans: Iterable[Span]) -> OffsetRange | None:
+    """The first range that the spans do not cover, without what they cover of its beginning."""
+    reached = {each.queue_key: each.first for each in wanted}
+    for span in sorted(spans):
+        if reached.get(span.queue_key) == span.first:
+            reached[span.queue_key] = span.past
+    for each in wanted:
+        if reached[each.queue_key] < each.past:
+            return each._replace(first=reached[each.queue_key])
+    return None
 
 
 @translates

@@ -1,7 +1,6 @@
 """Admin: create, change, delete and look at topics. RocketMQ: AdminBrokerProcessor, mqadmin."""
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
@@ -14,19 +13,19 @@ from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.consumers import groups
 from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.dispatch import queues
+from mqdb.store.dispatch.queues import QueueStats
 from mqdb.store.engine import transaction, translates
 from mqdb.store.topics import topic_uses, topics
 from mqdb.store.topics.topic_uses import TopicUses
 from mqdb.store.topics.topics import TopicRoute
 
 
-class QueueStats(NamedTuple):
-    """Where a queue begins and ends, and when its newest message was stored."""
+class TopicDetails(NamedTuple):
+    """A topic, its queues, and where each group stands in each queue that it has read."""
 
-    queue_id: int
-    min_offset: int
-    max_offset: int
-    last_store_time: datetime | None
+    config: TopicConfig
+    queues: list[QueueStats]
+    progress: list[QueueProgress]
 
 
 class Unread(NamedTuple):
@@ -124,10 +123,17 @@ def delete_topic(
 
 
 @translates
+def topic_details(connection: Connection, name: str) -> TopicDetails:
+    """Settings, queues and readers of a topic. Raises TopicNotFound. RocketMQ: topicStatus, consumerProgress."""
+    route = topics.existing_topic(connection, name)
+    stats = queues.stats(connection, route.topic_id)
+    return TopicDetails(route.config, stats, groups.progress_in(connection, route.config.name))
+
+
+@translates
 def topic_stats(connection: Connection, name: str) -> list[QueueStats]:
     """Each queue of a topic, queue 0 first. Raises TopicNotFound."""
-    route = topics.existing_topic(connection, name)
-    return [QueueStats._make(row) for row in queues.stats(connection, route.topic_id)]
+    return queues.stats(connection, topics.existing_topic(connection, name).topic_id)
 
 
 @translates
@@ -138,9 +144,10 @@ def unread_messages(connection: Connection, name: str) -> list[Unread]:
     Raises TopicNotFound.
     """
     with transaction(connection):
-        config = topics.existing_topic(connection, name).config
-        left_out = [each for each in topic_stats(connection, name) if each.queue_id >= config.read_queue_nums]
-        progress = group_progress(connection, name) if left_out else []
+        route = topics.existing_topic(connection, name)
+        stats = queues.stats(connection, route.topic_id)
+        left_out = [each for each in stats if each.queue_id >= route.config.read_queue_nums]
+        progress = groups.progress_in(connection, route.config.name) if left_out else []
     next_offsets = {(each.group, each.queue_id): each.next_offset for each in progress}
     names: list[str | None] = [*sorted({each.group for each in progress})] or [None]
     found = [

@@ -45,7 +45,7 @@ class CheckRules:
 
 
 @dataclass(slots=True)
-class Turns:
+class CheckTurns:
     """Whose turn it is in each group of a role: round robin, as long as the service lives."""
 
     last: dict[tuple[str, str | None], str] = field(default_factory=dict)
@@ -137,7 +137,7 @@ def _new(half: HalfRecord, queue_offset: int, rules: CheckRules) -> NewHalf:
 
 
 @translates
-def check(connection: Connection, rules: CheckRules, turns: Turns, limit: int) -> Checked:
+def check(connection: Connection, rules: CheckRules, turns: CheckTurns, limit: int) -> Checked:
     """Ask about up to `limit` half messages that are due; give up those that were asked about enough.
 
     While another session is at it, nothing is done.
@@ -177,7 +177,7 @@ def _ask(
     connection: Connection,
     halves: Sequence[DueHalf],
     live: Mapping[tuple[str, str | None], Sequence[str]],
-    turns: Turns,
+    turns: CheckTurns,
     interval: timedelta,
 ) -> tuple[int, int]:
     """How many were asked about, and how many there was nobody to ask about."""

@@ -5,6 +5,7 @@
 
 A commit is one statement: the row of the half message and the copy in its real topic, or neither. A delay has no place
 here: the client removes it, so the copy is there for its consumers with the commit. RocketMQ: EndTransactionProcessor.
+In SQL: `mqdb/sql/segments/ensure_segments.sql`.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from mqdb.errors import (
 )
 from mqdb.store import acl, operations
 from mqdb.store.engine import driver, transaction, translates
+from mqdb.store.log.queue_fence import refusals_name
 from mqdb.store.operations import Verb
 from mqdb.store.tables import half_message
 from mqdb.store.transactions import half_checks, half_messages, own_halves
@@ -93,7 +95,7 @@ def end(connection: Connection, request: EndTransaction) -> Ended:
     if event is not None:
         # In most cases this is all, and its one round trip what a commit costs.
         key = HalfKey(request.log_pos, request.group, request.unique_id)
-        with suppress(pg.NotNullViolation):
+        with suppress(TopicNotFound), refusals_name(""):
             has_changed, copy_pos = _end(connection, event, key, may_be_immune=is_answer)
             if has_changed:
                 return Ended(has_changed, next_of(event), copy_pos)
@@ -142,10 +144,8 @@ def _check_immunity(half: HalfRecord) -> None:
 
 
 def _happen(connection: Connection, event: HalfEvent, half: HalfRecord) -> Ended:
-    try:
+    with refusals_name(half.topic):
         has_changed, copy_pos = _end(connection, event, half.key, may_be_immune=True)
-    except pg.NotNullViolation as error:
-        raise TopicNotFound(half.topic) from error
     return Ended(has_changed, half_messages.state_of(connection, half.log_pos), copy_pos)
 
 

@@ -29,7 +29,7 @@ class Delivery(NamedTuple):
     time: float
 
 
-class Account(NamedTuple):
+class GroupTally(NamedTuple):
     """The account of one group; all of it counts messages."""
 
     sent: int
@@ -46,12 +46,12 @@ class Account(NamedTuple):
         return self.received == self.matched and not (self.lost or self.duplicated or self.wrong)
 
 
-def settle(sent: Sequence[Sent], deliveries: Iterable[Delivery], expression: TagExpression) -> Account:
+def settle(sent: Sequence[Sent], deliveries: Iterable[Delivery], expression: TagExpression) -> GroupTally:
     """Compare what a group got with what its expression says that it should have."""
     expected = {each.message_id: each.body for each in sent if expression.matches(each.tag)}
     received = list(deliveries)
     times = Counter(each.message_id for each in received)
-    return Account(
+    return GroupTally(
         sent=len(sent),
         matched=len(expected),
         received=len(received),

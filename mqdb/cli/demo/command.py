@@ -73,8 +73,8 @@ def _home(settings: "Settings", keep: bool) -> "Iterator[Settings]":
 
 def _run(settings: "Settings", console: "Console", keep: bool) -> bool:
     from mqdb.cli.demo.broker import BrokerProcess
+    from mqdb.cli.demo.demo_result import print_lines, print_queries, print_result
     from mqdb.cli.demo.flights import load_flights
-    from mqdb.cli.demo.report import print_lines, print_queries, print_result
     from mqdb.cli.demo.scenario import Scenario
     from mqdb.cli.psql import psql_of
     from mqdb.cli.serve import greeting
@@ -130,7 +130,7 @@ def _show_bars(scenario: "Scenario", console: "Console", is_over: threading.Even
 
 
 def _show_lines(scenario: "Scenario", console: "Console", is_over: threading.Event) -> None:
-    from mqdb.cli.demo.report import plain_progress
+    from mqdb.cli.demo.demo_result import plain_progress
 
     shown = ""
     is_last = False

@@ -17,7 +17,7 @@ _REPORT_SECONDS = 0.05
 _THREADS = 4
 
 
-class Order(NamedTuple):
+class DemoOrder(NamedTuple):
     """What a member is to do, and where."""
 
     dsn: str
@@ -28,10 +28,10 @@ class Order(NamedTuple):
     expression: str
 
 
-class Member(Child):
+class DemoMember(Child):
     """The demo's end of a consumer. `on_deliveries` is called by a thread of its own."""
 
-    def __init__(self, order: Order, on_deliveries: Callable[[list[Delivery]], None]) -> None:
+    def __init__(self, order: DemoOrder, on_deliveries: Callable[[list[Delivery]], None]) -> None:
         self.queue_count = 0
         self._on_deliveries = on_deliveries
         super().__init__(f"a consumer of group {order.group!r}", __name__, order, self._take)
@@ -47,7 +47,7 @@ class Member(Child):
 def _consume(values: list[Any]) -> None:
     from mqdb_client import ConsumeConcurrentlyStatus, PushConsumer
 
-    order = Order(*values)
+    order = DemoOrder(*values)
     received: list[tuple[str, int, int, str, float]] = []
 
     def listen(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:

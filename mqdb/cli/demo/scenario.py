@@ -1,18 +1,22 @@
 """What the demo does, from the topic to the last message: publish, consume, count. Prints nothing."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mqdb.cli.demo.account import Account, Delivery, Sent, count_disorder, latencies, settle
+from mqdb.cli.demo.account import Delivery, GroupTally, Sent, count_disorder, latencies, settle
 from mqdb.cli.demo.child import wait_for
 from mqdb.cli.demo.flights import TOPIC, Flight
-from mqdb.cli.demo.member import Member, Order
-from mqdb.cli.demo.publish import Part, Publisher
+from mqdb.cli.demo.member import DemoMember, DemoOrder
+from mqdb.cli.sharing import in_order_by_key
 from mqdb.errors import MqdbError
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.settings import Settings
+
+if TYPE_CHECKING:
+    from mqdb_client import Producer
 
 QUEUES = 8
 
@@ -45,7 +49,7 @@ class GroupResult(NamedTuple):
     """
 
     plan: GroupPlan
-    account: Account
+    account: GroupTally
     full_speed_messages: int
     full_speed_seconds: float
     steady_latencies: list[float]
@@ -82,7 +86,7 @@ class _Group:
     def __init__(self, plan: GroupPlan) -> None:
         self.plan = plan
         self.expression = parse_tag_expression(plan.expression)
-        self.members: list[Member] = []
+        self.members: list[DemoMember] = []
         self._guard = threading.Lock()
         self._deliveries: list[Delivery] = []
 
@@ -102,6 +106,50 @@ class _Group:
     def is_joined(self) -> bool:
         counts = [member.queue_count for member in self.members]
         return all(counts) and sum(counts) == QUEUES
+
+
+class PublishedPart(NamedTuple):
+    """What was sent, in the order of the flights, and how long that took."""
+
+    sent: list[Sent]
+    seconds: float
+
+
+class Publisher:
+    """Sends flights and counts them."""
+
+    def __init__(self, producer: "Producer") -> None:
+        self._producer = producer
+        self._acknowledged: list[Sent] = []
+
+    @property
+    def count(self) -> int:
+        """How many have been sent so far."""
+        return len(self._acknowledged)
+
+    def at_full_speed(self, flights: Sequence[Flight], threads: int) -> PublishedPart:
+        """From several threads, each with aircraft of its own: the flights of an aircraft stay in order."""
+        started = time.monotonic()
+        sent = in_order_by_key(flights, lambda flight: flight.sharding_key, self._send, threads)
+        return PublishedPart(sent, time.monotonic() - started)
+
+    def at_a_rate(self, flights: Sequence[Flight], per_second: int) -> PublishedPart:
+        """One after the other, each when its time has come; a late one does not delay the next."""
+        started = time.monotonic()
+        sent = []
+        for number, flight in enumerate(flights):
+            pause = started + number / per_second - time.monotonic()
+            if pause > 0:
+                time.sleep(pause)
+            sent.append(self._send(flight))
+        return PublishedPart(sent, time.monotonic() - started)
+
+    def _send(self, flight: Flight) -> Sent:
+        started = time.monotonic()
+        result = self._producer.send(flight.message, sharding_key=flight.sharding_key)
+        sent = Sent(result.message_id, flight.message.tag, flight.message.body, flight.sharding_key, started)
+        self._acknowledged.append(sent)
+        return sent
 
 
 class Scenario:
@@ -157,7 +205,7 @@ class Scenario:
         assert broker is not None
         with ExitStack() as members:
             for group in self._groups:
-                order = Order(
+                order = DemoOrder(
                     f"{broker.name}={broker.dsn}",
                     self._settings.pool_dsn,
                     broker.name,
@@ -166,7 +214,7 @@ class Scenario:
                     group.plan.expression,
                 )
                 for _ in range(group.plan.members):
-                    group.members.append(members.enter_context(Member(order, group.take)))
+                    group.members.append(members.enter_context(DemoMember(order, group.take)))
             # With all queues shared out, no message changes hands on the way.
             if not self._wait_for(lambda: all(group.is_joined() for group in self._groups), _JOIN_SECONDS):
                 raise JoinTimeout(_JOIN_SECONDS)
@@ -175,10 +223,10 @@ class Scenario:
             for member in self._members():
                 member.ask_to_stop()
 
-    def _members(self) -> Iterator[Member]:
+    def _members(self) -> Iterator[DemoMember]:
         return (member for group in self._groups for member in group.members)
 
-    def _publish(self) -> tuple[Part, Part]:
+    def _publish(self) -> tuple[PublishedPart, PublishedPart]:
         """What was sent at full speed, and what at the steady rate."""
         from mqdb_client import Producer
 
@@ -217,7 +265,7 @@ class Scenario:
         for member in self._members():
             member.check()
 
-    def _result(self, early: Part, late: Part) -> Result:
+    def _result(self, early: PublishedPart, late: PublishedPart) -> Result:
         sent = [*early.sent, *late.sent]
         ids = {each.message_id for each in sent}
         received = [

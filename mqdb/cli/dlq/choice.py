@@ -8,8 +8,7 @@ from mqdb.cli.rows import has_several
 from mqdb.cli.times import parse_time
 
 if TYPE_CHECKING:
-    from mqdb.settings import Settings
-    from mqdb_client import DeadLetterFilter
+    from mqdb_client import Admin, DeadLetterFilter
 
 
 def _filter_option(*names: str, metavar: str | None = None, help: str) -> Any:
@@ -66,6 +65,6 @@ def filter_of(
     )
 
 
-def shown_broker(settings: "Settings", name: str) -> str | None:
+def shown_broker(admin: "Admin", name: str) -> str | None:
     """The name, where there are several."""
-    return name if has_several(settings) else None
+    return name if has_several(admin) else None

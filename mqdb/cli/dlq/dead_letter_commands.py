@@ -23,12 +23,12 @@ from mqdb.cli.dlq.choice import (
     shown_broker,
 )
 from mqdb.cli.dlq.redrive import redrive
-from mqdb.cli.options import Command, command_group, start
+from mqdb.cli.options import Command, administering, command_group
 from mqdb.cli.rows import Brokers, Json, Row, print_rows
 from mqdb.errors import DeadLetterNotFound, GroupNotFound, ParameterInvalid
 
 if TYPE_CHECKING:
-    from mqdb_client import Answers, BrokerAdmin, PastRedrive, WholeDeadLetter
+    from mqdb_client import Admin, Answers, BrokerAdmin, PastRedrive, WholeDeadLetter
 
 app = command_group(
     """Look at messages that groups have given up, and send them back to work.
@@ -76,31 +76,26 @@ def list_(
       mqdb dlq list billing --json | jq -r .error
     """
     from mqdb.cli.dlq.letters import cause_row, letter_json, letter_row, record_json
-    from mqdb_client import Admin
 
-    settings = start(context)
     wanted = filter_of(group, topic, tag, since, until, exception, ids, where)
 
-    def shown(name: str) -> str | None:
-        return shown_broker(settings, name)
-
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         if group is None:
             causes = admin.on_each(lambda one: one.dead_letters.causes(wanted), broker)
-            _print_list(causes, cause_row, record_json, shown, as_json)
+            _print_list(admin, causes, cause_row, record_json, as_json)
         else:
             letters = admin.on_each(lambda one: one.dead_letters.list(wanted, limit), broker)
-            _print_list(letters.without(GroupNotFound), letter_row, letter_json, shown, as_json)
+            _print_list(admin, letters.without(GroupNotFound), letter_row, letter_json, as_json)
 
 
 def _print_list(
+    admin: "Admin",
     answers: "Answers[list[Any]]",
     row_of: Callable[[Any], Row],
     json_of: Callable[[Any, str | None], str],
-    shown: Callable[[str], str | None],
     as_json: bool,
 ) -> None:
-    found = [(shown(name), each) for name, answer in answers.results.items() for each in answer]
+    found = [(shown_broker(admin, name), each) for name, answer in answers.results.items() for each in answer]
     if as_json:
         for name, each in found:
             print(json_of(each, name))
@@ -129,13 +124,11 @@ def show(
     """
     from mqdb.cli.dlq.letters import letter_json
     from mqdb.cli.message_ids import check_id
-    from mqdb_client import Admin
 
-    settings = start(context)
     check_id(message_id, f"mqdb dlq list {shlex.quote(message_id)}")
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
         answers = admin.on_each(lambda one: one.dead_letters.show(message_id), broker).without(DeadLetterNotFound)
-    found = [(shown_broker(settings, name), *each) for name, answer in answers.results.items() for each in answer]
+    found = [(shown_broker(admin, name), *each) for name, answer in answers.results.items() for each in answer]
     for number, (name, letter, redrives) in enumerate(found):
         if as_json:
             print(letter_json(letter, name, redrives))
@@ -190,20 +183,18 @@ def export(
     """
     from mqdb.cli.console import progress, standard_error
     from mqdb.cli.dlq.letters import letter_json
-    from mqdb_client import Admin
 
-    settings = start(context)
     wanted = filter_of(group, topic, tag, since, until, exception, ids, where)
     written = 0
     console = standard_error()
     console.quiet = not _is_file(output) and sys.stdout.isatty()
-    with Admin(settings=settings) as admin, _written(output) as file, progress(console) as bars:
+    with administering(context) as admin, _written(output) as file, progress(console) as bars:
 
         def export_from(one: "BrokerAdmin") -> None:
             nonlocal written
             bar = bars.add_task(one.name, total=one.dead_letters.count(wanted), note="")
             for letter in one.dead_letters.read(wanted):
-                file.write(letter_json(letter, shown_broker(settings, one.name)).encode() + b"\n")
+                file.write(letter_json(letter, shown_broker(admin, one.name)).encode() + b"\n")
                 written += 1
                 bars.update(bar, advance=1, note=f"{written:,} messages")
 

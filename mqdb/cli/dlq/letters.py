@@ -130,7 +130,7 @@ def describe(letter: WholeDeadLetter, broker: str | None) -> Iterator[str]:
 
 def _facts(letter: WholeDeadLetter, broker: str | None) -> Iterator[tuple[str, object]]:
     yield "broker", broker
-    yield "group", letter.consumer_group
+    yield "group", letter.group
     yield "topic", letter.topic
     yield "from", _origin(letter)
     yield "tag", letter.tags

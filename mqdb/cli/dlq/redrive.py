@@ -25,12 +25,11 @@ from mqdb.cli.dlq.choice import (
     shown_broker,
 )
 from mqdb.cli.dlq.redriver import Redriver
-from mqdb.cli.options import start
+from mqdb.cli.options import administering
 from mqdb.cli.rows import Brokers, Json, Yes, has_several, of_broker, print_rows
 from mqdb.errors import GroupNotFound, ParameterInvalid
 
 if TYPE_CHECKING:
-    from mqdb.settings import Settings
     from mqdb_client import Admin, Answers, BrokerAdmin, Chosen, RedriveResult
 
 _BODY = "Another body, for one message"
@@ -86,14 +85,13 @@ def redrive(
       mqdb dlq redrive billing --id 0A0B0C0D1E2F00000000000000000001 --edit
       mqdb dlq redrive billing --topic orders --to-topic orders-again
     """
-    from mqdb_client import Admin, Answers, Redrive
+    from mqdb_client import Answers, Redrive
 
-    settings = start(context)
     wanted = filter_of(group, topic, tag, since, until, exception, ids, where)
     condition = f"{wanted} --limit {limit}" if limit else str(wanted)
     how = Redrive(condition, to_topic, _given_body(body, body_file, edit), again)
     per_second = None if rate is None else _parse_rate(rate)
-    with Admin(settings=settings) as admin:
+    with administering(context) as admin:
 
         def choose_on(one: "BrokerAdmin") -> "Chosen":
             return one.dead_letters.choose(wanted, again=again, limit=limit, to_topic=to_topic)
@@ -105,12 +103,12 @@ def redrive(
             if edit:
                 how = how._replace(body=_edited(admin, group, work))
         if work and not (dry_run or yes):
-            _confirm(settings, group, work, to_topic)
+            _confirm(admin, group, work, to_topic)
         redriver = Redriver(how, is_dry_run=dry_run, per_second=per_second)
         line_of = _json_line if as_json else _line if each or dry_run else None
-        failures = found.failures | _run(redriver, settings, admin, work, line_of).failures
+        failures = found.failures | _run(redriver, admin, work, line_of).failures
     if not as_json:
-        _print_summary(settings, redriver, found)
+        _print_summary(admin, redriver, found)
     redriver.interruption.pass_on()
     Answers({name: one for name, one in found.results.items() if name not in failures}, failures).check()
     redriver.check()
@@ -166,9 +164,9 @@ def _edited(admin: "Admin", group: str, work: "dict[str, Chosen]") -> bytes:
     return body
 
 
-def _confirm(settings: "Settings", group: str, work: "dict[str, Chosen]", to_topic: str | None) -> None:
+def _confirm(admin: "Admin", group: str, work: "dict[str, Chosen]", to_topic: str | None) -> None:
     count = sum(len(chosen.positions) for chosen in work.values())
-    where = f" on {', '.join(work)}" if has_several(settings) else ""
+    where = f" on {', '.join(work)}" if has_several(admin) else ""
     target = "" if to_topic is None else f", to all groups of topic {to_topic}"
     what = "1 message" if count == 1 else f"{count:,} messages"
     confirm(f"Redrive {what} of group {group}{where}{target}?", "--yes, or --dry-run")
@@ -179,7 +177,6 @@ def _confirm(settings: "Settings", group: str, work: "dict[str, Chosen]", to_top
 
 def _run(
     redriver: Redriver,
-    settings: "Settings",
     admin: "Admin",
     work: "dict[str, Chosen]",
     line_of: "Callable[[RedriveResult, str | None], str] | None",
@@ -198,7 +195,7 @@ def _run(
             for results in redriver.run(one.name, one.dead_letters, positions):
                 if line_of is not None:
                     for result in results:
-                        print(line_of(result, shown_broker(settings, one.name)), file=output)
+                        print(line_of(result, shown_broker(admin, one.name)), file=output)
                 bars.update(bar, advance=len(results), note=f"{redriver.done:,} messages")
 
         return admin.on_each(redrive_on, list(work)) if work else Answers()
@@ -216,10 +213,10 @@ def _line(result: "RedriveResult", _broker: str | None) -> str:
     return result_line(result)
 
 
-def _print_summary(settings: "Settings", redriver: Redriver, found: "Answers[Chosen]") -> None:
+def _print_summary(admin: "Admin", redriver: Redriver, found: "Answers[Chosen]") -> None:
     """A line for each broker, status and reason; and how many were left out for having been redriven before."""
     rows = [
-        of_broker(settings, broker) | {"status": status, "messages": count, "why": reason}
+        of_broker(admin, broker) | {"status": status, "messages": count, "why": reason}
         for (broker, status, reason), count in sorted(redriver.tally.items())
     ]
     total = sum(len(one.positions) for one in found.results.values())

@@ -42,7 +42,7 @@ class RedriveFailed(MqdbError):
     sentence = "{failed:,} of {total:,} messages cannot be redriven"
 
 
-class Interruption:
+class DelayedInterruption:
     """Ctrl-C and SIGTERM wait until somebody asks for them; a second one does not."""
 
     _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -106,7 +106,7 @@ class Redriver:
         self._per_second = per_second
         self._most_at_a_time = most_at_a_time or MOST_AT_A_TIME
         self._total = 0
-        self.interruption = Interruption()
+        self.interruption = DelayedInterruption()
         #: How many messages by broker, status, and what failed.
         self.tally: Counter[tuple[str, str, str]] = Counter()
 

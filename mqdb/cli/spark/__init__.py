@@ -1,6 +1,8 @@
 """`mqdb spark`: jobs on Spark, each a function of `mqdb.pipeline` as a command.
 
 `running` starts a Spark on this machine for them; whoever has a cluster calls the function with a session of theirs.
+
+    archive, replay, reports   the commands
 """
 
 from mqdb.cli.options import Command, command_group

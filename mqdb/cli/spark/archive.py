@@ -49,7 +49,7 @@ def archive(
     """
     settings = start(context)
     one = chosen_broker(settings, broker)
-    from mqdb.pipeline import archiving
+    from mqdb.pipeline.jobs import archiving
 
     if dry_run:
         planned = archiving.plan_archive(one.dsn, topics=topics)[:limit]

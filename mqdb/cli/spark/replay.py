@@ -62,8 +62,8 @@ def replay(
     )
     ranges = parse_offsets(offsets or ())
     one = chosen_broker(settings, broker)
-    from mqdb.pipeline import replaying
-    from mqdb.pipeline.replaying import Origin
+    from mqdb.pipeline.jobs import replaying
+    from mqdb.pipeline.jobs.replaying import Origin
 
     origin = Origin(source, begin, end, ranges, is_archived=archived, allow_gaps=allow_gaps)
     with bar("counting" if dry_run else "replaying"), spark_session(cores) as spark:

@@ -14,7 +14,7 @@ from mqdb.cli.times import parse_time, shown_time
 from mqdb.common.printable import json_text
 
 if TYPE_CHECKING:
-    from mqdb.pipeline.dead_letter_report import Cause, DeadLetterReport
+    from mqdb.pipeline.jobs.dead_letter_report import Cause, DeadLetterReport
 
 
 def _time_option(name: str, help: str) -> Any:
@@ -59,7 +59,7 @@ def dlq_report(
     settings = start(context)
     begin = None if since is None else parse_time("since", since)
     with running(settings, broker, "counting dead letters", cores) as (spark, dsn):
-        from mqdb.pipeline.dead_letter_counting import dlq_report
+        from mqdb.pipeline.jobs.dead_letter_counting import dlq_report
 
         report = dlq_report(spark, dsn, groups=groups, since=begin, html=html)
     print_report(report, limit, as_json)
@@ -83,15 +83,13 @@ def print_report(report: "DeadLetterReport", limit: int, as_json: bool) -> None:
 
 def cause_row(cause: "Cause") -> Row:
     """A line of the table."""
-    from mqdb.pipeline.dead_letter_page import deliveries
-
     return {
         "messages": cause.messages,
-        "group": cause.consumer_group,
+        "group": cause.group,
         "topic": cause.topic,
         "exception": cause.exception,
         "error": cause.error,
-        "deliveries": deliveries(cause),
+        "deliveries": cause.deliveries,
         "first_died": cause.first_died,
         "last_died": cause.last_died,
     }
@@ -132,7 +130,7 @@ def stats(
         None if text is None else parse_time(name, text) for name, text in (("since", since), ("until", until))
     )
     with running(settings, broker, "counting messages", cores) as (spark, dsn):
-        from mqdb.pipeline.statistics import stats, topic_totals
+        from mqdb.pipeline.jobs.statistics import stats, topic_totals
 
         counted = stats(spark, dsn, topics or None, since=begin, until=end, parquet=parquet)
         if parquet is None:

@@ -27,8 +27,8 @@ def chosen_broker(settings: "Settings", name: str | None) -> "BrokerDsn":
 
     Raises OptionInvalid where there are several and none is named, and what `BrokerAdmin.check` raises.
     """
-    from mqdb.broker_list import brokers_of
     from mqdb.pipeline.errors import OptionInvalid
+    from mqdb.settings.broker_list import brokers_of
     from mqdb_client import Admin
 
     with Admin(settings=settings) as admin:
@@ -67,7 +67,7 @@ def spark_session(cores: int) -> "Iterator[SparkSession]":
 
     Raises ExtraMissing, JavaNotFound, JarNotFound, JobFailed.
     """
-    from mqdb.pipeline.job import failures_told, own_session
+    from mqdb.pipeline.jobs.job import failures_told, own_session
 
     with own_session(cores) as spark, failures_told():
         yield spark

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.metrics import metrics_served
 from mqdb.cli.options import given, log_from, start, warn_of_unknown_variables
+from mqdb.serving.metrics import metrics_served
 
 if TYPE_CHECKING:
     from mqdb.cli.worker.supervisor import Supervisor
@@ -82,7 +82,8 @@ def worker(
             from mqdb.web.process_metrics import ProcessMetrics
 
             metrics = ProcessMetrics(environment[METRICS_DIRECTORY])
-            stack.enter_context(metrics_served(settings, supervisor, metrics))
+            where = stack.enter_context(metrics_served(settings, supervisor, metrics))
+            print(f"  metrics  http://{where}/metrics", flush=True)
         if reload:
             stack.enter_context(_watched(supervisor))
         print(

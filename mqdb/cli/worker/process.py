@@ -2,10 +2,13 @@
 
 import asyncio
 import gc
+import importlib
 import logging
+import os
 import signal
 import socket
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +16,6 @@ from mqdb.cli.app import sentence
 from mqdb.cli.logs import LogFormat, configure
 from mqdb.cli.times import shown_time
 from mqdb.cli.worker.order import ALIVE, ALIVE_SECONDS, ANNOUNCED, READY, UNUSABLE, Order
-from mqdb.cli.worker.target import load
 from mqdb.common.user_error import describe
 from mqdb.errors import (
     Denied,
@@ -28,7 +30,7 @@ from mqdb.errors import (
 from mqdb.settings import load_settings
 from mqdb_client import App, ConsumeMessageContext
 from mqdb_client.app.app_consumers import AppConsumers
-from mqdb_client.app.app_crons import Crons
+from mqdb_client.app.app_crons import AppCrons
 from mqdb_client.app.listener import Listener
 from mqdb_client.consumer.message_selector import MessageSelector
 
@@ -68,7 +70,7 @@ def main() -> int:
     order = Order.of(line.makefile("rb").readline())
     configure(order.log_level, LogFormat(order.log_format))
     try:
-        app = load(order.target)
+        app = _load(order.target)
     except ParameterInvalid as error:
         print(f"mqdb: {error}", file=sys.stderr)
         return UNUSABLE
@@ -197,7 +199,7 @@ class _Process:
         crons = self._app.crons(*self._order.groups)
         if not crons and self._order.groups:
             return
-        with Crons(self._app.name, self._app.settings) as stored:
+        with AppCrons(self._app.name, self._app.settings) as stored:
             times = stored.next_times(crons)
             for cron in crons:
                 if cron.name in times:
@@ -219,6 +221,29 @@ def described(listener: Listener) -> str:
     if listener.retries is not None:
         notes.append(f"{listener.retries} retries")
     return f"{listener.topic} ({filtered}) → {listener.name}" + "".join(f", {note}" for note in notes)
+
+
+def _load(target: str) -> App:
+    """Import the application. Raises ParameterInvalid, and what its module raises."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does, unless PYTHONSAFEPATH is set
+    module_name, _, name = target.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ParameterInvalid("TARGET", target, "write MODULE:NAME, such as shop.tasks:app")
+    try:
+        spec = find_spec(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        spec = None
+    if spec is None:
+        raise ParameterInvalid("TARGET", target, f"there is no module {module_name} here or where Python looks")
+    module = importlib.import_module(module_name)
+    app = getattr(module, name or "app", None)
+    if not isinstance(app, App):
+        have = ", ".join(key for key, value in vars(module).items() if isinstance(value, App)) or "none"
+        raise ParameterInvalid("TARGET", target, f"{module_name} has no App of that name; it has {have}")
+    return app
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final
 
-from mqdb.cli.worker.order import ANNOUNCED, READY, UNUSABLE, Order, is_end_of_work
-from mqdb.signals import STOP_SIGNALS, handled
-from mqdb.web.report import PASSED, Report
+from mqdb.cli.worker.order import ANNOUNCED, METRICS_DIRECTORY, READY, UNUSABLE, Order, is_end_of_work
+from mqdb.process.signals import STOP_SIGNALS, handled
+from mqdb.web.probe_report import PASSED, Report
 
 logger = logging.getLogger(__name__)
 
@@ -189,6 +189,10 @@ class Supervisor:
     def _ended(self, worker: Worker) -> None:
         del self._workers[worker.number]
         code = worker.process.returncode
+        if self._order.is_measured:
+            from mqdb.web.process_metrics import forget_state
+
+            forget_state(self._environment[METRICS_DIRECTORY], worker.process.pid)
         if self._is_stopping or self._order.is_once:
             if not is_end_of_work(code, signal.SIGTERM):
                 self._code = UNUSABLE if code == UNUSABLE else 1

@@ -157,7 +157,7 @@ def _edited(visit: Visit, group: str, ids: Sequence[str], to_topic: str | None) 
 
 def _find(visit: Visit, group: str, message_id: str) -> tuple[WholeDeadLetter, list[PastRedrive]]:
     for found, redrives in visit.broker.dead_letters.show(message_id):
-        if found.consumer_group == group:
+        if found.group == group:
             return found, redrives
     raise PageNotFound(f"dead letter {message_id} of group {group}")
 

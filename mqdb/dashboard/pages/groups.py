@@ -6,11 +6,11 @@ from typing import Final
 
 from starlette.responses import Response
 
-from mqdb.dashboard.charts import lag_chart
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.fields import Fields
 from mqdb.dashboard.permissions import Kind
 from mqdb.dashboard.visit import PageNotFound, Visit
+from mqdb.drawing.charts import lag_chart
 from mqdb.errors import ParameterInvalid
 from mqdb_client import Boundary
 

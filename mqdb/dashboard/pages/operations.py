@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from mqdb.common.printable import json_text
 from mqdb.dashboard.endpoint import Page
-from mqdb.dashboard.sessions import Standing
+from mqdb.dashboard.login_sessions import PersonStanding
 from mqdb.dashboard.visit import Visit
 from mqdb_client import Operation
 
@@ -40,7 +40,7 @@ def last(visit: Visit) -> Response:
 
 def _rows(visit: Visit, operations: Sequence[Operation]) -> list[tuple[Operation, str]]:
     """With what each has changed. A principal sees that of its own: the condition of a redrive may hold values."""
-    is_principal, person = visit.session.standing is Standing.PRINCIPAL, visit.session.person
+    is_principal, person = visit.session.standing is PersonStanding.PRINCIPAL, visit.session.person
     return [
         (each, _changes(each.before, each.after) if not is_principal or each.actor == person else "")
         for each in operations

@@ -21,7 +21,7 @@ def overview(visit: Visit) -> Response:
 
 
 def health(visit: Visit) -> Response:
-    """What the doctor finds wrong. Of what has a list below it names the checks only."""
+    """What the doctor finds wrong, and whether it looks at a standby. Of what has a list below it names the checks."""
     found = visit.broker.doctor.examine(visit.brokers.thresholds)
     wrong = [each for each in found if each.status not in (FindingStatus.OK, FindingStatus.INFO)]
     return visit.page(
@@ -29,6 +29,7 @@ def health(visit: Visit) -> Response:
         findings=[each for each in wrong if each.check not in _LISTED],
         listed=sorted({each.check for each in wrong if each.check in _LISTED}),
         checks=len(visit.broker.doctor.checks()),
+        standby=next((each.seen for each in found if each.figures.get("is_standby") and each not in wrong), None),
     )
 
 

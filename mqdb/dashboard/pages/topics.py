@@ -6,18 +6,14 @@ from typing import Final
 
 from starlette.responses import Response
 
-from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_group_topic, is_system_topic
+from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_group_topic, is_system_topic, max_queues_by_right
 from mqdb.dashboard.endpoint import Page
-from mqdb.dashboard.sessions import Standing
+from mqdb.dashboard.login_sessions import PersonStanding
 from mqdb.dashboard.visit import Visit
 from mqdb.errors import ParameterInvalid
 from mqdb_client import TopicConfig
 
 _A_PAGE: Final = 100
-
-#: Of a topic that a principal makes, as for a role (docs/access.md).
-_MOST_QUEUES: Final = 1_024
-_MOST_OF_A_GROUP: Final = 64
 
 
 def topics(visit: Visit) -> Response:
@@ -65,8 +61,8 @@ def create(visit: Visit) -> Response:
     given = visit.form.number("queues")
     queues = 8 if given is None else given
     actor = visit.rights.require(name, "admin")
-    most = _MOST_OF_A_GROUP if is_group_topic(name) else _MOST_QUEUES
-    if visit.session.standing is Standing.PRINCIPAL and queues > most:
+    most = max_queues_by_right(name)
+    if visit.session.standing is PersonStanding.PRINCIPAL and queues > most:
         raise ParameterInvalid("queues", queues, f"who administers a topic gives it up to {most:,}")
     visit.broker.topics.create(name, queues=queues, actor=actor)
     return visit.go("topics", name, notice=f"Topic {name} is there.")

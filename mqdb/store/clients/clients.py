@@ -4,6 +4,7 @@ A client is a row for each of its groups, a heartbeat, and the presence lock of 
 `presence`. The lock comes first: a client without one has lost its connection. A stranger can see the key in pg_locks
 and take the lock after the client, but the next connection draws another key.
 RocketMQ: ConsumerManager, ProducerManager.
+In SQL: `mqdb/sql/clients/leave_group.sql`, `mqdb/sql/clients/reap_clients.sql`, `mqdb/sql/consumers/set_offsets.sql`.
 """
 
 from collections.abc import Sequence

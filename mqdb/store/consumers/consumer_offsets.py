@@ -3,6 +3,7 @@
 The committed offset is the next one to read. Each new owner raises the epoch, and every write of an owner
 names its epoch: what an old owner still writes hits no row. Reading the epoch first and writing afterwards
 would be write skew, so each change is one UPDATE. RocketMQ: ConsumerOffsetManager, RebalanceLockManager.
+In SQL: `mqdb/sql/consumers/next_epoch.sql`.
 """
 
 from collections.abc import Mapping, Sequence

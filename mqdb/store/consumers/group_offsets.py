@@ -4,6 +4,7 @@ Such a reader must not disturb those who own queues: its commit changes no row t
 of each row that it does change, so that a member who comes back from having been given up reads on from there. Nor does
 it undo what people do: where somebody has set the offset since it began to read, its commit is refused.
 RocketMQ has no such fence.
+In SQL: `mqdb/sql/consumers/next_epoch.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
 
 from collections.abc import Mapping, Sequence

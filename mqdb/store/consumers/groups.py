@@ -1,4 +1,7 @@
-"""Consumer groups: settings, subscriptions, members, and how far they have come. RocketMQ: SubscriptionGroupManager."""
+"""Consumer groups: settings, subscriptions, members, and how far they have come. RocketMQ: SubscriptionGroupManager.
+
+In SQL: `mqdb/sql/acl/administer.sql`.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

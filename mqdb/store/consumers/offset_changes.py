@@ -3,6 +3,7 @@
 The epoch of a queue rises with its offset, and its owner is taken away. So nothing that its member has in hand counts
 any more, and the next owner begins at the new offset. Who reads the queue without owning it knows it by the time that
 is noted with the offset. RocketMQ: ConsumerOffsetManager.assignResetOffset.
+In SQL: `mqdb/sql/consumers/set_offsets.sql`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from mqdb.store.operations import Verb
 from mqdb.store.tables import queue, topic
 
 
-class Standing(NamedTuple):
+class GroupStanding(NamedTuple):
     """Where a group stands in a queue. `next_offset` is None where it has never been."""
 
     queue_key: int
@@ -58,7 +59,7 @@ class OffsetChange(NamedTuple):
         return 0 if self.old_offset is None else max(self.new_offset - max(self.old_offset, self.min_offset), 0)
 
 
-def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[Standing]:
+def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[GroupStanding]:
     """The group in each of these queues, by topic and queue; also a group that does not exist."""
     mine = _offsets(group)
     columns = queue.c.queue_key, topic.c.topic, queue.c.queue_id, mine.c.next_offset, queue.c.base_offset, max_offset()
@@ -69,7 +70,7 @@ def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> 
         .where(queue.c.queue_key == func.any(array_of(queue_keys)))
         .order_by(topic.c.topic, queue.c.queue_id)
     )
-    return [Standing(*row) for row in rows]
+    return [GroupStanding(*row) for row in rows]
 
 
 def queues_read(connection: Connection, group: str) -> list[int]:

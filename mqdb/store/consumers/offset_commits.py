@@ -12,6 +12,7 @@ Two transactions never consume the same message. An append takes a share lock on
 it has to find its owner and epoch; whoever takes the queue updates that row first. One waits for the other, and under
 READ COMMITTED the one who waited sees what the other has done: no write skew. Besides, an append begins where
 everything stored ends, or later, and no two begin at the same message.
+In SQL: `mqdb/sql/consumers/take_offset_commits.sql`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,8 +69,8 @@ MARK: Final = "SET LOCAL mqdb.listener = 'on'"
 
 _NO_FLOORS: Final[Mapping[int, int]] = {}
 
-#: The column of which an append says that it is NULL, when the queue has another owner.
-NOT_OWNED: Final = offset_commit.c.group_id.name
+#: SQLSTATE of `mqdb/sql/consumers/refuse_commit.sql`.
+NOT_OWNED: Final = "MQ402"
 
 
 def append(
@@ -79,10 +80,9 @@ def append(
 
     Uses subscription_group_group_name_key and consumer_offset_pkey.
 
-    Raises psycopg's NotNullViolation, for the column NOT_OWNED when the queue is not the owner's under that epoch,
-    something from `from_offset` on is consumed, or the log has another history, and for another column when the
-    transaction should be marked and is not;
-    UniqueViolation when another transaction has just consumed the same.
+    Raises psycopg's errors: NOT_OWNED if the queue is not the owner's under that epoch, something from `from_offset`
+    on is consumed, or the log has another history; that of TransactionEnded if the transaction should be marked and is
+    not; UniqueViolation if another transaction has just consumed the same.
     """
     connection.execute(_INDEXES_ONLY)
     # Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
@@ -115,7 +115,7 @@ def fold(
 
     For who has locked the rows in `consumer_offset` by an earlier statement: this one has to see what was committed
     until then. `floors` are the stored offsets by queue. Below them lies what was folded, dead rows as long as somebody
-    holds an old snapshot, and what consumers have passed by that are not transactional. Empty for no queues.
+    holds an old snapshot, and what other consumers have passed by. Empty for no queues.
     """
     if not owned:
         return []
@@ -172,9 +172,9 @@ def _is_same(own: TableValuedAlias) -> ColumnElement[bool]:
 
 @cache
 def _append_text(*, is_marked: bool) -> str:
-    """A queue that is not owned makes group_id NULL and a missing mark the epoch, which the table refuses.
+    """Refuses a queue that is not owned and a missing mark by an error, which has to be one.
 
-    An error, and not no row: COMMIT is on its way already, and must find a transaction that has failed.
+    COMMIT is on its way already, and must find a transaction that has failed.
     """
     *columns, history = OffsetCommit._fields
     commit = {name: cast(bindparam(name), offset_commit.c[name].type) for name in columns}
@@ -191,10 +191,13 @@ def _append_text(*, is_marked: bool) -> str:
         .with_for_update(read=True)
         .scalar_subquery()
     )
-    values: dict[str, ColumnElement[Any]] = {"group_id": owned, **commit}
+    named = cast(bindparam("group"), Text), commit["queue_key"], commit["epoch"]
+    refused = func.mqdb.refuse_commit(*named, type_=Integer())
+    values: dict[str, ColumnElement[Any]] = {"group_id": func.coalesce(owned, refused), **commit}
     if is_marked:
         mark = func.current_setting(literal_column("'mqdb.listener'"), literal_column("true"))
-        values["epoch"] = case((mark == literal_column("'on'"), commit["epoch"]))
+        unmarked = func.mqdb.refuse_unmarked_commit(type_=BigInteger())
+        values["epoch"] = case((mark == literal_column("'on'"), commit["epoch"]), else_=unmarked)
     return text_of(insert(offset_commit).inline().values(values))
 
 

@@ -6,6 +6,7 @@ top of it, which ends when its owner takes it off, or has not renewed it for so 
 
 Whoever takes queues holds the rows of `consumer_offset` first and then those of the locks, like whoever gives them
 back; a renewal holds locks only. RocketMQ: RebalanceLockManager.
+In SQL: `mqdb/sql/consumers/unlock_queues.sql`.
 """
 
 from collections.abc import Sequence

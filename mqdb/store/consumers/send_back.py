@@ -35,6 +35,7 @@ from mqdb.store.engine import driver, text_of
 from mqdb.store.fragments import full_group, full_topic
 from mqdb.store.log.commit_log import KEPT, cl, record_of
 from mqdb.store.log.history import History
+from mqdb.store.log.queue_fence import or_refused
 from mqdb.store.schedule.delay_levels import delivery_time
 from mqdb.store.tables import broker, commit_log, delay_level, queue, subscription_group, topic
 
@@ -152,7 +153,6 @@ def copy_text() -> str:
     given = func.unnest(*arrays).table_valued(*_COPY_TYPES, with_ordinality="ordinal").render_derived("given")
     record = record_of(given, *(cl.c[name] for name in KEPT), cl.c.tags_code, cl.c.properties)
     now = select(func.mqdb.now().label("now")).offset(ZERO).subquery("clock")
-    # NULL where the queue is gone, which the table refuses.
     target = select(queue.c.queue_key).where(queue.c.queue_key == given.c.queue_key).scalar_subquery()
     waits = func.coalesce(cast(given.c.level, BigInteger), given.c.delay_ms).is_not(None)
     asked = func.make_interval(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, given.c.delay_ms / literal_column("1000.0"))
@@ -164,7 +164,7 @@ def copy_text() -> str:
     )
     said = func.jsonb_build_object(_TAGS_CODE, cast(code, Text))
     values: dict[str, Any] = {name: record.c[name] for name in KEPT} | {
-        "queue_key": target,
+        "queue_key": or_refused(target),
         "store_time": now.c.now,
         "tags_code": func.coalesce(delivery_time(now.c.now, func.coalesce(delay_level.c.delay, asked)), code),
         "reconsume_times": given.c.reconsume_times,
@@ -197,10 +197,7 @@ def find(connection: Connection, group: str, positions: Sequence[int], topics: C
 
 
 def copy(connection: Connection, copies: Sequence[Copy]) -> None:
-    """Append the copies in the order given, all or none.
-
-    Raises psycopg's NotNullViolation when a queue does not exist.
-    """
+    """Append the copies in the order given, all or none. `queue_fence` tells the error of a queue that is gone."""
     columns: dict[str, Any] = dict(zip(Copy._fields, map(list, zip(*copies, strict=True)), strict=True))
     bounds = _bounds(columns["log_pos"])
     columns |= {name: _array(columns[name]) for name, type_ in _COPY_TYPES.items() if isinstance(type_, Integer)}

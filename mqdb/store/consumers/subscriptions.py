@@ -2,6 +2,7 @@
 
 Members with different filters lose messages: a queue's messages are filtered by whoever happens to read it. RocketMQ
 keeps what the latest heartbeat said. RocketMQ: SubscriptionData, ConsumerManager.
+In SQL: `mqdb/sql/consumers/replace_subscriptions.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
 
 from collections.abc import Collection

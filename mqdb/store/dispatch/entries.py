@@ -46,7 +46,7 @@ def entries(
     """Entries of a queue from one offset to before another: queue_offset, log_pos, tags_code, segment, last_offset.
 
     With `codes`, an array, only those with one of the codes. A statement that orders by last_offset and joins only
-    LATERAL gets them in the order of their offsets (`mqdb/sql/consume_queue.sql`).
+    LATERAL gets them in the order of their offsets (`mqdb/sql/dispatch/consume_queue.sql`).
     Uses queue_run_offset. PostgreSQL sees through the function as long as no argument is a sub-select: a limit reads no
     further than it has to, and partitions are left out.
     """

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Row, cast, column, func, select, table
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, cast, column, func, select, table
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.store.dispatch.entries import entries
@@ -82,8 +82,17 @@ def _is_one_of(key: ColumnElement[int], queue_keys: Sequence[int]) -> ColumnElem
     return key == func.any(cast(list(queue_keys), ARRAY(Integer)))
 
 
-def stats(connection: Connection, topic_id: int) -> list[Row[Any]]:
-    """queue_id, min offset, max offset and newest store time of each queue of a topic."""
+class QueueStats(NamedTuple):
+    """Where a queue begins and ends, and when its newest message was stored."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_store_time: datetime | None
+
+
+def stats(connection: Connection, topic_id: int) -> list[QueueStats]:
+    """Each queue of a topic, queue 0 first."""
     entry = entries(queue_ends.c.queue_key, queue_ends.c.max_offset - 1, queue_ends.c.max_offset)
     position = select(entry.c.log_pos).select_from(entry).correlate(queue_ends).scalar_subquery()
     columns = queue_ends.c.queue_id, queue_ends.c.min_offset, queue_ends.c.max_offset
@@ -92,4 +101,4 @@ def stats(connection: Connection, topic_id: int) -> list[Row[Any]]:
     newest = select(commit_log.c.store_time).where(commit_log.c.log_pos == of_topic.c.log_pos).scalar_subquery()
     found = of_topic.c.queue_id, of_topic.c.min_offset, of_topic.c.max_offset, newest.label("last_store_time")
     rows = select(*found).order_by(of_topic.c.queue_id)
-    return list(connection.execute(rows))
+    return list(map(QueueStats._make, connection.execute(rows)))

@@ -36,8 +36,9 @@ from sqlalchemy.sql.functions import Function
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
-from mqdb.common.schedule import Wait
+from mqdb.common.delivery_schedule import Wait
 from mqdb.store.log.history import History, is_current
+from mqdb.store.log.queue_fence import or_refused
 from mqdb.store.prepared import PreparedStatement
 from mqdb.store.schedule.placement import WAIT_TYPES, clock, placed
 from mqdb.store.tables import commit_log, live_queue
@@ -88,7 +89,7 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 
 @cache
 def append_one() -> PreparedStatement:
-    """One record. A queue that is gone, or of another history, makes queue_key NULL, which the table refuses."""
+    """One record. It is refused if its queue is gone, or of another history."""
     values: dict[str, Any] = {name: bindparam(name, type_=type_) for name, type_ in _TYPES.items()}
     values["queue_key"] = _queue_that_is_there(values["queue_key"], bindparam("history", type_=BigInteger))
     return PreparedStatement(insert(commit_log).values(values).returning(commit_log.c.log_pos), Record._fields)
@@ -138,9 +139,9 @@ def _arrays(types: Mapping[str, TypeEngine[Any]]) -> Function[Any]:
 
 
 def _queue_that_is_there(queue_key: ColumnElement[int], history: ColumnElement[Any]) -> ColumnElement[int]:
-    """The same key; NULL for a queue that is gone, and where the log has another history than the key."""
+    """The same key, unless the queue is gone, or the log has another history than the key."""
     found = live_queue.c.queue_key
-    return select(found).where(found == queue_key, is_current(history)).scalar_subquery()
+    return or_refused(select(found).where(found == queue_key, is_current(history)).scalar_subquery())
 
 
 #: The log as `record_of` reads it.

@@ -43,7 +43,7 @@ def find(connection: Connection, unique_ids: Sequence[UUID], after_pos: int) -> 
 
     Those that lie above `after_pos`, a bound that saves reading what lies below.
 
-    `mqdb/sql/find_records.sql` says how. A role that does not own the broker finds those that it may send or read.
+    `mqdb/sql/log/find_records.sql` says how. A role that does not own the broker finds those that it may send or read.
     """
     ids = cast(list(unique_ids), ARRAY(PgUUID()))
     rows = connection.execute(select(text("*")).select_from(func.mqdb.find_records(ids, after_pos)))

@@ -4,6 +4,7 @@ The transaction of a batch of dispatch writes the entries of the batch and its c
 it tells exactly which batch gave a message its offset, a straggler too, and when. VACUUM leaves an xmin as it is. That
 works as far back as checkpoints are kept (`KeeperConfig.checkpoints_kept`), and not beyond the adoption of a restored
 database, whose rows were written by other transactions. What was dispatched before that has no time here.
+In SQL: `mqdb/sql/dispatch/adopt.sql`.
 """
 
 from collections import defaultdict

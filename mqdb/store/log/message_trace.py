@@ -2,6 +2,7 @@
 
 All copies of a message have its unique id. One statement finds them and reads everything about them, so that all of it
 is of one moment. It uses what `mqdb.find_records` uses, timer_msg_id, commit_log_pkey and queue_run_offset.
+In SQL: `mqdb/sql/acl/is_own.sql`, `mqdb/sql/log/find_records.sql`.
 """
 
 from datetime import datetime

@@ -10,6 +10,7 @@ SQLAlchemy takes each of them 0.17 s of CPU to import, as much as all the rest. 
 A role that does not own the broker has a ledger and a stage of its own: row security says which rows it sees. The owner
 sees all rows, so these statements name the principal. What is OWN_... is for such roles, which delete nothing and
 cannot COPY into a table with row security.
+In SQL: `mqdb/sql/acl/sink_own.sql`, `mqdb/sql/log/refuse_append.sql`, `mqdb/sql/segments/ensure_segments.sql`.
 """
 
 from typing import Final
@@ -107,14 +108,13 @@ FIND_NEWEST: Final = """
     WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
     ORDER BY (b.query_id IS DISTINCT FROM %(query_id)s) DESC, b.batch_id DESC LIMIT 1"""
 
-#: write_id: its messages into the log, in the order of seq. A queue that is gone makes queue_key NULL, which the log
-#: refuses. Uses sink_stage_write and live_queue_pkey: each queue is looked up for itself, as after a join would come a
-#: sort.
+#: write_id: its messages into the log, in the order of seq, unless a queue is gone. Uses sink_stage_write and
+#: live_queue_pkey: each queue is looked up for itself, as after a join would come a sort.
 APPEND: Final = """
     INSERT INTO mqdb.commit_log
         (queue_key, store_time, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
-    SELECT (SELECT q.queue_key FROM mqdb.live_queue q WHERE q.queue_key = s.queue_key), clock.now,
-           s.born_time, s.tags_code, s.msg_id, s.born_host, s.tags, s.keys, s.properties, s.body
+    SELECT coalesce((SELECT q.queue_key FROM mqdb.live_queue q WHERE q.queue_key = s.queue_key), mqdb.refuse_append()),
+           clock.now, s.born_time, s.tags_code, s.msg_id, s.born_host, s.tags, s.keys, s.properties, s.body
     FROM mqdb.sink_stage s CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) clock
     WHERE s.write_id = %(write_id)s ORDER BY s.seq"""
 
@@ -122,7 +122,7 @@ APPEND: Final = """
 APPEND_WAITING: Final = """
     INSERT INTO mqdb.commit_log
         (queue_key, store_time, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
-    SELECT p.placed_key, clock.now,
+    SELECT coalesce(p.placed_key, mqdb.refuse_append()), clock.now,
            s.born_time, p.placed_code, s.msg_id, s.born_host, s.tags, s.keys, p.placed_properties, s.body
     FROM mqdb.sink_stage s CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) clock
     CROSS JOIN LATERAL mqdb.place(s.queue_key, s.tags_code, s.properties, clock.now,

@@ -1,4 +1,7 @@
-"""Recurring sends: what is sent, when next, and what has come of it. All statements are for a table of few rows."""
+"""Recurring sends: what is sent, when next, and what has come of it. All statements are for a table of few rows.
+
+In SQL: `mqdb/sql/log/send.sql`, `mqdb/sql/schedule/crons.sql`.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta

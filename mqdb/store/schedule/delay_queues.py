@@ -182,7 +182,7 @@ def look(connection: Connection, limit: int, first_segment: int) -> tuple[list[H
     return [Head(*row[:-1]) for row in rows], rows[0][-1]
 
 
-class Standing(NamedTuple):
+class LevelStanding(NamedTuple):
     """What waits in a level; offsets are those of its queue in the schedule topic."""
 
     level: int
@@ -200,7 +200,7 @@ class Standing(NamedTuple):
 
 
 @translates
-def list_delays(connection: Connection) -> list[Standing]:
+def list_delays(connection: Connection) -> list[LevelStanding]:
     """All levels that have a queue, level 1 first. Uses queue_run_offset and commit_log_pkey."""
     level = _levels()
     cq = entries(level.c.queue_key, level.c.next_offset, name="cq")
@@ -227,12 +227,12 @@ def list_delays(connection: Connection) -> list[Standing]:
     return [_standing(row) for row in rows]
 
 
-def _standing(row: Row[Any]) -> Standing:
+def _standing(row: Row[Any]) -> LevelStanding:
     # Offsets have no gaps.
     has_entry = row.queue_offset == row.next_offset
     is_lost = row.queue_offset is not None and not (has_entry and row.has_record)
     missing = MessageMissing(row.queue_key, row.next_offset, row.log_pos if has_entry else 0)
-    return Standing(
+    return LevelStanding(
         row.level,
         row.delay,
         max(row.max_offset - row.next_offset, 0),

@@ -43,7 +43,7 @@ from mqdb.store.tables import commit_log, delay_offset, subscription_group
 from mqdb.store.topics.deleted_topics import went_along
 
 
-class Step(NamedTuple):
+class DelayStep(NamedTuple):
     """Messages of one level to deliver: offsets `first_offset` to before `past_offset`."""
 
     level: int
@@ -54,7 +54,7 @@ class Step(NamedTuple):
     past_offset: int
 
 
-class Window(NamedTuple):
+class DelayWindow(NamedTuple):
     """Where the messages of some steps are: segments, both included, and positions."""
 
     first_segment: int
@@ -212,14 +212,14 @@ def begin(connection: Connection) -> bool:
     return locks.take_durably(connection, "delay")
 
 
-def count_fitting(connection: Connection, steps: Sequence[Step], window: Window) -> int:
+def count_fitting(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> int:
     """How many messages of the steps, in their order, one transaction may copy."""
     row = driver(connection).execute(fitting_text(), _parameters(steps, window)).fetchone()
     assert row is not None
     return int(row[0])
 
 
-def take(connection: Connection, steps: Sequence[Step], window: Window) -> Timed:
+def take(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> Timed:
     """Take the steps: copy their messages to the queues that they are for; its rows are those that have one.
 
     Raises psycopg's UniqueViolation when somebody else has taken one of the steps.
@@ -227,12 +227,12 @@ def take(connection: Connection, steps: Sequence[Step], window: Window) -> Timed
     return run_timed(connection, take_text(), _parameters(steps, window))
 
 
-def find_strays(connection: Connection, steps: Sequence[Step], window: Window) -> list[Stray]:
+def find_strays(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> list[Stray]:
     """The messages of the steps that cannot be delivered, in the order of the steps and of each queue."""
     return [Stray(*row) for row in driver(connection).execute(strays_text(), _parameters(steps, window))]
 
 
-def find_gaps(connection: Connection, steps: Sequence[Step], window: Window) -> list[Stray]:
+def find_gaps(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> list[Stray]:
     """The first message of each step that has no entry, where one has none: there is no more to tell of it."""
     held = set(driver(connection).execute(held_text(), _parameters(steps, window)))
     gaps = []
@@ -263,8 +263,8 @@ def prune(connection: Connection, level: int, first: int, past: int) -> int:
     return connection.execute(delete(delay_offset).where(*old)).rowcount
 
 
-def _parameters(steps: Sequence[Step], window: Window) -> Mapping[str, object]:
-    columns = zip(Step._fields, zip(*steps, strict=True), strict=True)
+def _parameters(steps: Sequence[DelayStep], window: DelayWindow) -> Mapping[str, object]:
+    columns = zip(DelayStep._fields, zip(*steps, strict=True), strict=True)
     # As text: the driver would take the smallest type for the numbers, and prepare the statement for each anew.
     arrays = {name: "{" + ",".join(map(str, values)) + "}" for name, values in columns}
     return arrays | window._asdict()

@@ -11,7 +11,8 @@ from psycopg.types.numeric import Int8
 from sqlalchemy import BigInteger, Boolean, ColumnElement, FromClause, Integer, Subquery, func, literal_column, select
 from sqlalchemy.types import TypeEngine
 
-from mqdb.common.schedule import DelayLevel, DeliverAfter, DeliverAt, Half, Wait
+from mqdb.common.delivery_schedule import DelayLevel, DeliverAfter, DeliverAt, Half, Wait
+from mqdb.store.log.queue_fence import or_refused
 
 #: What `mqdb.place` is told of a wait: one of these, or none for a record that does not wait.
 WAIT_TYPES: Final[dict[str, TypeEngine[Any]]] = {
@@ -39,7 +40,7 @@ def placed(
     call = func.mqdb.place(*told, now.c.now, *(columns[name] for name in WAIT_TYPES))
     place = call.table_valued("placed_key", "placed_code", "placed_properties").lateral("place")
     decided = {
-        "queue_key": place.c.placed_key,
+        "queue_key": or_refused(place.c.placed_key),
         "tags_code": place.c.placed_code,
         "properties": place.c.placed_properties,
         "store_time": now.c.now,

@@ -35,7 +35,7 @@ from mqdb.store.dispatch.entries import LAST_OFFSET, entries
 from mqdb.store.engine import driver, text_of
 from mqdb.store.log.commit_log import copied_bytes, fits
 from mqdb.store.schedule.timer_slots import BEHIND, slot_of
-from mqdb.store.schedule.timer_steps import Step, newest_step
+from mqdb.store.schedule.timer_steps import TimerStep, newest_step
 from mqdb.store.tables import checkpoint, queue, segment, timer, timer_step, topic
 
 #: Above all positions.
@@ -104,9 +104,9 @@ def now_ms() -> ColumnElement[int]:
 
 def _state() -> FromClause:
     """One row: the newest step, the queue and the time."""
-    step = newest_step(*(timer_step.c[name] for name in Step._fields)).subquery("step")
+    step = newest_step(*(timer_step.c[name] for name in TimerStep._fields)).subquery("step")
     next_offset = func.greatest(step.c.next_offset, queue.c.base_offset).label("next_offset")
-    columns = [step.c[name] if name != "next_offset" else next_offset for name in Step._fields]
+    columns = [step.c[name] if name != "next_offset" else next_offset for name in TimerStep._fields]
     newest = select(checkpoint.c.segment).where(checkpoint.c.service == _constant("dispatch"))
     newest_segment = newest.order_by(checkpoint.c.seq.desc()).limit(ONE).scalar_subquery()
     return (
@@ -214,7 +214,7 @@ def find_due(connection: Connection, at: Look, slots: Sequence[int], limit: int)
     return Due(*row) if row is not None and row[0] else None
 
 
-def next_due_ms(connection: Connection, slots: Sequence[int], step: Step, horizon_ms: int) -> int | None:
+def next_due_ms(connection: Connection, slots: Sequence[int], step: TimerStep, horizon_ms: int) -> int | None:
     """When the first message is due before `horizon_ms`, in the slots, or in slot 0, behind what is delivered."""
     values = {
         "slots": array(slots),

@@ -6,6 +6,7 @@ one to another. A slot is dropped as a whole when all of it is delivered: a row 
 as it had to wait for it, or an hour, which is little beside the log, where it stands too.
 
 Slot 0 is for what waits though delivery has passed its time already, after somebody has set the clock back.
+In SQL: `mqdb/sql/schedule/add_timer_slot.sql`.
 """
 
 from collections.abc import Collection
@@ -24,7 +25,7 @@ from sqlalchemy import (
     select,
 )
 
-from mqdb.common.schedule import MAX_MILLISECONDS
+from mqdb.common.delivery_schedule import MAX_MILLISECONDS
 from mqdb.store.tables import timer_slot
 
 _HOUR_MS: Final = 3_600_000

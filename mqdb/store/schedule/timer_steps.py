@@ -13,7 +13,7 @@ from mqdb.store.dispatch.consume_queue import ONE
 from mqdb.store.tables import segment, timer, timer_recall, timer_slot, timer_step
 
 
-class Step(NamedTuple):
+class TimerStep(NamedTuple):
     """How far timers are: a row of timer_step."""
 
     seq: int
@@ -37,15 +37,15 @@ def begin(connection: Connection) -> bool:
     return locks.take_durably(connection, "timer")
 
 
-def append(connection: Connection, step: Step, collected: int, messages: int) -> None:
+def append(connection: Connection, step: TimerStep, collected: int, messages: int) -> None:
     """Take a step. Raises SQLAlchemy's IntegrityError when somebody else has taken the one of its number."""
     counts = {"collected": collected, "messages": messages}
     connection.execute(insert(timer_step).values(step._asdict() | counts))
 
 
-def newest(connection: Connection) -> Step:
+def newest(connection: Connection) -> TimerStep:
     """The newest step."""
-    return Step(*connection.execute(newest_step(*(timer_step.c[name] for name in Step._fields))).one())
+    return TimerStep(*connection.execute(newest_step(*(timer_step.c[name] for name in TimerStep._fields))).one())
 
 
 def late_seconds(connection: Connection) -> float:

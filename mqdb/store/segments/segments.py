@@ -10,6 +10,7 @@
 
 A segment is drained in one statement with the min offsets. What follows only takes away what nobody can see, so
 it can be interrupted anywhere and taken up by whoever leads next.
+In SQL: `mqdb/sql/segments/ensure_segments.sql`, `mqdb/sql/segments/seal_segment.sql`.
 """
 
 from collections.abc import Sequence

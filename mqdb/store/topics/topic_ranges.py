@@ -61,7 +61,7 @@ class QueueBounds(NamedTuple):
     max_offset: int
 
 
-class SegmentBounds(NamedTuple):
+class SegmentRange(NamedTuple):
     """Positions of a segment, and the lowest one that its consume queue points to."""
 
     number: int
@@ -179,10 +179,10 @@ def _end_of(wanted: FromClause, *, is_last: bool) -> Select[Any]:
     )
 
 
-def segment_bounds(connection: Connection) -> list[SegmentBounds]:
+def segment_bounds(connection: Connection) -> list[SegmentRange]:
     """All segments, oldest first. A drained one has no consume queue, but maybe records for that of a younger one."""
     columns = segment.c.segment, segment.c.start_pos, segment.c.end_pos, segment.c.lowest_log_pos
-    return [SegmentBounds(*row) for row in connection.execute(select(*columns).order_by(segment.c.segment))]
+    return [SegmentRange(*row) for row in connection.execute(select(*columns).order_by(segment.c.segment))]
 
 
 # -- statements for others to run -----------------------------------------------------------------
@@ -190,6 +190,7 @@ def segment_bounds(connection: Connection) -> list[SegmentBounds]:
 
 def read_texts(connection: Connection, parts: Sequence[Part], columns: Sequence[str], choice: Choice) -> list[str]:
     """For each part the statement that reads its messages, with these columns as readers in bulk name them."""
+    cursor = _cursor(connection)
     compiled: dict[tuple[object, ...], Compiled] = {}
     texts = []
     for number, part in enumerate(parts):
@@ -197,7 +198,7 @@ def read_texts(connection: Connection, parts: Sequence[Part], columns: Sequence[
         shape = (part.segment, part.lowest_pos, part.past_pos, part.is_ordered) if len(part.spans) == 1 else (number,)
         if shape not in compiled:
             compiled[shape] = _compiled(connection, _read(part, columns, choice))
-        texts.append(_text(connection, compiled[shape], _values(part)))
+        texts.append(_text(cursor, compiled[shape], _values(part)))
     return texts
 
 
@@ -308,15 +309,19 @@ def max_offsets(queue_keys: Sequence[int]) -> Select[int, int]:
 
 def text_with_values(connection: Connection, statement: ClauseElement) -> str:
     """The text of a statement with its values in it, quoted by the driver for this server."""
-    return _text(connection, _compiled(connection, statement), {})
+    return _text(_cursor(connection), _compiled(connection, statement), {})
 
 
 def _compiled(connection: Connection, statement: ClauseElement) -> Compiled:
     return statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
 
 
-def _text(connection: Connection, compiled: Compiled, values: Mapping[str, Any]) -> str:
+def _cursor(connection: Connection) -> ClientCursor[Any]:
     cursor = ClientCursor(driver(connection))
     # The engine's own dumper of lists makes binary values, which no text can hold.
     cursor.adapters.register_dumper(list, ListDumper)
+    return cursor
+
+
+def _text(cursor: ClientCursor[Any], compiled: Compiled, values: Mapping[str, Any]) -> str:
     return cursor.mogrify(compiled.string, {**(compiled.params or {}), **values})

@@ -1,4 +1,7 @@
-"""What names a topic and does not go with its row: crons, messages that wait for their delivery, open half messages."""
+"""What names a topic and does not go with its row: crons, messages that wait for their delivery, open half messages.
+
+In SQL: `mqdb/sql/acl/administer.sql`.
+"""
 
 from typing import NamedTuple
 

@@ -3,10 +3,13 @@
 A queue_key is given once in a history of the log. So a record that arrives for a deleted topic belongs to nobody, and
 never to a younger topic of the same name. A database that has gone back gives the same keys again
 (`store/log/history.py`).
+In SQL: `mqdb/sql/acl/administer.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
 
 from sqlalchemy import Boolean, ColumnElement, Connection, Row, Select, Text, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
@@ -19,7 +22,8 @@ from mqdb.store.log.history import History
 from mqdb.store.tables import queue, topic
 
 
-class TopicRoute(NamedTuple):
+@dataclass(frozen=True)
+class TopicRoute:
     """A topic and the keys of its queues, queue 0 first: as many as the larger of its two counts.
 
     `history` is that of the log in which the keys were found.
@@ -30,18 +34,17 @@ class TopicRoute(NamedTuple):
     queue_keys: tuple[int, ...]
     history: History
 
-    @property
+    @cached_property
     def write_queue_keys(self) -> tuple[int, ...]:
         """The queues that producers choose from; none without the W bit."""
         return self.queue_keys[: self.config.write_queue_nums] if self.config.perm & Perm.WRITE else ()
 
-    @property
+    @cached_property
     def read_queue_keys(self) -> tuple[int, ...]:
         """The queues that consumers read; none without the R bit."""
         return self.queue_keys[: self.config.read_queue_nums] if self.config.perm & Perm.READ else ()
 
 
-@translates
 def find_topic(connection: Connection, name: str) -> TopicRoute | None:
     """The topic with its queues, None where there is none of that name."""
     return find_topics(connection, [name]).get(name)

@@ -3,6 +3,7 @@
 The row of a half message is the request as well: `check_client` is the producer that is asked, NOTIFY tells it, and it
 reads what it is asked from there. So a question survives whoever has asked it.
 RocketMQ: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener.
+In SQL: `mqdb/sql/log/try_lock.sql`, `mqdb/sql/transactions/half_own.sql`.
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ from mqdb.store.transactions.half_messages import half_queue
 hm = half_message.c
 
 
-class Position(NamedTuple):
+class HalfPosition(NamedTuple):
     """How far the half messages are looked through: offsets of their queue."""
 
     seq: int
@@ -97,7 +98,7 @@ class DueHalf(NamedTuple):
     """Whether its segment is gone from the log."""
 
 
-class Check(NamedTuple):
+class HalfCheck(NamedTuple):
     """What a producer is asked: to say what became of the transaction of this message, for the nth time."""
 
     log_pos: int
@@ -133,9 +134,9 @@ def has_work_text() -> str:
 # -- looking through --------------------------------------------------------------------------
 
 
-def position(connection: Connection) -> Position:
+def position(connection: Connection) -> HalfPosition:
     """Where the newest step has come to, or retention, if it was faster: of halves that all had ended."""
-    return Position(*connection.execute(_position()).one())
+    return HalfPosition(*connection.execute(_position()).one())
 
 
 def _position(*columns: ColumnElement[int]) -> Select[Any]:
@@ -323,7 +324,7 @@ def checks_text() -> str:
 
 
 @translates
-def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
+def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[HalfCheck]:
     """What a client is asked about a group, and has not answered; the oldest question first."""
     asked = select(hm.log_pos).where(hm.check_client == client_id, hm.producer_group == group)
     if acl.is_guest(connection):
@@ -348,7 +349,7 @@ _OWN_CHECKS: Final = """
     FROM mqdb.own_checks(%(client_id)s, %(group)s, %(most)s)"""
 
 
-def _check(broker_name: str, row: Sequence[Any]) -> Check:
+def _check(broker_name: str, row: Sequence[Any]) -> HalfCheck:
     (
         real_topic,
         real_queue_id,
@@ -373,4 +374,4 @@ def _check(broker_name: str, row: Sequence[Any]) -> Check:
         where, queue_offset, log_pos, msg_id, tags, keys, properties, body, born, stored, born_host, 0, flag, sys_flag,
         min_offset=0, max_offset=0,
     )  # fmt: skip
-    return Check(log_pos, check_times, message)
+    return HalfCheck(log_pos, check_times, message)

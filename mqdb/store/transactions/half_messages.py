@@ -53,6 +53,7 @@ from mqdb.store.dispatch.consume_queue import ZERO
 from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.log import message_index
 from mqdb.store.log.commit_log import KEPT, cl, record_of
+from mqdb.store.log.queue_fence import or_refused
 from mqdb.store.schedule.real_queue import BROKERS_OWN, aim_of, is_readable, real_queue_id
 from mqdb.store.tables import commit_log, half_message, queue, segment, topic
 from mqdb.store.topics.deleted_topics import went_along
@@ -113,7 +114,7 @@ def _property(name: str) -> ColumnElement[str]:
 def _queue_of(
     topic_name: ColumnElement[str], queue_id: ColumnElement[int], is_there: ColumnElement[bool] | None = None
 ) -> ScalarSelect[int]:
-    """The key of a queue, another one where its topic has become smaller; NULL without one, which the log refuses."""
+    """The key of a queue, another one where its topic has become smaller; NULL without one."""
 
     def of_topic(wanted: ColumnElement[int]) -> ScalarSelect[int]:
         return select(wanted).where(topic.c.topic == topic_name).correlate_except(topic).scalar_subquery()
@@ -264,7 +265,7 @@ def _copy(event: HalfEvent, half: CTE, ended: CTE) -> CTE:
         "log_pos": ended.c.copy_pos,
         "properties": case((ended.c.check_times > ZERO, half.c.properties.concat(asked)), else_=half.c.properties),
         "tags_code": func.mqdb.copied_code(half.c.tags_code, half.c.tags, half.c.properties),
-        "queue_key": (
+        "queue_key": or_refused(
             _queue_of(case((half.c.topic.not_in(BROKERS_OWN), half.c.topic)), half.c.queue_id, is_there=~went)
             if is_commit
             else _queue_of(_constant(TRANS_CHECK_MAX_TIME_TOPIC), ZERO)
@@ -288,8 +289,7 @@ def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immun
     """Let an event happen to a half message; whether it did, and where the copy is.
 
     It has not where there is no such half message, where it is in a state that the event does not lead away from, and
-    where it has an immunity that it may not have. Raises psycopg's NotNullViolation when the queue of the copy does
-    not exist.
+    where it has an immunity that it may not have. `queue_fence` tells the error if the queue of the copy is gone.
     """
     parameters = {"positions": _array([half.log_pos])} | _bounds([half.log_pos])
     parameters |= {"group": half.producer_group, "unique_id": half.msg_id, "may_be_immune": may_be_immune}

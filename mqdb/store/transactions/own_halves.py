@@ -1,6 +1,7 @@
 """Half messages for roles that do not own the broker, by functions that ask for their rights.
 
 A role sends half messages and ends its own; one that may operate a topic sees and resolves those of the topic.
+In SQL: `mqdb/sql/transactions/half_own.sql`, `mqdb/sql/transactions/resolve_half.sql`.
 """
 
 from collections.abc import Sequence

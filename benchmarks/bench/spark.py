@@ -1,0 +1,195 @@
+"""`do.py bench spark`: how fast Spark reads a topic, writes one, and follows one.
+
+    read-jdbc    all columns of all messages through JDBC, with the predicates that mqdb plans
+    read-mqdb    the same through the data source
+    sink         messages from Parquet files into a topic, all of them in one commit
+    batch        a micro-batch of a few messages, as Spark times it, into nothing
+    batch-sink   the same into another topic, exactly once
+
+The reads are held against one COPY of the same rows in binary form, which one connection reads and throws away: the
+least that PostgreSQL has to do for them. The messages are real flights, sent as often as it takes. Spark runs in one
+process beside PostgreSQL. No dispatcher runs.
+"""
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from functools import cached_property, partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+from benchmarks.bench import message_sample
+from benchmarks.bench.comparison import Side, SideComparison
+from benchmarks.bench.figures import Goal, Measurement, durations
+from benchmarks.bench.memory import cpu_seconds_of, memory_of
+from benchmarks.bench.testbed import Testbed, Topic
+from mqdb.errors import IllegalState
+
+if TYPE_CHECKING:
+    from benchmarks.bench.spark_load import Follower, SparkLoad
+
+NAMES: Final = ("read-jdbc", "read-mqdb", "sink", "batch", "batch-sink")
+UNIT: Final = "messages/s"
+_QUEUES: Final = 8
+
+#: All flights of a year, in the order of their departure.
+FLIGHTS: Final = Path(__file__).parents[2] / "examples" / "data" / "flights.parquet"
+
+#: Ten for each queue: the smallest batch that has something of all of them.
+_SMALL_BATCH: Final = 80
+_BATCHES: Final = 30
+#: The first ones are slower: their code is still being compiled.
+_WARM_UP_BATCHES: Final = 20
+
+#: The columns of the data source, each as the view has it.
+_COPY: Final = """
+COPY (SELECT topic, queue_id, queue_offset, msg_id, keys, tags, sys_flag, properties, body, born_time, store_time
+      FROM mqdb.message WHERE topic = %s) TO STDOUT (FORMAT binary)
+"""
+
+#: One process, with the plan that is best for all rows: a hash join, as the data source has it.
+_ONE_STREAM: Final = "-c max_parallel_workers_per_gather=0 -c jit=off -c enable_nestloop=off -c work_mem=32MB"
+
+
+def comparisons(testbed: Testbed, *, messages: int) -> Generator[SideComparison, None, None]:
+    """What is measured, one after the other. Raises ParameterInvalid where `mqdb serve` does work beside it."""
+    from benchmarks.bench.spark_load import spark_load
+
+    testbed.check_unserved("do.py bench spark")
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="mqdb-bench-")))
+        load = stack.enter_context(spark_load(testbed.broker.dsn))
+        stage = _Stage(testbed, load, directory, messages)
+        copy = Side("COPY ... TO STDOUT (FORMAT binary), one stream", stage.copy, [Goal(0.6)])
+        for name, label, read in (
+            ("read-jdbc", "JDBC", load.read_by_jdbc),
+            ("read-mqdb", 'format("mqdb")', load.read),
+        ):
+            yield SideComparison(name, UNIT, Side(f"{label} into nothing, {load.master}", _Read(stage, read)), [copy])
+        sink = Side(f"Parquet files to a topic, {load.master}", stage.write, [Goal(25_000)])
+        yield SideComparison("sink", UNIT, sink)
+        for name, label, into, goals in (
+            ("batch", "nothing", False, [Goal(300, at_least=False)]),
+            ("batch-sink", "a topic, exactly once", True, []),
+        ):
+            with ExitStack() as following:
+                follow = _Follow(stage, following, name, has_sink=into)
+                side = Side(f"a micro-batch of {_SMALL_BATCH} messages into {label}, median", follow, goals)
+                yield SideComparison(name, "ms", side, lower_is_better=True)
+
+
+class _Stage:
+    """What the figures share; made when the first of them needs it."""
+
+    def __init__(self, testbed: Testbed, load: "SparkLoad", directory: Path, messages: int) -> None:
+        self.testbed = testbed
+        self.load = load
+        self.directory = directory
+        self.messages = messages
+
+    @cached_property
+    def prepared(self) -> Path:
+        """Messages in Parquet files, as the sink takes them."""
+        path = self.directory / "messages"
+        self.load.prepare(FLIGHTS, self.messages, path)
+        return path
+
+    @cached_property
+    def topic(self) -> Topic:
+        """With all messages in it, which the sink has brought there."""
+        topic = self.testbed.topic("spark", _QUEUES)
+        self.load.write(self.prepared, topic.name)
+        self.testbed.dispatch_all()
+        self.testbed.below.execute("ANALYZE mqdb.commit_log, mqdb.queue_run")
+        if (found := self.load.count(topic.name)) != self.messages:
+            raise IllegalState(f"topic {topic.name}", f"of {found:,} messages instead of {self.messages:,}")
+        return topic
+
+    @cached_property
+    def sink(self) -> Topic:
+        """For what is written while it is measured."""
+        return self.testbed.topic("spark_sink", _QUEUES)
+
+    def write(self) -> Measurement:
+        """Messages per second from the start of the job until they are stored."""
+        return self.timed(partial(self.load.write, self.prepared, self.sink.name))
+
+    def copy(self) -> Measurement:
+        """Messages per second of one stream."""
+        topic = self.topic
+
+        def copy() -> None:
+            with connection.cursor().copy(_COPY, (topic.name,)) as stream:
+                for _ in stream:
+                    pass
+
+        # Not the session of the benchmark, which plans without sequential scans, as clients do: half as fast.
+        with psycopg.connect(self.testbed.broker.dsn, autocommit=True, options=_ONE_STREAM) as connection:
+            return self.timed(copy, has_spark=False)
+
+    def timed(self, work: Callable[[], None], *, has_spark: bool = True) -> Measurement:
+        """Messages per second of work that handles all of them; CPU time of both sides, and Spark's memory."""
+        jvm, server = self.load.jvm_pid, self.testbed.server
+        cpu_began, load_began, began = server.seconds(), cpu_seconds_of(jvm), time.perf_counter()
+        work()
+        elapsed, cpu_ended, load_ended = time.perf_counter() - began, server.seconds(), cpu_seconds_of(jvm)
+        details = memory_of(jvm) if has_spark else {}
+        if cpu_began is not None and cpu_ended is not None:
+            details["server_cpu_us"] = (cpu_ended - cpu_began) / self.messages * 1e6
+        if has_spark and load_began is not None and load_ended is not None:
+            details["client_cpu_us"] = (load_ended - load_began) / self.messages * 1e6
+        return Measurement(self.messages / elapsed, details)
+
+
+class _Read:
+    """Reads the topic each time; once more before the first time, which is slower."""
+
+    def __init__(self, stage: _Stage, read: Callable[[str], None]) -> None:
+        self._stage = stage
+        self._read = read
+        self._is_warm = False
+
+    def __call__(self) -> Measurement:
+        work = partial(self._read, self._stage.topic.name)
+        if not self._is_warm:
+            work()
+            self._is_warm = True
+        return self._stage.timed(work)
+
+
+class _Follow:
+    """A query that follows a topic, and gets a few messages when it has done the ones before."""
+
+    def __init__(self, stage: _Stage, stack: ExitStack, name: str, *, has_sink: bool) -> None:
+        self._stage = stage
+        self._stack = stack
+        self._name = name
+        self._has_sink = has_sink
+        self._topic: Topic | None = None
+
+    def __call__(self) -> Measurement:
+        if self._topic is None:
+            self._topic = self._stage.testbed.topic(f"spark_{self._name}", _QUEUES)
+            self._follower = self._start(self._topic)
+            self._batches(_WARM_UP_BATCHES)
+        took = self._batches(_BATCHES)
+        return Measurement(median(took), durations([each / 1e3 for each in took]) | memory_of(self._stage.load.jvm_pid))
+
+    def _start(self, topic: Topic) -> "Follower":
+        sink = self._stage.sink.name if self._has_sink else None
+        checkpoint = self._stage.directory / self._name
+        return self._stack.enter_context(self._stage.load.following(topic.name, checkpoint, sink))
+
+    def _batches(self, number: int) -> list[float]:
+        return [self._batch() for _ in range(number)]
+
+    def _batch(self) -> float:
+        assert self._topic is not None
+        testbed = self._stage.testbed
+        message_sample.fill(testbed.below, self._topic.queue_keys, _SMALL_BATCH)
+        testbed.dispatch_all()
+        return self._follower.batch_ms()

@@ -1,0 +1,261 @@
+"""Workers: the processes that make the load, so that one interpreter is not the limit of what is measured.
+
+A load is a function that opens so many connections to a broker, and yields an operation for each: a call that does
+one thing and returns how many messages that were. Each operation is repeated by a thread of its own in one
+of the processes. All begin at one moment, and what happens before it or after the end does not count. An operation
+that only begins something has an end of its own, which does: `Pipeline`.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import wraps
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeAlias, runtime_checkable
+
+from benchmarks.bench.figures import Measurement, durations
+from benchmarks.bench.machine import ServerClock, resident_bytes
+from mqdb.common.dsn import BrokerDsn
+from mqdb.errors import MqdbError
+from mqdb.process.signals import deferred
+
+Operation: TypeAlias = Callable[[], int]
+
+#: Pickled for the workers: a function of a module, or a `partial` of one.
+Load: TypeAlias = Callable[[BrokerDsn, int], AbstractContextManager[Sequence[Operation]]]
+
+P = ParamSpec("P")
+
+#: Between the word that all are ready and the start: all have heard of it by then.
+_LEAD_SECONDS = 0.05
+_END_SECONDS = 10.0
+
+
+class Exhausted(Exception):
+    """Raised by an operation that has nothing left to do: the round ends here."""
+
+
+@runtime_checkable
+class Pipeline(Protocol):
+    """An operation that begins what ends later. It counts what has ended."""
+
+    def __call__(self) -> int:
+        """Begin one; how many messages have ended meanwhile."""
+
+    def drain(self) -> int:
+        """Wait for all that is under way; how many messages that were."""
+
+
+class WorkerDied(MqdbError):
+    """A process of the benchmark ended without a word."""
+
+    exit_code: int | None
+    sentence = "a process of the benchmark died with exit code {exit_code}"
+
+
+def per_connection(
+    open_one: Callable[Concatenate[BrokerDsn, P], Iterator[Operation]],
+) -> Callable[Concatenate[BrokerDsn, int, P], AbstractContextManager[Sequence[Operation]]]:
+    """Makes a load of a generator that opens one connection."""
+
+    @contextmanager
+    @wraps(open_one)
+    def open_all(
+        broker: BrokerDsn, connections: int, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Iterator[Sequence[Operation]]:
+        with ExitStack() as stack:
+            opened = contextmanager(open_one)
+            yield [stack.enter_context(opened(broker, *args, **kwargs)) for _ in range(connections)]
+
+    return open_all
+
+
+class LoadWorker:
+    """A process that runs `function(pipe, *arguments)` and ends when its pipe is closed, at the latest."""
+
+    def __init__(self, function: Callable[..., None], *arguments: object) -> None:
+        context = get_context("spawn")
+        self._pipe, other_end = context.Pipe()
+        self._process = context.Process(target=_guarded, args=(function, other_end, *arguments), daemon=True)
+        # A process whose parent leaves before it has told it what to do ends with a traceback.
+        with deferred(signal.SIGINT):
+            self._process.start()
+        other_end.close()
+
+    def tell(self, message: object) -> None:
+        """Send it a message."""
+        self._pipe.send(message)
+
+    def answer(self) -> Any:
+        """Its next message. Raises what it raised, WorkerDied when it is gone."""
+        try:
+            answer = self._pipe.recv()
+        except EOFError:
+            self._process.join(_END_SECONDS)
+            raise WorkerDied(self._process.exitcode) from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Let it end, by force if it comes to that."""
+        self._pipe.close()
+        self._process.join(_END_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _guarded(function: Callable[..., None], pipe: Pipe, *arguments: object) -> None:
+    # Ctrl-C is for the parent; it closes the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        function(pipe, *arguments)
+    except (EOFError, BrokenPipeError):
+        return
+    except BaseException as error:  # noqa: BLE001 - the parent raises it, if it is still there
+        with suppress(OSError):
+            pipe.send(error)
+
+
+class Shift(NamedTuple):
+    """What a worker did in one round."""
+
+    messages: int
+    ended_at: float
+    cpu_seconds: float
+    #: Of each operation.
+    seconds: list[float]
+    #: What the process holds at its end; None where that cannot be read.
+    resident_bytes: int | None = None
+
+
+class Crew:
+    """Processes that share a number of connections between them."""
+
+    def __init__(self, broker: BrokerDsn, *, connections: int, jobs: int, servers: Sequence[ServerClock]) -> None:
+        """Starts nothing yet. `servers` are those whose CPU time the load takes."""
+        self._broker = broker
+        jobs = min(jobs, connections)
+        self._shares = [connections // jobs + (number < connections % jobs) for number in range(jobs)]
+        self._servers = servers
+        self._workers: list[LoadWorker] = []
+
+    def measure(self, load: Load, seconds: float, *, timed: bool = False, weighed: bool = False) -> Measurement:
+        """Messages per second of all connections together, with the CPU time of both sides for each message.
+
+        Where it is `timed`, also how long an operation takes; `weighed`, what the largest process holds in memory.
+        """
+        if not self._workers:
+            self._workers = [LoadWorker(_work, self._broker) for _ in self._shares]
+        for worker, share in zip(self._workers, self._shares, strict=True):
+            worker.tell((load, share, seconds))
+        for worker in self._workers:
+            worker.answer()
+        server_began = self._server_seconds()
+        started_at = time.monotonic() + _LEAD_SECONDS
+        for worker in self._workers:
+            worker.tell(started_at)
+        shifts: list[Shift] = [worker.answer() for worker in self._workers]
+        server_ended = self._server_seconds()
+        for worker in self._workers:
+            worker.answer()
+        messages = sum(shift.messages for shift in shifts)
+        elapsed = max(shift.ended_at for shift in shifts) - started_at
+        details = {"client_cpu_us": _each(sum(shift.cpu_seconds for shift in shifts), messages)}
+        if server_began is not None and server_ended is not None:
+            details["server_cpu_us"] = _each(server_ended - server_began, messages)
+        if timed:
+            details |= durations([each for shift in shifts for each in shift.seconds])
+        sizes = [shift.resident_bytes for shift in shifts if shift.resident_bytes is not None]
+        if weighed and sizes:
+            details["RSS_MiB"] = max(sizes) / 2**20
+        return Measurement(messages / elapsed, details)
+
+    def _server_seconds(self) -> float | None:
+        clocks = [server.seconds() for server in self._servers]
+        found = [seconds for seconds in clocks if seconds is not None]
+        return sum(found) if len(found) == len(clocks) else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.close()
+
+
+def _each(seconds: float, messages: int) -> float:
+    """Microseconds for each message."""
+    return seconds / messages * 1e6 if messages else 0.0
+
+
+def _work(pipe: Pipe, broker: BrokerDsn) -> None:
+    """The life of a worker of a crew: round after round, each at its end when nothing of the load is left."""
+    while True:
+        load, connections, seconds = pipe.recv()
+        with load(broker, connections) as operations:
+            pipe.send("ready")
+            pipe.send(run_shift(operations, pipe.recv(), seconds))
+        pipe.send("closed")
+
+
+def run_shift(operations: Sequence[Operation], started_at: float, seconds: float) -> Shift:
+    """Repeat each operation in a thread of its own, from a moment of time.monotonic on. Raises what one raises."""
+    threads = [_Repeat(operation, started_at, started_at + seconds) for operation in operations]
+    cpu = time.process_time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for thread in threads:
+        if thread.error is not None:
+            raise thread.error
+    cpu = time.process_time() - cpu
+    return Shift(
+        sum(thread.messages for thread in threads),
+        max(thread.ended_at for thread in threads),
+        cpu,
+        [seconds for thread in threads for seconds in thread.seconds],
+        resident_bytes(),
+    )
+
+
+class _Repeat(threading.Thread):
+    """Repeats one operation from the start to the end of a round; once at least."""
+
+    def __init__(self, operation: Operation, started_at: float, until: float) -> None:
+        super().__init__(daemon=True)
+        self._operation = operation
+        self._started_at = started_at
+        self._until = until
+        self.messages = 0
+        self.ended_at = started_at
+        self.seconds: list[float] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        time.sleep(max(self._started_at - time.monotonic(), 0.0))
+        try:
+            self._repeat()
+            if isinstance(self._operation, Pipeline):
+                self.messages += self._operation.drain()
+        except BaseException as error:  # noqa: BLE001 - the worker raises it
+            self.error = error
+        self.ended_at = time.monotonic()
+
+    def _repeat(self) -> None:
+        operation, clock, until, seconds = self._operation, time.monotonic, self._until, self.seconds
+        messages = 0
+        before = clock()
+        with suppress(Exhausted):
+            # A busy machine may let the thread run when the round is over; to have done nothing says nothing.
+            while before < until or not seconds:
+                messages += operation()
+                now = clock()
+                seconds.append(now - before)
+                before = now
+        self.messages = messages

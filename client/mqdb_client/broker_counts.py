@@ -1,0 +1,74 @@
+"""Broker counts: what a client instance counts of its broker for metrics, beside the sends and calls that hooks see.
+
+    statement refused ──▶ BrokerCounts ── each look, and at the end ──▶ observers (`broker_metrics.py`)
+    Outage            ──▶
+
+Nothing is counted for a statement that succeeds.
+"""
+
+import threading
+from collections import Counter
+from typing import Protocol
+from weakref import WeakSet
+
+from mqdb.errors import MqdbError
+from mqdb_client.outage import Outage
+
+
+class BrokerCounts:
+    """The counts of one client instance. Any thread may use it."""
+
+    def __init__(self, broker_name: str, outage: Outage) -> None:
+        self.broker_name = broker_name
+        self.outage = outage
+        #: Appends that PostgreSQL has refused, by SQLSTATE.
+        self.refused_appends: Counter[str] = Counter()
+        self.is_open = False
+        self._guard = threading.Lock()
+
+    def open(self) -> None:
+        """The instance connects."""
+        self.is_open = True
+
+    def close(self) -> None:
+        """The instance does not connect any longer, and waits for no broker."""
+        self.is_open = False
+        self.look()
+
+    def look(self) -> None:
+        """Let all observers see the counts."""
+        if _observers:
+            with _guard:
+                observers = list(_observers)
+            for observer in observers:
+                observer.update(self)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the instance is open, and without its broker."""
+        return self.is_open and self.outage.is_under_way
+
+    def note_refusal(self, error: MqdbError) -> None:
+        """Count an append that has failed, if PostgreSQL has said why by a SQLSTATE."""
+        cause = error.__cause__
+        sqlstate = getattr(getattr(cause, "orig", cause), "sqlstate", None)
+        if sqlstate is not None:
+            with self._guard:
+                self.refused_appends[sqlstate] += 1
+
+
+class Observer(Protocol):
+    """Sees counts in the thread that looks; be quick there."""
+
+    def update(self, counts: BrokerCounts) -> None:
+        """Counts may have changed."""
+
+
+_guard = threading.Lock()
+_observers: WeakSet[Observer] = WeakSet()
+
+
+def observe(observer: Observer) -> None:
+    """Have an observer see the counts of all client instances of the process, as long as somebody holds it."""
+    with _guard:
+        _observers.add(observer)

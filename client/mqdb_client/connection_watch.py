@@ -1,0 +1,190 @@
+"""The connections of a client: which may lead to a server that is gone, and which wait for one that does not answer.
+
+    a connection is lost                  idle ones that are as old are not used again
+    another server is at the address      those that lead to the old one are cut: their waits end with an error
+    no answer for 15 s                    a new connection asks whether the server works at the statement
+        it does                           (a lock, a slow disk, a stopped client machine): nothing happens
+        it does not, or says nothing      the connection is cut; all are, if the new one gets no answer
+
+Keepalives see none of this as long as a kernel answers for the server: its processes are stopped, a disk hangs, a proxy
+holds the line (docs/decisions/0034-lost-connections-make-others-suspect.md).
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from mqdb.store import silence
+from mqdb.store.log.history import History
+from mqdb.store.silence import Scissors, find_stranded
+from mqdb_client.new_connection import history_in
+
+_LINE: Final = "mqdb_line"
+
+
+class Line:
+    """A connection, and since when somebody has waited for its answer: by time.monotonic, infinity for nobody."""
+
+    def __init__(self, entry: ConnectionPoolEntry, *, is_direct: bool, counts: bool) -> None:
+        self.made_at = time.monotonic()
+        self.waits_since = math.inf
+        self.is_cut = False
+        self._entry = entry
+        self._counts = counts
+        connection: Any = entry.driver_connection
+        self._pgconn: psycopg.pq.abc.PGconn = connection.pgconn
+        #: The pid of the backend; None behind a pooler, which gives each client a pid of its own.
+        self.pid: int | None = connection.info.backend_pid if is_direct else None
+        self._scissors = Scissors(connection)
+
+    def begin(self) -> None:
+        """Somebody waits from now on, perhaps for the answers to several statements."""
+        self.waits_since = time.monotonic() if self._counts else math.inf
+
+    def end(self) -> None:
+        """Nobody waits."""
+        self.waits_since = math.inf
+
+    def is_late(self, now: float) -> bool:
+        """Whether a statement has had no answer for too long."""
+        is_long = now - self.waits_since >= silence.PATIENCE_SECONDS
+        return is_long and self._pgconn.transaction_status == TransactionStatus.ACTIVE
+
+    def leads_elsewhere(self, history: History) -> bool:
+        """Whether it is known to lead to a log of another history."""
+        return history_in(self._entry.info) not in (None, history)
+
+    def cut(self) -> None:
+        """End all waiting for the server. What it may answer is never read."""
+        self.is_cut = True
+        self._scissors.cut()
+
+    def close(self) -> None:
+        """The connection is closed, or about to be."""
+        self._scissors.close()
+
+
+class ConnectionWatch:
+    """Watches the connections of engines. Any thread may use it.
+
+    `connect` makes a new connection by the same way, and `is_open` says whether the owner still uses the pools.
+    `foretell` is called with the reason before connections are cut.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractContextManager[Connection]],
+        is_open: Callable[[], bool],
+        foretell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._connect = connect
+        self._is_open = is_open
+        self._foretell = foretell
+        self._suspect_before = 0.0
+        self._lines: set[Line] = set()
+        self._guard = threading.Lock()
+        self._is_asking = False
+        self._ask_at = 0.0
+
+    def cover(self, engine: Engine, *, is_direct: bool = True, counts: bool = True) -> None:
+        """Watch an engine too. `counts`: from a check-out to the check-in somebody waits for answers, unless `held`."""
+
+        def note(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+            line = entry.info[_LINE] = Line(entry, is_direct=is_direct, counts=counts)
+            with self._guard:
+                self._lines.add(line)
+
+        def check(connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: object) -> None:
+            if _LINE not in entry.info:  # made before it was watched
+                note(connection, entry)
+            self._check(entry.info[_LINE])
+
+        def forget(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+            line: Line | None = entry.info.get(_LINE)
+            if line is not None:
+                with self._guard:
+                    self._lines.discard(line)
+                line.close()
+
+        event.listen(engine, "connect", note)
+        event.listen(engine, "close", forget)
+        event.listen(engine, "checkout", check)
+        if counts:
+            event.listen(engine, "checkin", self._note_return)
+
+    def distrust(self) -> None:
+        """A connection was lost. Those that lie idle are as old, and are not used again."""
+        self._suspect_before = time.monotonic()
+
+    def replaced(self, history: History) -> None:
+        """Another server is at the address, or the same was started anew: connections to the old one are cut."""
+        self.distrust()
+        for line in self._all():
+            if line.leads_elsewhere(history):
+                line.cut()
+
+    def look(self) -> None:
+        """Ask, in a thread of its own, about connections on which nobody has had an answer for too long."""
+        now = time.monotonic()
+        if self._is_asking or now < self._ask_at:
+            return
+        if late := {line: line.waits_since for line in self._all() if line.is_late(now)}:
+            self._is_asking = True
+            threading.Thread(target=self._ask, args=(late,), name="mqdb-asks-server", daemon=True).start()
+
+    # -- what the pool tells ------------------------------------------------------------------
+
+    def _check(self, line: Line) -> None:
+        if line.made_at < self._suspect_before or line.is_cut:
+            raise DisconnectionError("older than the last loss of a connection")  # the pool makes another one
+        line.begin()
+
+    def _note_return(self, _connection: DBAPIConnection | None, entry: ConnectionPoolEntry) -> None:
+        line: Line | None = entry.info.get(_LINE)
+        if line is not None:
+            line.end()
+        if not self._is_open():  # its pool is gone, and nobody else would close it
+            entry.invalidate()
+
+    # -- who does not answer ------------------------------------------------------------------
+
+    def _all(self) -> list[Line]:
+        with self._guard:
+            return list(self._lines)
+
+    def _ask(self, late: dict[Line, float]) -> None:
+        try:
+            began = time.monotonic()
+            stranded = find_stranded(self._connect, late)
+            if stranded is None:
+                stranded = [line for line in self._all() if line.made_at < began]
+            if stranded:
+                self._foretell(f"no answer for {silence.PATIENCE_SECONDS:g} s")
+            for line in stranded:
+                line.cut()
+        finally:
+            self._ask_at = time.monotonic() + silence.PATIENCE_SECONDS
+            self._is_asking = False
+
+
+def line_of(connection: Connection) -> Line:
+    """The line of a connection of a watched engine."""
+    line: Line = connection.info[_LINE]
+    return line
+
+
+def hold(connection: Connection) -> Line:
+    """Its user keeps the connection between statements, and says by the line when it waits for answers."""
+    line = line_of(connection)
+    line.end()
+    return line

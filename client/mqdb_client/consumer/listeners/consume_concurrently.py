@@ -1,0 +1,247 @@
+"""Concurrent consumption: threads that hand messages to the listener, whichever queue they are of.
+
+The threads share one line of tokens, each good for one batch of a process queue; the batch is only chosen when a
+thread is there to run it. So a slow message holds up nothing but its own thread, and a message costs two
+uncontended locks and no hand-over between threads while there is work.
+
+What the listener fails is sent back by a thread for each broker (`send_back.py`), what it does not return for
+`consume_timeout` too. RocketMQ: ConsumeMessageConcurrentlyService.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple
+
+from mqdb.common.clock import Clock, SystemClock
+from mqdb.common.failure import Failure
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.retry import FIRST_RETRY_LEVEL, Retry
+from mqdb.common.user_error import log_error
+from mqdb.errors import shown
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeMessageContext, return_type_of
+from mqdb_client.consumer.listeners.consume_service import abandon
+from mqdb_client.consumer.listeners.loop_tasks import LoopTasks
+from mqdb_client.consumer.listeners.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    MessageListener,
+    retry_of,
+    status_of,
+    takes_context,
+)
+from mqdb_client.consumer.listeners.running_calls import RunningCall, RunningCalls
+from mqdb_client.consumer.listeners.send_back import RECONSUME_DELAY, SendBack, SendBackThread
+from mqdb_client.consumer.listeners.token_line import TokenLine
+from mqdb_client.consumer.listeners.worker_threads import WorkerThreads
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
+
+logger = logging.getLogger(__name__)
+
+#: Source: DefaultMQPushConsumer.consumeTimeout.
+CONSUME_TIMEOUT: Final = timedelta(minutes=15)
+
+_SUCCESS: Final = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+_LATER: Final = ConsumeConcurrentlyStatus.RECONSUME_LATER
+
+
+class _Verdict(NamedTuple):
+    """The first `consumed` messages are done; the others have failed, and why."""
+
+    consumed: int
+    failure: Failure | None = None
+    retry: Retry = Retry()
+
+
+class ConsumeConcurrently:
+    """The threads of one consumer. `broker_names` are those of its brokers.
+
+    Without `send_back`, in broadcasting, what fails is reported and done with.
+    """
+
+    #: Whether the listener has to be a coroutine function: `ConsumeInLoop` calls that.
+    _is_asynchronous: ClassVar[bool] = False
+
+    threads: WorkerThreads | LoopTasks
+
+    def __init__(
+        self,
+        group: str,
+        listener: MessageListener,
+        broker_names: Iterable[str],
+        *,
+        host: str,
+        thread_nums: int,
+        batch_max_size: int,
+        send_back: SendBack | None,
+        hooks: ConsumeHooks | None = None,
+        consume_timeout: timedelta = CONSUME_TIMEOUT,
+        reconsume_delay: timedelta = RECONSUME_DELAY,
+        clock: Clock | None = None,
+    ) -> None:
+        """`host` is what a failure says it happened on: the client id."""
+        self._group = group
+        self._listener: Callable[..., Any] = listener
+        self._takes_context = takes_context(listener, is_asynchronous=self._is_asynchronous)
+        self._host = host
+        self._batch_max_size = batch_max_size
+        self._hooks = hooks or ConsumeHooks(group)
+        self._consume_timeout = consume_timeout
+        self._clock = clock or SystemClock()
+        self._line = TokenLine()
+        self.threads = WorkerThreads(f"mqdb-{group}-consume", self._work, lambda: self._line.put(None), thread_nums)
+        self.calls = RunningCalls()
+        self._send_back: dict[str, SendBackThread] = {}
+        if send_back is not None:
+            self._send_back = {
+                broker_name: SendBackThread(
+                    group,
+                    broker_name,
+                    send_back=partial(send_back, broker_name),
+                    retry=self._retry,
+                    tick=self._give_up_calls,
+                    tick_seconds=min(consume_timeout.total_seconds() / 10, 1.0),
+                    reconsume_delay=reconsume_delay,
+                )
+                for broker_name in broker_names
+            }
+
+    def start(self) -> None:
+        """Start the threads. The listener is not called before `threads.begin`."""
+        for thread in self._send_back.values():
+            thread.start()
+        self.threads.start()
+
+    def submit(self, process_queue: ProcessQueue, count: int) -> None:
+        """So many messages more can be taken from a process queue."""
+        self._line.put(process_queue, -(-count // self._batch_max_size))
+
+    def stop(self, seconds: float | None) -> int:
+        """End the threads when their listeners return; the number of those that still run after `seconds`."""
+        running = self.threads.stop(seconds)
+        for thread in self._send_back.values():
+            thread.begin_to_stop()
+        for thread in self._send_back.values():
+            thread.stop()
+        return running
+
+    # -- the threads ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Consume until nudged: whether this thread is one too many is not looked up for each message."""
+        next_token, limit = self._line.next, self._batch_max_size
+        while (process_queue := next_token()) is not None:
+            messages = process_queue.take(limit)
+            if messages:  # else dropped, or taken by the token before as part of a larger batch
+                self._consume(process_queue, messages)
+
+    def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        call = self.calls.begin(process_queue, messages)
+        context = ConsumeConcurrentlyContext(process_queue.queue)
+        try:
+            observed = self._hooks.begin(process_queue.queue, messages)
+            try:
+                # A copy: what the listener does to its list must not change which messages are done.
+                answer = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
+                verdict = self._returned(call, context, observed, answer)
+            except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
+                verdict = self._raised(call, context, observed, error)
+            self._conclude(call, verdict)
+        except BaseException as error:  # noqa: BLE001 - the thread must go on
+            self._abandon(call, error)
+
+    def _abandon(self, call: RunningCall, error: BaseException) -> None:
+        """A call has failed by an error that its listener did not raise."""
+        abandon(call.process_queue, call.messages, error, are_in_hand=self.calls.end(call))
+
+    def _conclude(self, call: RunningCall, verdict: _Verdict) -> None:
+        """A call of the listener has ended."""
+        process_queue, messages = call.process_queue, call.messages
+        if not self.calls.end(call):
+            fields = _where(messages) | {"seconds": round(time.monotonic() - call.started_at, 1)}
+            logger.warning("a listener that was given up has returned, for nothing", extra=fields)
+            return
+        if verdict.failure is None:
+            process_queue.finish(messages)
+            return
+        if verdict.consumed:
+            process_queue.finish(messages[: verdict.consumed])
+        self._fail(process_queue, messages[verdict.consumed :], verdict.failure, verdict.retry)
+
+    def _fail(
+        self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, retry: Retry
+    ) -> None:
+        if self._send_back:
+            self._send_back[process_queue.queue.broker_name].put(process_queue, messages, failure, retry)
+        else:
+            process_queue.finish(messages)
+            logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
+
+    def _returned(
+        self,
+        call: RunningCall,
+        context: ConsumeConcurrentlyContext,
+        observed: ConsumeMessageContext | None,
+        answer: object,
+    ) -> _Verdict:
+        """RECONSUME_LATER is a request, and the listener's own affair; what it did not mean to is logged."""
+        verdict = self._verdict_of(answer, call.messages, context)
+        if observed is not None:
+            self._tell(observed, call, answer, None)
+        return verdict
+
+    def _raised(
+        self,
+        call: RunningCall,
+        context: ConsumeConcurrentlyContext,
+        observed: ConsumeMessageContext | None,
+        error: BaseException,
+    ) -> _Verdict:
+        log_error(logger, "listener failed", error, _where(call.messages))
+        if observed is not None:
+            self._tell(observed, call, None, error)
+        failure = Failure.of(error, self._host, self._clock.now())
+        return _Verdict(0, failure, retry_of(context))
+
+    def _tell(
+        self, observed: ConsumeMessageContext, call: RunningCall, answer: object, error: BaseException | None
+    ) -> None:
+        """Tell the hooks."""
+        is_success = status_of(answer) == _SUCCESS
+        seconds = time.monotonic() - call.started_at
+        end = return_type_of(answer, is_success, error, seconds, self._consume_timeout)
+        self._hooks.end(observed, answer, end, error)
+
+    def _verdict_of(
+        self, answer: object, messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext
+    ) -> _Verdict:
+        # The usual answer costs no call.
+        status = answer if answer is _SUCCESS else status_of(answer)
+        if status == _SUCCESS and context.ack_index >= len(messages) - 1:
+            return _Verdict(len(messages))
+        if status in (_SUCCESS, _LATER):
+            consumed = max(context.ack_index + 1, 0) if status == _SUCCESS else 0
+            return _Verdict(consumed, Failure.later(self._host, self._clock.now()), retry_of(context))
+        sentence = "listener returned %s instead of a ConsumeConcurrentlyStatus"
+        logger.error(sentence, shown(answer), extra=_where(messages))
+        return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), retry_of(context))
+
+    # -- what the threads that send back ask for --------------------------------------------
+
+    def _retry(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        if process_queue.retry(messages):
+            self.submit(process_queue, len(messages))
+
+    def _give_up_calls(self) -> None:
+        for call in self.calls.give_up(self._consume_timeout.total_seconds()):
+            fields = _where(call.messages) | {"seconds": self._consume_timeout.total_seconds()}
+            logger.warning("a listener takes too long, its messages are sent back", extra=fields)
+            failure = Failure.timeout(self._host, self._clock.now(), self._consume_timeout)
+            self._fail(call.process_queue, call.messages, failure, Retry(FIRST_RETRY_LEVEL))
+
+
+def _where(messages: list[ReceivedMessage]) -> dict[str, object]:
+    first = messages[0]
+    return {"queue": str(first.queue), "queue_offset": first.queue_offset, "count": len(messages)}

@@ -1,0 +1,227 @@
+"""Exactly-once consumption: each batch of a queue is one transaction, the listener's work and the offset together.
+
+A queue has one transaction at a time, which begins where the one before it has ended; queues are consumed side by side.
+
+    committed       the messages are done
+    failed          another transaction sends them back and goes past them; in orderly consumption they come again here,
+                    before everything behind them
+    who knows       the queue is dropped: whoever takes it, this member as a rule, goes on where the broker says
+
+RocketMQ has no such thing; all else is as in ConsumeMessageConcurrentlyService and ConsumeMessageOrderlyService.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from mqdb.common.clock import Clock, SystemClock
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.retry import Retry
+from mqdb_client.consumer.listeners.consume_concurrently import CONSUME_TIMEOUT
+from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks
+from mqdb_client.consumer.listeners.consume_orderly import SUSPEND_TIME
+from mqdb_client.consumer.listeners.consume_service import abandon
+from mqdb_client.consumer.listeners.exactly_once_listener import ConsumeAttempt, End, ExactlyOnceListener
+from mqdb_client.consumer.listeners.loop_calls import LoopCalls, LoopClosed
+from mqdb_client.consumer.listeners.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeOrderlyContext,
+    MessageListenerExactlyOnce,
+    asked,
+    retry_of,
+)
+from mqdb_client.consumer.listeners.orderly_verdict import clamp, where
+from mqdb_client.consumer.listeners.queue_line import QueueLine
+from mqdb_client.consumer.listeners.running_calls import RunningCalls
+from mqdb_client.consumer.listeners.send_back import RECONSUME_DELAY
+from mqdb_client.consumer.listeners.worker_threads import WorkerThreads
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
+from mqdb_client.instance import ClientInstance
+
+logger = logging.getLogger(__name__)
+
+# How often a transaction is tried again at once that others were in the way of, before it counts as failed.
+_COLLISIONS: Final = 3
+
+# Between attempts while the broker cannot be reached.
+_UNREACHED_SECONDS: Final = 1.0
+
+# Between looks whether a lease was renewed.
+_LEASE_SECONDS: Final = 0.1
+
+_NOT_ANSWERED: Final = (End.UNKNOWN, End.UNREACHED)
+
+
+class ConsumeExactlyOnce:
+    """The threads of one consumer. `instances` are its brokers by their names."""
+
+    def __init__(
+        self,
+        group: str,
+        listener: MessageListenerExactlyOnce,
+        instances: Mapping[str, ClientInstance],
+        *,
+        is_orderly: bool,
+        thread_nums: int,
+        batch_max_size: int,
+        hooks: ConsumeHooks | None = None,
+        max_reconsume_times: int | None = None,
+        suspend_time: timedelta = SUSPEND_TIME,
+        reconsume_delay: timedelta = RECONSUME_DELAY,
+        consume_timeout: timedelta = CONSUME_TIMEOUT,
+        clock: Clock | None = None,
+        loop_calls: LoopCalls | None = None,
+    ) -> None:
+        """`max_reconsume_times` of None is as the group has it, in orderly consumption without end.
+
+        `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
+        With `loop_calls` the listener is asynchronous. It has its transactions there, and a thread waits for each.
+        """
+        self.calls = RunningCalls()
+        self._listeners = {
+            broker_name: ExactlyOnceListener(
+                listener,
+                group,
+                instance,
+                is_orderly=is_orderly,
+                hooks=hooks or ConsumeHooks(group),
+                calls=self.calls,
+                consume_timeout=consume_timeout,
+                clock=clock or SystemClock(),
+                loop_calls=loop_calls,
+            )
+            for broker_name, instance in instances.items()
+        }
+        self._batch_max_size = batch_max_size
+        self._max_reconsume_times = max_reconsume_times
+        self._suspend_time = clamp(suspend_time)
+        self._reconsume_delay = reconsume_delay
+        self._line = QueueLine(f"mqdb-{group}-pauses")
+        self.threads = WorkerThreads(f"mqdb-{group}-consume", self._work, self._line.nudge, thread_nums)
+        self._outages = {broker_name: instance.outage for broker_name, instance in instances.items()}
+        self._unreached: set[str] = set()
+
+    def start(self) -> None:
+        """Start the threads. The listener is not called before `threads.begin`."""
+        self._line.start()
+        self.threads.start()
+
+    def submit(self, process_queue: ProcessQueue, _count: int) -> None:
+        """More messages can be taken from a process queue."""
+        self._line.submit(process_queue)
+
+    def stop(self, seconds: float | None) -> int:
+        """End the threads when their listeners return; the number of those that still run after `seconds`."""
+        running = self.threads.stop(seconds)
+        self._line.stop()
+        for outage in self._outages.values():
+            outage.leave(self)
+        for listener in self._listeners.values():
+            listener.close()
+        return running
+
+    # -- the threads ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Consume one batch of the queue whose turn it is, and let the others have theirs."""
+        lane = self._line.next()
+        if lane is None:
+            return
+        process_queue = lane.turn()
+        seconds = 0.0
+        if time.monotonic() >= process_queue.lease_ends and not process_queue.is_dropped:
+            seconds = _LEASE_SECONDS
+        elif messages := process_queue.take(self._batch_max_size):
+            seconds = self._consume(process_queue, messages)
+        elif self._line.leave(lane):
+            return
+        if seconds:
+            self._line.pause(lane, seconds)
+        else:
+            self._line.put_back(lane)
+
+    def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> float:
+        """Have messages consumed; for how many seconds their queue stands still then."""
+        try:
+            end, seconds = self._process(process_queue, messages)
+        except BaseException as error:  # noqa: BLE001 - the thread must go on
+            abandon(process_queue, messages, error)
+            return 0.0
+        if end is End.COMMITTED:
+            process_queue.finish(messages)
+        else:
+            if end is End.UNKNOWN:
+                process_queue.drop()
+            process_queue.fail(messages)
+            process_queue.retry(messages)
+        return seconds
+
+    def _process(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> tuple[End, float]:
+        """How consuming them has ended, and for how many seconds their queue stands still then."""
+        listener = self._listeners[process_queue.queue.broker_name]
+        attempt = listener.attempt(process_queue, messages)
+        for _ in range(_COLLISIONS):
+            if attempt.end is not End.COLLIDED or process_queue.is_lost:
+                break
+            logger.info("a transaction has met others, and is tried again", extra=where(messages))
+            attempt = listener.attempt(process_queue, messages)
+        self._report(process_queue, attempt)
+        if attempt.end in (End.COMMITTED, End.UNKNOWN):
+            return attempt.end, 0.0
+        if attempt.end is End.UNREACHED:
+            return attempt.end, _UNREACHED_SECONDS
+        return self._settle(process_queue, messages, attempt)
+
+    def _report(self, process_queue: ProcessQueue, attempt: ConsumeAttempt) -> None:
+        """Say what an operator wants to know; that a broker cannot be reached, once."""
+        queue, broker_name = process_queue.queue, process_queue.queue.broker_name
+        outage, error = self._outages[broker_name], attempt.error
+        if error is None:
+            outage.works(self)
+            if not self._unreached:
+                return
+        is_away = attempt.end in _NOT_ANSWERED and error is not None and outage.covers(self, error)
+        # After LoopClosed the consumer leaves its group, and the log says so.
+        if is_away or type(error) is LoopClosed:
+            return
+        fields = {"queue": str(queue), "reason": attempt.reason}
+        if attempt.end is End.UNKNOWN:
+            logger.warning("a transaction was refused or not answered, the queue is taken again", extra=fields)
+        elif attempt.end is End.COLLIDED:
+            logger.warning("a transaction has met others too often, and counts as failed", extra=fields)
+        elif attempt.end is End.UNREACHED and broker_name not in self._unreached:
+            self._unreached.add(broker_name)
+            logger.warning("transactions fail, and are tried again", extra=fields)
+        elif attempt.end is not End.UNREACHED and broker_name in self._unreached:
+            self._unreached.discard(broker_name)
+            logger.info("transactions are done again", extra={"broker": broker_name})
+
+    # -- what becomes of messages that have failed ----------------------------------------------
+
+    def _settle(
+        self, process_queue: ProcessQueue, messages: list[ReceivedMessage], attempt: ConsumeAttempt
+    ) -> tuple[End, float]:
+        """Send them back, or have them come again here."""
+        listener = self._listeners[process_queue.queue.broker_name]
+        context, pause = attempt.context, self._reconsume_delay
+        end = End.FAILED
+        if isinstance(context, ConsumeConcurrentlyContext):
+            end = listener.send_back(process_queue, messages, attempt, retry_of(context), self._max_reconsume_times)
+        elif isinstance(context, ConsumeOrderlyContext):
+            wanted = asked(context, "suspend_current_queue_time")
+            pause = clamp(self._suspend_time if wanted is None else wanted)
+            if self._have_failed_too_often(messages, context):
+                end = listener.send_back(process_queue, messages, attempt, Retry(-1), self._max_reconsume_times)
+        if end is not End.FAILED:
+            return end, 0.0
+        for message in messages:
+            message.count_failure()
+        return end, pause.total_seconds()
+
+    def _have_failed_too_often(self, messages: list[ReceivedMessage], context: ConsumeOrderlyContext) -> bool:
+        # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
+        wanted = asked(context, "max_reconsume_times")
+        most = self._max_reconsume_times if wanted is None else wanted
+        return most is not None and all(message.reconsume_times >= most for message in messages)

@@ -1,0 +1,144 @@
+"""Hooks of a consumer: code of the user's that sees each call of the listener, before it and after it.
+
+What a hook raises is logged, and changes nothing. RocketMQ: ConsumeMessageHook, ConsumeMessageContext,
+ConsumeReturnType.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final, Protocol, runtime_checkable
+
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.errors import ParameterInvalid
+from mqdb_client.process_hooks import OperationHook, call_each, enroll, topic_of
+
+#: Also sys.exit(), which would end the thread of the listener.
+_CAUGHT: Final = ("a consume message hook failed", BaseException)
+
+
+class ConsumeReturnType(StrEnum):
+    """How a call of the listener ended."""
+
+    SUCCESS = "SUCCESS"
+    #: It returned, but took longer than `consume_timeout`.
+    TIME_OUT = "TIME_OUT"
+    EXCEPTION = "EXCEPTION"
+    RETURNNULL = "RETURNNULL"
+    #: It asked for the messages to come again.
+    FAILED = "FAILED"
+
+
+@dataclass(slots=True, eq=False)
+class ConsumeMessageContext:
+    """One call of the listener, as hooks see it.
+
+    `status`, `return_type`, `is_success` and `error` are set when it is over. A hook keeps what it needs afterwards in
+    `attributes`, under names of its own.
+    """
+
+    group: str
+    queue: MessageQueue
+    messages: Sequence[ReceivedMessage]
+    is_success: bool = False
+    status: object = None
+    return_type: ConsumeReturnType | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    client_id: str = ""
+    #: What was raised, which the MQDB_FAILURE_* properties of a copy that comes again tell of.
+    error: BaseException | None = None
+    #: Those that saw the beginning: the same see the end.
+    _hooks: "tuple[ConsumeMessageHook, ...]" = field(default=(), init=False, repr=False)
+
+    @property
+    def topic(self) -> str:
+        """The topic that the messages were sent to, for retries too; of retries from several, that of the queue."""
+        return topic_of(self.messages) or self.queue.topic
+
+
+@runtime_checkable
+class ConsumeMessageHook(Protocol):
+    """Sees each call of the listener, in the thread that makes it; be quick there."""
+
+    #: What the log calls it.
+    hook_name: str
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        """The listener is about to be called."""
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None:
+        """It has returned or raised."""
+
+
+class ConsumeHooks:
+    """The hooks of a consumer, in the order in which they were registered. Any thread may use it.
+
+    A consumer without hooks makes no context:
+
+        context = hooks.begin(queue, messages)
+        ...
+        if context is not None:
+            hooks.end(context, status, return_type, error)
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._guard = threading.Lock()
+        self._hooks: tuple[ConsumeMessageHook, ...] = ()
+        #: Known from the start of the consumer on.
+        self.client_id = ""
+        enroll(self)
+
+    def adopt(self, hook: OperationHook) -> None:
+        """A hook of the process, from the next call of the listener on."""
+        self.register(hook)
+
+    def dismiss(self, hook: object) -> None:
+        """It is not called for calls that begin from now on."""
+        with self._guard:
+            self._hooks = tuple(each for each in self._hooks if each is not hook)
+
+    def register(self, hook: object) -> None:
+        """From the next call of the listener on. Raises ParameterInvalid: it is no hook."""
+        if not isinstance(hook, ConsumeMessageHook):
+            fault = "is no ConsumeMessageHook, which has consume_message_after, consume_message_before, hook_name"
+            raise ParameterInvalid("hook", hook, fault)
+        with self._guard:
+            self._hooks += (hook,)
+
+    def begin(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> ConsumeMessageContext | None:
+        """Before a call; None where there is no hook."""
+        if not self._hooks:
+            return None
+        context = ConsumeMessageContext(self._group, queue, messages, client_id=self.client_id)
+        context._hooks = self._hooks
+        call_each(context._hooks, lambda hook: hook.consume_message_before, context, *_CAUGHT)
+        return context
+
+    def end(
+        self,
+        context: ConsumeMessageContext,
+        status: object,
+        return_type: ConsumeReturnType,
+        error: BaseException | None = None,
+    ) -> None:
+        """After it. Raises nothing."""
+        context.status, context.return_type, context.error = status, return_type, error
+        context.is_success = return_type is ConsumeReturnType.SUCCESS
+        call_each(context._hooks, lambda hook: hook.consume_message_after, context, *_CAUGHT)
+
+
+def return_type_of(
+    answer: object, is_success: bool, error: BaseException | None, seconds: float, consume_timeout: timedelta
+) -> ConsumeReturnType:
+    """How a call of so many seconds ended. Source: ConsumeMessageConcurrentlyService.ConsumeRequest."""
+    if error is not None:
+        return ConsumeReturnType.EXCEPTION
+    if answer is None:
+        return ConsumeReturnType.RETURNNULL
+    if seconds >= consume_timeout.total_seconds():
+        return ConsumeReturnType.TIME_OUT
+    return ConsumeReturnType.SUCCESS if is_success else ConsumeReturnType.FAILED

@@ -1,0 +1,61 @@
+"""Consume service: the threads that hand the messages of process queues to the listener, and what its answer means.
+
+One for each consumer, whichever the broker: `consume_concurrently`, `consume_orderly`, `consume_exactly_once`.
+RocketMQ: ConsumeMessageService.
+"""
+
+import logging
+import sys
+from typing import Final, Protocol
+
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.user_error import describe, log_error
+from mqdb_client.consumer.listeners.loop_tasks import LoopTasks
+from mqdb_client.consumer.listeners.running_calls import RunningCalls
+from mqdb_client.consumer.listeners.worker_threads import WorkerThreads
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
+
+logger: Final = logging.getLogger(__name__)
+
+
+class ConsumeService(Protocol):
+    """Started once, then stopped once."""
+
+    #: The calls of the listener that have not returned.
+    calls: RunningCalls
+
+    @property
+    def threads(self) -> WorkerThreads | LoopTasks:
+        """The threads that call the listener, or the tasks in which it runs."""
+
+    def start(self) -> None:
+        """Start the threads. The listener is not called before `threads.begin`.
+
+        Raises what keeps a thread from starting; `stop` ends those that did.
+        """
+
+    def submit(self, process_queue: ProcessQueue, count: int) -> None:
+        """So many messages more can be taken from a process queue. Any thread may call it."""
+
+    def stop(self, seconds: float | None) -> int:
+        """End the threads when their listeners return; the number of those that still run after `seconds`.
+
+        Also where it was not started, or not wholly.
+        """
+
+
+def abandon(
+    process_queue: ProcessQueue, messages: list[ReceivedMessage], error: BaseException, *, are_in_hand: bool = True
+) -> None:
+    """Drop a queue after an error that no listener raised: a fault of ours, or of a logging handler of the user's.
+
+    The thread goes on, and the messages come again from the broker to the next owner, this member as a rule.
+    """
+    process_queue.drop()
+    if are_in_hand:
+        process_queue.fail(messages)
+    fields = {"queue": str(process_queue.queue), "queue_offset": messages[0].queue_offset, "count": len(messages)}
+    try:
+        log_error(logger, "consumption failed, and the queue is taken again", error, fields)
+    except BaseException:  # noqa: BLE001 - the handler that has failed before, as a rule; the thread must go on
+        sys.stderr.write(describe(error).traceback)

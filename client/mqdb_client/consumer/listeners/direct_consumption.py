@@ -1,0 +1,98 @@
+"""Direct consumption: the listener gets one message because somebody asks for it, and what that comes to is told.
+
+It has no effect on offsets and retries, and an orderly listener gets the message whoever has locked the queue.
+RocketMQ: ConsumeMessageService.consumeMessageDirectly, ConsumeMessageDirectlyResult, CMResult.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from mqdb.common.failure import Failure
+from mqdb.common.property import storable
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.user_error import log_error
+from mqdb.errors import shown
+from mqdb_client.consumer.listeners.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    status_of,
+    with_context,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class DirectResult(StrEnum):
+    """What became of the message. Source: CMResult."""
+
+    CR_SUCCESS = "CR_SUCCESS"
+    CR_LATER = "CR_LATER"
+    CR_ROLLBACK = "CR_ROLLBACK"
+    CR_COMMIT = "CR_COMMIT"
+    CR_THROW_EXCEPTION = "CR_THROW_EXCEPTION"
+    CR_RETURN_NULL = "CR_RETURN_NULL"
+
+
+_RESULTS: Final[dict[str | None, DirectResult]] = {
+    ConsumeConcurrentlyStatus.CONSUME_SUCCESS: DirectResult.CR_SUCCESS,
+    ConsumeConcurrentlyStatus.RECONSUME_LATER: DirectResult.CR_LATER,
+    ConsumeOrderlyStatus.SUCCESS: DirectResult.CR_SUCCESS,
+    ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: DirectResult.CR_LATER,
+    ConsumeOrderlyStatus.COMMIT: DirectResult.CR_COMMIT,
+    ConsumeOrderlyStatus.ROLLBACK: DirectResult.CR_ROLLBACK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeMessageDirectlyResult:
+    """What the listener has made of the message. All texts can be stored."""
+
+    result: DirectResult
+    #: Of the exception, or of an answer that means nothing; "" otherwise.
+    remark: str
+    traceback: str
+    spent_ms: float
+    is_orderly: bool
+
+
+def consume_directly(
+    listener: Callable[..., Any], message: ReceivedMessage, *, orderly: bool = False
+) -> ConsumeMessageDirectlyResult:
+    """Call a concurrent or an orderly listener with one message."""
+    context = ConsumeOrderlyContext(message.queue) if orderly else ConsumeConcurrentlyContext(message.queue)
+    return judge(lambda: with_context(listener)([message], context), is_orderly=orderly)
+
+
+def judge(call: Callable[[], object], *, is_orderly: bool = False) -> ConsumeMessageDirectlyResult:
+    """Make the call, which is one of a listener, and say what its answer means, or its exception."""
+    begin = time.monotonic()
+    failure: Failure | None = None
+    answer: object = None
+    try:
+        answer = call()
+    except BaseException as error:  # noqa: BLE001 - also sys.exit(), which is no reason to end the thread of the caller
+        log_error(logger, "listener failed in a message that it was asked to consume", error, {}, logging.WARNING)
+        failure = Failure.of(error, "", datetime.now(UTC))
+    spent_ms = round((time.monotonic() - begin) * 1_000, 3)
+    if failure is not None:
+        remark = f"{failure.exception}: {failure.message}" if failure.message else failure.exception
+        thrown = DirectResult.CR_THROW_EXCEPTION
+        told = storable(remark), storable(failure.traceback)
+        return ConsumeMessageDirectlyResult(thrown, *told, spent_ms, is_orderly)
+    result, remark = _meaning(answer)
+    return ConsumeMessageDirectlyResult(result, remark, "", spent_ms, is_orderly)
+
+
+def _meaning(answer: object) -> tuple[DirectResult, str]:
+    if answer is None:
+        return DirectResult.CR_RETURN_NULL, ""
+    if (result := _RESULTS.get(status_of(answer))) is not None:
+        return result, ""
+    return DirectResult.CR_LATER, storable(f"the listener returned {shown(answer)}")

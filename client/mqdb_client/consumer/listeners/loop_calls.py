@@ -1,0 +1,103 @@
+"""Loop calls: a thread has a coroutine run in an event loop, and waits for it.
+
+The coroutine sees the context variables of the thread, such as the span that a hook has made current.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+
+from mqdb_client.consumer.listeners.ctrl_c import hand_on
+
+T = TypeVar("T")
+
+#: The tasks of calls that run now, by the threads that wait for them.
+WaitedTasks: TypeAlias = dict[int, asyncio.Task[Any]]
+
+# Between looks whether the loop was closed, of which nobody tells.
+_LOOK_SECONDS: Final = 0.5
+
+
+class LoopClosed(Exception):
+    """The event loop was closed before the coroutine has ended, if it has begun."""
+
+
+class LoopCalls:
+    """The calls of one client in one loop. Any thread but that of the loop may make them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.tasks: WaitedTasks = {}
+        self._kept: set[asyncio.Task[object]] = set()
+
+    def is_closed(self) -> bool:
+        """Whether nothing can run in the loop any more."""
+        return self._loop.is_closed()
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Have the coroutine that `make` makes in the loop run there, and wait for it.
+
+        Raises what it raises, and LoopClosed.
+        """
+        work = self._ended(make, threading.get_ident())
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:
+            work.close()
+            raise LoopClosed from error
+        while True:
+            try:
+                ended = future.result(_LOOK_SECONDS)
+            except TimeoutError as error:
+                if self.is_closed():
+                    raise LoopClosed from error
+            else:
+                return ended()
+
+    def start(self, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Have the coroutine run in the loop, and wait for nothing. In a loop that is closed nothing happens."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: self._keep(self._loop.create_task(make())))
+
+    def blocking(self, listener: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        """The coroutine function as a function that returns when the coroutine has ended."""
+        return lambda *arguments: self.run(lambda: listener(*arguments))
+
+    def is_own_thread(self) -> bool:
+        """Whether one of the tasks is asking."""
+        try:
+            return asyncio.current_task() in self.tasks.values()
+        except RuntimeError:  # no loop runs in this thread
+            return False
+
+    def cancel(self) -> None:
+        """Cancel the calls that still run. In their loop."""
+        for task in list(self.tasks.values()):
+            task.cancel()
+
+    async def _ended(self, make: Callable[[], Coroutine[Any, Any, T]], thread_id: int) -> Callable[[], T]:
+        """Run the coroutine. The function that this returns does in the thread what the coroutine did at its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks[thread_id] = task
+        try:
+            value = await make()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the thread's; sys.exit() would end the loop
+            hand_on(error)
+            return partial(_raise, error)
+        finally:
+            del self.tasks[thread_id]
+        return lambda: value
+
+    def _keep(self, task: "asyncio.Task[object]") -> None:
+        self._kept.add(task)  # the loop alone does not
+        task.add_done_callback(self._kept.discard)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

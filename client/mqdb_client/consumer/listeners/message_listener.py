@@ -1,0 +1,177 @@
+"""Message listener: what a user writes to consume messages, and what it may answer.
+
+A listener is called with messages of one queue, ascending. One that takes a second argument gets a context with it,
+where it may say more than its answer can.
+
+RocketMQ: MessageListenerConcurrently, MessageListenerOrderly, and their statuses and contexts.
+"""
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
+
+from sqlalchemy import Connection
+
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.retry import Retry
+from mqdb.errors import ParameterInvalid, shown
+from mqdb_client.option_rules import Rule, or_none
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class ConsumeConcurrentlyStatus(StrEnum):
+    """The answer of a listener, for all messages that it was given."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+class ConsumeOrderlyStatus(StrEnum):
+    """The answer of an orderly listener. COMMIT and ROLLBACK are for those who have switched auto_commit off."""
+
+    SUCCESS = "SUCCESS"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+
+
+@dataclass(slots=True)
+class ConsumeConcurrentlyContext:
+    """What a listener may add to its answer. Source: ConsumeConcurrentlyContext."""
+
+    queue: MessageQueue
+    #: With CONSUME_SUCCESS: the index of the last message that was consumed; those behind it have failed.
+    ack_index: int = sys.maxsize
+    #: For messages that fail: -1 to the DLQ at once, 0 the next step of the ladder, more: that delay level.
+    delay_level_when_next_consume: int = 0
+    #: For messages that fail: they come again after exactly so long, in place of a delay level.
+    delay_when_next_consume: timedelta | None = None
+    #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured, or the group.
+    max_reconsume_times: int | None = None
+
+
+@dataclass(slots=True)
+class ConsumeOrderlyContext:
+    """What an orderly listener may add to its answer. Source: ConsumeOrderlyContext."""
+
+    queue: MessageQueue
+    #: Without it SUCCESS commits nothing: COMMIT does, for all messages since the last one.
+    auto_commit: bool = True
+    #: How long the queue stands still after SUSPEND_CURRENT_QUEUE_A_MOMENT, within 10 ms and 30 s; None: as configured.
+    suspend_current_queue_time: timedelta | None = None
+    #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured.
+    max_reconsume_times: int | None = None
+
+
+def status_of(answer: object) -> str | None:
+    """The text of an answer without the methods of a subclass of the user's, None if it is no text.
+
+    A subclass may override hashes and comparisons, and any class `__class__`, which isinstance() reads.
+    """
+    if type(answer) is ConsumeConcurrentlyStatus or type(answer) is ConsumeOrderlyStatus:
+        return answer
+    return str.__str__(answer) if _is_a(answer, str) else None
+
+
+def _is_a(value: object, kind: type[_T]) -> TypeGuard[_T]:
+    return issubclass(type(value), kind)
+
+
+def _plain(value: object) -> object:
+    """A number or a time without the methods of a subclass, which may override comparisons; others as they are."""
+    if _is_a(value, int) and type(value) is not bool:
+        return int.__int__(value)
+    return timedelta.__pos__(value) if _is_a(value, timedelta) else value
+
+
+_DELAY: Final = or_none(Rule(lambda value: type(value) is timedelta, "must be a timedelta"))
+_RETRIES: Final = or_none(Rule(lambda value: type(value) is int and value >= 0, "must be a whole number from 0"))
+#: The rule of each wish that a context may hold for messages that fail. They are for what `_plain` returns.
+_REQUESTS: Final = {
+    "delay_level_when_next_consume": Rule(lambda value: type(value) is int, "must be a whole number"),
+    "delay_when_next_consume": _DELAY,
+    "max_reconsume_times": _RETRIES,
+    "suspend_current_queue_time": _DELAY,
+}
+
+
+def asked(context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str) -> Any:
+    """A wish that a listener has left in its context. One that breaks its rule is logged, and the default returned."""
+    value, rule = _plain(getattr(context, name)), _REQUESTS[name]
+    if rule.allows(value):
+        return value
+    fields = {"queue": str(context.queue), "reason": rule.reason}
+    logger.error("listener asks for %s = %s, which counts for nothing", name, shown(value), extra=fields)
+    return 0 if name == "delay_level_when_next_consume" else None
+
+
+def retry_of(context: ConsumeConcurrentlyContext) -> Retry:
+    """What a listener asks for messages that fail."""
+    level, delay = asked(context, "delay_level_when_next_consume"), asked(context, "delay_when_next_consume")
+    return Retry(level, delay, asked(context, "max_reconsume_times"))
+
+
+#: Called by several threads at once, with 1 to `consume_message_batch_max_size` messages of one queue, ascending.
+MessageListener: TypeAlias = (
+    Callable[[list[ReceivedMessage]], ConsumeConcurrentlyStatus | None]
+    | Callable[[list[ReceivedMessage], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
+)
+
+#: Called by one thread a queue.
+MessageListenerOrderly: TypeAlias = (
+    Callable[[list[ReceivedMessage]], ConsumeOrderlyStatus | None]
+    | Callable[[list[ReceivedMessage], ConsumeOrderlyContext], ConsumeOrderlyStatus | None]
+)
+
+#: Called in a transaction that commits what it writes together with the offset; orderly ones get the other context.
+MessageListenerExactlyOnce: TypeAlias = (
+    Callable[[list[ReceivedMessage], Connection], Any]
+    | Callable[[list[ReceivedMessage], Connection, ConsumeConcurrentlyContext], Any]
+    | Callable[[list[ReceivedMessage], Connection, ConsumeOrderlyContext], Any]
+)
+
+_KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def takes_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchronous: bool = False) -> bool:
+    """Whether a listener wants the context behind its `plain` arguments.
+
+    Raises ParameterInvalid for one that can be called neither way, and for one that is not as asynchronous as it is to
+    be.
+    """
+    if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))) is not is_asynchronous:
+        reason = "is asynchronous; give it to an AsyncPushConsumer, or a function that returns when they are consumed"
+        if is_asynchronous:
+            reason = "is no coroutine function; write async def, or give it to a PushConsumer"
+        raise ParameterInvalid("listener", listener, reason)
+    arguments = "messages, connection" if plain == 2 else "messages"
+    reason = f"must take ({arguments}) or ({arguments}, context)"
+    if not callable(listener):
+        raise ParameterInvalid("listener", listener, f"is no callable; it {reason}")
+    try:
+        parameters = inspect.signature(listener).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C do not say
+        return False
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return True
+    positional = [parameter for parameter in parameters if parameter.kind in _KINDS]
+    needed = sum(parameter.default is parameter.empty for parameter in positional)
+    if needed > plain + 1 or len(positional) < plain:
+        raise ParameterInvalid("listener", listener, reason)
+    return needed > plain
+
+
+def with_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchronous: bool = False) -> Callable[..., Any]:
+    """The listener as one that is always given a context. Raises ParameterInvalid."""
+    if takes_context(listener, plain, is_asynchronous=is_asynchronous):
+        return listener
+    return lambda *arguments: listener(*arguments[:plain])

@@ -1,0 +1,117 @@
+"""Orderly verdict: what the answer of an orderly listener means for the messages that it was given."""
+
+import logging
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from mqdb.common.clock import Clock
+from mqdb.common.failure import Failure
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.errors import shown
+from mqdb_client.consumer.listeners.message_listener import (
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    asked,
+    status_of,
+)
+
+logger = logging.getLogger(__name__)
+
+#: Whatever is asked for. Source: ConsumeMessageOrderlyService.submitConsumeRequestLater.
+SUSPEND_TIME_MIN, SUSPEND_TIME_MAX = timedelta(milliseconds=10), timedelta(seconds=30)
+
+
+class Decision(Enum):
+    """What becomes of the messages of one call."""
+
+    #: They are done, and with them all that were kept.
+    COMMIT = auto()
+    #: They were consumed, and are done with the next COMMIT.
+    KEEP = auto()
+    #: They come again, and with them all that were kept.
+    ROLL_BACK = auto()
+    #: They come again.
+    SUSPEND = auto()
+
+
+class OrderlyVerdict(NamedTuple):
+    """A decision, and what led to it."""
+
+    decision: Decision
+    #: How long the queue is to stand still; None: as the consumer is configured.
+    suspend_time: timedelta | None = None
+    answer: object = None
+    #: What the listener says of retries; None: nothing.
+    max_reconsume_times: int | None = None
+    error: BaseException | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the listener has consumed the messages."""
+        return self.decision is Decision.COMMIT or self.decision is Decision.KEEP
+
+    def failure(self, host: str, clock: Clock) -> Failure:
+        """Why the messages were not consumed."""
+        now = clock.now()
+        if self.error is not None:
+            return Failure.of(self.error, host, now)
+        if status_of(self.answer) == ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
+            return Failure.later(host, now)
+        return Failure.no_answer(self.answer, host, now)
+
+
+_WITH_AUTO_COMMIT: Final[dict[str, Decision]] = {
+    ConsumeOrderlyStatus.SUCCESS: Decision.COMMIT,
+    ConsumeOrderlyStatus.COMMIT: Decision.COMMIT,
+    ConsumeOrderlyStatus.ROLLBACK: Decision.COMMIT,
+    ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: Decision.SUSPEND,
+}
+_WITHOUT_AUTO_COMMIT: Final[dict[str, Decision]] = _WITH_AUTO_COMMIT | {
+    ConsumeOrderlyStatus.SUCCESS: Decision.KEEP,
+    ConsumeOrderlyStatus.ROLLBACK: Decision.ROLL_BACK,
+}
+
+
+def verdict_of(
+    answer: object, messages: list[ReceivedMessage], context: ConsumeOrderlyContext | None
+) -> OrderlyVerdict:
+    """What an answer means. One that is no status counts as a request to suspend, and is logged.
+
+    Source: ConsumeMessageOrderlyService.processConsumeResult.
+    """
+    is_auto = context is None or context.auto_commit
+    meanings = _WITH_AUTO_COMMIT if is_auto else _WITHOUT_AUTO_COMMIT
+    status = status_of(answer)
+    decision = None if status is None else meanings.get(status)
+    if decision is None:
+        logger.error("listener returned %s instead of a ConsumeOrderlyStatus", shown(answer), extra=where(messages))
+    elif is_auto and (status == ConsumeOrderlyStatus.COMMIT or status == ConsumeOrderlyStatus.ROLLBACK):
+        logger.warning("listener returned %s, which counts as SUCCESS with auto_commit", status, extra=where(messages))
+    return _verdict(decision or Decision.SUSPEND, context, answer=answer)
+
+
+def failed(context: ConsumeOrderlyContext | None, error: BaseException) -> OrderlyVerdict:
+    """The verdict on messages whose listener has raised."""
+    return _verdict(Decision.SUSPEND, context, error=error)
+
+
+def _verdict(
+    decision: Decision, context: ConsumeOrderlyContext | None, answer: object = None, error: BaseException | None = None
+) -> OrderlyVerdict:
+    if context is None:
+        return OrderlyVerdict(decision, answer=answer, error=error)
+    wanted = asked(context, "suspend_current_queue_time")
+    suspend_time = None if wanted is None else clamp(wanted)
+    return OrderlyVerdict(decision, suspend_time, answer, asked(context, "max_reconsume_times"), error)
+
+
+def clamp(suspend_time: timedelta) -> timedelta:
+    """How long a queue stands still when somebody asks for so long."""
+    return min(max(suspend_time, SUSPEND_TIME_MIN), SUSPEND_TIME_MAX)
+
+
+def where(messages: list[ReceivedMessage]) -> dict[str, object]:
+    """Fields of a log record about messages of one queue."""
+    first = messages[0]
+    return {"queue": str(first.queue), "queue_offset": first.queue_offset, "count": len(messages)}

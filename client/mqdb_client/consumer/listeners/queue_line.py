@@ -1,0 +1,129 @@
+"""Queue line: which queue is whose turn, where each is consumed by one thread at a time.
+
+    submit ──▶ line ──▶ next: a thread has it ──▶ leave: nothing is left, out until the next submit
+                ▲              │          │
+                │              ▼          └─────▶ put_back: to the end of the line
+                └────────── pause: it stands still for a moment, in a thread that all pauses share
+
+A queue is in one of these places, so no two threads have it, and none waits for any queue in particular.
+RocketMQ: MessageQueueLock, and the executors of ConsumeMessageOrderlyService.
+"""
+
+import heapq
+import itertools
+import threading
+import time
+from queue import SimpleQueue
+
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
+
+
+class LinedQueue:
+    """A queue on its way. Whoever has it from `next` has it alone."""
+
+    __slots__ = ("_newest", "has_news", "is_out", "kept", "process_queue")
+
+    def __init__(self, process_queue: ProcessQueue) -> None:
+        self.process_queue = process_queue
+        #: Messages that were consumed under this process queue, and are not done.
+        self.kept: list[ReceivedMessage] = []
+        self.has_news = False
+        self.is_out = True
+        self._newest = process_queue
+
+    def announce(self, process_queue: ProcessQueue) -> None:
+        """There are messages in a process queue; in another one than before, when the queue was lost meanwhile."""
+        self._newest = process_queue
+        self.has_news = True
+
+    def turn(self) -> ProcessQueue:
+        """The process queue to take messages from now. What is announced from here on is news."""
+        self.has_news = False
+        if self.process_queue is not self._newest:
+            self.process_queue, self.kept = self._newest, []
+        return self.process_queue
+
+
+class QueueLine:
+    """The queues of one consumer. All methods may be called by any thread."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is that of the thread in which queues pause."""
+        self._guard = threading.Lock()
+        self._lanes: dict[MessageQueue, LinedQueue] = {}
+        self._line: SimpleQueue[LinedQueue | None] = SimpleQueue()
+        self._nudges = 0
+        self._pauses_changed = threading.Condition()
+        self._pauses: list[tuple[float, int, LinedQueue]] = []  # a heap
+        self._numbers = itertools.count()  # lanes have no order
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._end_pauses, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread in which queues pause."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, if it was started. Queues that pause stay where they are."""
+        with self._pauses_changed:
+            self._is_stopping = True
+            self._pauses_changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, process_queue: ProcessQueue) -> None:
+        """Messages were put into a process queue."""
+        with self._guard:
+            lane = self._lanes.get(process_queue.queue)
+            if lane is None:
+                lane = self._lanes[process_queue.queue] = LinedQueue(process_queue)
+            lane.announce(process_queue)
+            if lane.is_out:
+                lane.is_out = False
+                self._line.put(lane)
+
+    def next(self) -> LinedQueue | None:
+        """Wait for a queue; None after a `nudge`."""
+        lane = self._line.get()
+        if lane is None:
+            with self._guard:
+                self._nudges -= 1
+        return lane
+
+    def nudge(self) -> None:
+        """Have one `next` return without a queue."""
+        with self._guard:
+            self._nudges += 1
+        self._line.put(None)
+
+    @property
+    def is_nudged(self) -> bool:
+        """Whether some `next` is to return without a queue: whoever has one should put it back and ask for the next."""
+        return self._nudges > 0
+
+    def leave(self, lane: LinedQueue) -> bool:
+        """Nothing is left in a queue; False when something has come since its `turn`, and the thread still has it."""
+        with self._guard:
+            lane.is_out = not lane.has_news
+            return lane.is_out
+
+    def put_back(self, lane: LinedQueue) -> None:
+        """Let the others have their turn first."""
+        self._line.put(lane)
+
+    def pause(self, lane: LinedQueue, seconds: float) -> None:
+        """Nobody gets a queue for so long; then it is put back."""
+        with self._pauses_changed:
+            heapq.heappush(self._pauses, (time.monotonic() + seconds, next(self._numbers), lane))
+            self._pauses_changed.notify()
+
+    def _end_pauses(self) -> None:
+        with self._pauses_changed:
+            while not self._is_stopping:
+                seconds = self._pauses[0][0] - time.monotonic() if self._pauses else None
+                if seconds is None or seconds > 0:
+                    self._pauses_changed.wait(seconds)
+                else:
+                    self.put_back(heapq.heappop(self._pauses)[2])

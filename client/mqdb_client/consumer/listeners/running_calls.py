@@ -1,0 +1,102 @@
+"""Running calls: the calls of the listener that have not returned, since when, and by which threads.
+
+A call that takes too long is given up: its messages go their way without it, and what it answers in the end does not
+count. Its thread stays with it, for there is no way to end one. RocketMQ: ProcessQueue.cleanExpiredMsg.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mqdb.common.received_message import ReceivedMessage
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
+
+
+@dataclass(slots=True, eq=False)
+class RunningCall:
+    """One call, with the messages that it was given."""
+
+    process_queue: ProcessQueue
+    messages: list[ReceivedMessage]
+    thread_id: int = field(default_factory=threading.get_ident)
+    started_at: float = field(default_factory=time.monotonic)
+    is_given_up: bool = False
+    #: Taken by the first who says what becomes of its messages: who ends the call, or who gives it up.
+    claim: threading.Lock = field(default_factory=threading.Lock)
+    #: The task that makes it, of an event loop.
+    task: "asyncio.Task[Any] | None" = None
+
+    def describe(self) -> dict[str, object]:
+        """For people: what it is about, and where its thread is. A listener that hangs is told by its stack."""
+        thread = next((thread for thread in threading.enumerate() if thread.ident == self.thread_id), None)
+        return {
+            "thread": thread and thread.name,
+            "seconds": round(time.monotonic() - self.started_at, 3),
+            "queue": str(self.process_queue.queue),
+            "queue_offset": self.messages[0].queue_offset,
+            "messages": len(self.messages),
+            "is_given_up": self.is_given_up,
+            "stack": self._stack() or None,
+        }
+
+    def _stack(self) -> str:
+        if self.task is None:
+            frame = sys._current_frames().get(self.thread_id)
+            return "" if frame is None else "".join(traceback.format_stack(frame))
+        lines: list[str] = []
+        waiting: Any = self.task.get_coro()
+        while (frame := getattr(waiting, "cr_frame", None)) is not None:  # each waits for the next
+            lines += traceback.format_stack(frame, limit=1)
+            waiting = waiting.cr_await
+        return "".join(lines)
+
+
+class RunningCalls:
+    """The running calls of one consumer. Any thread may use it.
+
+    No call waits for a lock that it shares with others. The interpreter would at times stop a thread that has such a
+    lock. The others would queue for it then, and change places for each message from then on. The methods of a set that
+    are used here are not divided by a switch of threads.
+    """
+
+    def __init__(self, tasks: "Mapping[int, asyncio.Task[Any]] | None" = None) -> None:
+        """`tasks` are those that make the calls of threads that wait for them, by the ids of these threads."""
+        self._tasks = {} if tasks is None else tasks
+        self._calls: set[RunningCall] = set()
+
+    def begin(
+        self,
+        process_queue: ProcessQueue,
+        messages: list[ReceivedMessage],
+        task: "asyncio.Task[Any] | None" = None,
+    ) -> RunningCall:
+        """This thread, or task, is about to call the listener."""
+        call = RunningCall(process_queue, messages, task=task)
+        self._calls.add(call)
+        return call
+
+    def end(self, call: RunningCall) -> bool:
+        """It has returned; False when it had been given up, or ended before."""
+        self._calls.discard(call)
+        return call.claim.acquire(blocking=False)
+
+    def give_up(self, seconds: float) -> list[RunningCall]:
+        """Give up those that run for longer."""
+        latest = time.monotonic() - seconds
+        calls = self._calls.copy()
+        overdue = [call for call in calls if call.started_at <= latest and call.claim.acquire(blocking=False)]
+        for call in overdue:
+            call.is_given_up = True
+        return overdue
+
+    def current(self) -> list[RunningCall]:
+        """Those that run now, the oldest first, also those that were given up."""
+        calls = self._calls.copy()
+        for call in calls:
+            call.task = call.task or self._tasks.get(call.thread_id)
+        return sorted(calls, key=lambda call: call.started_at)

@@ -1,0 +1,52 @@
+"""Locked offset store: what an orderly consumer keeps in the broker. RocketMQ: RebalanceImpl.lock, lockAll, unlock.
+
+A queue comes with a lock that expires. A member that dies in the middle of a message may not be dead at all, only
+cut off; so its queue goes to another one when the lock has expired, and not when the broker has given the member up.
+By then it has started no listener for a while, for it takes its lock as expired earlier than the broker does.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection
+
+from mqdb.broker.consumers import queue_locks
+from mqdb.common.group import FROM_LAST_OFFSET, StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb_client.consumer.offsets.offset_store import BrokerOffsetStore, Lease
+
+
+class LockedOffsetStore(BrokerOffsetStore):
+    """Offsets as in the broker's own store; nobody gets a queue by force before its lock has expired."""
+
+    def __init__(self, group: str, client_id: str, lease: Lease | None = None) -> None:
+        super().__init__(group, client_id)
+        self.lease: Lease = lease or Lease()
+
+    def take(
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
+    ) -> list[OwnedQueue]:
+        """In one transaction with their locks."""
+        return queue_locks.take_queues(
+            connection,
+            self._group,
+            self._client_id,
+            list(wanted),
+            start,
+            expiry=self.lease.broker_expiry,
+            force=force,
+        )
+
+    def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
+        """As `take`. The locks have outlived what made the broker give this member up, or have expired."""
+        return self.take(connection, held, FROM_LAST_OFFSET, force=False)
+
+    def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
+        """By one UPDATE for all of them."""
+        return queue_locks.renew_queues(
+            connection, self._group, self._client_id, owned, expiry=self.lease.broker_expiry
+        )
+
+    def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
+        """Without an owner, and without a lock."""
+        queue_locks.release_queues(connection, self._group, self._client_id, owned)

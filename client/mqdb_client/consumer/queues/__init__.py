@@ -1,0 +1,7 @@
+"""Queues of a member.
+
+rebalance_service  decides which queues are ours; share: by which strategy
+queue_ownership    takes, renews and gives back
+pull_service       pulls what may be there; pull_schedule: when
+process_queue      what was pulled of one queue and is not done
+"""

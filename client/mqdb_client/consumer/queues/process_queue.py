@@ -1,0 +1,258 @@
+"""Process queue: the messages of one queue that this member has in hand, and how far it has come with them.
+
+Messages are started in the order of their offsets and finish in any order. What may be committed is the lowest
+offset that is not finished, else the next one to pull: with 10, 20, 21 and 23 in hand, of which 20 and 21 finish,
+that is 10; then 10 finishes, and it is 23; then 23, and it is 24, or wherever the last pull has looked to.
+
+A queue that is dropped starts nothing more. What was started is then a run of offsets without gaps, so that its
+next owner, who waits until it has settled, gets no message twice. RocketMQ: ProcessQueue.
+"""
+
+import math
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Protocol
+
+from mqdb.broker.consumers.pull import PullRequest
+from mqdb.common.message import MessageQueue
+from mqdb.common.proof import Proof, place_of, proof
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """How much of one queue may be in hand before pulling pauses; the last pull may go beyond.
+
+    Source: DefaultMQPushConsumer.pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan.
+    """
+
+    messages: int
+    body_bytes: int
+    span: int
+    #: The same for all queues of a topic together; None: no limit.
+    topic_messages: int | None = None
+    topic_body_bytes: int | None = None
+
+    def shared_by(self, queues: int) -> "FlowLimits":
+        """The limits of each of so many queues of a topic. Source: RebalancePushImpl.messageQueueChanged."""
+        messages, body_bytes = self.messages, self.body_bytes
+        if self.topic_messages is not None:
+            messages = max(self.topic_messages // queues, 1)
+        if self.topic_body_bytes is not None:
+            body_bytes = max(self.topic_body_bytes // queues, 1)
+        return replace(self, messages=messages, body_bytes=body_bytes)
+
+
+# A paused queue is pulled again when a quarter of the messages is done: a pull for each single one costs more.
+_RESUME_NUMERATOR, _RESUME_DENOMINATOR = 3, 4
+
+
+class QueueOwner(Protocol):
+    """Whoever owns process queues: it is told what has become of them, by any thread."""
+
+    def on_progress(self, process_queue: "ProcessQueue") -> None:
+        """A process queue has room again, or has settled."""
+
+    def correct(self, process_queue: "ProcessQueue", next_offset: int) -> None:
+        """The offset of a process queue, which is dropped already, does not exist; it goes on at another one."""
+
+
+class ProcessQueue:
+    """One queue under one epoch. All methods may be called by any thread."""
+
+    def __init__(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> None:
+        self.queue = queue
+        self.queue_key = owned.queue_key
+        #: Set before it is read.
+        self.owner: QueueOwner | None = None
+        #: Until when it may be consumed without another sign of life of its owner, in seconds of time.monotonic().
+        self.lease_ends = math.inf
+        #: The history of the log in which its key, its offsets and the positions of its messages mean something.
+        self.history: Final = owned.history
+        #: May be replaced at any time.
+        self.limits = limits
+        self._lock = threading.Lock()
+        self._epoch = owned.epoch
+        self._next_offset = owned.next_offset
+        self._in_hand: dict[int, int] = {}  # offset -> bytes of the stored body; ascending, for offsets are put in so
+        self._body_bytes = 0
+        self._unstarted: deque[ReceivedMessage] = deque()
+        self._running = 0  # messages
+        self._is_dropped = False
+        self._is_lost = False
+        self._is_full = False
+        self._newest: tuple[int, int, str, datetime] | None = None
+        # From which offset on no message lies in an older segment; ascending, the first is the one to commit.
+        self._segments: deque[tuple[int, int]] = deque([(owned.next_offset, owned.segment)])
+        #: What `position` has said, until that is no longer so.
+        self._position: OwnedQueue | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which it is owned."""
+        return self._epoch
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next pull begins."""
+        return self._next_offset
+
+    @property
+    def newest(self) -> Proof | None:
+        """The last message that was put in, or None."""
+        return self._newest and proof(*self._newest)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether it was dropped."""
+        return self._is_dropped
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has another owner: what its messages come to is ignored."""
+        return self._is_lost
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it was dropped and no listener has messages of it any more."""
+        return self._is_dropped and not self._running
+
+    def describe(self) -> dict[str, object]:
+        """For people: where it stands."""
+        position = self.position()
+        return {
+            "queue": str(self.queue),
+            "next_offset": self._next_offset,
+            "commit_offset": position.next_offset,
+            "in_hand": len(self._in_hand),
+            "running": self._running,
+            "body_bytes": self._body_bytes,
+            "epoch": position.epoch,
+            "is_dropped": self._is_dropped,
+        }
+
+    def __len__(self) -> int:
+        """Messages in hand."""
+        return len(self._in_hand)
+
+    # -- what pulling does ----------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether to pull now. After False, a `finish` tells when there is room again; never, when it was dropped."""
+        with self._lock:
+            self._is_full = not self._has_room()
+            return not self._is_full and not self._is_dropped
+
+    def pull_request(self) -> PullRequest:
+        """Where the next pull begins."""
+        with self._lock:
+            return PullRequest(self.queue, self.queue_key, self._next_offset, self._segments[-1][1], self.history)
+
+    def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
+        """Take what a pull has found, ascending, and where the next one begins; False when dropped meanwhile."""
+        with self._lock:
+            if self._is_dropped:
+                return False
+            self._unstarted.extend(messages)
+            for message in messages:
+                size = len(message.stored_body)
+                self._in_hand[message._queue_offset] = size  # the property takes longer, here for each message
+                self._body_bytes += size
+            if messages:
+                self._newest = place_of(messages[-1])
+            self._position = None
+            self._next_offset = next_offset
+            if segment > self._segments[-1][1]:
+                self._segments.append((next_offset, segment))
+            return True
+
+    def _has_room(self) -> bool:
+        messages, body_bytes = self.limits.messages, self.limits.body_bytes
+        if self._is_full:
+            messages = messages * _RESUME_NUMERATOR // _RESUME_DENOMINATOR
+            body_bytes = body_bytes * _RESUME_NUMERATOR // _RESUME_DENOMINATOR
+        return len(self._in_hand) <= messages and self._body_bytes <= body_bytes and self._span() <= self.limits.span
+
+    def _span(self) -> int:
+        return next(reversed(self._in_hand)) - next(iter(self._in_hand)) if self._in_hand else 0
+
+    # -- what consuming does --------------------------------------------------------------------
+
+    def take(self, limit: int) -> list[ReceivedMessage]:
+        """Start up to `limit` messages, the lowest offsets first; `finish` or `fail` has to follow for each."""
+        with self._lock:
+            unstarted = self._unstarted  # empty once dropped
+            messages = [unstarted.popleft() for _ in range(min(limit, len(unstarted)))]
+            self._running += len(messages)
+            return messages
+
+    def finish(self, messages: list[ReceivedMessage]) -> None:
+        """Messages that were taken are done. The owner hears of it when there is room again, or when it has settled."""
+        with self._lock:
+            self._running -= len(messages)
+            self._position = None
+            for message in messages:
+                self._body_bytes -= self._in_hand.pop(message._queue_offset)
+            is_awaited = self.is_settled
+            if self._is_full and not self._is_dropped and self._has_room():
+                self._is_full = False
+                is_awaited = True
+        if is_awaited:
+            self.tell_owner()
+
+    def fail(self, messages: list[ReceivedMessage]) -> None:
+        """Messages that were taken stay in hand, until `retry`. The owner hears of it when it has settled."""
+        with self._lock:
+            self._running -= len(messages)
+            is_awaited = self.is_settled
+        if is_awaited:
+            self.tell_owner()
+
+    def tell_owner(self) -> None:
+        """Have the owner look at it."""
+        if self.owner is not None:
+            self.owner.on_progress(self)
+
+    def finish_failed(self, messages: list[ReceivedMessage]) -> None:
+        """Messages that failed, and were not retried, are done after all, also when the queue was dropped meanwhile."""
+        with self._lock:
+            self._position = None
+            for message in messages:
+                self._body_bytes -= self._in_hand.pop(message._queue_offset)
+
+    def retry(self, messages: list[ReceivedMessage]) -> bool:
+        """Messages that failed can be taken again, before all others; False when dropped meanwhile."""
+        with self._lock:
+            if not self._is_dropped:
+                self._unstarted.extendleft(reversed(messages))
+            return not self._is_dropped
+
+    # -- what owning does -----------------------------------------------------------------------
+
+    def drop(self, *, is_lost: bool = False) -> None:
+        """Start nothing more and put nothing in any more. What runs may finish; of a lost queue, for nothing."""
+        with self._lock:
+            self._is_dropped = True
+            self._is_lost |= is_lost
+            self._unstarted.clear()
+
+    def renew(self, epoch: int) -> None:
+        """The queue was taken again by its owner, under another epoch."""
+        with self._lock:
+            self._position = None
+            self._epoch = epoch
+
+    def position(self) -> OwnedQueue:
+        """What may be committed now; the same object as long as that stays the same."""
+        if (known := self._position) is not None:  # most queues stand still at most times
+            return known
+        with self._lock:
+            safe = next(iter(self._in_hand), self._next_offset)
+            segments = self._segments
+            while len(segments) > 1 and segments[1][0] <= safe:
+                segments.popleft()
+            self._position = OwnedQueue(self.queue_key, self._epoch, safe, segments[0][1], self.history)
+            return self._position

@@ -1,0 +1,105 @@
+"""An outage: from the first failure for want of a broker until all that has failed works again.
+
+Many threads notice it: each pull, each duty, each transaction. The log gets one WARNING when it begins and one INFO
+when it is over, whatever the number of threads. Details are at DEBUG.
+"""
+
+import logging
+import math
+import threading
+import time
+from typing import Final, TypeGuard, cast
+
+from mqdb.errors import BrokerUnavailable
+
+logger = logging.getLogger(__name__)
+
+BEGINS: Final = "lost the connection to the broker"
+OVER: Final = "connected to the broker again"
+
+_FORETOLD_SECONDS: Final = 5.0
+
+
+class Outage:
+    """What a client knows of the outages of one broker. Any thread may use it."""
+
+    def __init__(self, target: str) -> None:
+        """`target` is where the DSN leads, without a password."""
+        self._target = target
+        self._guard = threading.Lock()
+        self._failing: set[object] = set()
+        self._began = 0.0
+        self._seconds = 0.0  # of those that are over
+        #: How many have begun.
+        self.count = 0
+        self._foretold: tuple[float, str] = (-math.inf, "")
+        #: The server that has answered last, as `host:port`, and its timeline: for the log.
+        self.server = ""
+        self.timeline: int | None = None
+
+    def foretell(self, reason: str) -> None:
+        """Connections are about to be cut for this reason, which those who use them do not know."""
+        self._foretold = (time.monotonic(), reason)
+
+    def covers(self, who: object, error: BaseException) -> bool:
+        """Whether an error of `who` means that the broker is away. If so the log knows, until `works` is called."""
+        if not _is_outage(error):
+            return False
+        with self._guard:
+            is_first = not self._failing
+            self._failing.add(who)
+            if is_first:
+                self._began = time.monotonic()
+                self.count += 1
+        at, foretold = self._foretold
+        reason = foretold if time.monotonic() - at < _FORETOLD_SECONDS else error.reason
+        fields = {"broker": self._target, "server": self.server, "reason": reason}
+        logger.log(logging.WARNING if is_first else logging.DEBUG, BEGINS, extra=fields)
+        return True
+
+    def leave(self, who: object) -> None:
+        """`who` does not try any more."""
+        with self._guard:
+            self._settle(who)
+
+    def works(self, who: object) -> None:
+        """`who` has got on. Costs nothing if it has not failed."""
+        if who not in self._failing:
+            return
+        with self._guard:
+            seconds = self._settle(who)
+        if seconds is not None:
+            fields = {"broker": self._target, "server": self.server, "timeline": self.timeline}
+            logger.info(OVER, extra={**fields, "after_seconds": round(seconds, 3)})
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the broker is away."""
+        return bool(self._failing)
+
+    @property
+    def seconds(self) -> float:
+        """How long all outages have lasted together; it grows while one is under way."""
+        with self._guard:
+            return self._seconds + (time.monotonic() - self._began if self._failing else 0.0)
+
+    def _settle(self, who: object) -> float | None:
+        """`who` does not fail any longer. If nobody does, returns how long the outage has lasted."""
+        if who not in self._failing:
+            return None
+        self._failing.discard(who)
+        if self._failing:
+            return None
+        seconds = time.monotonic() - self._began
+        self._seconds += seconds
+        return seconds
+
+
+def level_of(error: BaseException) -> int:
+    """The level of a log line about an error: DEBUG if the broker is away, as its `Outage` tells of that for all."""
+    return logging.DEBUG if _is_outage(error) else logging.WARNING
+
+
+def _is_outage(error: BaseException) -> TypeGuard[BrokerUnavailable]:
+    # By its type: isinstance() asks an error of user code for its __class__.
+    return issubclass(type(error), BrokerUnavailable) and cast(BrokerUnavailable, error).may_pass

@@ -1,0 +1,404 @@
+"""The plan of a group append: who leads, and what is stored together.
+
+A state machine without threads: it waits for nothing, takes no lock and asks no server. `group_append.py` does that,
+and tells it what happens:
+
+    arrive     ──▶ LEAD   nobody leads: the sender's own thread appends at once
+               ──▶ WAIT   somebody leads
+               ──▶ CALL   nobody leads, and no thread waits for the unit: the append thread has to lead
+    first      ──▶ by whose deadline the append thread leads
+    take       ──▶ the records of the next statement: those of the leader, then of the units that wait, in their order
+    stored, refused, unknown, give_up    what became of that statement
+    expire, leave, end_late              a unit does not wait any longer
+    done       ──▶ whether the append thread has to lead next
+
+Units that have ended stand in `ended` until they are told.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum, auto
+from itertools import chain, takewhile
+from typing import Final, Protocol
+from uuid import UUID
+
+from mqdb.broker.log.outcome import Backend, StoredAt
+from mqdb.common.message import SendStatus
+from mqdb.errors import IllegalState, MqdbError, SendGivenUp, TopicNotFound
+from mqdb.store.log.commit_log import Record
+from mqdb_client.producer.append.refusals import may_be_of_one_message
+
+#: One statement carries no more than this, unless a single unit is larger.
+MAX_GATHERED_MESSAGES: Final = 1_024
+MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
+
+# A share of the send timeout. A unit with less time left does not set the deadline of a statement for others. It is
+# more than is left when a statement is cancelled: otherwise the next statement of the same age would be cut off at
+# once.
+_SHARE_TO_LEAD: Final = 0.12
+
+
+class NoAnswer(Exception):
+    """The server was asked to store the records, and its answer is missing.
+
+    `backend` was asked, if that is known. If it has stored them, their positions are above `after_pos`.
+    """
+
+    def __init__(self, reason: str, backend: Backend | None, after_pos: int) -> None:
+        super().__init__(reason, backend, after_pos)
+        self.reason = reason
+        self.backend = backend
+        self.after_pos = after_pos
+        #: What was found of its messages, once somebody has looked for them: final, as `settle` tells it.
+        self.found: Mapping[UUID, StoredAt] | None = None
+
+
+class UnitState(Enum):
+    """Whose turn it is with a unit."""
+
+    LEADING = auto()  #: new; or its own thread is to append it, and takes others along
+    WAITING = auto()
+    TAKEN = auto()  #: in a statement of another thread, which the server was asked to run
+    APART = auto()  #: out of a statement that has stored nothing, and to go into another one
+    DONE = auto()
+    #: Its time was over, or its thread was interrupted. The sender knows that; what comes later is for nobody.
+    ABANDONED = auto()
+
+
+class Unit(ABC):
+    """One message, or the messages of one batch. It is stored as a whole or not at all, whatever happens to others.
+
+    It is told that its records are stored, or it has an `error`. `deadline` is of time.monotonic; `timeout_seconds` is
+    for an error's sentence. A unit that is not patient does not wait for a lost connection.
+    """
+
+    __slots__ = (
+        "deadline",
+        "error",
+        "is_handed_in",
+        "is_patient",
+        "records",
+        "state",
+        "tell",
+        "timeout_seconds",
+        "topic",
+    )
+
+    def __init__(self, topic: str, deadline: float, timeout_seconds: float, is_patient: bool = True) -> None:
+        self.topic = topic
+        self.deadline = deadline
+        self.timeout_seconds = timeout_seconds
+        self.is_patient = is_patient
+        self.state = UnitState.LEADING
+        #: Of one topic; none until they are made.
+        self.records: Sequence[Record] = ()
+        #: Whether no thread waits for it, and watches its deadline.
+        self.is_handed_in = False
+        #: Tells it that it has ended; None while nobody has to be told.
+        self.tell: Callable[[], None] | None = None
+        self.error: Exception | None = None
+
+    @abstractmethod
+    def make_records(self) -> None:
+        """Make its `records`, of which there is at least one.
+
+        The thread that leads does this for most units: one thread that makes the records of many, one after the other,
+        takes a third of the time that it costs many threads to make one each. An exception ends this unit alone.
+        """
+
+    @abstractmethod
+    def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
+        """Its records are stored at these positions, in their order; `status` says what their commit has waited for."""
+
+
+class Turn(Enum):
+    """What whoever brings a unit has to do."""
+
+    LEAD = auto()  #: append it now
+    WAIT = auto()  #: wait until it has ended
+    CALL = auto()  #: call the append thread
+    ENDED = auto()  #: nothing: it has an error already
+
+
+class ConnectionNews(Protocol):
+    """What is known about the connection, without asking it."""
+
+    #: Why there is no connection.
+    why_lost: MqdbError | None
+
+    def trouble_since(self, moment: float) -> MqdbError | None:
+        """Why there was no connection the last time, if that was not before `moment`."""
+
+
+class AppendPlan:
+    """The units of one group append. For one thread at a time."""
+
+    def __init__(self, connection: ConnectionNews) -> None:
+        self._connection = connection
+        self.is_closed = False  #: to refuse what arrives
+        #: Somebody leads, or is called to.
+        self.is_busy = False
+        #: The unit whose own thread leads; None while the append thread leads, or nobody.
+        self.leading: Unit | None = None
+        self.waiting: deque[Unit] = deque()
+        #: The units that the one who leads has taken.
+        self.batch: list[Unit] = []
+        #: Units that have ended, and have not been told so yet.
+        self.ended: deque[Unit] = deque()
+        #: A backend that has appended, and the last position that it told.
+        self._newest: tuple[Backend | None, int] = (None, 0)
+        #: The backend of the statement under way.
+        self._asked: Backend | None = None
+
+    # -- who leads ----------------------------------------------------------------------------
+
+    def arrive(self, unit: Unit) -> Turn:
+        """A unit is to be appended. Raises IllegalState after the end."""
+        if self.is_closed:
+            raise IllegalState("the producer", "shut down")
+        if self.is_busy and not unit.is_patient and (why := self._connection.why_lost) is not None:
+            # The one that leads waits for a connection.
+            self._fail_not_stored([unit], why)
+            return Turn.ENDED
+        was_busy, self.is_busy = self.is_busy, True
+        if not was_busy and not unit.is_handed_in:
+            self.leading = unit
+            return Turn.LEAD
+        unit.state = UnitState.WAITING
+        self.waiting.append(unit)
+        return Turn.WAIT if was_busy else Turn.CALL
+
+    def lead_apart(self, unit: Unit, backend: Backend | None) -> None:
+        """A unit that nobody waits for is appended alone, by `backend`. Nobody leads now."""
+        self.is_busy = True
+        self.leading = unit
+        self.batch = [unit]
+        unit.state = UnitState.TAKEN
+        self._asked = backend
+
+    def first(self, now: float) -> Unit | None:
+        """The first waiting unit whose deadline can be that of a statement; those before it are given up."""
+        late = list(takewhile(lambda unit: not _has_time(unit, now), self.waiting))
+        self._fail_not_stored(late, self._connection.why_lost)
+        return self.waiting[0] if self.waiting else None
+
+    def done(self) -> bool:
+        """The one who leads has ended. Returns whether the append thread has to lead next. May be repeated."""
+        for unit in reversed(self.batch):
+            if unit.state is UnitState.APART:
+                unit.state = UnitState.WAITING
+                self.waiting.appendleft(unit)
+        self.batch = []
+        self.is_busy = bool(self.waiting)
+        return self.is_busy
+
+    # -- what is stored together --------------------------------------------------------------
+
+    def take(self, batch: list[Unit], timekeeper: Unit, backend: Backend | None, now: float) -> list[Record]:
+        """Take waiting units into the statement that `backend` is about to be asked to run; returns its records.
+
+        Not before there is a connection: until then a unit is bound to no statement. None is taken if the wait for the
+        connection has left the timekeeper no time for others.
+        """
+        self.batch = batch
+        self._asked = backend
+        _rejoin(batch)
+        records: list[Record] = []
+        for unit in batch:
+            if not unit.records:
+                unit.make_records()
+            records += unit.records
+        if not self.waiting or not _has_time(timekeeper, now):
+            return records
+        bytes_left = MAX_GATHERED_BYTES - size_of(records)
+        while self.waiting:
+            unit = self.waiting[0]
+            if unit.is_handed_in and unit.deadline <= now:  # nothing is stored after that
+                self._expire(self.waiting.popleft())
+                continue
+            if not unit.records:
+                try:
+                    unit.make_records()
+                except Exception as error:  # noqa: BLE001 - the sender gets it
+                    unit.error = error
+                    self._end([self.waiting.popleft()])
+                    continue
+            bytes_left -= size_of(unit.records)
+            if records and (bytes_left < 0 or len(records) + len(unit.records) > MAX_GATHERED_MESSAGES):
+                break
+            records += unit.records
+            batch.append(unit)
+            unit.state = UnitState.TAKEN
+            self.waiting.popleft()
+        return records
+
+    def take_again(self, part: list[Unit], backend: Backend | None) -> list[Record]:
+        """The records of a part of a statement that was refused. Units that do not wait any more leave the part."""
+        self._asked = backend
+        _rejoin(part)
+        return list(chain.from_iterable(unit.records for unit in part))
+
+    # -- what became of a statement -----------------------------------------------------------
+
+    def stored(self, units: Sequence[Unit], positions: Sequence[int], status: SendStatus) -> None:
+        """The records of these units are stored."""
+        begin = 0
+        alive = []
+        for unit in units:
+            end = begin + len(unit.records)
+            if not _has_ended(unit):
+                unit.succeed(positions[begin:end], status)
+                alive.append(unit)
+            begin = end
+        self._end(alive)
+        if positions:
+            # Not before: a unit that has not been told yet would be looked for above its own position.
+            self._newest = (self._asked, positions[-1])
+
+    def refused(self, units: list[Unit], error: MqdbError) -> list[list[Unit]]:
+        """The server has refused the statement. Returns the parts to try again; none if all units have failed."""
+        parts = _parts(units, error)
+        if parts:
+            self._set_apart(units)
+        else:
+            self._fail(units, lambda _: copy.copy(error), error.__cause__)
+        return parts
+
+    def unknown(self, units: Iterable[Unit], reason: str, cause: BaseException | None) -> None:
+        """The answer is missing."""
+        self._fail(units, lambda _: self._no_answer(reason), cause)
+
+    def give_up(self, units: list[Unit], timekeeper: Unit, why: MqdbError | None) -> None:
+        """Nothing is stored, and the timekeeper's time is up. The others have time left, and are to wait again."""
+        self._fail_not_stored([timekeeper], why)
+        self._set_apart(units)
+
+    def interrupt(self, batch: list[Unit], timekeeper: Unit, cause: BaseException) -> None:
+        """The thread that leads was interrupted, and must not strand the others."""
+        asked = [unit for unit in batch if unit.state in (UnitState.LEADING, UnitState.TAKEN)]
+        # With no unit asked for, the next attempt must not meet the same interruption for ever.
+        self.unknown(asked or [timekeeper], f"{type(cause).__name__} in the thread that sent it along", cause)
+
+    def await_connection(self, why: MqdbError | None) -> None:
+        """The one who leads waits for a lost connection; units that are not patient go elsewhere.
+
+        A standby has refused what was taken for it, so nothing of that is stored.
+        """
+        self._set_apart(self.batch)
+        self._fail_not_stored([unit for unit in self.waiting if not unit.is_patient], why)
+
+    # -- who does not wait any longer ---------------------------------------------------------
+
+    def expire(self, unit: Unit) -> None:
+        """The time of a unit is up; nothing happens if it has ended."""
+        self._expire(unit)
+        self._drop_ended()
+
+    def leave(self, unit: Unit) -> None:
+        """The thread of a unit was interrupted, and does not wait for it any longer."""
+        if unit.state is not UnitState.DONE:
+            unit.state = UnitState.ABANDONED
+        self._drop_ended()
+
+    def end_late(self, now: float) -> None:
+        """End the units that were handed in and whose time is up, whatever the statement under way waits for."""
+        late = [unit for unit in (*self.waiting, *self.batch) if unit.is_handed_in and unit.deadline <= now]
+        for unit in late:
+            self._expire(unit)
+        if late:
+            self._drop_ended()
+
+    # -- how it is done -----------------------------------------------------------------------
+
+    def _expire(self, unit: Unit) -> None:
+        if _has_ended(unit):
+            return
+        if unit.state is UnitState.TAKEN:
+            unit.error = self._no_answer("no answer in time")
+        else:
+            unit.error = self._not_stored(unit, self._connection.why_lost)
+        unit.state = UnitState.ABANDONED
+        if unit.is_handed_in:
+            self.ended.append(unit)
+
+    def _end(self, units: Iterable[Unit]) -> None:
+        for unit in units:
+            unit.state = UnitState.DONE
+            if unit.tell is not None:
+                self.ended.append(unit)
+
+    def _drop_ended(self) -> None:
+        self.waiting = deque(unit for unit in self.waiting if unit.state is UnitState.WAITING)
+
+    def _set_apart(self, units: Iterable[Unit]) -> None:
+        for unit in units:
+            if unit.state is UnitState.TAKEN:
+                unit.state = UnitState.APART
+
+    def _fail_not_stored(self, units: Iterable[Unit], why: MqdbError | None) -> None:
+        self._fail(units, lambda unit: self._not_stored(unit, why), None)
+
+    def _fail(self, units: Iterable[Unit], error_of: Callable[[Unit], Exception], cause: BaseException | None) -> None:
+        failed = [unit for unit in units if not _has_ended(unit)]
+        had_waited = any(unit.state is UnitState.WAITING for unit in failed)
+        for unit in failed:
+            # Each sender raises an error of its own: they would write over each other's traceback.
+            unit.error = error_of(unit)
+            unit.error.__cause__ = cause
+        self._end(failed)
+        if had_waited:
+            self._drop_ended()
+
+    def _not_stored(self, unit: Unit, why: MqdbError | None) -> MqdbError:
+        if why is not None:
+            return copy.copy(why)
+        trouble = self._connection.trouble_since(unit.deadline - unit.timeout_seconds)
+        return SendGivenUp(unit.topic, unit.timeout_seconds, str(trouble or ""))
+
+    def _no_answer(self, reason: str) -> NoAnswer:
+        backend = self._asked
+        if backend is None:
+            return NoAnswer(reason, None, 0)
+        # Positions come from one sequence: what a backend appended after an answer lies above what that told.
+        newest_of, newest_pos = self._newest
+        return NoAnswer(reason, backend, newest_pos if newest_of == backend else backend.after_pos)
+
+
+def _has_time(unit: Unit, now: float) -> bool:
+    """Whether it has some time left: the end of its time would end the others' statement."""
+    return unit.deadline - now >= unit.timeout_seconds * _SHARE_TO_LEAD
+
+
+def _has_ended(unit: Unit) -> bool:
+    return unit.state in (UnitState.DONE, UnitState.ABANDONED)
+
+
+def _rejoin(units: list[Unit]) -> None:
+    """Units that were set apart are taken again, but for those that do not wait any more."""
+    units[:] = [unit for unit in units if not _has_ended(unit)]
+    for unit in units:
+        if unit.state is UnitState.APART:
+            unit.state = UnitState.TAKEN
+
+
+def size_of(records: Iterable[Record]) -> int:
+    """The size of records in a statement or a batch: the bytes of the bodies, and the characters of the properties."""
+    return sum([len(record.body) + len(record.properties) for record in records])
+
+
+def _parts(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
+    """The parts to try again if one unit may have spoilt the statement for the others; none if all are to blame.
+
+    A queue is gone for all its units or for none, so they are parted by queues and by the history in which these were
+    found. Another fault is searched for by halves.
+    """
+    if isinstance(error, TopicNotFound):
+        alike: dict[object, list[Unit]] = {}
+        for unit in batch:
+            alike.setdefault((unit.records[0].queue_key, unit.records[0].history), []).append(unit)
+        return list(alike.values()) if len(alike) > 1 else []
+    if may_be_of_one_message(error) and len(batch) > 1:
+        return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+    return []

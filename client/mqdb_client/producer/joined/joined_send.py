@@ -1,0 +1,217 @@
+"""A send inside the caller's own SQL transaction.
+
+The messages are appended on the caller's connection: they are there when the caller commits, and never were when the
+caller rolls back, to a savepoint too. Nothing is begun, committed or rolled back here, and no lock is taken: as long
+as the transaction is open, dispatch passes its messages by, and nobody waits for it. Their queue offsets come after
+the commit.
+
+In a transaction that is not ours no statement should fail, for that would end it. So what can be wrong is asked for
+first, or written such that the answer says it (`mqdb.store.log.joined_append`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from mqdb.broker.schedule.recall_handles import recall_handle_of
+from mqdb.common.delivery_schedule import DeliverAfter, DeliverAt, Wait
+from mqdb.common.message import MessageQueue, SendStatus
+from mqdb.common.topic import Perm
+from mqdb.common.unique_id import format_unique_id
+from mqdb.errors import (
+    AccessDenied,
+    MqdbError,
+    ParameterInvalid,
+    QueueNotFound,
+    ScheduleInvalid,
+    SchemaMissing,
+    TopicNotFound,
+    TopicNotWritable,
+)
+from mqdb.selector.tags import java_string_hash
+from mqdb.store.log import joined_append
+from mqdb.store.log.commit_log import Record
+from mqdb.store.log.joined_append import Statement
+from mqdb.store.migrations import check_revision
+from mqdb_client.producer.joined.callers_connection import (
+    CallersConnection,
+    DriverConnection,
+    JoinedConnection,
+    join,
+)
+from mqdb_client.producer.queues.queue_selector import turns
+from mqdb_client.producer.sends.send_result import SendResult
+
+_NO_QUEUES: Final[Mapping[str, MessageQueue]] = {}
+
+
+def check_untimed(timeout: object) -> None:
+    """Raise ParameterInvalid for a timeout: the caller's transaction has its own."""
+    if timeout is not None:
+        reason = "does not apply to a send in your transaction; set statement_timeout there"
+        raise ParameterInvalid("timeout", timeout, reason)
+
+
+class JoinedSend:
+    """Appends on connections of the caller. Any thread may use it, each with a connection of its own.
+
+    Which errors leave the transaction as it was: all but BrokerUnavailable and StorageRefused, which mean that a
+    statement has failed.
+    """
+
+    def __init__(self, find_queue_offset: Callable[[MessageQueue, int, int, UUID], int]) -> None:
+        """`find_queue_offset` is asked when `SendResult.queue_offset` is read: queue, queue_key, log_pos, unique id."""
+        self._find_queue_offset = find_queue_offset
+        # By the driver's connection: the pooled one that a caller holds may have another after a reconnect.
+        self._brokers: WeakKeyDictionary[DriverConnection, _Broker] = WeakKeyDictionary()
+        self._turns: dict[tuple[str, str], Iterator[int]] = {}
+
+    def send(
+        self,
+        connection: CallersConnection,
+        records: Sequence[Record],
+        topics: Sequence[str],
+        sharding_key: str | None = None,
+        queues: Mapping[str, MessageQueue] = _NO_QUEUES,
+    ) -> list[SendResult]:
+        """Append records, whose `queue_key` does not matter; `topics` has the topic of each. All or none.
+
+        The records of a topic go to one of its queues, in their order: to that of `queues`, or to the one that
+        `sharding_key` chooses, or to the next in turn. A record that waits goes alone, as `joined_append.append` says.
+        One statement; two more when the connection is new here, one more for a record with a time of delivery.
+
+        Raises TopicNotFound, TopicNotWritable, QueueNotFound and ScheduleInvalid.
+        SchemaMissing, SchemaTooOld, SchemaTooNew.
+        ParameterInvalid for what is no connection that can be joined, for text that the client_encoding of this one
+        has not got, and for a queue of another broker or topic.
+        IllegalState for a connection that is closed and for a transaction that has failed already.
+        """
+        joined = join(connection)
+        broker = self._broker(joined)
+        for topic, queue in queues.items():
+            _check_queue(queue, broker, topic)
+        for record in records:
+            _check_wait(joined, broker, record.wait)
+        turns = {topic: self._turn(broker.name, topic, sharding_key) for topic in dict.fromkeys(topics)}
+        queue_ids = {topic: queue.queue_id for topic, queue in queues.items()}
+        rows = joined.run(joined_append.append(records, topics, turns, queue_ids), broker.target)
+        if not rows:
+            raise self._refusal(joined, broker, tuple(turns), queues)
+        results = []
+        found: dict[str, MessageQueue] = {}
+        for record, topic, (log_pos, queue_key, found_id) in zip(records, topics, rows, strict=True):
+            to = found.get(topic)
+            if to is None:
+                to = found[topic] = MessageQueue(topic, broker.name, found_id)
+            find = partial(self._find_queue_offset, to, queue_key, log_pos, record.msg_id)
+            result = SendResult(SendStatus.SEND_OK, format_unique_id(record.msg_id), to, log_pos, find)
+            result.recall_handle = recall_handle_of(record, to)
+            results.append(result)
+        return results
+
+    def publish_queues(
+        self, connection: CallersConnection, topics: Sequence[str]
+    ) -> dict[str, tuple[MessageQueue, ...]]:
+        """The queues of each topic that a sender may choose from, as the caller's transaction sees them.
+
+        Raises what `send` raises.
+        """
+        joined = join(connection)
+        broker = self._broker(joined)
+        nums = _queue_nums(joined, broker, topics)
+        return {
+            topic: tuple(MessageQueue(topic, broker.name, queue_id) for queue_id in range(nums[topic].write))
+            for topic in topics
+        }
+
+    def _broker(self, joined: JoinedConnection) -> "_Broker":
+        broker = self._brokers.get(joined.driver)
+        if broker is None:
+            broker = self._brokers[joined.driver] = _meet(joined)
+        return broker
+
+    def _turn(self, broker_name: str, topic: str, sharding_key: str | None) -> int:
+        """A number whose remainder by the number of queues is the queue: queue_selector's rules, for SQL."""
+        if sharding_key is not None:
+            return abs(java_string_hash(sharding_key))
+        its_turns = self._turns.get((broker_name, topic))
+        if its_turns is None:
+            its_turns = self._turns.setdefault((broker_name, topic), turns())
+        return next(its_turns)
+
+    def _refusal(
+        self, joined: JoinedConnection, broker: "_Broker", topics: Sequence[str], queues: Mapping[str, MessageQueue]
+    ) -> MqdbError:
+        """Why nothing was appended."""
+        nums = _queue_nums(joined, broker, topics)
+        for queue in queues.values():
+            if queue.queue_id >= (count := max(nums[queue.topic])):
+                return QueueNotFound(queue.topic, queue.queue_id, count)
+        return TopicNotFound(topics[0])  # created in this moment
+
+
+# -- brokers ----------------------------------------------------------------------------------
+
+
+class _Broker(NamedTuple):
+    """What is known about the database behind a connection. `target` says where it is, without a password."""
+
+    name: str
+    target: str
+
+
+def _meet(joined: JoinedConnection) -> _Broker:
+    """Raises SchemaMissing, SchemaTooOld, SchemaTooNew, and IllegalState for a connection that is closed."""
+    target = joined.target
+    if not joined.run(_HAS_SCHEMA, target)[0][0]:
+        raise SchemaMissing(target)
+    [(revision, name)] = joined.run(_IDENTITY, target)
+    check_revision(revision, target)
+    return _Broker(name, target)
+
+
+# A table that is not there would make the statement fail.
+_HAS_SCHEMA: Final = Statement("SELECT to_regclass('mqdb.alembic_version') IS NOT NULL", {})
+_IDENTITY: Final = Statement("SELECT version_num, broker_name FROM mqdb.alembic_version, mqdb.broker", {})
+
+
+def _check_queue(queue: MessageQueue, broker: _Broker, topic: str) -> None:
+    if queue.broker_name != broker.name:
+        raise ParameterInvalid("queue", str(queue), f"the connection leads to broker {broker.name!r}")
+    if queue.topic != topic:
+        raise ParameterInvalid("queue", str(queue), f"the message goes to topic {topic!r}")
+    if queue.queue_id not in range(2**31):
+        raise ParameterInvalid("queue", str(queue), "a queue's number is from 0 to 2,147,483,647")
+
+
+def _check_wait(joined: JoinedConnection, broker: _Broker, wait: Wait | None) -> None:
+    """Raise ScheduleInvalid for a time of delivery too far for the broker, which else refuses by an error of SQL."""
+    if not isinstance(wait, DeliverAfter | DeliverAt):
+        return
+    [(now, farthest)] = joined.run(joined_append.find_farthest(), broker.target)
+    waits = wait.milliseconds - (now if isinstance(wait, DeliverAt) else 0)
+    if farthest is not None and waits > farthest:
+        raise ScheduleInvalid("deliver_at", f"the message is to wait {waits:,} ms; the limit is {farthest:,}")
+
+
+class _QueueNums(NamedTuple):
+    """How many queues of a topic are read, and how many take messages that have not chosen theirs."""
+
+    read: int
+    write: int
+
+
+def _queue_nums(joined: JoinedConnection, broker: _Broker, topics: Sequence[str]) -> dict[str, _QueueNums]:
+    """Those of each topic. Raises AccessDenied, TopicNotFound, TopicNotWritable."""
+    found: dict[str, _QueueNums] = {}
+    for topic, perm, read, write, principal, may_send in joined.run(joined_append.find_topics(topics), broker.target):
+        if not may_send:
+            raise AccessDenied(principal, "SEND", "TOPIC", topic)
+        if perm is None:
+            raise TopicNotFound(topic)
+        if not perm & Perm.WRITE:
+            raise TopicNotWritable(topic, perm)
+        found[topic] = _QueueNums(read, write)
+    return found

@@ -1,0 +1,153 @@
+"""Publish routes: how a producer learns the queues of a topic, over all brokers that have it.
+
+Each broker's route is remembered by its client instance, which asks again every 30 s; what is made of them here is
+good for as long as they stay the same. RocketMQ: TopicPublishInfo, MQClientInstance.topicRouteData2TopicPublishInfo.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from sqlalchemy import Connection
+
+from mqdb.broker.topics.route import create_topic_automatically
+from mqdb.errors import (
+    BrokerUnavailable,
+    MqdbError,
+    RouteNotFound,
+    SendGivenUp,
+    StorageRefused,
+    TopicNotFound,
+)
+from mqdb.store.topics.topics import TopicRoute
+from mqdb_client.producer.append.broker_link import BrokerLink
+from mqdb_client.producer.append.held_connection import IMPATIENT_SECONDS
+from mqdb_client.producer.queues.fault_tolerance import LatencyFaultTolerance
+from mqdb_client.producer.queues.queue_choice import BrokerPart, PublishQueues, QueueChooser, SendPlace
+
+# Of the time that is left, for each of several brokers: one that is silent must not use up what another one needs.
+_SHARE_OF_ONE: Final = 0.25
+
+# A broker that has not got the topic may get it, one that was down may come.
+_WITHOUT_TOPIC_SECONDS: Final = 30.0
+_WITHOUT_BROKER_SECONDS: Final = 1.0
+
+
+class PublishRoutes:
+    """The publish queues of all topics that a producer sends to. Any thread may use it."""
+
+    def __init__(
+        self, links: Mapping[str, BrokerLink], queue_nums: int | None, faults: LatencyFaultTolerance | None
+    ) -> None:
+        """`queue_nums` are those of a topic that is made automatically; None: none is."""
+        self._links = tuple(links.values())
+        self._queue_nums = queue_nums
+        self._faults = faults
+        #: Those that were found so far; they may not be current any more.
+        self.known: dict[str, PublishQueues] = {}
+        self._choosers: dict[str, QueueChooser] = {}
+
+    def find(self, topic: str, deadline: float, timeout_seconds: float) -> PublishQueues:
+        """The queues of a topic, which is created where none of the brokers has it and that is allowed.
+
+        Raises RouteNotFound, TopicNotWritable; BrokerUnavailable and its kin when no broker can be asked;
+        SendGivenUp at the deadline.
+        """
+        known = self.known.get(topic)
+        if known is None or not known.is_current:
+            known = self.known[topic] = self._learn(topic, deadline, SendGivenUp(topic, timeout_seconds))
+        return known
+
+    def forget(self, place: SendPlace) -> None:
+        """Forget a route whose queue was refused, unless another send has asked for a newer one since.
+
+        It is not used either while its broker cannot be asked. The next question goes by a new connection, for this one
+        may lead to a server that was replaced.
+        """
+        topic, link = place.queue.topic, place.link
+        route = link.instance.routes.known(topic)
+        if route is not None:
+            if route.history != place.history or place.queue_key not in route.queue_keys:
+                return
+            link.instance.routes.forget(topic)
+            link.ask_anew()
+        if (known := self.known.get(topic)) is not None:
+            known.forget(link)
+
+    def _learn(self, topic: str, deadline: float, late: SendGivenUp) -> PublishQueues:
+        parts, trouble = self._ask_all(topic, deadline, late, may_create=False)
+        if not parts and self._queue_nums is not None and len(trouble) < len(self._links):
+            parts, trouble = self._ask_all(topic, deadline, late, may_create=True)
+        is_silent = any(isinstance(error, SendGivenUp) for error in trouble.values())
+        if not parts and is_silent and time.monotonic() < deadline:
+            # No other one has the topic, and perhaps it is only slow.
+            parts, trouble = self._ask_all(topic, deadline, late, may_create=False, is_last=True)
+        if not parts:
+            raise next(iter(trouble.values()), RouteNotFound(topic))
+        expires_at = math.inf
+        if trouble:
+            expires_at = time.monotonic() + _WITHOUT_BROKER_SECONDS
+        elif len(parts) < len(self._links):
+            expires_at = time.monotonic() + _WITHOUT_TOPIC_SECONDS
+        chooser = self._choosers.setdefault(topic, QueueChooser(self._faults))
+        return PublishQueues(topic, parts, chooser, trouble, expires_at)
+
+    def _ask_all(
+        self, topic: str, deadline: float, late: SendGivenUp, *, may_create: bool, is_last: bool = False
+    ) -> tuple[list[BrokerPart], dict[str, MqdbError]]:
+        """The brokers that have the topic, and why some could not be asked: those keep the queues that they had.
+
+        Of several each gets a part of the time that is left, and all together all of it when it is the last time.
+        """
+        parts: list[BrokerPart] = []
+        trouble: dict[str, MqdbError] = {}
+        before = {part.link: part for part in self.known[topic].remembered} if topic in self.known else {}
+        is_alone = len(self._links) == 1
+        work = partial(self._create if may_create else _find, topic)
+        for asked, link in enumerate(self._links):
+            seconds = (deadline - time.monotonic()) / (len(self._links) - asked)
+            if not is_alone and not is_last:
+                seconds = max(IMPATIENT_SECONDS, (deadline - time.monotonic()) * _SHARE_OF_ONE)
+            until = min(deadline, time.monotonic() + seconds)
+            route = link.instance.routes.known(topic)
+            try:
+                # With others to turn to, one that is down must not use up the time.
+                route = route or _ask(link, partial(work, link), until, late, is_patient=is_alone)
+            except (BrokerUnavailable, StorageRefused, SendGivenUp) as error:
+                trouble[link.name] = error
+                if link in before:
+                    parts.append(before[link]._replace(is_doubtful=True))
+            if route is not None:
+                parts.append(BrokerPart(link, route))
+        return parts, trouble
+
+    def _create(self, topic: str, link: BrokerLink, connection: Connection) -> TopicRoute | None:
+        assert self._queue_nums is not None
+        try:
+            route = create_topic_automatically(connection, topic, self._queue_nums)
+        except TopicNotFound:  # forbidden by the template there
+            return None
+        return link.instance.routes.remember(route)
+
+
+def _ask(
+    link: BrokerLink,
+    work: Callable[[Connection], TopicRoute | None],
+    deadline: float,
+    late: SendGivenUp,
+    *,
+    is_patient: bool,
+) -> TopicRoute | None:
+    """Ask as the link does. A patient caller asks again if the connection is lost: it may have been lost long ago."""
+    while True:
+        try:
+            return link.ask(work, deadline, late, is_patient)
+        except BrokerUnavailable as error:
+            if not error.may_pass or not is_patient or time.monotonic() >= deadline:
+                raise
+
+
+def _find(topic: str, link: BrokerLink, connection: Connection) -> TopicRoute | None:
+    return link.instance.routes.ask(topic, connection)

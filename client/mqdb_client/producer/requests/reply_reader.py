@@ -1,0 +1,280 @@
+"""The reply reader: the thread that brings replies from one broker to the requests that wait for them.
+
+All requesters of a cluster share a topic, and a reply has its requester's client id for a tag: the database compares
+the tag's code, this reader the text. It reads while requests wait, when an arrival is announced; the poll behind it
+is a net for announcements that never came. RocketMQ: ReplyMessageProcessor of the client.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from sqlalchemy import Connection
+
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
+from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus
+from mqdb.broker.log import replies
+from mqdb.broker.log.proofs import proven
+from mqdb.common.message import MessageQueue
+from mqdb.common.proof import Proof, place_of, proof
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.wake_limit import WakeLimit
+from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb.selector.tags import TagExpression, tag_code
+from mqdb_client.backoff import pauses
+from mqdb_client.producer.append.broker_link import BrokerLink
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Between polls without an announcement, while requests wait.
+POLL_SECONDS: Final = 1.0
+
+#: For one question to the broker, and for a connection to it before a request is told that there is none.
+_PATIENCE_SECONDS: Final = 3.0
+
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+
+#: How far before its end a queue is read from when requests were sent before that end was known: more replies than a
+#: broker takes between its return and the return of its clients.
+LOOK_BACK: Final = 10_000
+
+#: Others' replies that one pull passes by: 10 ms of work.
+SCAN_LIMIT: Final = 100_000
+
+# Beyond any offset, so that the answer says where the queue ends.
+_PAST_THE_END: Final = 2**62
+
+
+class ReplyReader:
+    """Reads for a requester while `is_wanted`, from its start on until it is stopped.
+
+    `deliver` gets each reply; `on_news` is called when it has become ready, and for each `trouble`. All three are
+    called in its thread.
+    """
+
+    def __init__(
+        self,
+        link: BrokerLink,
+        client_id: str,
+        *,
+        is_wanted: Callable[[], bool],
+        deliver: Callable[[ReceivedMessage], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._client_id = client_id
+        #: To which replies are sent: what requests say, known when it is ready.
+        self.address = client_id
+        self._filter = _filter_of(client_id)
+        self._is_wanted = is_wanted
+        self._deliver = deliver
+        self._on_news = on_news
+        #: Whether it has ever known where to read.
+        self.is_ready = False
+        #: Why it cannot read at present; nothing in the first seconds without a connection.
+        self.trouble: MqdbError | None = None
+        #: Whether replies may have come before it knows where to read.
+        self.is_late = False
+        self._wake = threading.Condition()
+        self._wake_limit = WakeLimit()
+        self._is_heard = False
+        self._is_idle = True
+        self._is_stopping = False
+        self._places: list[PullRequest] = []
+        self._queue_keys: frozenset[int] = frozenset()
+        self._horizon = UNKNOWN_HORIZON
+        #: The last reply from each queue, by its key.
+        self._newest: dict[int, Proof] = {}
+        self._arrivals = link.instance.on_arrival(self._on_arrival)
+        self._thread = threading.Thread(target=self._run, name=f"mqdb-replies-{link.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def cluster_name(self) -> str:
+        """The cluster whose reply topic it reads, known when it is ready."""
+        return self._link.instance.cluster_name
+
+    def read(self) -> None:
+        """A request waits. While it reads already, this costs next to nothing."""
+        with self._wake:
+            if self._is_idle:
+                self.trouble = None
+                self._wake.notify()
+
+    def stop(self) -> None:
+        """End the thread after the question that is on its way. Again: nothing happens."""
+        self._arrivals.cancel()
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _on_arrival(self, queue_keys: frozenset[int] | None) -> None:
+        if queue_keys is None or not self._queue_keys.isdisjoint(queue_keys):
+            with self._wake:
+                self._is_heard = True
+                if not self._is_idle:
+                    self._wake.notify()
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._await_request():
+            with self._link.instance.awaiting_arrivals():
+                self._read_while_wanted()
+
+    def _await_request(self) -> bool:
+        """False when stopping."""
+        with self._wake:
+            self._is_idle = True
+            self._wake.wait_for(lambda: self._is_stopping or self._is_wanted())
+            self._is_idle = False
+            return not self._is_stopping
+
+    def _read_while_wanted(self) -> None:
+        waits: Iterator[float] | None = None
+        began = time.monotonic()
+        while self._is_wanted() and not self._is_stopping:
+            begin = self._places
+            try:
+                self._read()
+            except MqdbError as error:
+                may_pass = isinstance(error, BrokerUnavailable) and error.may_pass
+                if not may_pass or time.monotonic() >= began + _PATIENCE_SECONDS:
+                    self.trouble = error
+                    self._on_news()
+                if not self._link.instance.outage.covers(self, error) and waits is None:
+                    fields = {"broker": self._link.name, "reason": str(error)}
+                    logger.warning("replies cannot be read, and it is tried again", extra=fields)
+            except Exception:
+                logger.exception("replies cannot be read, and it is tried again", extra={"broker": self._link.name})
+            else:
+                waits = None
+                self._link.instance.outage.works(self)
+                if _offsets(self._places) == _offsets(begin):
+                    self._wake_limit.spend()
+                else:
+                    self._wake_limit.regain()
+                self._await_arrival()
+                continue
+            waits = waits or pauses(_LONGEST_PAUSE_SECONDS)
+            self._pause(next(waits))
+        self._link.instance.outage.leave(self)
+
+    def _await_arrival(self) -> None:
+        # Also when no request waits any more: the next one often comes at once.
+        with self._wake:
+            self._wake.wait_for(lambda: self._is_heard or self._is_stopping, POLL_SECONDS)
+            self._wake.wait_for(lambda: self._is_stopping, self._wake_limit.seconds_left())
+            self._is_heard = False
+
+    def _pause(self, seconds: float) -> None:
+        with self._wake:
+            self._wake.wait_for(lambda: self._is_stopping, seconds)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Read all queues to their ends."""
+        has_more = True
+        while has_more and not self._is_stopping:
+            if not self._places:
+                self._begin()
+            results, self._horizon = self._ask(self._pull)
+            if len(results) < len(self._places):  # deleted, or of another history
+                self._places, self.is_late = [], True
+                continue  # from the last reply that the log still has, or from further back
+            has_more = self._take_over(results)
+
+    def _pull(self, connection: Connection) -> tuple[list[PullResult], Horizon]:
+        return replies.read(
+            connection,
+            self._places,
+            self._client_id,
+            filter=self._filter,
+            scan_limit=SCAN_LIMIT,
+            horizon=self._horizon,
+        )
+
+    def _take_over(self, results: Sequence[PullResult]) -> bool:
+        """Hand on what a pull has found; True when there is more to be read."""
+        for result in results:
+            for message in result.messages:
+                if self._filter.matches(message.tag):  # other tags may have the same code
+                    self._deliver(message)
+                    self._newest[result.request.queue_key] = proof(*place_of(message))
+        # None are left when retention has passed by, the server has lost its newest messages, or the topic is deleted.
+        is_lost = any(result.status is PullStatus.OFFSET_ILLEGAL for result in results)
+        self._places = [] if is_lost else [_next_place(result) for result in results]
+        return not self._places or any(result.next_begin_offset < result.max_offset for result in results)
+
+    def _begin(self) -> None:
+        """Find the topic, and where to read it from."""
+        self._queue_keys = frozenset()
+        ends, known, self.address = self._ask(self._find_ends)
+        self._filter = _filter_of(self.address)
+        # Looked at afterwards: what was sent until now may have been replied to before these ends.
+        look_back = LOOK_BACK if self.is_late else 0
+        self._places = [_first_place(end, look_back, known.get(end.request.queue_key)) for end in ends]
+        self._queue_keys = frozenset(end.request.queue_key for end in ends)
+        self.is_ready, self.trouble = True, None
+        self._on_news()
+
+    def _find_ends(self, connection: Connection) -> tuple[list[PullResult], dict[int, int], str]:
+        """The ends of the queues; the offsets behind the last replies, by queue key, if the log still has them; the
+        address.
+
+        A role that does not own the broker cannot look whether it has them: it reads from further back then.
+        """
+        route = replies.find_topic(connection, self.cluster_name)
+        ends = [
+            PullRequest(
+                MessageQueue(route.config.name, self._link.name, queue_id),
+                queue_key,
+                _PAST_THE_END,
+                history=route.history,
+            )
+            for queue_id, queue_key in enumerate(route.queue_keys)
+        ]
+        keys = self._newest.keys() & set(route.queue_keys)
+        known = proven(connection, {key: self._newest[key] for key in keys})
+        address = replies.address_of(connection, self._client_id)
+        found, _ = replies.read(
+            connection,
+            ends,
+            self._client_id,
+            filter=_filter_of(address),
+            scan_limit=SCAN_LIMIT,
+            horizon=UNKNOWN_HORIZON,
+        )
+        return found, {key: self._newest[key].queue_offset + 1 for key in known}, address
+
+    def _ask(self, work: Callable[[Connection], T]) -> T:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        late = BrokerUnavailable(self._link.instance.target, f"no answer within {_PATIENCE_SECONDS:g} s")
+        # To wait for a connection here would keep others from finding out that there is none.
+        return self._link.ask(work, deadline, late, is_patient=False)
+
+
+def _filter_of(address: str) -> TagExpression:
+    # Not read from a text: an address may hold what separates tags.
+    return TagExpression(address, frozenset({address}), (tag_code(address),), matches_all=False)
+
+
+def _offsets(places: Sequence[PullRequest]) -> list[int]:
+    return [place.offset for place in places]
+
+
+def _next_place(result: PullResult) -> PullRequest:
+    return replace(result.request, offset=result.next_begin_offset, segment=result.segment)
+
+
+def _first_place(end: PullResult, look_back: int, known: int | None) -> PullRequest:
+    if not look_back:
+        return _next_place(end)
+    return replace(end.request, offset=max(end.min_offset, end.max_offset - look_back, known or 0))

@@ -1,0 +1,241 @@
+"""Request and reply: a message that is answered by another one, to the process that has sent it.
+
+    requester ── request ──▶ its topic ──▶ a consumer's listener
+        ▲                                        │ producer.send(create_reply_message(request, ...))
+        └── reply reader ◀── <CLUSTER>_REPLY_TOPIC, tag = the requester's client id
+
+A request is a plain message whose properties say who waits for the reply, and for how long; a reply is a plain
+message, too. RocketMQ: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage.
+"""
+
+import copy
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from mqdb.common.clock import Clock
+from mqdb.common.message import Message
+from mqdb.common.property import Property
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.topic import reply_topic
+from mqdb.errors import ParameterInvalid, ReplyImpossible
+from mqdb_client.producer.append.broker_link import BrokerLink
+from mqdb_client.producer.requests.reply_reader import ReplyReader
+from mqdb_client.producer.requests.request_futures import RequestFutures, WaitingRequest
+from mqdb_client.producer.sends.send_result import SendResult
+
+logger = logging.getLogger(__name__)
+
+# Source: MixAll.REPLY_MESSAGE_FLAG.
+_REPLY: Final = "reply"
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class ReplyMessage(Message):
+    """A reply, and where the request is: a role that does not own the broker can reply to what it may read alone."""
+
+    request: ReceivedMessage = field(compare=False)
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | str,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES,
+        flag: int = 0,
+        system_properties: Mapping[str, str] = _NO_PROPERTIES,
+        *,
+        request: ReceivedMessage,
+    ) -> None:
+        Message.__init__(self, topic, body, tag, keys, properties, flag, system_properties)
+        object.__setattr__(self, "request", request)
+
+
+def create_reply_message(
+    request: ReceivedMessage,
+    body: bytes | str,
+    *,
+    keys: Iterable[str] | str = (),
+    properties: Mapping[str, str] = _NO_PROPERTIES,
+) -> ReplyMessage:
+    """The reply to a request, to be sent like any message, by any producer of the cluster.
+
+    A role that does not own the broker sends it by a producer of the broker that has the request, alone and not in a
+    transaction of its own; it has to be a member of a group, and to have read the request.
+    Raises ReplyImpossible when nobody waits for a reply: the message was sent, not requested.
+    Source: MessageUtil.createReplyMessage.
+    """
+    if not isinstance(request, ReceivedMessage):
+        raise ReplyImpossible(f"{type(request).__name__} is no received message; a listener gets a list of them")
+    cluster_name = _property_of(request, Property.CLUSTER)
+    client_id = _property_of(request, Property.REPLY_TO_CLIENT)
+    system = {
+        Property.MSG_TYPE.value: _REPLY,
+        Property.CORRELATION_ID.value: _property_of(request, Property.CORRELATION_ID),
+        Property.REPLY_TO_CLIENT.value: client_id,
+    }
+    if Property.TTL in request.properties:
+        system[Property.TTL.value] = request.properties[Property.TTL]
+    return ReplyMessage(reply_topic(cluster_name), body, client_id, keys, properties, 0, system, request=request)
+
+
+def _property_of(request: ReceivedMessage, name: Property) -> str:
+    value = request.properties.get(name)
+    if not value:
+        reason = f"message {request.message_id} has no property {name}; it was not sent with Producer.request"
+        raise ReplyImpossible(reason)
+    return value
+
+
+class RequestReply:
+    """The requests of one producer. Any thread may use it; threads and reply topic are made at the first request.
+
+    Producers of a process that share client instances share a client id, too: each then reads the replies to all
+    of them, and keeps its own.
+    """
+
+    def __init__(self, links: Sequence[BrokerLink], clock: Clock) -> None:
+        """`links` lead to all brokers of the cluster; they are closed after this one."""
+        self._links = links
+        self._clock = clock
+        self._client_id = links[0].instance.client_id
+        self._futures = RequestFutures()
+        self._news = threading.Condition()
+        self._readers: tuple[ReplyReader, ...] = ()
+
+    def request(
+        self, message: Message, timeout: timedelta, send: Callable[[Message, timedelta], object]
+    ) -> ReceivedMessage:
+        """The reply to a message that `send` sends within the time that it is given.
+
+        Raises RequestTimeout; what `send` raises; ParameterInvalid for a timeout that is none; IllegalState when the
+        producer shuts down meanwhile; BrokerUnavailable and its kin, StorageRefused and NameInvalid when no broker
+        could bring a reply, and nothing is sent then.
+        """
+        waiting = self._wait_for_reply(message, timeout)
+        try:
+            send(self._request(message, timeout, waiting), waiting.time_left())
+            return waiting.result()
+        finally:
+            self._futures.discard(waiting)
+
+    def request_async(
+        self, message: Message, timeout: timedelta, send: Callable[[Message, timedelta], "Future[SendResult]"]
+    ) -> "Future[ReceivedMessage]":
+        """The same without waiting for the reply: the future has it, or the error. It cannot be cancelled.
+
+        One thread completes these futures, so callbacks should be quick; they may request, and wait for that. The
+        first request waits until a broker can bring replies, and raises what keeps it from that.
+        """
+        waiting = self._wait_for_reply(message, timeout, is_async=True)
+        try:
+            sending = send(self._request(message, timeout, waiting), waiting.time_left())
+        except BaseException:
+            self._futures.discard(waiting)
+            raise
+        sending.add_done_callback(partial(self._sent, waiting))
+        return waiting.future
+
+    def close(self) -> None:
+        """End all requests with IllegalState, then the threads; waits for callbacks, unless it is called by one.
+
+        Again: nothing happens.
+        """
+        self._futures.close()
+        with self._news:
+            self._news.notify_all()
+            readers = self._readers
+        self._futures.join()
+        for reader in readers:
+            reader.stop()
+
+    # -- how it is done -------------------------------------------------------------------------
+
+    def _wait_for_reply(self, message: Message, timeout: timedelta, *, is_async: bool = False) -> WaitingRequest:
+        check_timeout(timeout)
+        waiting = WaitingRequest(message.topic, timeout, is_async=is_async)
+        self._futures.add(waiting)
+        return waiting
+
+    def _request(self, message: Message, timeout: timedelta, waiting: WaitingRequest) -> Message:
+        """The message as it is sent, when its reply can be read."""
+        reader = self._await_reader(waiting)
+        return message.with_system_properties(
+            {
+                Property.CORRELATION_ID.value: waiting.correlation_id,
+                Property.REPLY_TO_CLIENT.value: reader.address,
+                Property.TTL.value: str(math.ceil(timeout / _MILLISECOND)),
+                Property.CLUSTER.value: reader.cluster_name,
+            }
+        )
+
+    def _await_reader(self, waiting: WaitingRequest) -> ReplyReader:
+        """A reader that knows where to read, so that the reply topic exists and no reply is passed by.
+
+        Raises what keeps all brokers from it; RequestTimeout; IllegalState after `close`.
+        """
+        readers = self._started_readers()
+        for reader in readers:
+            reader.read()
+        with self._news:
+            while (ready := next((reader for reader in readers if reader.is_ready), None)) is None:
+                self._futures.check_open()
+                troubles = [reader.trouble for reader in readers if reader.trouble is not None]
+                if len(troubles) == len(readers):
+                    raise copy.copy(troubles[0]) from troubles[0].__cause__
+                if not waiting.seconds_left:
+                    raise waiting.late()
+                self._news.wait(waiting.seconds_left)
+        for reader in readers:
+            reader.is_late = True
+        return ready
+
+    def _started_readers(self) -> tuple[ReplyReader, ...]:
+        with self._news:
+            self._futures.check_open()
+            if not self._readers:
+                self._readers = tuple(self._reader(link) for link in self._links)
+            return self._readers
+
+    def _reader(self, link: BrokerLink) -> ReplyReader:
+        return ReplyReader(
+            link,
+            self._client_id,
+            is_wanted=lambda: len(self._futures) > 0,
+            deliver=self._deliver,
+            on_news=self._tell_news,
+        )
+
+    def _tell_news(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _deliver(self, reply: ReceivedMessage) -> None:
+        now_ms = self._clock.now().timestamp() * 1000
+        reply.properties[Property.ARRIVE_TIME.value] = str(round(now_ms))
+        correlation_id = reply.properties.get(Property.CORRELATION_ID, "")
+        if not self._futures.end(correlation_id, reply):
+            fields = {"correlation_id": correlation_id, "message_id": reply.message_id}
+            logger.debug("dropped a reply that nobody waits for", extra=fields)
+
+    def _sent(self, waiting: WaitingRequest, sending: "Future[SendResult]") -> None:
+        error = sending.exception()
+        if error is not None:
+            self._futures.end(waiting.correlation_id, error)
+
+
+def check_timeout(timeout: object) -> None:
+    """Raise ParameterInvalid unless it is one."""
+    if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+        raise ParameterInvalid("timeout", timeout, "must be a timedelta of more than 0")

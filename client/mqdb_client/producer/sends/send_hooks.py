@@ -1,0 +1,175 @@
+"""Hooks of a producer: code of the user's that sees each send, and may forbid it.
+
+For each attempt to send, so several times for a send that is tried again:
+
+    check_forbidden        what it raises ends the send and reaches the caller; nothing else is called then
+    send_message_before    what it raises is logged
+    send_message_after     what it raises is logged; it runs whether the attempt has failed or not
+
+A hook need not change a message to add properties: it puts them into `extra_properties`.
+
+RocketMQ: CheckForbiddenHook, SendMessageHook, DefaultMQProducerImpl.sendKernelImpl.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Protocol, runtime_checkable
+
+from mqdb.common.message import Message, MessageQueue
+from mqdb.errors import ParameterInvalid
+from mqdb_client.process_hooks import OperationHook, call_each, enroll
+from mqdb_client.producer.sends.send_result import SendResult
+
+_FAILED: Final = "a send message hook failed"
+
+
+class SendMode(StrEnum):
+    """How the caller waits. RocketMQ: CommunicationMode."""
+
+    SYNC = "SYNC"
+    ASYNC = "ASYNC"
+    ONEWAY = "ONEWAY"
+
+
+@dataclass(slots=True, eq=False)
+class SendMessageContext:
+    """One attempt to send, as hooks see it: one message, or those of a batch, and their ids in the same order.
+
+    `results` and `error` are set when it is over: as many results as messages or none, and none for ONEWAY. A hook
+    keeps what it needs afterwards in `attributes`, under names of its own; all attempts of a send share them.
+
+    `extra_properties` has a dict for each message. What a hook puts there before the attempt is stored with the
+    message, as if its sender had: the same limits hold. A property that the message has already stays as it is.
+    """
+
+    producer_group: str
+    messages: Sequence[Message]
+    message_ids: Sequence[str]
+    queue: MessageQueue
+    mode: SendMode
+    born_host: str
+    results: Sequence[SendResult] = ()
+    error: BaseException | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    client_id: str = ""
+    extra_properties: Sequence[dict[str, str]] = field(init=False)
+    #: Those that saw the beginning: the same see the end.
+    _hooks: "tuple[SendMessageHook, ...]" = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.extra_properties = [{} for _ in self.messages]
+
+    def messages_to_store(self) -> list[Message]:
+        """The messages with what hooks have added."""
+        return [
+            message.with_properties(extra) if extra else message
+            for message, extra in zip(self.messages, self.extra_properties, strict=True)
+        ]
+
+    @property
+    def message(self) -> Message:
+        """The message; of a batch, the first."""
+        return self.messages[0]
+
+    @property
+    def result(self) -> SendResult | None:
+        """The result; of a batch, that of the first message."""
+        return self.results[0] if self.results else None
+
+    @property
+    def broker_name(self) -> str:
+        """The broker of the queue."""
+        return self.queue.broker_name
+
+
+@runtime_checkable
+class SendMessageHook(Protocol):
+    """Sees each attempt before it and after it, in the thread that sends or takes the answer; be quick there."""
+
+    #: What the log calls it.
+    hook_name: str
+
+    def send_message_before(self, context: SendMessageContext) -> None:
+        """The attempt is about to begin."""
+
+    def send_message_after(self, context: SendMessageContext) -> None:
+        """It is over; for ONEWAY, handed on."""
+
+
+@runtime_checkable
+class CheckForbiddenHook(Protocol):
+    """Says whether an attempt may be made."""
+
+    #: What the log calls it.
+    hook_name: str
+
+    def check_forbidden(self, context: SendMessageContext) -> None:
+        """Raise whatever the caller of the send is to get, and the message is not sent."""
+
+
+class Hooks:
+    """The hooks of a producer, in the order in which they were registered. Any thread may use it.
+
+    Around each attempt, and only then, so that a producer without hooks makes no context:
+
+        context = None
+        if not hooks.is_empty:
+            hooks.begin(context := SendMessageContext(...))
+        ...
+        if context is not None:
+            hooks.end(context, results, error)
+    """
+
+    def __init__(self) -> None:
+        self.is_empty = True
+        self._guard = threading.Lock()
+        self._check_forbidden: tuple[CheckForbiddenHook, ...] = ()
+        self._send_message: tuple[SendMessageHook, ...] = ()
+        enroll(self)
+
+    def adopt(self, hook: OperationHook) -> None:
+        """A hook of the process, from the next attempt on."""
+        self.register_send_message_hook(hook)
+
+    def dismiss(self, hook: object) -> None:
+        """It is not called for attempts that begin from now on."""
+        with self._guard:
+            self._send_message = tuple(each for each in self._send_message if each is not hook)
+            self.is_empty = not (self._send_message or self._check_forbidden)
+
+    def register_send_message_hook(self, hook: object) -> None:
+        """From the next attempt on; registered twice, it is called twice. Raises ParameterInvalid: it is no hook."""
+        if not isinstance(hook, SendMessageHook):
+            raise _no_hook(hook, SendMessageHook)
+        with self._guard:
+            self._send_message += (hook,)
+            self.is_empty = False
+
+    def register_check_forbidden_hook(self, hook: object) -> None:
+        """From the next attempt on. Raises ParameterInvalid: it is no hook."""
+        if not isinstance(hook, CheckForbiddenHook):
+            raise _no_hook(hook, CheckForbiddenHook)
+        with self._guard:
+            self._check_forbidden += (hook,)
+            self.is_empty = False
+
+    def begin(self, context: SendMessageContext) -> None:
+        """Before an attempt. Raises what a CheckForbiddenHook raises; then the attempt is not made, and has no end."""
+        for hook in self._check_forbidden:
+            hook.check_forbidden(context)
+        context._hooks = self._send_message
+        call_each(context._hooks, lambda hook: hook.send_message_before, context, _FAILED)
+
+    def end(
+        self, context: SendMessageContext, results: Sequence[SendResult] = (), error: BaseException | None = None
+    ) -> None:
+        """After an attempt. Raises nothing."""
+        context.results, context.error = results, error
+        call_each(context._hooks, lambda hook: hook.send_message_after, context, _FAILED)
+
+
+def _no_hook(hook: object, kind: type) -> ParameterInvalid:
+    names = sorted(name for name in {*vars(kind), *kind.__annotations__} if not name.startswith("_"))
+    return ParameterInvalid("hook", hook, f"is no {kind.__name__}, which has {', '.join(names)}")

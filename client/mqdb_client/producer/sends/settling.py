@@ -1,0 +1,123 @@
+"""Settling: find out what became of the sends that nobody waits for, and whose answer is missing.
+
+All that was asked of one backend is settled together. A lost connection leaves a thousand messages behind; one after
+the other they would each wait for that backend to end, and then ask for one id each, on the one connection that there
+is for questions.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from mqdb.broker.log.outcome import Backend, StoredAt
+from mqdb.errors import MqdbError, SendGivenUp
+from mqdb_client.producer.append.append_plan import NoAnswer
+from mqdb_client.producer.append.broker_link import BrokerLink
+from mqdb_client.producer.sends.sending import Attempt
+from mqdb_client.producer.sends.unknown import settle
+
+logger = logging.getLogger(__name__)
+
+#: Messages that one statement looks for.
+MAX_LOOKED_FOR: Final = 1_000
+
+
+class OpenSend(NamedTuple):
+    """A try whose outcome is unknown. `go_on` is called when `unknown.found` says more, or nothing will."""
+
+    attempt: Attempt
+    unknown: NoAnswer
+    go_on: Callable[[], None]
+
+
+class _Asked(NamedTuple):
+    """Whose answers are missing."""
+
+    link: BrokerLink
+    backend: Backend | None
+
+
+class Settling:
+    """The open sends of a producer, by the backend that was asked. Any thread may call it.
+
+    Each backend has a thread while something of it is open, which waits until it has ended.
+    """
+
+    def __init__(self, threads_name: str) -> None:
+        self._threads_name = threads_name
+        self._changed = threading.Condition()
+        self._open: dict[_Asked, list[OpenSend]] = {}
+
+    def add(self, open_: OpenSend) -> None:
+        """Settle it; another thread, or where none can be started this one, calls `go_on`, which must not raise."""
+        asked = _Asked(open_.attempt.place.link, open_.unknown.backend)
+        with self._changed:
+            if asked in self._open:
+                self._open[asked].append(open_)
+                return
+            name = f"{self._threads_name}{asked.link.name}"
+            thread = threading.Thread(target=self._settle_all, args=(asked,), name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                logger.exception("a send is not settled together with others")
+            else:
+                self._open[asked] = [open_]
+                return
+        open_.go_on()
+
+    def end_late(self) -> None:
+        """Let those go on whose time is up, whatever the others still wait for."""
+        now = time.monotonic()
+        late = []
+        with self._changed:
+            for all_open in self._open.values():
+                late += [open_ for open_ in all_open if open_.attempt.deadline <= now]
+                all_open[:] = [open_ for open_ in all_open if open_.attempt.deadline > now]
+        for open_ in late:
+            open_.go_on()
+
+    def close(self) -> None:
+        """Wait until nothing is open."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open)
+
+    def _settle_all(self, asked: _Asked) -> None:
+        while True:
+            with self._changed:
+                batch = self._open[asked][:MAX_LOOKED_FOR]
+                if not batch:
+                    del self._open[asked]
+                    self._changed.notify_all()
+                    return
+            found = _found(asked, batch)
+            with self._changed:
+                left = set(map(id, self._open[asked]))
+                batch = [open_ for open_ in batch if id(open_) in left]  # the others' time was up meanwhile
+                done = set(map(id, batch))
+                self._open[asked] = [open_ for open_ in self._open[asked] if id(open_) not in done]
+            for open_ in batch:
+                if found is not None:
+                    its = {each: found[each] for each in open_.attempt.pending.unique_ids if each in found}
+                    # Nobody knows what a backend that nobody knows may store yet.
+                    if its or asked.backend is not None:
+                        open_.unknown.found = its
+                open_.go_on()
+
+
+def _found(asked: _Asked, batch: list[OpenSend]) -> Mapping[UUID, StoredAt] | None:
+    """What is stored of them; None where that cannot be found out in the time that the last of them has."""
+    last = max(batch, key=lambda open_: open_.attempt.deadline).attempt
+    unknown = NoAnswer(batch[0].unknown.reason, asked.backend, min(open_.unknown.after_pos for open_ in batch))
+    unique_ids = [unique_id for open_ in batch for unique_id in open_.attempt.pending.unique_ids]
+    late = SendGivenUp(last.topic, last.timeout_seconds)
+    try:
+        return settle(asked.link, unknown, unique_ids, last.deadline, late)
+    except (MqdbError, NoAnswer):
+        return None  # each asks for itself, and has the error for its own sentence
+    except Exception:
+        logger.exception("sends could not be settled in an unforeseen way")
+        return None

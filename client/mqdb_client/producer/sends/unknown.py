@@ -1,0 +1,96 @@
+"""Sends whose answer is missing: find out what became of them, now or when the user asks later.
+
+The backend that was asked has to end first; what it has not stored by then, it never will.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from mqdb.broker.log.outcome import Backend, StoredAt, end_backend, find_sent
+from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb_client.producer.append.append_plan import NoAnswer
+from mqdb_client.producer.append.broker_link import BrokerLink
+
+T = TypeVar("T")
+
+_FIRST_LOOK_SECONDS: Final = 0.002
+_LONGEST_LOOK_SECONDS: Final = 0.05
+
+#: Messages whose backend is remembered; of more, the oldest are forgotten.
+MOST_UNKNOWN: Final = 10_000
+
+
+def settle(
+    link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
+) -> dict[UUID, StoredAt]:
+    """What is stored of messages whose outcome is unknown. Final: what is not there will not come any more.
+
+    Raises `late` when the broker does not say so in time; BrokerUnavailable and its kin; StorageRefused; NoAnswer
+    where they are not stored so far, and nobody knows which backend was asked: it may store them yet.
+    """
+    # All messages of a statement ask for the same backend, and one that is gone stays gone.
+    if outcome.backend is not None and outcome.backend not in link.gone:
+        _end(link, outcome.backend, deadline, late)
+        link.gone.append(outcome.backend)
+    find = partial(find_sent, unique_ids=unique_ids, after_pos=outcome.after_pos)
+    found = _ask(link, find, deadline, late)
+    if not found and outcome.backend is None:
+        # Not the same again: it is remembered, and would keep the traceback of each question.
+        raise NoAnswer(outcome.reason, None, outcome.after_pos)
+    return found
+
+
+def _end(link: BrokerLink, backend: Backend, deadline: float, late: MqdbError) -> None:
+    pause = _FIRST_LOOK_SECONDS
+    while not _ask(link, partial(end_backend, backend=backend), deadline, late):
+        if time.monotonic() + pause >= deadline:
+            raise late
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_LOOK_SECONDS)
+
+
+def _ask(link: BrokerLink, question: Callable[[Connection], T], deadline: float, late: MqdbError) -> T:
+    """Ask until there is an answer: what has broken the one connection has often broken the other as well."""
+    while True:
+        try:
+            return link.ask(question, deadline, late)
+        except BrokerUnavailable:
+            if time.monotonic() >= deadline:
+                raise
+
+
+class UnknownSend(NamedTuple):
+    """A send whose outcome was unknown when its time was up."""
+
+    topic: str
+    link: BrokerLink
+    outcome: NoAnswer
+
+
+class UnknownSends:
+    """The sends of a producer that ended so, by the unique id of each message. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._sends: OrderedDict[UUID, UnknownSend] = OrderedDict()
+
+    def remember(self, topic: str, link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID]) -> None:
+        """For the time when the user asks."""
+        # Without the traceback, which keeps the message itself in memory.
+        send = UnknownSend(topic, link, NoAnswer(outcome.reason, outcome.backend, outcome.after_pos))
+        with self._guard:
+            self._sends.update((unique_id, send) for unique_id in unique_ids)
+            while len(self._sends) > MOST_UNKNOWN:
+                self._sends.popitem(last=False)
+
+    def find(self, unique_id: UUID) -> UnknownSend | None:
+        """What is known about it; None when it did not end so here, or long ago."""
+        with self._guard:
+            return self._sends.get(unique_id)

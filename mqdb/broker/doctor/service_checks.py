@@ -1,0 +1,118 @@
+"""Checks of the services: who runs them, and how far they are behind the log.
+
+In SQL: `mqdb/sql/dispatch/is_attended.sql`.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from mqdb.broker.dispatch import is_attended
+from mqdb.broker.doctor.finding import (
+    Checks,
+    DoctorCheck,
+    DoctorThresholds,
+    FindingStatus,
+    Observation,
+    fine,
+    grade,
+    listed,
+    rows,
+    span,
+)
+from mqdb.store.dispatch import checkpoints
+from mqdb.store.replication import is_standby
+from mqdb.store.segments import segments
+
+FAIL, INFO, OK = FindingStatus.FAIL, FindingStatus.INFO, FindingStatus.OK
+
+
+def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    attended = is_attended(connection)  # first: then there is a row
+    # Of sessions of other roles PostgreSQL tells the pid alone, as in mqdb.is_attended().
+    known = rows(
+        connection,
+        """SELECT l.holder, l.epoch, l.backend_pid,
+                  extract(epoch FROM mqdb.now() - l.expires_at)::float AS overdue_seconds,
+                  EXISTS (SELECT FROM pg_stat_get_activity(l.backend_pid) a
+                          WHERE a.backend_start = l.backend_start OR a.backend_start IS NULL) AS is_connected
+           FROM mqdb.leader l ORDER BY l.service_set""",
+    )
+    if attended:
+        return fine(
+            f"{listed(each.holder for each in known)} runs the services",
+            holder=known[0].holder,
+            epoch=known[0].epoch,
+        )
+    if is_standby(connection):
+        return [_at_primary(known)]
+    if not known:
+        return [Observation(FAIL, "no `mqdb serve` has ever run the services", "mqdb serve")]
+    last = known[0]
+    why = f"has said nothing for {span(last.overdue_seconds)}" if last.is_connected else "is gone"
+    if last.is_connected and last.overdue_seconds < 0:
+        why = "has said nothing since the clock was put back"
+    figures = {"holder": last.holder, "epoch": last.epoch, "overdue_seconds": round(last.overdue_seconds, 1)}
+    return [
+        Observation(FAIL, f"nobody runs the services: {last.holder}, the last to do so, {why}", "mqdb serve", figures)
+    ]
+
+
+def _at_primary(known: Sequence[Any]) -> Observation:
+    """A standby sees what the leader has promised, and not whether it lives."""
+    if not known:
+        return Observation(INFO, "the services run beside the primary, not here; this standby knows of none so far")
+    last = known[0]
+    figures = {"holder": last.holder, "epoch": last.epoch, "overdue_seconds": round(last.overdue_seconds, 1)}
+    if last.overdue_seconds < 0:
+        return Observation(OK, f"{last.holder} runs the services beside the primary", None, figures)
+    seen = f"of the services beside the primary this standby has heard nothing for {span(last.overdue_seconds)}"
+    return Observation(INFO, seen, "mqdb doctor --only leader  # with the DSN of the primary", figures)
+
+
+def _behind(service: str, connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
+    reached = checkpoints.newest(connection)[service]
+    seconds = checkpoints.oldest_unreached_seconds(connection, service)
+    # After the checkpoint, which would else be ahead of it.
+    log = segments.log(connection)
+    positions = log.last_pos - reached.done_pos
+    written_seconds = (log.now - reached.written_at).total_seconds()
+    status = grade(seconds, thresholds.behind_warn_seconds, thresholds.behind_fail_seconds)
+    figures = {
+        "behind_seconds": round(seconds, 1),
+        "behind_positions": positions,
+        "last_checkpoint_seconds": round(written_seconds, 1),
+    }
+    if status is OK:
+        return fine(f"behind by {span(seconds)}", **figures)
+    written = span(written_seconds)
+    seen = f"behind by {span(seconds)} and {positions:,} positions; the last step was {written} ago"
+    return [
+        Observation(status, seen, "mqdb doctor --only leader,locks,xmin  # and read the log of mqdb serve", figures)
+    ]
+
+
+CHECKS: Final[Checks] = {
+    DoctorCheck(
+        "leader",
+        "who runs the services: the lease, and the backend that has it",
+        "FAIL if nobody does; on a standby INFO unless it knows of one",
+        "start `mqdb serve`",
+    ): _leader,
+    DoctorCheck(
+        "dispatch-behind",
+        "age of the first visible record that has no queue offset",
+        "WARN above {behind_warn_seconds} s, FAIL above {behind_fail_seconds} s",
+        "what `leader`, `locks` and `xmin` say",
+        needs_owner=True,
+    ): partial(_behind, "dispatch"),
+    DoctorCheck(
+        "index-behind",
+        "age of the first visible record that is not in the key index",
+        "WARN above {behind_warn_seconds} s, FAIL above {behind_fail_seconds} s",
+        "what `leader`, `locks` and `xmin` say",
+        needs_owner=True,
+    ): partial(_behind, "index"),
+}

@@ -1,0 +1,84 @@
+"""Templates of pages, and how values look there. Each value is escaped, and an unknown name is an error."""
+
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from mqdb.common.printable import printable
+
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+
+#: Of a text in a list.
+_MOST_CHARACTERS: Final = 120
+
+
+def path(*parts: object, **query: object) -> str:
+    """An absolute path. Each part is one segment, whatever it holds; query fields without a value are left out."""
+    given = {name: str(value) for name, value in query.items() if value is not None and value is not False}
+    return (
+        "/"
+        + "/".join(quote(str(part), safe="") for part in parts)
+        + (f"?{urlencode(given, safe=',')}" if given else "")
+    )
+
+
+def time(moment: datetime | None) -> Markup:
+    """A moment in UTC. A script turns it to the zone of the reader; the exact value is in the title."""
+    if moment is None:
+        return Markup("")
+    exact = moment.astimezone(UTC)
+    shown = exact.strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(
+        exact.isoformat(), exact.isoformat(sep=" ", timespec="microseconds").removesuffix("+00:00"), shown
+    )
+
+
+def number(value: float | None) -> str:
+    """A number with commas between thousands."""
+    return "" if value is None else f"{value:,}"
+
+
+def age(seconds: float | None) -> str:
+    """A duration in its largest unit, for people."""
+    if seconds is None:
+        return ""
+    for unit, size in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:,.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def size(count: float | None) -> str:
+    """Bytes in their largest unit, for people."""
+    if count is None:
+        return ""
+    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= one:
+            return f"{count / one:,.1f} {unit}"
+    return f"{count:,} B"
+
+
+def line(text: object) -> str:
+    """A text of a stranger on one line, not too long."""
+    shown = " ".join(printable("" if text is None else str(text)).split())
+    return shown if len(shown) <= _MOST_CHARACTERS else shown[: _MOST_CHARACTERS - 1] + "…"
+
+
+def environment(package: str) -> Environment:
+    """The templates of a package, and the frame of charts (`plot.html`)."""
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("mqdb.drawing")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters.update(time=time, number=number, age=age, size=size, line=line, printable=printable)
+    made.globals.update(path=path)
+    return made

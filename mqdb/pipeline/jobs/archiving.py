@@ -1,0 +1,202 @@
+"""Archive: sealed segments become Parquet files, once each, and count only when they were read back.
+
+    begin ─▶ write a folder ─▶ read it back ─▶ compare with the broker ─▶ record, in one transaction
+
+A crash leaves a folder that is written down as begun; the next run removes it. Nobody else's is ever touched: what is
+removed is what this database has begun. Readers take paths from `mqdb.archived_segment`, so that such a folder counts
+for nothing in the meantime either.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from uuid import uuid4
+
+from mqdb.broker import archive as verbs
+from mqdb.broker.archive import SegmentContents
+from mqdb.pipeline.errors import ArchiveBusy, ArchiveMismatch
+from mqdb.pipeline.jobs import archive_files
+from mqdb.pipeline.jobs.archive_files import FileSystem
+from mqdb.pipeline.read.offsets import Queue
+from mqdb.store.engine import connected
+from mqdb.store.segments.archived_segments import ArchivedSegment, begin_run, forget_run, is_sealed, unfinished_runs
+from mqdb.store.server_choice import ServerRole
+from mqdb.store.topics.topic_ranges import broker_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from sqlalchemy import Connection
+
+logger = logging.getLogger(__name__)
+
+#: Messages that are done, messages of all, and what is being done.
+OnProgress: TypeAlias = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class ArchiveResult:
+    """What a run has done. `dropped` are segments that retention took away before they were read."""
+
+    archived: tuple[ArchivedSegment, ...] = ()
+    dropped: tuple[int, ...] = ()
+    #: Folders that earlier runs had begun and not finished.
+    removed: tuple[str, ...] = ()
+
+
+class QueueFound(NamedTuple):
+    """What was read back of a queue."""
+
+    messages: int
+    offsets: int
+    first: int
+    last: int
+
+
+def archive(
+    spark: "SparkSession",
+    dsn: str,
+    path: str | PathLike[str],
+    *,
+    topics: Sequence[str] | None = None,
+    limit: int | None = None,
+    on_progress: OnProgress = lambda done, total, note: None,
+) -> ArchiveResult:
+    """Archive the sealed segments of a broker that are not archived, oldest first, `limit` of them at most.
+
+    Without `topics` all messages are kept but those that wait in topics of the broker: they come to a topic of their
+    own when it is time. Only that lets retention drop a segment where it waits for the archive. With `topics` a segment
+    is archived for these, where it lacks them, and once more as a whole when that is asked for. `path` is a folder that
+    driver and executors see, on any file system of Spark's. A copy of a database needs another one.
+
+    Messages of a topic that was deleted are not kept. Raises ArchiveBusy while another process archives this broker,
+    ArchiveMismatch, TopicNotFound, and what Spark raises.
+    """
+    with connected(dsn, "mqdb archive") as connection, verbs.sole_archiver(connection) as is_sole:
+        if not is_sole:
+            raise ArchiveBusy
+        files = FileSystem(spark)
+        removed = _remove_unfinished(connection, files)
+        planned = verbs.plan(connection, topics)[:limit]
+        root = f"{files.qualified(fspath(path))}/broker={broker_name(connection)}"
+        archived, dropped, done, total = [], [], 0, sum(contents.messages for contents in planned)
+        for contents in planned:
+            on_progress(done, total, f"segment {contents.segment}")
+            folder = f"{root}/segment={contents.segment}/run={uuid4().hex}"
+            segment = _archived(spark, dsn, connection, files, contents, folder)
+            if segment is None:
+                dropped.append(contents.segment)
+                logger.warning("a segment was dropped before it was archived", extra={"segment": contents.segment})
+            else:
+                if not verbs.record(connection, segment):
+                    raise ArchiveBusy
+                archived.append(segment)
+                logger.info("archived a segment", extra={"segment": segment.segment, "messages": segment.messages})
+            done += contents.messages
+        on_progress(done, total, "")
+        return ArchiveResult(tuple(archived), tuple(dropped), removed)
+
+
+def plan_archive(dsn: str, *, topics: Sequence[str] | None = None) -> list[SegmentContents]:
+    """What `archive` would do now; needs no Spark."""
+    with connected(dsn, "mqdb archive", ServerRole.ANY) as connection:
+        return verbs.plan(connection, topics)
+
+
+def check_found(contents: SegmentContents, found: Mapping[Queue, QueueFound]) -> None:
+    """Raise ArchiveMismatch unless exactly the messages of the segment were read back, each once."""
+    held = {
+        Queue(topic, queue_id): QueueFound(past - first, past - first, first, past - 1)
+        for topic, queues in contents.offsets.items()
+        for queue_id, (first, past) in queues.items()
+    }
+    for queue in sorted(held.keys() | found):
+        if held.get(queue) != found.get(queue):
+            raise ArchiveMismatch(contents.segment, *queue, _told(held.get(queue)), _told(found.get(queue)))
+
+
+def _told(found: QueueFound | None) -> str:
+    if found is None:
+        return "nothing"
+    return f"{found.messages:,} messages of {found.offsets:,} offsets from {found.first:,} to {found.last:,}"
+
+
+def _remove_unfinished(connection: "Connection", files: FileSystem) -> tuple[str, ...]:
+    unfinished = unfinished_runs(connection)
+    for folder in unfinished:
+        files.remove(folder)
+        forget_run(connection, folder)
+        logger.info("removed what a run had not finished", extra={"path": folder})
+    return tuple(unfinished)
+
+
+def _archived(
+    spark: "SparkSession",
+    dsn: str,
+    connection: "Connection",
+    files: FileSystem,
+    contents: SegmentContents,
+    folder: str,
+) -> ArchivedSegment | None:
+    """The segment, with its files written and read back; None when retention has dropped it."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not contents.messages:
+        return ArchivedSegment(contents.segment, None, contents.topics, {}, 0, 0, None, None)
+    begin_run(connection, contents.segment, folder)
+    try:
+        archive_files.write(_messages(spark, dsn, contents), folder)
+    except (PySparkException, Py4JError):
+        if is_sealed(connection, contents.segment):
+            raise
+        return None
+    found, first, last = _read_back(archive_files.read(spark, folder))
+    check_found(contents, found)
+    size = files.size(folder)
+    held = contents.offsets, contents.messages
+    return ArchivedSegment(contents.segment, folder, contents.topics, *held, size, first, last)
+
+
+def _messages(spark: "SparkSession", dsn: str, contents: SegmentContents) -> "DataFrame":
+    """Of the segment, as of its plan: what is missing is an error."""
+    reader = spark.read.format("mqdb").option("url", dsn).option("splitBy", "segment")
+    reader = reader.option("assign", json.dumps({topic: list(queues) for topic, queues in contents.offsets.items()}))
+    for name, which in (("startingOffsets", 0), ("endingOffsets", 1)):
+        offsets = {
+            topic: {str(queue_id): ends[which] for queue_id, ends in queues.items()}
+            for topic, queues in contents.offsets.items()
+        }
+        reader = reader.option(name, json.dumps(offsets))
+    return reader.option("minPartitions", spark.sparkContext.defaultParallelism).load()
+
+
+def _read_back(messages: "DataFrame") -> tuple[dict[Queue, QueueFound], datetime, datetime]:
+    """What the files hold of each queue, and the store times of the oldest and the youngest message."""
+    from pyspark.sql import functions as F
+
+    stored = F.unix_micros("store_timestamp")
+    rows = (
+        messages.groupBy("topic", "queue_id")
+        .agg(
+            F.count("queue_offset"),
+            F.count_distinct("queue_offset"),
+            F.min("queue_offset"),
+            F.max("queue_offset"),
+            F.min(stored),
+            F.max(stored),
+            # Not for the sums: so that every page of every column that matters is read and unpacked.
+            F.sum(F.octet_length("body") + F.octet_length("properties")),
+        )
+        .collect()
+    )
+    found = {Queue(*row[:2]): QueueFound(*row[2:6]) for row in rows}
+    times = [row[6:8] for row in rows]
+    first, last = min((time for time, _ in times), default=0), max((time for _, time in times), default=0)
+    return found, _EPOCH + timedelta(microseconds=first), _EPOCH + timedelta(microseconds=last)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

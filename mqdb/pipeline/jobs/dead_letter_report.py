@@ -1,0 +1,72 @@
+"""What a report on dead letters says: how many there are, by cause and in other respects."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Dead letters that have group, topic, exception and folded error in common. None is what a letter does not say."""
+
+    group: str
+    topic: str | None
+    exception: str | None
+    error: str | None
+    messages: int
+    fewest_attempts: int | None
+    most_attempts: int | None
+    first_died: datetime
+    last_died: datetime
+    #: The error of the last one as it was, and the unique id of that message.
+    example: str | None
+    example_id: str
+
+    @property
+    def deliveries(self) -> str:
+        """How often its messages were delivered: a number, or from the fewest to the most."""
+        if self.fewest_attempts is None or self.most_attempts is None:
+            return ""
+        one = self.fewest_attempts == self.most_attempts
+        return f"{self.fewest_attempts:,}" if one else f"{self.fewest_attempts:,} to {self.most_attempts:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many dead letters have a name, or a number of attempts, in common; None for those that do not say."""
+
+    name: str | int | None
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class HourCount:
+    """How many letters died of an exception in the hour that begins then, by the broker's clock."""
+
+    hour: datetime
+    exception: str | None
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterReport:
+    """What has died, counted in several respects. All times are aware, in UTC; the largest count comes first."""
+
+    #: What was asked for; None: all groups, and from the oldest letter on.
+    groups: tuple[str, ...] | None
+    since: datetime | None
+    made_at: datetime
+    #: How many causes there are; `causes` tells the MOST_CAUSES largest.
+    causes_found: int = 0
+    causes: tuple[Cause, ...] = ()
+    by_group: tuple[Count, ...] = ()
+    by_topic: tuple[Count, ...] = ()
+    by_exception: tuple[Count, ...] = ()
+    #: In order of their number.
+    by_attempts: tuple[Count, ...] = ()
+    #: In order of time; hours without letters are left out.
+    by_hour: tuple[HourCount, ...] = ()
+
+    @property
+    def messages(self) -> int:
+        """How many dead letters there are."""
+        return sum(count.messages for count in self.by_group)

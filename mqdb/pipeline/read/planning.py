@@ -1,0 +1,257 @@
+"""Planning on the driver: asks the broker where queues end and lie, and makes the tasks that workers carry out.
+
+Questions and decisions alternate, and each decision is one call of `planner`:
+
+    topics ──▶ bounds of their queues ──▶ ranges ──▶ where these lie ──▶ parts ──▶ statements, which make tasks
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from mqdb.broker.log.proofs import proven
+from mqdb.broker.topics import topic_ranges as verbs
+from mqdb.common.proof import Proof
+from mqdb.errors import BrokerUnavailable
+from mqdb.pipeline.errors import DataLoss, StreamUnreadable
+from mqdb.pipeline.read import planner
+from mqdb.pipeline.read.offsets import Queue, StreamOffset
+from mqdb.pipeline.read.progress import GroupProgress
+from mqdb.pipeline.read.schema import sources_of
+from mqdb.pipeline.read.source_options import MessageChoice, SourceOptions, Subscription
+from mqdb.pipeline.read.tasks import OffsetCheck, Read, Task
+from mqdb.selector import compile_selector
+from mqdb.selector.tags import parse_tag_expression
+from mqdb.store.engine import create_engine, target_of, translated
+from mqdb.store.log import proofs
+from mqdb.store.log.time_search import offsets_of_time
+from mqdb.store.server_choice import ServerRole
+from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part, QueueBounds, bounds, broker_name, topic_names
+
+_Queues = dict[Queue, QueueBounds]
+_Proofs = Mapping[Queue, Proof]
+_NONE: Final[_Proofs] = MappingProxyType({})
+_Answer = TypeVar("_Answer")
+
+
+def batch_tasks(options: SourceOptions) -> list[Task]:
+    """The tasks of a batch read, as of now."""
+    engine = create_engine(options.url, application_name="mqdb-spark", pool_size=1, server=ServerRole.ANY)
+    try:
+        with _connected(engine) as connection:
+            found = _bounds(connection, options.subscription)
+            queues, wanted = planner.batch_ranges(options, found, partial(offsets_of_time, connection))
+            tasks, _ = _tasks(connection, options, queues, wanted)
+            return tasks
+    finally:
+        engine.dispose()
+
+
+class StreamPlanner:
+    """What the driver of a stream asks, over one connection that it keeps for the life of the query.
+
+    All offsets are those of `StreamOffset.to_dict`. A broken connection is opened again, once for each question.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._engine = create_engine(options.url, application_name="mqdb-spark", pool_size=1, server=ServerRole.ANY)
+        self._target: dict[Queue, int] | None = None
+        self._progress = GroupProgress(options.url, options.group) if options.group is not None else None
+        # Where the last batch was found; the next one lies there or further on.
+        self._first_segment = 0
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._engine.dispose()
+        if self._progress is not None:
+            self._progress.close()
+
+    def initial(self) -> StreamOffset:
+        """Where a query without a checkpoint starts."""
+
+        def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
+            subscription = self._options.subscription
+            queues = planner.subscribed(subscription, _bounds(connection, subscription))
+            return planner.starting(self._options, queues, partial(offsets_of_time, connection)), queues
+
+        offsets, queues = self._ask(ask)
+        return self._offset(offsets, queues, self._prove(offsets, queues))
+
+    def set_target(self) -> None:
+        """From now on nothing is read that comes after this moment: Trigger.AvailableNow."""
+        self._target = self._ends(self._ask(self._queues))
+
+    def latest(
+        self, start: StreamOffset, *, at_most: int | None = None, at_least: int | None = None
+    ) -> tuple[StreamOffset, StreamOffset]:
+        """The end of the next batch, and how far it could go without limits.
+
+        Fewer messages than `at_least` are left for later, unless a target is set. Raises DataLoss if what comes next
+        has been dropped, and LogReplaced if the log is not the one that was read up to `start`.
+        """
+        self._check_broker(start)
+
+        def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
+            queues = self._queues(connection)
+            return self._of_same_log(connection, start, queues), queues
+
+        reached, queues = self._ask(ask)
+        if self._progress is not None:
+            # Spark asks when the batch that has ended there is done.
+            self._progress.report(reached)
+        if self._options.reading.fail_on_data_loss:
+            planner.check_kept(reached, queues)
+        # A queue that is new is read from its beginning.
+        first = {queue: reached.get(queue, bounds.min_offset) for queue, bounds in queues.items()}
+        end = self._ends(queues)
+        if self._target is not None:
+            end = {queue: min(past, self._target[queue]) for queue, past in end.items() if queue in self._target}
+            at_least = None
+        # Past the end: the newest messages were lost, and nobody minds.
+        lag = sum(max(past - first[queue], 0) for queue, past in end.items())
+        whole = self._offset(end, queues)
+        if at_least is not None and lag < at_least:
+            return start, whole
+        if at_most is not None:
+            end = planner.limited(first, end, at_most)
+        held = {queue: proof for queue, proof in start.proofs.items() if reached.get(queue) == end.get(queue)}
+        return self._offset(end, queues, self._prove(end, queues, held)), whole
+
+    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
+        """The tasks of the batch between two offsets. The same two give the same messages, as long as they are kept."""
+        self._check_broker(start)
+        if start == end:
+            return []
+
+        def ask(connection: Connection) -> tuple[list[Task], int]:
+            queues = self._queues(connection)
+            first, past = (self._of_same_log(connection, offset, queues) for offset in (start, end))
+            must_be_whole = self._options.reading.fail_on_data_loss
+            wanted = planner.ranges(first, past, queues, fail_on_data_loss=must_be_whole)
+            return _tasks(connection, self._options, queues, wanted, self._first_segment)
+
+        tasks, self._first_segment = self._ask(ask)
+        return tasks
+
+    def _queues(self, connection: Connection) -> _Queues:
+        subscription, must_exist = self._options.subscription, self._options.reading.fail_on_data_loss
+        return planner.subscribed(subscription, _bounds(connection, subscription), must_exist=must_exist)
+
+    @staticmethod
+    def _ends(queues: _Queues) -> dict[Queue, int]:
+        return {queue: bounds.max_offset for queue, bounds in queues.items()}
+
+    def _of_same_log(self, connection: Connection, offset: StreamOffset, queues: _Queues) -> dict[Queue, int]:
+        """The offsets at which the log is the one that they were found in."""
+        must_be_whole = self._options.reading.fail_on_data_loss
+        claims = {queues[queue].queue_key: proof for queue, proof in offset.proofs.items() if queue in queues}
+        held = proven(connection, claims)
+        of_same_topics = planner.of_same_topics(offset, queues, fail_on_data_loss=must_be_whole)
+        return planner.of_same_log(of_same_topics, queues, held, fail_on_data_loss=must_be_whole)
+
+    def _prove(self, offsets: Mapping[Queue, int], queues: _Queues, held: _Proofs = _NONE) -> _Proofs:
+        """The proofs of these offsets. Those that are held stay, so equal offsets make equal texts."""
+        keys = {queues[queue].queue_key: queue for queue in offsets if queue not in held}
+        if not keys:
+            return held
+        found = self._ask(lambda connection: proofs.find(connection, {key: offsets[keys[key]] for key in keys}))
+        return {**held, **{keys[key]: proof for key, proof in found.items()}}
+
+    @cached_property
+    def _broker(self) -> str:
+        return self._ask(broker_name)
+
+    def _offset(self, offsets: Mapping[Queue, int], queues: _Queues, found: _Proofs = _NONE) -> StreamOffset:
+        return StreamOffset(self._broker, offsets, {queue.topic: queues[queue].topic_id for queue in offsets}, found)
+
+    def _check_broker(self, start: StreamOffset) -> None:
+        if start.broker != self._broker:
+            reason = f"they are those of broker {start.broker!r}, and the url leads to {self._broker!r}"
+            raise StreamUnreadable(str(start.to_dict()), reason)
+
+    def _ask(self, question: Callable[[Connection], _Answer]) -> _Answer:
+        with suppress(BrokerUnavailable), _connected(self._engine) as connection:
+            return question(connection)
+        self._engine.dispose()
+        with _connected(self._engine) as connection:
+            return question(connection)
+
+
+@contextmanager
+def _connected(engine: Engine) -> Iterator[Connection]:
+    with translated(target_of(engine)), engine.connect() as connection:
+        yield connection
+
+
+# -- questions ------------------------------------------------------------------------------------
+
+
+def _bounds(connection: Connection, subscription: Subscription) -> list[QueueBounds]:
+    return bounds(connection, planner.wanted_topics(subscription, partial(topic_names, connection)))
+
+
+def _tasks(
+    connection: Connection,
+    options: SourceOptions,
+    queues: _Queues,
+    wanted: Sequence[OffsetRange],
+    first_segment: int = 0,
+) -> tuple[list[Task], int]:
+    """The tasks, and the first segment that they read."""
+    if not wanted:
+        return [], first_segment
+    by_key = {bounds.queue_key: queue for queue, bounds in queues.items()}
+    layout = verbs.layout(connection, wanted, first_segment)
+    if (gap := layout.missing) is not None and options.reading.fail_on_data_loss:
+        what = f"{by_key[gap.queue_key]}, offsets {gap.first:,} to before {gap.past:,}"
+        raise DataLoss(what, "retention has dropped them since the read was planned")
+    planned = planner.tasks(layout, by_key, options.splitting)
+    return _with_statements(connection, options, planned, by_key), min((s.segment for s in layout.spans), default=0)
+
+
+def _with_statements(
+    connection: Connection, options: SourceOptions, planned: Sequence[Sequence[Part]], queues: Mapping[int, Queue]
+) -> list[Task]:
+    columns = sources_of(options.reading.row_format, options.columns)
+    parts = [part for task in planned for part in task]
+    texts = verbs.statements(connection, parts, columns, _choice(options.choice))
+    reads = iter(texts.reads)
+    names = {key: str(queue) for key, queue in queues.items()}
+    may_count = options.choice.is_everything
+    return [
+        Task(
+            reads=tuple(_read(part, next(reads), names, may_count=may_count) for part in task),
+            checks=tuple(OffsetCheck(key, names[key], first, past) for key, first, past in _widest(task)),
+            min_offsets=texts.min_offsets,
+            max_offsets=texts.max_offsets,
+        )
+        for task in planned
+    ]
+
+
+def _read(part: Part, text: str, names: Mapping[int, str], *, may_count: bool) -> Read:
+    count = sum(span.past - span.first for span in part.spans)
+    what = ", ".join(f"{names[span.queue_key]}, offsets {span.first:,} to before {span.past:,}" for span in part.spans)
+    return Read(text, what, not part.is_ordered, count if part.is_whole and may_count else None)
+
+
+def _widest(parts: Sequence[Part]) -> list[OffsetRange]:
+    """What these parts read of each queue, from its first offset to its last."""
+    widest: dict[int, OffsetRange] = {}
+    for span in (span for part in parts for span in part.spans):
+        known = widest.get(span.queue_key, span)
+        widest[span.queue_key] = OffsetRange(span.queue_key, min(known.first, span.first), max(known.past, span.past))
+    return list(widest.values())
+
+
+def _choice(choice: MessageChoice) -> Choice:
+    return Choice(
+        parse_tag_expression(choice.sub_expression) if choice.sub_expression is not None else None,
+        compile_selector(choice.selector) if choice.selector is not None else None,
+        choice.keys,
+    )

@@ -1,0 +1,103 @@
+"""Reading on a worker: a task's statements become Arrow batches, or an error if anything is not there.
+
+Rows below a queue's max offset never change, so tasks need no snapshot in common. A statement names the partitions that
+it reads, and holds them until the end of the task's transaction: retention either comes before, and is seen, or waits.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mqdb.pipeline.errors import DataLoss, ReplicaBehind
+from mqdb.pipeline.read.engines import ReadSession, UndefinedTable, give_back, take
+from mqdb.pipeline.read.rows import finished
+from mqdb.pipeline.read.schema import sources_of
+from mqdb.pipeline.read.source_options import ReadOptions
+from mqdb.pipeline.read.tasks import OffsetCheck, Read, Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+#: How often a replica that is behind is asked again.
+_REPLICA_POLL_SECONDS = 0.1
+
+
+def read(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "Iterator[pa.RecordBatch]":
+    """The messages of a task, with exactly these columns of the row format.
+
+    Raises DataLoss, ReplicaBehind, BrokerUnavailable, StorageRefused and what decompression raises.
+    """
+    session = take(reading)
+    is_over = False
+    try:
+        if reading.is_replica:
+            _await_replica(session, task, reading.replica_wait_seconds)
+        sources = sources_of(reading.row_format, columns)
+        for each in task.reads:
+            for batch in _read(session, each, reading, sources):
+                yield from finished(batch, reading.row_format, columns, reading.batch_size_bytes)
+        if reading.fail_on_data_loss:
+            _check_kept(session, task)
+        session.rollback()
+        is_over = True
+    finally:
+        # Spark closes this generator in the middle of a COPY when it has seen enough.
+        if is_over:
+            give_back(reading, session)
+        else:
+            session.close()
+
+
+def _read(
+    session: ReadSession, each: Read, reading: ReadOptions, sources: tuple[str, ...]
+) -> "Iterator[pa.RecordBatch]":
+    count = 0
+    if each.is_slice:
+        # All of the segment is wanted, and the planner, without statistics yet, might look each record up. For the rest
+        # of the transaction: a slice is a task of its own.
+        session.rows("SELECT set_config('enable_nestloop', 'off', true)")
+    try:
+        for batch in session.batches(each.statement, sources, reading.batch_size_bytes):
+            count += batch.num_rows
+            yield batch
+    except UndefinedTable as error:
+        if reading.fail_on_data_loss:
+            raise DataLoss(each.what, "retention has dropped the segment") from error
+        logger.warning("skipped %s: retention has dropped the segment", each.what)
+        session.rollback()
+        return
+    if reading.fail_on_data_loss and each.count is not None and count != each.count:
+        raise DataLoss(each.what, f"{each.count:,} messages were to be read, and {count:,} were found")
+
+
+def _check_kept(session: ReadSession, task: Task) -> None:
+    """In the transaction of the reads, after them."""
+    kept = dict(session.rows(task.min_offsets))
+    for check in task.checks:
+        if check.queue_key not in kept:
+            raise DataLoss(_what(check), "the topic was deleted while it was read")
+        if kept[check.queue_key] > check.first:
+            reason = f"retention has dropped what was below {kept[check.queue_key]:,} while it was read"
+            raise DataLoss(_what(check), reason)
+
+
+def _await_replica(session: ReadSession, task: Task, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        reached = dict(session.rows(task.max_offsets))
+        # The transaction ends: it has locked the consume queue's parent, and a new one sees more.
+        session.rollback()
+        behind = [check for check in task.checks if reached.get(check.queue_key, 0) < check.past]
+        if not behind:
+            return
+        if time.monotonic() >= deadline:
+            first = behind[0]
+            raise ReplicaBehind(first.queue, first.past, reached.get(first.queue_key, 0), seconds)
+        time.sleep(_REPLICA_POLL_SECONDS)
+
+
+def _what(check: OffsetCheck) -> str:
+    return f"{check.queue}, offsets {check.first:,} to before {check.past:,}"

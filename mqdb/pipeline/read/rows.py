@@ -1,0 +1,114 @@
+"""From what the database gives to what Spark gets: bodies decompressed, columns in order, types to the letter.
+
+Spark takes a batch only if its types are its own: string and binary, not large_string; timestamp[us, tz=UTC].
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mqdb.common.compression import COMPRESSED_FLAG, decompress
+from mqdb.common.property import read_properties
+from mqdb.pipeline.read.schema import MESSAGE_COLUMNS, RowFormat
+
+_TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def arrow_types(columns: Sequence[str]) -> list[tuple[str, pa.DataType]]:
+    """Columns of a message with their types as Spark has them in Arrow."""
+    return [(name, _TYPES[MESSAGE_COLUMNS[name]]) for name in columns]
+
+
+def finished(
+    batch: pa.RecordBatch, row_format: RowFormat, columns: tuple[str, ...], size: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch with these columns of the row format, bodies decompressed.
+
+    In several batches where plain bodies have more than `size` bytes: they may have a thousand times those of the
+    compressed ones, and a column of Arrow holds 2 GiB.
+    """
+    for part in _with_plain_bodies(batch, size) if "body" in batch.schema.names else (batch,):
+        yield _of_format(part, row_format, columns)
+
+
+def _of_format(batch: pa.RecordBatch, row_format: RowFormat, columns: tuple[str, ...]) -> pa.RecordBatch:
+    if row_format is RowFormat.KAFKA:
+        return _to_kafka(batch, columns)
+    schema = pa.schema(arrow_types(columns))
+    arrays = [batch.column(name) for name in columns]
+    if [array.type for array in arrays] != schema.types:
+        arrays = [array.cast(type_) for array, type_ in zip(arrays, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _with_plain_bodies(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    flags = batch.column("sys_flag")
+    if not pc.max(pc.bit_wise_and(flags, COMPRESSED_FLAG)).as_py():
+        yield batch
+        return
+    first, held = 0, 0
+    bodies: list[bytes] = []
+    for stored, flag in zip(batch.column("body").to_pylist(), flags.to_pylist(), strict=True):
+        body = decompress(stored, flag)
+        if bodies and held + len(body) > size:
+            yield _with_bodies(batch.slice(first, len(bodies)), bodies)
+            first, held, bodies = first + len(bodies), 0, []
+        bodies.append(body)
+        held += len(body)
+    yield _with_bodies(batch.slice(first), bodies)
+
+
+def _with_bodies(batch: pa.RecordBatch, bodies: list[bytes]) -> pa.RecordBatch:
+    return batch.set_column(batch.schema.names.index("body"), "body", pa.array(bodies, pa.binary()))
+
+
+# -- rows as Spark's Kafka source gives them, for queries that were written for it. A message's keys are the key, its
+# properties the headers, and the time at which the broker stored it the timestamp.
+
+#: timestampType of a record that the broker has stamped. Source: Kafka's TimestampType.LOG_APPEND_TIME.
+_LOG_APPEND_TIME: Final = 1
+
+_HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+def _to_kafka(batch: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
+    """A batch of messages with these columns of Kafka's."""
+    arrays = [_COLUMNS[name](batch) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _column(name: str, type_: pa.DataType) -> Callable[[pa.RecordBatch], pa.Array]:
+    return lambda batch: batch.column(name).cast(type_)
+
+
+def _timestamp_type(batch: pa.RecordBatch) -> pa.Array:
+    return pa.array([_LOG_APPEND_TIME] * batch.num_rows, pa.int32())
+
+
+def _headers(batch: pa.RecordBatch) -> pa.Array:
+    """In the order of their names: jsonb keeps none of its own that would mean anything."""
+    rows = []
+    for text in batch.column("properties").to_pylist():
+        properties = read_properties(text)
+        rows.append([{"key": name, "value": properties[name].encode()} for name in sorted(properties)])
+    return pa.array(rows, _HEADERS)
+
+
+_COLUMNS: Final[dict[str, Callable[[pa.RecordBatch], pa.Array]]] = {
+    "key": _column("keys", pa.binary()),
+    "value": _column("body", pa.binary()),
+    "topic": _column("topic", pa.string()),
+    "partition": _column("queue_id", pa.int32()),
+    "offset": _column("queue_offset", pa.int64()),
+    "timestamp": _column("store_timestamp", pa.timestamp("us", tz="UTC")),
+    "timestampType": _timestamp_type,
+    "headers": _headers,
+}

@@ -1,0 +1,357 @@
+"""Options of a read with format("mqdb"): from texts to values, with one clear sentence for each that is wrong.
+
+Names and rules are those of Spark's Kafka source where it has them; names are compared without regard to case, as Spark
+does. Light on purpose: workers import it with the reader that Spark sends them.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
+from mqdb.pipeline.read.positions import (
+    EARLIEST,
+    LATEST,
+    Position,
+    parse_assign,
+    parse_offsets,
+    parse_time,
+    parse_times,
+)
+from mqdb.pipeline.read.schema import RowFormat, columns_of
+
+#: Largest part of a segment, or of a queue, that one task reads: half a second of work, for which it holds its locks.
+DEFAULT_MAX_RECORDS_PER_PARTITION: Final = 300_000
+
+#: Small ranges of queues are read by one task up to this sum: a task costs 30 ms, however little it reads.
+DEFAULT_RECORDS_PER_TASK: Final = 50_000
+
+_START: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_END: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_SUBSCRIPTION: Final = ("subscribe", "topic", "subscribePattern", "assign")
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "group")
+_BATCH_ONLY: Final = _END
+
+NAMES: Final = (
+    "url",
+    "readUrl",
+    *_SUBSCRIPTION,
+    *_START,
+    *_END,
+    "startingOffsetsByTimestampStrategy",
+    "subExpression",
+    "selector",
+    "keys",
+    "columns",
+    "rowFormat",
+    "splitBy",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "recordsPerTask",
+    *_STREAM_ONLY,
+    "failOnDataLoss",
+    "replicaWaitSeconds",
+    "engine",
+    "batchSizeBytes",
+)
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Which queues are read. One of the three is given: topics, a pattern of their names, or queues by topic."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class MessageChoice:
+    """Which messages of these queues are read, as texts that have been checked; None and () let all pass."""
+
+    sub_expression: str | None = None
+    selector: str | None = None
+    keys: tuple[str, ...] = ()
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no message is left out."""
+        return self.sub_expression is None and self.selector is None and not self.keys
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """How a read is cut into tasks. `by` is auto, segment or queue."""
+
+    by: str = "auto"
+    min_partitions: int = 1
+    max_records_per_partition: int = DEFAULT_MAX_RECORDS_PER_PARTITION
+    records_per_task: int = DEFAULT_RECORDS_PER_TASK
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a task has to know about reading. `url` holds the password; `is_replica` where readUrl was given."""
+
+    url: str = field(repr=False)
+    is_replica: bool
+    row_format: RowFormat
+    engine: str
+    batch_size_bytes: int
+    replica_wait_seconds: float
+    fail_on_data_loss: bool
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """All options of a read. `url` is where it is planned, `reading.url` where it is read."""
+
+    url: str = field(repr=False)
+    subscription: Subscription
+    starting: Position
+    ending: Position
+    start_beyond_end_is_latest: bool
+    choice: MessageChoice
+    columns: tuple[str, ...]
+    splitting: Splitting
+    reading: ReadOptions
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    group: str | None = None
+
+
+def source_columns(options: Mapping[str, str]) -> tuple[RowFormat, tuple[str, ...]]:
+    """Row format and columns alone: what a schema needs, before anybody asks for the rest."""
+    return _columns(_Given(options))
+
+
+def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
+    """Read the options of `spark.read` or `spark.readStream`.
+
+    Raises OptionUnknown, OptionInvalid, and what is wrong with a topic, group, tag expression or selector. Whether
+    topics and offsets exist is for the planner to see.
+    """
+    given = _Given(options)
+    given.refuse_unknown()
+    given.refuse(_BATCH_ONLY if is_stream else _STREAM_ONLY, "readStream" if is_stream else "read")
+    url = _url(given, "url")
+    if url is None:
+        raise OptionInvalid("url", None, "is missing; give .option('url', 'postgresql://user@host:5432/database')")
+    read_url = _url(given, "readUrl")
+    row_format, columns = _columns(given)
+    at_most, at_least = given.number("maxOffsetsPerTrigger"), given.number("minOffsetsPerTrigger")
+    if at_most is not None and at_least is not None:
+        raise OptionInvalid("minOffsetsPerTrigger", at_least, "Spark takes one limit; drop maxOffsetsPerTrigger or it")
+    return SourceOptions(
+        url=url,
+        subscription=_subscription(given),
+        starting=_starting(given, LATEST if is_stream else EARLIEST, is_stream),
+        ending=_ending(given),
+        start_beyond_end_is_latest=given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
+        choice=_choice(given),
+        columns=columns,
+        splitting=Splitting(
+            by=given.one_of("splitBy", ("auto", "segment", "queue")),
+            min_partitions=given.number("minPartitions") or 1,
+            max_records_per_partition=given.number("maxRecordsPerPartition") or DEFAULT_MAX_RECORDS_PER_PARTITION,
+            records_per_task=given.number("recordsPerTask") or DEFAULT_RECORDS_PER_TASK,
+        ),
+        reading=ReadOptions(
+            url=read_url or url,
+            is_replica=read_url is not None,
+            row_format=row_format,
+            engine=given.one_of("engine", ("adbc", "psycopg")),
+            batch_size_bytes=given.parsed("batchSizeBytes", _bytes) or 4 * 1024 * 1024,
+            replica_wait_seconds=given.seconds("replicaWaitSeconds", 30),
+            fail_on_data_loss=given.one_of("failOnDataLoss", ("true", "false")) == "true",
+        ),
+        max_offsets_per_trigger=at_most,
+        min_offsets_per_trigger=at_least,
+        group=given.checked("group", _check_group),
+    )
+
+
+_Value = TypeVar("_Value")
+
+
+class _Given:
+    """The options as they were given, found whatever their case."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        self._names = {name.lower(): name for name in options}
+
+    def refuse_unknown(self) -> None:
+        known = {name.lower() for name in NAMES}
+        for name in self._values:
+            if name not in known:
+                raise OptionUnknown(self._names[name], NAMES)
+
+    def refuse(self, names: tuple[str, ...], way: str) -> None:
+        for name in names:
+            if name.lower() in self._values:
+                raise OptionInvalid(name, self.text(name), f"spark.{way} has no such option")
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name.lower())
+        if value is not None and not value.strip():
+            raise OptionInvalid(name, value, "is empty")
+        return value
+
+    def first_of(self, names: tuple[str, ...]) -> str | None:
+        """The one of the names that is given; two of them exclude each other."""
+        found = [name for name in names if self.text(name) is not None]
+        if len(found) > 1:
+            raise OptionInvalid(found[1], self.text(found[1]), f"{found[0]} is given, too; drop one of them")
+        return found[0] if found else None
+
+    def parsed(self, name: str, parse: Callable[[str, str], _Value]) -> _Value | None:
+        text = self.text(name)
+        return None if text is None else parse(name, text)
+
+    def checked(self, name: str, check: Callable[[str], object]) -> str | None:
+        text = self.text(name)
+        if text is not None:
+            check(text)
+        return text
+
+    def number(self, name: str) -> int | None:
+        return self.parsed(name, _positive)
+
+    def seconds(self, name: str, default: float) -> float:
+        text = self.text(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
+            raise OptionInvalid(name, text, "write seconds as 30 or 0.5")
+        return float(text)
+
+    def one_of(self, name: str, words: tuple[str, ...]) -> str:
+        """One of the words, the first where none is given."""
+        text = (self.text(name) or words[0]).lower()
+        if text not in words:
+            raise OptionInvalid(name, text, f"write {' or '.join(words)}")
+        return text
+
+
+def _positive(name: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
+        raise OptionInvalid(name, text, "write a whole number above 0")
+    return int(text)
+
+
+def _bytes(name: str, text: str) -> int:
+    match = re.fullmatch(r"([1-9][0-9]{0,11})([kKmM]?)", text)
+    if not match:
+        raise OptionInvalid(name, text, "write a number of bytes above 0, as 65536, 64k or 4m")
+    return int(match[1]) * {"": 1, "k": 1024, "m": 1024 * 1024}[match[2].lower()]
+
+
+# What follows imports what only the driver needs, where it is needed.
+
+
+def _url(given: _Given, name: str) -> str | None:
+    from mqdb.common.dsn import parse_brokers, redact
+
+    text = given.text(name)
+    if text is None:
+        return None
+    try:
+        brokers = parse_brokers(text, "")
+    except ValueError as error:
+        raise OptionInvalid(name, redact(text), str(error)) from None
+    if len(brokers) > 1:
+        raise OptionInvalid(name, redact(text), "one load reads one broker; load each, and union the DataFrames")
+    return brokers[0].dsn
+
+
+def _subscription(given: _Given) -> Subscription:
+    from mqdb.common.topic import check_topic_name
+
+    name = given.first_of(_SUBSCRIPTION)
+    text = given.text(name) if name else None
+    if name is None or text is None:
+        raise OptionInvalid("subscribe", None, "is missing; give subscribe, subscribePattern or assign")
+    if name == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionInvalid(name, text, f"is no regular expression: {error}") from None
+        return Subscription(pattern=text)
+    if name == "assign":
+        assigned = parse_assign(name, text)
+        for topic in assigned:
+            check_topic_name(topic)
+        return Subscription(assigned=assigned)
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for topic in topics:
+        check_topic_name(topic)
+    return Subscription(topics=topics)
+
+
+def _starting(given: _Given, default: Position, is_stream: bool) -> Position:
+    position = _position(given, _START) or default
+    if position == LATEST and not is_stream:
+        raise OptionInvalid("startingOffsets", "latest", "a batch read that starts at the end reads nothing")
+    return position
+
+
+def _ending(given: _Given) -> Position:
+    position = _position(given, _END) or LATEST
+    if position == EARLIEST:
+        raise OptionInvalid("endingOffsets", "earliest", "a read that ends at the beginning reads nothing")
+    return position
+
+
+def _position(given: _Given, names: tuple[str, ...]) -> Position | None:
+    name = given.first_of(names)
+    text = given.text(name) if name else None
+    if name is None or text is None:
+        return None
+    offsets, timestamp, _by_timestamp = names
+    if name == offsets:
+        return parse_offsets(name, text)
+    if name == timestamp:
+        return Position(name, everywhere=parse_time(name, text))
+    return parse_times(name, text)
+
+
+def _choice(given: _Given) -> MessageChoice:
+    sub_expression = given.checked("subExpression", _check_tags)
+    return MessageChoice(
+        sub_expression=None if sub_expression == "*" else sub_expression,
+        selector=given.checked("selector", _check_selector),
+        keys=tuple((given.text("keys") or "").split()),
+    )
+
+
+def _check_tags(text: str) -> None:
+    from mqdb.selector.tags import parse_tag_expression
+
+    parse_tag_expression(text)
+
+
+def _check_selector(text: str) -> None:
+    from mqdb.selector import compile_selector
+
+    compile_selector(text)
+
+
+def _check_group(text: str) -> None:
+    from mqdb.common.group import check_group_name
+
+    check_group_name(text)
+
+
+def _columns(given: _Given) -> tuple[RowFormat, tuple[str, ...]]:
+    row_format = RowFormat(given.one_of("rowFormat", tuple(RowFormat)))
+    known = columns_of(row_format)
+    text = given.text("columns")
+    if text is None:
+        return row_format, tuple(known)
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise OptionInvalid("columns", text, f"there is no {name!r}; the columns are {', '.join(known)}")
+    return row_format, names

@@ -1,0 +1,6 @@
+"""A write of format("mqdb"): each batch is appended once.
+
+sink                        begin here: staged by workers, appended by the driver
+sink_options, sink_columns  what a user says
+sink_rows                   from rows of a DataFrame to rows of the stage
+"""

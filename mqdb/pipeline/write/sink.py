@@ -1,0 +1,322 @@
+"""The sink of format("mqdb"): each batch of Spark is appended once, whatever fails and is done again.
+
+    task      rows ──COPY──▶ sink_stage, in a transaction of its own; its commit message says what it has staged
+    driver    one transaction: ledger row (sink, batch), new? ──▶ the staged messages into the log, tasks in their order
+
+What counts is the driver's transaction. A task that fails and is tried again stages once more, and what the failed try
+has staged is never named. A driver that dies before the commit runs the batch again from its checkpoint; one that dies
+after it does so, too, and finds the batch in the ledger. A crash of PostgreSQL empties the stage: fewer messages are
+found than the tasks have written, nothing is appended, and the batch is run again.
+
+A role that does not own the broker inserts its rows, as there is no COPY into a table with row security; its stage and
+its ledger are its own.
+
+A batch of a stream is known by the query, whose id is kept in the checkpoint, and its number; a batch job by its
+writeId. Messages of a task keep their order, and so do those of a key whose rows are in one task.
+
+Spark starts a new Python process to plan each batch of a stream, and one more to commit it, and asks for the writer in
+both. So this module imports little.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import uuid4
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+
+from mqdb.broker.log import sink
+from mqdb.broker.log.sink import AppendOutcome, AppendResult, Connection, SinkBatch, StagedWrite, translated
+from mqdb.errors import AuthenticationFailed, BrokerUnavailable, IllegalState, MqdbError
+from mqdb.pipeline.errors import ModeNotSupported, OptionInvalid, SinkBatchesMissing, SinkBatchMismatch
+from mqdb.pipeline.write.sink_columns import Columns, find_columns
+from mqdb.pipeline.write.sink_options import SinkOptions, parse_sink
+from mqdb.store.log import sink as statements
+from mqdb.store.server_choice import ServerChoice, ServerRole
+from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+#: How long a commit tries while the database is away: a fail-over, or the recovery after a crash.
+COMMIT_RETRY_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.5
+
+# Where Spark tells its tasks. Source: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+_APPLICATION: Final = "mqdb spark sink"
+
+_CONNECT_ARGUMENTS: Final[dict[str, Any]] = {
+    "application_name": _APPLICATION,
+    "autocommit": True,
+    "connect_timeout": 10,
+    "keepalives_idle": 5,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+
+def batch_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: bool) -> DataSourceWriter:
+    """The writer of `df.write`. Runs on the driver, before any task.
+
+    Raises what is wrong with the options, the columns or the mode, and, where the option says the topic, TopicNotFound
+    and TopicNotWritable; BrokerUnavailable and SchemaMismatch.
+    """
+    if overwrite:
+        raise ModeNotSupported("overwrite", "a log can only be appended to; write with .mode('append')")
+    parsed = parse_sink(options, is_stream=False)
+    writing = Writing(parsed, find_columns(schema, parsed.topic))
+    writing.check()
+    name = parsed.given_id or str(uuid4())
+    return BatchWriter(writing, SinkBatch(f"batch:{name}", 0), is_named=parsed.given_id is not None)
+
+
+def stream_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
+    """The writer of `df.writeStream`; raises what `batch_writer` raises, but for BrokerUnavailable."""
+    if overwrite:
+        raise ModeNotSupported("complete", "a log can only be appended to; use outputMode('append') or 'update'")
+    parsed = parse_sink(options, is_stream=True)
+    writing = Writing(parsed, find_columns(schema, parsed.topic))
+    # Spark asks for the writer of each commit anew; a commit has more patience with a database that is away.
+    with suppress(BrokerUnavailable):
+        writing.check()
+    return StreamWriter(writing)
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    batch: SinkBatch
+    write: StagedWrite
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a batch job: all of it, or nothing."""
+
+    def __init__(self, writing: "Writing", batch: SinkBatch, *, is_named: bool) -> None:
+        self._writing = writing
+        self._batch = batch
+        self._is_named = is_named
+
+    def write(self, iterator: "Iterator[RecordBatch]") -> Staged:
+        """In a task."""
+        return self._writing.stage(self._batch, iterator)
+
+    def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
+        """On the driver, when all tasks have succeeded. Raises what `Writing.append` raises."""
+        # Nobody can name a job without a writeId again.
+        forgotten = None if self._is_named else self._batch.sink_id
+        self._writing.append(self._batch, _staged(messages), forgotten)
+
+    def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
+        """On the driver, when a task has failed for good, or the commit."""
+        self._writing.give_up(_staged(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def __init__(self, writing: "Writing") -> None:
+        self._writing = writing
+
+    def write(self, iterator: "Iterator[RecordBatch]") -> Staged:
+        """In a task, which Spark has told the query and the batch."""
+        query_id = _told(_QUERY_ID)
+        sink_id = self._writing.options.given_id or query_id
+        return self._writing.stage(SinkBatch(f"stream:{sink_id}", int(_told(_BATCH_ID)), query_id), iterator)
+
+    def commit(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:
+        """On the driver, when all tasks have succeeded. Raises what `Writing.append` raises."""
+        staged = _staged(messages)
+        # Only the tasks are told the query. A batch without tasks has nothing that could be doubled.
+        if staged:
+            self._writing.append(staged[0].batch._replace(batch_id=batchId), staged)
+
+    def abort(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:
+        """On the driver, when a task has failed for good, or the commit."""
+        self._writing.give_up(_staged(messages))
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What both writers do, with all that it takes. Travels to the tasks and to the commit."""
+
+    options: SinkOptions
+    columns: Columns
+
+    def stage(self, batch: SinkBatch, rows: "Iterable[RecordBatch]") -> Staged:
+        """Stage the rows of a task in a transaction of their own.
+
+        Raises what `RowMaker.rows` raises, BrokerUnavailable and StorageRefused; then nothing is staged.
+        """
+        write_id = uuid4()
+        filled = (record_batch for record_batch in rows if record_batch.num_rows)
+        # Often there is none, and the first may take its time: until then no transaction is open.
+        first = next(filled, None)
+        if first is None:
+            return Staged(batch, StagedWrite(write_id, 0, False, ()))
+        from mqdb.pipeline.write.sink_rows import RowMaker
+
+        named = {"write_id": write_id, "sink_id": batch.sink_id, "batch_id": batch.batch_id}
+        with self._connection() as (connection, is_guest), connection.transaction():
+            if is_guest:  # row security looks there for whose rows they are
+                connection.execute(statements.RECORD_WRITE, named)
+            options = self.options
+            find_queues = partial(sink.write_queue_keys, connection)
+            maker = RowMaker(self.columns, options.topic, options.reserved_properties, find_queues, write_id)
+            for record_batch in chain((first,), filled):
+                # First all rows, then the COPY: between them topics are looked up.
+                made = maker.rows(record_batch)
+                if is_guest:
+                    sink.stage_own(connection, made)
+                    continue
+                with connection.cursor() as cursor, cursor.copy(statements.COPY_STAGE) as copy:
+                    copy.set_types(list(statements.STAGE_COLUMNS.values()))
+                    for row in made:
+                        copy.write_row(row)
+            if not is_guest:
+                connection.execute(statements.RECORD_WRITE, named)
+        return Staged(batch, StagedWrite(write_id, maker.messages, maker.waits, maker.topics))
+
+    def append(self, batch: SinkBatch, staged: "Sequence[Staged]", forgotten_sink: str | None = None) -> None:
+        """Append what the tasks have staged, unless the ledger has the batch.
+
+        While the database is away it is tried again, for 30 s. Raises BrokerUnavailable after that, SinkBatchMismatch
+        where the stage is not complete, SinkBatchesMissing if the ledger does not have the batch before, OptionInvalid
+        for a sinkId that another query has, a checkpoint that was set back, and a writeId that has written another
+        number of messages; TopicNotFound for a topic that was deleted meanwhile, and MessageIllegal for a time of
+        delivery beyond the broker's limit.
+        """
+        writes = [each.write for each in staged]
+
+        def append(connection: Connection, is_guest: bool) -> AppendResult:
+            result = sink.append_batch(connection, batch, writes, is_guest=is_guest)
+            if result.outcome is AppendOutcome.GAP and not self.options.fail_on_data_loss:
+                missing = SinkBatchesMissing(batch.sink_id, batch.batch_id, result.batch_id)
+                logger.warning("a query goes on at batch %s: %s", batch.batch_id, missing.what)
+                result = sink.append_batch(connection, batch, writes, may_skip=True, is_guest=is_guest)
+            if result.outcome in (AppendOutcome.APPENDED, AppendOutcome.REPEATED):
+                self._sweep(connection, forgotten_sink, is_guest)
+            return result
+
+        self._judge(self._persistently(append), batch, sum(write.messages for write in writes))
+
+    def _judge(self, result: AppendResult, batch: SinkBatch, messages: int) -> None:
+        given_id = self.options.given_id
+        match result.outcome:
+            case AppendOutcome.INCOMPLETE:
+                raise SinkBatchMismatch(batch.sink_id, batch.batch_id, messages, result.messages)
+            case AppendOutcome.GAP:
+                raise SinkBatchesMissing(batch.sink_id, batch.batch_id, result.batch_id)
+            case AppendOutcome.TAKEN:
+                reason = f"another query has written batch {result.batch_id} to it; a new checkpoint needs a new sinkId"
+                raise OptionInvalid("sinkId", given_id, reason)
+            case AppendOutcome.PASSED:
+                reason = (
+                    f"it is at batch {batch.batch_id}, and batch {result.batch_id} of the query is written already: it "
+                    "was set back, so nobody knows which messages are missing; begin with a new one, and say where"
+                )
+                raise OptionInvalid("checkpointLocation", None, reason)
+            case AppendOutcome.REPEATED if result.messages != messages and batch.query_id is None:
+                reason = (
+                    f"has written {result.messages:,} messages, and this job has {messages:,}; give it one of its own"
+                )
+                raise OptionInvalid("writeId", given_id, reason)
+
+    def give_up(self, staged: "Sequence[Staged]") -> None:
+        """Clear away what tasks have staged, and what is older than a day; where that fails, somebody else will."""
+        try:
+            with self._connection() as (connection, is_guest):
+                sink.clear_writes(connection, [each.write for each in staged], is_guest=is_guest)
+                sink.sweep(connection, is_guest=is_guest)
+        except MqdbError:  # Spark has an error to tell already
+            logger.warning("cannot clear away what was staged", exc_info=True)
+
+    def check(self) -> None:
+        """Ask the database what it can say before any task runs.
+
+        Raises SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied where the option says the topic.
+        """
+        with self._connection() as (connection, _):
+            if not sink.has_sink(connection):
+                _refuse_schema(self.options.url)
+            if self.options.topic is not None:
+                sink.write_queue_keys(connection, self.options.topic)
+
+    @contextmanager
+    def _connection(self) -> Iterator[tuple[Connection, bool]]:
+        """A connection, and whether its role does not own the broker."""
+        given = conninfo_to_dict(self.options.url)
+        options = f"{given.get('options', '')} {startup_options(SESSION_SETTINGS)}"
+        arguments = _CONNECT_ARGUMENTS | {"options": options}
+        choice = ServerChoice(given, self.options.target, ServerRole.PRIMARY, arguments)
+        with translated(self.options.target), choice.connect(self.options.url) as connection:
+            row = connection.execute(statements.IS_GUEST).fetchone()
+            yield connection, row is not None and bool(row[0])
+
+    def _sweep(self, connection: Connection, forgotten_sink: str | None, is_guest: bool) -> None:
+        """What is in the log does not fail for what is left beside it."""
+        try:
+            sink.sweep(connection, forgotten_sink, is_guest=is_guest)
+        except psycopg.Error:
+            logger.warning("cannot clear away what old tasks have staged", exc_info=True)
+
+    def _persistently(self, work: Callable[[Connection, bool], _Result]) -> _Result:
+        deadline = time.monotonic() + COMMIT_RETRY_SECONDS
+        while True:
+            try:
+                with self._connection() as (connection, is_guest):
+                    return work(connection, is_guest)
+            except AuthenticationFailed:
+                raise
+            except BrokerUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _refuse_schema(url: str) -> None:
+    """Raises what is wrong with it."""
+    from mqdb.store.engine import connected
+    from mqdb.store.migrations import check_schema
+
+    with connected(url, _APPLICATION) as connection:
+        check_schema(connection)
+
+
+def _staged(messages: "Sequence[WriterCommitMessage | None]") -> list[Staged]:
+    """What the tasks have told, in their order; None is the word of one that has failed."""
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+def _told(name: str) -> str:
+    context = TaskContext.get()
+    value = None if context is None else context.getLocalProperty(name)
+    if value is None:
+        raise IllegalState("a stream's writer", f"told no {name} by Spark; it needs Spark 4.1 or newer, and a query")
+    return value

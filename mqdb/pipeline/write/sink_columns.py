@@ -1,0 +1,120 @@
+"""Which column of a DataFrame is which part of a message. Found on the driver, before any job starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from mqdb.pipeline.errors import ColumnInvalid
+
+
+class Kind(Enum):
+    """How the values of a column are read."""
+
+    BYTES = "binary"
+    TEXT = "string"
+    UTF8 = "binary, read as UTF-8"
+    JSON = "string, read as JSON"
+    MAP = "map<string,string>"
+    NUMBER = "int"
+    MICROSECONDS = "timestamp"
+    MILLISECONDS = "bigint, in milliseconds since 1970"
+
+
+class ColumnPart(NamedTuple):
+    """Where a part of a message is: the number of its column, and how that is read."""
+
+    column: int
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where the parts of a message are; None for those that no column has."""
+
+    body: ColumnPart
+    topic: ColumnPart | None = None
+    keys: ColumnPart | None = None
+    tags: ColumnPart | None = None
+    properties: ColumnPart | None = None
+    sharding_key: ColumnPart | None = None
+    queue_id: ColumnPart | None = None
+    born_timestamp: ColumnPart | None = None
+    delay_level: ColumnPart | None = None
+    deliver_at: ColumnPart | None = None
+
+
+_Kinds: TypeAlias = Mapping[type[DataType], Kind]
+
+#: Names of Kafka's, as Spark's Kafka sink has them.
+_ALIASES: Final = {"value": "body", "key": "keys"}
+
+_TEXT: Final[_Kinds] = {StringType: Kind.TEXT}
+_WORDS: Final[_Kinds] = {StringType: Kind.TEXT, BinaryType: Kind.UTF8}
+_NUMBER: Final[_Kinds] = {IntegerType: Kind.NUMBER, ShortType: Kind.NUMBER, ByteType: Kind.NUMBER}
+_TIME: Final[_Kinds] = {TimestampType: Kind.MICROSECONDS, LongType: Kind.MILLISECONDS}
+
+_KINDS: Final[Mapping[str, _Kinds]] = {
+    "body": {BinaryType: Kind.BYTES, StringType: Kind.TEXT},
+    "topic": _TEXT,
+    "keys": _WORDS,
+    "tags": _TEXT,
+    "properties": {StringType: Kind.JSON, MapType: Kind.MAP},
+    "sharding_key": _TEXT,
+    "queue_id": _NUMBER,
+    "born_timestamp": _TIME,
+    "delay_level": _NUMBER,
+    "deliver_at": _TIME,
+}
+
+
+def find_columns(schema: StructType, topic_option: str | None) -> Columns:
+    """The parts of a message in a DataFrame. Names are compared without regard to case, as Spark does.
+
+    Raises ColumnInvalid for a column that no message has, for a type that does not fit, where a part is given twice or
+    the body not at all, and where neither a column nor the option says the topic.
+    """
+    parts: dict[str, ColumnPart] = {}
+    for number, field in enumerate(schema.fields):
+        name = _ALIASES.get(field.name.lower(), field.name.lower())
+        if name not in _KINDS:
+            raise ColumnInvalid(
+                field.name, f"no message has it; there are {_known()}. Drop it, or put it in properties"
+            )
+        if name in parts:
+            raise ColumnInvalid(field.name, f"says the same as {schema.fields[parts[name].column].name!r}; drop one")
+        parts[name] = ColumnPart(number, _kind(field.name, name, field.dataType))
+    if "body" not in parts:
+        raise ColumnInvalid("body", f"is missing, and so is value; the columns are {', '.join(schema.names)}")
+    if topic_option is None and "topic" not in parts:
+        raise ColumnInvalid("topic", "is missing, and so is the option topic; give one of them")
+    return Columns(**parts)
+
+
+def _kind(column: str, name: str, type_: DataType) -> Kind:
+    for accepted, kind in _KINDS[name].items():
+        if isinstance(type_, accepted) and (not isinstance(type_, MapType) or _is_text_map(type_)):
+            return kind
+    accepted_kinds = " or ".join(dict.fromkeys(kind.value for kind in _KINDS[name].values()))
+    raise ColumnInvalid(column, f"is {type_.simpleString()}; {name} is {accepted_kinds}: cast it")
+
+
+def _is_text_map(type_: MapType) -> bool:
+    return isinstance(type_.keyType, StringType) and isinstance(type_.valueType, StringType)
+
+
+def _known() -> str:
+    return ", ".join(_KINDS) + f" ({', '.join(f'{alias} for {name}' for alias, name in _ALIASES.items())})"

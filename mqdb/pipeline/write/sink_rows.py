@@ -1,0 +1,224 @@
+"""From the rows of a DataFrame to the rows of the stage: what a producer would make of the same messages.
+
+Runs in Spark's Python workers, for each row; imported when a task has rows to write, for it brings most of mqdb along.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from itertools import count, repeat
+from json.encoder import encode_basestring as quoted
+from random import randrange
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
+
+from mqdb.common.delivery_schedule import DelayLevel, DeliverAt, schedule_of
+from mqdb.common.message import Message, check_message, stored_properties
+from mqdb.common.property import JSONB_VERSION, KEY_SEPARATOR, RESERVED_PROPERTIES
+from mqdb.common.unique_id import UniqueIdGenerator, local_address
+from mqdb.errors import BodyEmpty, PropertyInvalid, QueueNotFound
+from mqdb.pipeline.errors import ColumnInvalid
+from mqdb.pipeline.write.sink_columns import ColumnPart, Columns, Kind
+from mqdb.pipeline.write.sink_options import ReservedProperties
+from mqdb.selector.tags import java_string_hash, tag_code
+
+if TYPE_CHECKING:
+    from pyarrow import Array, RecordBatch
+
+StageRow: TypeAlias = tuple[Any, ...]
+
+
+class RowMaker:
+    """Makes the rows of one attempt of a task: `messages` so far, to which `topics`, and whether any of them `waits`.
+
+    Messages with a sharding key go to the queue of its hash, as SelectMessageQueueByHash chooses; others in turn.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        topic: str | None,
+        reserved_properties: ReservedProperties,
+        find_queues: Callable[[str], tuple[int, ...]],
+        write_id: UUID,
+    ) -> None:
+        self.messages = 0
+        self.waits = False
+        self._columns = columns
+        self._topic = topic
+        self._drops_reserved = reserved_properties is ReservedProperties.DROP
+        self._find_queues = find_queues
+        self._write_id = write_id
+        self._queues: dict[str, tuple[int, ...]] = {}
+        self._turns = count(randrange(1 << 16))
+        self._ids = UniqueIdGenerator()
+        self._born_host = local_address() or "127.0.0.1"
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Where the messages go."""
+        return tuple(self._queues)
+
+    def rows(self, batch: "RecordBatch") -> list[StageRow]:
+        """A row for each of the batch, which has at least one, in the order of the columns of `mqdb.sink_stage`.
+
+        Raises what `check_message` and `find_queues` raise; QueueNotFound; ColumnInvalid for a row without a topic.
+        """
+        now = datetime.now(UTC)
+        ids = self._ids.take(batch.num_rows, now)
+        numbers = range(self.messages, self.messages + batch.num_rows)
+        self.messages += batch.num_rows
+        parts = self._parts(batch, now)
+        return [self._row(number, id_, *part) for number, id_, part in zip(numbers, ids, parts, strict=True)]
+
+    def _parts(self, batch: "RecordBatch", now: datetime) -> Iterator[tuple[Any, ...]]:
+        """The parts of each message, in the order of the parameters of `_row`."""
+        columns = self._columns
+        topics = repeat(self._topic) if self._topic is not None else _values(batch, columns.topic)
+        others = (
+            columns.body,
+            columns.tags,
+            columns.keys,
+            columns.properties,
+            columns.sharding_key,
+            columns.queue_id,
+            columns.delay_level,
+            columns.deliver_at,
+        )
+        born = repeat(now) if columns.born_timestamp is None else _times(batch, columns.born_timestamp, now)
+        return zip(born, topics, *(_values(batch, part) for part in others), strict=False)
+
+    def _row(
+        self,
+        number: int,
+        unique_id: UUID,
+        born_time: datetime,
+        topic: str | None,
+        body: bytes | str | None,
+        tag: str | None,
+        keys: str | None,
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue_id: int | None,
+        delay_level: int | None,
+        deliver_ms: int | None,
+    ) -> StageRow:
+        if topic is None:
+            raise ColumnInvalid("topic", "is null in a row; say the topic in each row, or by the option topic")
+        if body is None:
+            raise BodyEmpty()
+        if properties and self._drops_reserved:
+            properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTIES}
+        message = Message(
+            topic, body, tag, keys or (), properties or {}, delay_level=delay_level or 0, deliver_at=deliver_ms
+        )
+        check_message(message)
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = self._find_queues(topic)
+        level: int | None = None
+        time: int | None = None
+        if message.system_properties:
+            match schedule_of(message.system_properties):
+                case DelayLevel() as schedule:
+                    level = schedule.level
+                case DeliverAt() as schedule:
+                    time = schedule.milliseconds
+            self.waits = True
+        return (
+            self._write_id,
+            born_time,
+            tag_code(message.tag),
+            time,
+            unique_id,
+            number,
+            self._queue_key(topic, queues, sharding_key, queue_id),
+            level,
+            self._born_host,
+            message.tag,
+            KEY_SEPARATOR.join(message.keys) or None,
+            _jsonb(stored_properties(message)),
+            message.body,
+        )
+
+    def _queue_key(self, topic: str, queues: tuple[int, ...], sharding_key: str | None, queue_id: int | None) -> int:
+        if queue_id is not None:
+            if not 0 <= queue_id < len(queues):
+                raise QueueNotFound(topic, queue_id, len(queues))
+        elif sharding_key is not None:
+            # Java's remainder has the sign of the hash and is made positive afterwards.
+            queue_id = abs(_hash(sharding_key)) % len(queues)
+        else:
+            queue_id = next(self._turns) % len(queues)
+        return queues[queue_id]
+
+
+# The keys of a partition come again and again.
+_hash = lru_cache(maxsize=65_536)(java_string_hash)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _jsonb(texts: Mapping[str, str]) -> bytes:
+    return (
+        JSONB_VERSION
+        + ("{" + ", ".join([f"{quoted(name)}: {quoted(text)}" for name, text in texts.items()]) + "}").encode()
+    )
+
+
+# -- what a column holds ------------------------------------------------------------------------
+
+
+def _values(batch: "RecordBatch", part: ColumnPart | None) -> Iterator[Any]:
+    """The values of a part in Python's types, None where there are none."""
+    if part is None:
+        return repeat(None)
+    column = batch.column(part.column)
+    match part.kind:
+        case Kind.UTF8:
+            return map(partial(_text, batch.schema.names[part.column]), column.to_pylist())
+        case Kind.JSON:
+            return map(_object, column.to_pylist())
+        case Kind.MAP:
+            return (None if pairs is None else dict(pairs) for pairs in column.to_pylist())
+        case Kind.MICROSECONDS | Kind.MILLISECONDS:
+            # Rounded up: nothing is delivered early.
+            return (None if us is None else -(-us // 1_000) for us in _microseconds(column, part.kind))
+        case _:
+            return iter(column.to_pylist())
+
+
+def _microseconds(column: "Array", kind: Kind) -> Iterator[int | None]:
+    """Since 1970, whatever time zone the column is shown in."""
+    factor = 1 if kind is Kind.MICROSECONDS else 1_000
+    return (None if value is None else value * factor for value in column.cast("int64").to_pylist())
+
+
+def _times(batch: "RecordBatch", part: ColumnPart, default: datetime) -> Iterator[datetime]:
+    for value in _microseconds(batch.column(part.column), part.kind):
+        try:
+            yield default if value is None else _EPOCH + timedelta(microseconds=value)
+        except OverflowError:
+            column = batch.schema.names[part.column]
+            reason = f"{value:,} microseconds since 1970 are beyond the years 1 to 9999; a bigint is in milliseconds"
+            raise ColumnInvalid(column, reason) from None
+
+
+def _text(column: str, value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError as error:
+        raise ColumnInvalid(column, f"holds {value!r}, which is no UTF-8: {error.reason} at {error.start}") from None
+
+
+def _object(text: str | None) -> dict[str, str] | None:
+    if text is None:
+        return None
+    try:
+        properties = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PropertyInvalid("properties", f"they are no JSON: {error}") from None
+    if not isinstance(properties, dict):
+        raise PropertyInvalid("properties", f"they are a JSON {type(properties).__name__}, not an object")
+    return properties

@@ -1,0 +1,5 @@
+"""A process, and who ends or watches it.
+
+signals   those that ask it to end
+systemd   signs of life for the systemd that has started it
+"""

@@ -1,0 +1,97 @@
+"""Consuming: what a front needs for consumers, put together, and what follows when something happens to them."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from mqdb.remoting.consuming.claims import Claims
+from mqdb.remoting.consuming.hand_over import HandOver, HandOverTimes
+from mqdb.remoting.consuming.holds import Holds, Wake
+from mqdb.remoting.consuming.locks import Locks
+from mqdb.remoting.consuming.offsets import ClientOffsets
+from mqdb.remoting.consuming.places import Places
+from mqdb.remoting.consuming.pulls import Pulls, PullTimes
+from mqdb.remoting.consuming.readings import Claim
+from mqdb.remoting.database import Database
+from mqdb.remoting.session.client import Client, Consumer
+from mqdb.remoting.session.connection import Connection
+from mqdb.remoting.session.members import FrontMembers
+from mqdb.remoting.session.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumingTimes:
+    """The paces of consuming, in seconds."""
+
+    #: Between writes of what clients have committed. Source: ClientConfig.persistConsumerOffsetInterval is 5 s.
+    commit: float = 1.0
+    #: Source: RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME.
+    lock_expiry: timedelta = timedelta(seconds=60)
+    pulls: PullTimes = field(default_factory=PullTimes)
+    hand_over: HandOverTimes = field(default_factory=HandOverTimes)
+
+
+CONSUMING_TIMES: Final = ConsumingTimes()
+
+
+class Consuming:
+    """Members, pulls, offsets and locks of one front. Made and closed in its loop.
+
+    It is the listener of its parts, and hears of groups and arrivals in the database.
+    """
+
+    def __init__(self, database: Database, address: tuple[str, int], traffic: Traffic, times: ConsumingTimes) -> None:
+        places, holds = Places(database), Holds(database.loop)
+        self.members = FrontMembers(database, self)
+        claims = Claims(database, self.members, self, times.commit)
+        self.offsets = ClientOffsets(database, self.members, places, claims, self, times.commit)
+        self.pulls = Pulls(database, self.members, places, claims, holds, self.offsets, address, traffic, times.pulls)
+        self.locks = Locks(database, self.members, places, claims, times.lock_expiry)
+        self._hand_over = HandOver(database, claims, holds, times.hand_over)
+        self._claims, self._holds = claims, holds
+        self._handles = [
+            database.instance.on_group_change(database.in_loop(self._changed)),
+            database.instance.on_arrival(database.in_loop(holds.arrived)),
+        ]
+
+    async def close(self) -> None:
+        """Hear of nothing more, and write what has been committed. After the connections are closed."""
+        for handle in self._handles:
+            handle.cancel()
+        self.members.close()
+        await self._claims.close()
+        await self.offsets.close()
+
+    # -- what happens, and what is done then --------------------------------------------------
+
+    async def entered(self, consumer: Consumer) -> None:
+        """The broker has taken a consumer: its group begins in topics that are new to it."""
+        await self.offsets.begin(consumer)
+
+    async def left(self, client: Client, group: str) -> None:
+        """A client leaves a group: its queues are given back."""
+        await self._claims.left(client, group)
+
+    def _changed(self, group: str | None) -> None:
+        """The members or free queues of a group may have changed; None: of any, and the front may have been away."""
+        self.members.changed(group)  # clients rebalance
+        self._claims.changed(group)  # pulls that wait for a queue look again, and lost claims are found
+        self._hand_over.changed(group)  # queues that clients drop are given back
+
+    def wanted(self, group: str, queue_key: int, client_id: str) -> None:
+        """A client has asked for a queue that is not free: a client here that does not pull it gives it back."""
+        self._hand_over.wanted(group, queue_key, client_id)
+
+    def committed(self, claim: Claim) -> None:
+        """A client has said how far it has come, other than by a pull: it may have dropped the queue."""
+        self._hand_over.committed(claim)
+
+    def lost(self, claim: Claim) -> None:
+        """A queue is not its client's any more: its held pulls are answered."""
+        self._holds.wake(Wake.LOST, lambda reading: reading is claim)
+
+    def disconnected(self, connection: Connection) -> None:
+        """A connection is closed: its client is waited for, and its pulls and what it reads are forgotten."""
+        self.members.lost(connection)
+        self.pulls.lost(connection)
+        self.offsets.lost(connection)

@@ -1,0 +1,154 @@
+"""Hand-over: finds out which queues a client has dropped, and gives them back.
+
+RocketMQ's clients do not say that rebalance has taken a queue away: they commit, and stop pulling it. So when a group
+changes, its held pulls are answered, a while later, when the clients have rebalanced. A client that commits a queue
+which is not its share any more has probably just dropped it, and its pull is answered at once. What is not pulled again
+is given back, unless it is the client's share: then the client has too much in hand, and will come again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection as DatabaseConnection
+
+from mqdb.errors import MqdbError
+from mqdb.rebalance import allocate_averagely
+from mqdb.remoting.consuming.claims import Claims
+from mqdb.remoting.consuming.holds import Holds, Wake
+from mqdb.remoting.consuming.readings import Claim
+from mqdb.remoting.database import Database
+from mqdb.store.clients.clients import members_of
+from mqdb.store.topics.topics import find_topics
+from mqdb_client.outage import level_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverTimes:
+    """How long clients are given, in seconds."""
+
+    #: To rebalance, after a change in their group.
+    rebalance: float = 1.5
+    #: To pull again what they keep.
+    pull_again: float = 2.0
+    #: The same, of a queue that is no share of the client, and that it has just committed.
+    pull_dropped_again: float = 0.3
+
+
+class HandOver:
+    """Of one front, and of its loop."""
+
+    def __init__(self, database: Database, claims: Claims, holds: Holds, times: HandOverTimes) -> None:
+        self._database = database
+        self._claims = claims
+        self._holds = holds
+        self._times = times
+        self._changed_groups: set[str] = set()
+        self._under_way: set[str] = set()
+        #: By group: what was committed while the group is under way.
+        self._committed: dict[str, set[Claim]] = {}
+        #: By group and queue: when another client of this front has asked for a queue.
+        self._wanted: dict[tuple[str, int], float] = {}
+
+    # -- what happens in groups ---------------------------------------------------------------
+
+    def changed(self, group: str | None) -> None:
+        """The members or free queues of a group may have changed; None: of any."""
+        for name in self._claims.groups if group is None else [group]:
+            self._changed_groups.add(name)
+            if name not in self._under_way:
+                self._under_way.add(name)
+                self._database.spawn(self._run(name))
+
+    def wanted(self, group: str, queue_key: int, client_id: str) -> None:
+        """A client has asked for a queue that is not free."""
+        owner = self._claims.owner(group, queue_key)
+        if owner is not None and owner.client_id != client_id:
+            self._wanted[group, queue_key] = self._database.loop.time()
+            if group not in self._under_way:
+                self.changed(group)
+
+    def committed(self, claim: Claim) -> None:
+        """A client has said how far it has come, other than by a pull."""
+        group = claim.group
+        if group in self._under_way:
+            if group not in self._committed:
+                self._committed[group] = set()
+                self._database.spawn(self._give_back_committed(group))
+            self._committed[group].add(claim)
+
+    # -- giving back --------------------------------------------------------------------------
+
+    async def _run(self, group: str) -> None:
+        try:
+            while group in self._changed_groups and self._claims.of_group(group):
+                self._changed_groups.discard(group)
+                await asyncio.sleep(self._times.rebalance)
+                claims = self._claims.of_group(group)
+                nudged_at = self._nudge(claims)
+                await asyncio.sleep(self._times.pull_again)
+                await self._give_back(group, claims, nudged_at)
+        finally:
+            self._changed_groups.discard(group)
+            self._under_way.discard(group)
+
+    async def _give_back(self, group: str, claims: Sequence[Claim], nudged_at: float) -> None:
+        """Those of the claims that were not pulled again, and are no shares, or wanted by somebody else."""
+        earliest = nudged_at - self._times.rebalance - self._times.pull_again
+        self._wanted = {key: at for key, at in self._wanted.items() if key[0] != group or at >= earliest}
+        idle = [claim for claim in claims if _is_idle(claim, nudged_at)]
+        foreign = await self._not_shares(group, idle)
+        wanted = [claim for claim in idle if (group, claim.queue_key) in self._wanted]
+        await self._release(group, {*foreign, *wanted}, nudged_at)
+
+    async def _give_back_committed(self, group: str) -> None:
+        foreign = await self._not_shares(group, self._committed.pop(group))
+        if foreign:
+            nudged_at = self._nudge(foreign)
+            await asyncio.sleep(self._times.pull_dropped_again)
+            await self._release(group, foreign, nudged_at)
+
+    def _nudge(self, claims: Collection[Claim]) -> float:
+        """Answer the held pulls of these; returns when that was, by the loop's clock."""
+        self._holds.wake(Wake.TIME_OVER, lambda reading: reading in claims)
+        return self._database.loop.time()
+
+    async def _release(self, group: str, claims: Collection[Claim], nudged_at: float) -> None:
+        idle = [claim for claim in claims if _is_idle(claim, nudged_at)]
+        if idle:
+            try:
+                await self._claims.release(idle)
+            except MqdbError as error:
+                logger.log(level_of(error), "cannot give queues back", extra={"group": group, "reason": str(error)})
+
+    async def _not_shares(self, group: str, claims: Collection[Claim]) -> set[Claim]:
+        """Those that other members of the group should have; none if nobody can tell."""
+        if not claims:
+            return set()
+        try:
+            shares = await self._database.run(lambda connection: _shares(connection, group, claims))
+        except MqdbError as error:
+            logger.log(
+                level_of(error), "cannot see who should have which queue", extra={"group": group, "reason": str(error)}
+            )
+            return set()
+        return {claim for claim in claims if (claim.client_id, claim.queue_key) not in shares}
+
+
+def _is_idle(claim: Claim, since: float) -> bool:
+    return not (claim.is_lost or claim.pulls or claim.pulled_at >= since)
+
+
+def _shares(connection: DatabaseConnection, group: str, claims: Collection[Claim]) -> Collection[tuple[str, int]]:
+    """Who should have which queues of the topics of these claims, as RocketMQ's clients work it out by default."""
+    client_ids = members_of(connection, group)
+    shares: set[tuple[str, int]] = set()
+    for route in find_topics(connection, {claim.queue.topic for claim in claims}).values():
+        keys = route.read_queue_keys
+        for client_id in {claim.client_id for claim in claims}:
+            mine = allocate_averagely(group, client_id, range(len(keys)), client_ids)
+            shares.update((client_id, keys[number]) for number in mine)
+    return shares

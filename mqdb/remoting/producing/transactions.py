@@ -1,0 +1,146 @@
+"""Half messages of clients: what has become of their transactions, said (37) or asked for (39).
+
+    transaction checker ── NOTIFY c:<client id> ──▶ the front with that guest ── 39 ──▶ the client ── 37 ──▶ end
+
+RocketMQ: EndTransactionProcessor, AbstractTransactionalMessageCheckListener, Broker2Client.
+"""
+
+import logging
+from functools import partial
+from typing import Final
+from weakref import WeakSet
+
+from mqdb.broker.log.query import aim_of
+from mqdb.broker.transactions.transactions import EndTransaction, end
+from mqdb.common.property import Property
+from mqdb.common.transaction import LocalTransactionState
+from mqdb.common.unique_id import unique_id_of
+from mqdb.errors import MqdbError, ParameterInvalid
+from mqdb.remoting.database import Database
+from mqdb.remoting.session.access import AccessKeys, topic_right
+from mqdb.remoting.session.client import Client
+from mqdb.remoting.session.connection import Connection
+from mqdb.remoting.session.known_names import group_of_key, own_group
+from mqdb.remoting.session.members import FrontMembers
+from mqdb.remoting.wire.answers import Answer
+from mqdb.remoting.wire.codes import RequestCode
+from mqdb.remoting.wire.frame import Frame
+from mqdb.remoting.wire.messages import encode_message, offset_id
+from mqdb.store.acl import Access
+from mqdb.store.transactions.half_checks import HalfCheck, open_checks
+from mqdb_client.outage import level_of
+
+logger = logging.getLogger(__name__)
+
+#: Source: MessageSysFlag.TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, TRANSACTION_NOT_TYPE.
+_STATES: Final = {
+    8: LocalTransactionState.COMMIT,
+    12: LocalTransactionState.ROLLBACK,
+    0: LocalTransactionState.UNKNOWN,
+}
+
+#: What a client is asked at a time; it is asked for the rest when it has answered.
+_MOST_QUESTIONS: Final = 256
+
+
+class ClientTransactions:
+    """Those of the clients of one front. Of its loop. `address` is that of the front, as clients know it."""
+
+    def __init__(self, database: Database, access: AccessKeys, members: FrontMembers, address: tuple[str, int]) -> None:
+        self._database = database
+        self._access = access
+        self._members = members
+        self._instance = database.instance
+        self._address = address
+        #: What each client was asked and has not answered: positions, and how often each was checked by then.
+        self._asked: dict[Client, dict[int, int]] = {}
+        #: Connections whose last end of a transaction was refused.
+        self._refused: WeakSet[Connection] = WeakSet()
+        self._handle = self._instance.on_request(database.in_loop(self._hear))
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._handle.cancel()
+
+    async def end(self, connection: Connection, frame: Frame) -> Answer:
+        """37: the end of a half message. Raises what `mqdb.broker.transactions.transactions.end` raises."""
+        wanted = frame.number("commitOrRollback")
+        state = _STATES.get(wanted)
+        if state is None:
+            raise ParameterInvalid("commitOrRollback", wanted, "must be 8 (commit), 12 (rollback) or 0 (unknown)")
+        log_pos = frame.position("commitLogOffset")
+        client = self._members.client_of(connection) if frame.truth("fromTransactionCheck") else None
+        request = EndTransaction(
+            group_of_key(frame.text("producerGroup"), connection.access_key),
+            log_pos,
+            unique_id_of(frame.fields.get("msgId") or frame.text("transactionId")),
+            state,
+            asked_client=None if client is None else client.client_id,
+        )
+        try:
+            if self._access.are_asked_for:
+                aim = await self._database.run(partial(aim_of, log_pos=log_pos))
+                await self._access.require(frame, topic_right(Access.SEND, aim.real_topic or ""))
+            await self._database.run(partial(end, request=request))
+        except MqdbError as error:
+            # It is oneway: no client hears of it. A client that errs again and again is one line.
+            if connection not in self._refused:
+                fields = {"peer": connection.peer, "log_pos": log_pos, "reason": str(error)}
+                logger.warning("an end of a transaction was refused", extra=fields)
+            self._refused.add(connection)
+            raise
+        self._refused.discard(connection)
+        return Answer()
+
+    def _hear(self, client_ids: frozenset[str] | None) -> None:
+        for client in list(self._members.clients.values()):
+            if (client_ids is None or client.client_id in client_ids) and any(client.producers.values()):
+                self._database.spawn(self._ask(client))
+        for client in self._asked.keys() - set(self._members.clients.values()):
+            del self._asked[client]
+
+    async def _ask(self, client: Client) -> None:
+        """39: ask a client what it was not asked before."""
+        checks: list[HalfCheck] = []
+        for group in [group for group, is_asked in client.producers.items() if is_asked]:
+            find = partial(
+                open_checks,
+                broker_name=self._instance.broker_name,
+                client_id=client.client_id,
+                group=client.group_of_halves(group),
+                limit=_MOST_QUESTIONS,
+            )
+            try:
+                checks += await self._database.run(find)
+            except MqdbError as error:  # it is asked again when its time has come
+                logger.log(
+                    level_of(error), "cannot ask about transactions", extra={"group": group, "reason": str(error)}
+                )
+                return
+        asked = self._asked.get(client, {})
+        self._asked[client] = {check.log_pos: check.check_times for check in checks}
+        for check in checks:
+            connection = client.connection
+            if asked.get(check.log_pos) == check.check_times or connection is None:
+                continue
+            right = topic_right(Access.SEND, check.message.queue.topic)
+            try:
+                may_know = await self._access.held_by(connection.access_key, right)
+            except MqdbError:  # as above
+                return
+            if may_know:
+                self._tell(connection, check)
+
+    def _tell(self, connection: Connection, check: HalfCheck) -> None:
+        message = check.message
+        # By it the client finds its producer.
+        message.properties[Property.PGROUP] = own_group(message.properties[Property.PGROUP])
+        unique_id = message.properties["UNIQ_KEY"]
+        fields = {
+            "tranStateTableOffset": str(message.queue_offset),
+            "commitLogOffset": str(check.log_pos),
+            "msgId": unique_id,
+            "transactionId": unique_id,
+            "offsetMsgId": offset_id(*self._address, check.log_pos),
+        }
+        connection.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_message(message, self._address))

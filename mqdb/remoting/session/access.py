@@ -1,0 +1,313 @@
+"""Access: whose request it is, and whether its access key has the right to it.
+
+An access key is a principal of `mqdb acl` that is no role, with a secret. Clients sign each request with it. As soon as
+one key has a secret, all but routes have to be signed; while none has, a front serves everybody who reaches it, if that
+is this machine only or the settings say so. Names count whole: a client writes the namespace of its key itself.
+RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, TRACE_TOPIC
+from mqdb.errors import AccessDenied, MqdbError, ParameterInvalid, SignatureInvalid
+from mqdb.remoting.database import Database
+from mqdb.remoting.session.connection import Connection
+from mqdb.remoting.wire.bodies import parsed_object
+from mqdb.remoting.wire.codes import RequestCode
+from mqdb.remoting.wire.frame import Frame
+from mqdb.remoting.wire.signature import ACCESS_KEY, verify
+from mqdb.store.acl import Access, Resource, ResourceType, held, secrets
+
+#: How long a right that was taken away may still be used, and a new one not yet.
+_BELIEVED_SECONDS: Final = 5.0
+
+#: Rights that are remembered; then all are asked for anew.
+_MOST_REMEMBERED: Final = 10_000
+
+_Wanted: TypeAlias = list[Resource]
+
+
+class OpenToAll(Exception):
+    """Whoever reaches the front could do everything."""
+
+
+class AccessKeys:
+    """The access keys of one broker. Of its loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._is_open = False
+        self._secrets: dict[str, str] = {}
+        self._loaded_at = 0.0
+        self._loading: asyncio.Task[None] | None = None
+        #: What each key may do, and when that was found.
+        self._known: dict[tuple[str, Resource], tuple[bool, float]] = {}
+
+    async def begin(self, *, is_open: bool) -> None:
+        """Find the keys. With `is_open` everybody may come while none has a secret; without, this raises OpenToAll."""
+        self._is_open = is_open
+        await self._load()
+        if not self._secrets and not self._is_open:
+            raise OpenToAll
+
+    @property
+    def are_asked_for(self) -> bool:
+        """Whether requests have to be signed, as far as is known. Looks again now and then, without waiting."""
+        if self._loading is None and time.monotonic() > self._loaded_at + _BELIEVED_SECONDS:
+            self._loading = self._database.spawn(self._load_again())
+        return bool(self._secrets) or not self._is_open
+
+    async def check(self, connection: Connection, frame: Frame) -> None:
+        """Raises SignatureInvalid unless a request is signed by its key, AccessDenied if the key may not do that.
+
+        The connection is told the key.
+        """
+        if frame.code in _FREE:
+            return
+        self._check_signature(frame)
+        connection.access_key = frame.fields[ACCESS_KEY]
+        connection.admit()
+        if (find := _ONE_OF.get(frame.code)) is not None:
+            choice = find(frame)
+            if not await self.allowed(frame, *choice):
+                raise AccessDenied(frame.fields[ACCESS_KEY], *choice[0])
+            return
+        wanted = _RIGHTS.get(frame.code, _everything)(frame)
+        await self.require(frame, *wanted)
+
+    async def may_join(self, frame: Frame, group: str) -> bool:
+        """Whether the sender of a request may be a member of a group. It has to sign if keys are asked for."""
+        with suppress(SignatureInvalid, AccessDenied):
+            if self.are_asked_for:
+                self._check_signature(frame)
+            await self.require(frame, group_right(group))
+            return True
+        return False
+
+    def _check_signature(self, frame: Frame) -> None:
+        name = frame.fields.get(ACCESS_KEY, "")
+        secret = self._secrets.get(name)
+        if secret is None or not verify(secret, frame.fields, frame.body):
+            raise SignatureInvalid(name)
+
+    async def require(self, frame: Frame, *wanted: Resource) -> None:
+        """Raises AccessDenied unless the key of a request has these rights; where nobody has a key, all have all."""
+        has = await self.allowed(frame, *wanted)
+        for each in wanted:
+            if each not in has:
+                raise AccessDenied(frame.fields.get(ACCESS_KEY, ""), *each)
+
+    async def allowed(self, frame: Frame, *wanted: Resource) -> set[Resource]:
+        """Those of the rights that the key of a request has; where nobody has a key, all have all."""
+        return await self.held_by(frame.fields.get(ACCESS_KEY, ""), *wanted)
+
+    async def held_by(self, name: str, *wanted: Resource) -> set[Resource]:
+        """Those of the rights that a key has; where nobody has a key, all have all."""
+        if not self.are_asked_for or not wanted:
+            return set(wanted)
+        now = time.monotonic()
+        unknown = {each for each in wanted if self._known.get((name, each), (False, 0.0))[1] < now}
+        if unknown:
+            found = await self._database.run(partial(held, principal=name, wanted=unknown))
+            if len(self._known) > _MOST_REMEMBERED:
+                self._known.clear()
+            self._known |= {(name, each): (each in found, now + _BELIEVED_SECONDS) for each in unknown}
+        return {each for each in wanted if self._known[name, each][0]}
+
+    async def _load(self) -> None:
+        self._secrets = await self._database.run(secrets)
+        self._loaded_at = time.monotonic()
+
+    async def _load_again(self) -> None:
+        try:
+            with suppress(MqdbError):  # what is known holds until the database is there again
+                await self._load()
+        finally:
+            self._loaded_at = time.monotonic()
+            self._loading = None
+
+
+#: To all topics. It does what no other right allows.
+_ADMINISTRATION: Final = Resource(Access.ADMIN, ResourceType.TOPIC, "*")
+
+
+def topic_right(access: Access, topic: str) -> Resource:
+    """A right on a topic; to read or write a retry topic is to be a member of its group.
+
+    No right covers the topic of traces, which name messages of all topics: administrators read it.
+    """
+    if topic == TRACE_TOPIC:
+        return _ADMINISTRATION
+    if topic.startswith(RETRY_PREFIX):
+        return group_right(topic.removeprefix(RETRY_PREFIX))
+    return Resource(access, ResourceType.TOPIC, topic)
+
+
+def group_right(group: str) -> Resource:
+    """To be a member of a group."""
+    return Resource(Access.READ, ResourceType.GROUP, group)
+
+
+def rights_to_see_group(group: str) -> _Wanted:
+    """Whoever has one of them may see that the group is there, its settings, members and lag."""
+    return [Resource(access, ResourceType.GROUP, group) for access in (Access.READ, Access.OPERATE, Access.ADMIN)]
+
+
+def _to_see_group(name: str) -> Callable[[Frame], _Wanted]:
+    return lambda frame: rights_to_see_group(frame.fields.get(name, ""))
+
+
+def _to_see_topic(name: str = "topic") -> Callable[[Frame], _Wanted]:
+    return lambda frame: _rights_to_see_topic(frame.fields.get(name, ""))
+
+
+def _rights_to_see_topic(topic: str) -> _Wanted:
+    """Whoever has one of them may see that the topic is there, its settings and where its queues begin and end."""
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return rights_to_see_group(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
+    return [Resource(access, ResourceType.TOPIC, topic) for access in Access]
+
+
+def _administers_topic(name: str = "topic") -> Callable[[Frame], _Wanted]:
+    return lambda frame: [_admin_right(frame.fields.get(name, ""))]
+
+
+def _administers_group(frame: Frame) -> _Wanted:
+    return [Resource(Access.ADMIN, ResourceType.GROUP, frame.fields.get("groupName", ""))]
+
+
+def _administers_group_in_body(frame: Frame) -> _Wanted:
+    return [Resource(Access.ADMIN, ResourceType.GROUP, str(_parsed(frame).get("groupName", "")))]
+
+
+def _admin_right(topic: str) -> Resource:
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        group = topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+        return Resource(Access.ADMIN, ResourceType.GROUP, group)
+    return Resource(Access.ADMIN, ResourceType.TOPIC, topic)
+
+
+def _reset(frame: Frame) -> _Wanted:
+    """A time tells when messages were stored, so it takes the right to read them."""
+    group = Resource(Access.OPERATE, ResourceType.GROUP, frame.fields.get("group", ""))
+    return [group, topic_right(Access.READ, frame.fields.get("topic", ""))]
+
+
+def _sends(name: str = "topic") -> Callable[[Frame], _Wanted]:
+    def wanted(frame: Frame) -> _Wanted:
+        """Traces of messages need no right: none covers their topic."""
+        topic = frame.fields.get(name, "")
+        return [] if topic == TRACE_TOPIC else [topic_right(Access.SEND, topic)]
+
+    return wanted
+
+
+def _reads_topic(frame: Frame) -> _Wanted:
+    return [topic_right(Access.READ, frame.fields.get("topic", ""))]
+
+
+def _on_group(name: str = "consumerGroup") -> Callable[[Frame], _Wanted]:
+    return lambda frame: [group_right(frame.fields.get(name, ""))]
+
+
+def _reads(frame: Frame) -> _Wanted:
+    fields = frame.fields
+    return [group_right(fields.get("consumerGroup", "")), topic_right(Access.READ, fields.get("topic", ""))]
+
+
+def _in_body(frame: Frame) -> _Wanted:
+    return [group_right(str(_parsed(frame).get("consumerGroup", "")))]
+
+
+def _heartbeat(frame: Frame) -> _Wanted:
+    wanted = []
+    for consumer in _dicts(_parsed(frame).get("consumerDataSet")):
+        wanted.append(group_right(str(consumer.get("groupName", ""))))
+        topics = [str(each.get("topic", "")) for each in _dicts(consumer.get("subscriptionDataSet"))]
+        wanted += [topic_right(Access.READ, topic) for topic in topics if not topic.startswith(RETRY_PREFIX)]
+    return wanted
+
+
+def _leave(frame: Frame) -> _Wanted:
+    group = frame.fields.get("consumerGroup")
+    return [] if group is None else [group_right(group)]
+
+
+def _nothing(_frame: Frame) -> _Wanted:
+    """Its handler asks, once it knows the topic; or any key may."""
+    return []
+
+
+def _everything(_frame: Frame) -> _Wanted:
+    """What administrators do."""
+    return [_ADMINISTRATION]
+
+
+def _parsed(frame: Frame) -> dict[str, Any]:
+    """What is no object is refused by who handles it."""
+    with suppress(ParameterInvalid):
+        return parsed_object(frame.body)
+    return {}
+
+
+def _dicts(found: object) -> list[dict[str, Any]]:
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+#: Without a signature: a refusal here would read "No route info of this topic".
+_FREE: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
+
+_RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
+    RequestCode.SEND_MESSAGE: _sends(),
+    RequestCode.SEND_MESSAGE_V2: _sends("b"),
+    RequestCode.SEND_BATCH_MESSAGE: _sends("b"),
+    RequestCode.SEND_REPLY_MESSAGE: _nothing,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _nothing,
+    RequestCode.END_TRANSACTION: _nothing,
+    RequestCode.RECALL_MESSAGE: _sends(),
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UNREGISTER_CLIENT: _leave,
+    RequestCode.CHECK_CLIENT_CONFIG: _nothing,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _on_group(),
+    RequestCode.PULL_MESSAGE: _reads,
+    RequestCode.LITE_PULL_MESSAGE: _reads,
+    RequestCode.QUERY_CONSUMER_OFFSET: _on_group(),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _reads,
+    RequestCode.LOCK_BATCH_MQ: _in_body,
+    RequestCode.UNLOCK_BATCH_MQ: _in_body,
+    RequestCode.CONSUMER_SEND_MSG_BACK: _on_group("group"),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _reads_topic,
+    RequestCode.GET_MAX_OFFSET: _reads_topic,
+    RequestCode.GET_MIN_OFFSET: _reads_topic,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _reads_topic,
+    RequestCode.QUERY_MESSAGE: _reads_topic,
+    RequestCode.VIEW_MESSAGE_BY_ID: _nothing,
+    RequestCode.GET_BROKER_RUNTIME_INFO: _nothing,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _administers_topic(),
+    RequestCode.DELETE_TOPIC_IN_BROKER: _administers_topic(),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: _administers_topic(),
+    RequestCode.PUT_KV_CONFIG: _administers_topic("key"),
+    RequestCode.GET_KV_CONFIG: _administers_topic("key"),
+    RequestCode.DELETE_KV_CONFIG: _administers_topic("key"),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _administers_group_in_body,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: _administers_group,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _reset,
+}
+
+#: For these one right of several is enough.
+_ONE_OF: Final[dict[int, Callable[[Frame], _Wanted]]] = {
+    RequestCode.GET_TOPIC_CONFIG: _to_see_topic(),
+    RequestCode.GET_TOPIC_STATS_INFO: _to_see_topic(),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _to_see_topic(),
+    RequestCode.VIEW_BROKER_STATS_DATA: _to_see_topic("statsKey"),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _to_see_group("group"),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _to_see_group("group"),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _to_see_group("group"),
+    RequestCode.GET_CONSUME_STATS: _to_see_group("consumerGroup"),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _to_see_group("consumerGroup"),
+}

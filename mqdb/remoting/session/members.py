@@ -1,0 +1,382 @@
+"""Members: which clients are there, of which groups, on which connections. Codes 34, 35, 38, 46, and 40 to them.
+
+A client is known by its id, and by its connection: after a loss it comes again on another one, and says who it is with
+its next heartbeat, up to 30 s later. So it stays a member for as long. Its row in the database counts as connected
+while the front is (`membership.adopt`).
+RocketMQ: ClientManageProcessor, ConsumerManageProcessor, ConsumerManager, ProducerManager.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol
+
+from sqlalchemy import Connection as DatabaseConnection
+
+from mqdb.broker.clients import membership
+from mqdb.broker.filters.filters import check_filters
+from mqdb.errors import MessageModelConflict, MqdbError, ParameterInvalid, ResponseCode, SubscriptionConflict
+from mqdb.remoting.database import Database
+from mqdb.remoting.session.client import Client, Consumer, consumer_of, filter_of
+from mqdb.remoting.session.connection import Connection
+from mqdb.remoting.session.known_names import broadcasting_id, id_with_key, is_of_key, own_id
+from mqdb.remoting.wire.answers import Answer
+from mqdb.remoting.wire.bodies import as_json, parsed_object
+from mqdb.remoting.wire.codes import RequestCode
+from mqdb.remoting.wire.frame import Frame
+from mqdb.remoting.wire.heartbeat import Heartbeat, HeartbeatSubscription
+from mqdb.store.clients.clients import ClientKind, Registration, members_of
+from mqdb.store.topics.topics import find_topics
+from mqdb.store.transactions.open_halves import unasked_groups
+from mqdb_client.outage import level_of
+
+logger = logging.getLogger(__name__)
+
+#: How long a client is waited for whose connection is closed: it sends a heartbeat every 30 s.
+GRACE_SECONDS: Final = 30.0
+
+#: Between two writes of the heartbeats that have come.
+_BEAT_SECONDS: Final = 10.0
+
+#: A front remembers so much of one client. A program has a few groups, and RocketMQ's clients refuse longer names.
+_MOST_GROUPS: Final = 1_000
+_MOST_OF_A_GROUP: Final = 255
+
+#: That of each Java client's own producer. Source: MixAll.CLIENT_INNER_PRODUCER_GROUP.
+_INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
+
+class MemberListener(Protocol):
+    """Hears of the consumers of a front, in its loop."""
+
+    async def entered(self, consumer: Consumer) -> None:
+        """The broker has taken a consumer; its client does not know yet."""
+
+    async def left(self, client: Client, group: str) -> None:
+        """A client leaves a group; the broker is told afterwards."""
+
+
+class FrontMembers:
+    """The clients of one front. Of its loop."""
+
+    def __init__(self, database: Database, listener: MemberListener) -> None:
+        self._database = database
+        self._instance = database.instance
+        self._listener = listener
+        self.clients: dict[str, Client] = {}
+        database.spawn(self._beat_forever())
+
+    def close(self) -> None:
+        """Wait for no client: its time would end while the loop does."""
+        for client in self.clients.values():
+            if client.grace is not None:
+                client.grace.cancel()
+        self.clients.clear()  # so nobody waits for them either when their connections end
+
+    def client_of(self, connection: Connection) -> Client | None:
+        """The client that has sent its last heartbeat on this connection."""
+        return None if connection.client_id is None else self.clients.get(connection.client_id)
+
+    def consumer_of(self, connection: Connection, group: str) -> tuple[Client, Consumer] | None:
+        """The client on a connection as a member of a group; None before its heartbeat has said so.
+
+        A client whose request has timed out comes on a new connection, and its next heartbeat may be 30 s away. So if
+        nobody has said anything there, it is the one member of the group from that host that has lost its connection.
+        """
+        client = self.client_of(connection)
+        if connection.client_id is None:
+            host = connection.peer.rpartition(":")[0]
+            lost = [each for each, _ in self.consumers_of(group) if each.connection is None and each.host == host]
+            client = lost[0] if len(lost) == 1 else None
+        consumer = None if client is None else client.consumers.get(group)
+        return None if client is None or consumer is None else (client, consumer)
+
+    def consumers_of(self, group: str) -> Iterable[tuple[Client, Consumer]]:
+        """The clients here that are members of a group."""
+        return [(each, each.consumers[group]) for each in self.clients.values() if group in each.consumers]
+
+    # -- 34, 35 -------------------------------------------------------------------------------
+
+    async def heartbeat(self, connection: Connection, frame: Frame) -> Answer:
+        """34: a client says that it is alive, and of which groups. If the broker refuses one, its pulls get code 25.
+
+        Raises what `Heartbeat` raises, and ParameterInvalid for too many groups, of which none counts then.
+        """
+        said = Heartbeat(frame.body)
+        client_id = said.client_id
+        if said.is_broadcasting:
+            client_id = broadcasting_id(client_id, connection)
+        client_id = id_with_key(client_id, connection)
+        client = self.clients.get(client_id)
+        consumers = {each.group: consumer_of(each) for each in said.consumers}
+        groups = consumers.keys() | (client.consumers.keys() if client else ())
+        if len(groups) > _MOST_GROUPS:
+            raise ParameterInvalid("consumerDataSet", len(groups), f"one client has {_MOST_GROUPS:,} groups at most")
+        is_new = client is None
+        if client is None:
+            client = self.clients[client_id] = Client(client_id, connection, "", frame.language, str(frame.version))
+            self._instance.guests.add(client_id)
+        self._connect(client, connection)
+        if is_new:
+            with suppress(MqdbError):  # a database that is down: `_renew` follows
+                await self._adopt([client_id])
+        for group, consumer in consumers.items():
+            registration = consumer.registration._replace(
+                client_id=client_id, language=client.language, version=client.version
+            )
+            consumer.registration = registration
+            known = client.consumers.get(group)
+            if consumer.fault is not None:
+                await self._leave(client, group, ClientKind.CONSUMER)
+            elif known is not None and known.registration == registration and known.why_not is None:
+                continue
+            client.consumers[group] = consumer
+            if consumer.is_member:
+                await self._enter(client, consumer)
+            self._log_refusal(registration, known, consumer)
+        for group in said.producers:
+            if _has_room(client.producers, group):
+                client.producers.setdefault(group, False)
+        for group in list(connection.transaction_groups):
+            await self.ask_about_transactions(connection, group)
+        return Answer()
+
+    async def unregister(self, connection: Connection, frame: Frame) -> Answer:
+        """35: a client leaves a group."""
+        client = self.client_of(connection)
+        if client is not None:
+            if (group := frame.fields.get("consumerGroup")) is not None:
+                await self._leave(client, group, ClientKind.CONSUMER)
+            if (group := frame.fields.get("producerGroup")) is not None:
+                await self._leave(client, group, ClientKind.PRODUCER)
+        return Answer()
+
+    async def ask_about_transactions(self, connection: Connection, group: str) -> None:
+        """Have a client asked about half messages of a group from now on, or from its first heartbeat on."""
+        client = self.client_of(connection)
+        if client is None:
+            if _has_room(connection.transaction_groups, group):
+                connection.transaction_groups.add(group)
+            return
+        connection.transaction_groups.discard(group)
+        if not client.producers.get(group) and _has_room(client.producers, group):
+            client.producers[group] = True
+            await self._register(self._checker(client, group))
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is closed: its client is waited for."""
+        client = self.client_of(connection)
+        if client is not None and client.connection is connection:
+            client.connection = None
+            client.grace = self._database.loop.call_later(
+                GRACE_SECONDS, lambda: self._database.spawn(self._forget(client))
+            )
+
+    # -- 38, 46 -------------------------------------------------------------------------------
+
+    async def members(self, _connection: Connection, frame: Frame) -> Answer:
+        """38: the ids of all members of a group, wherever they are connected."""
+        group = frame.fields.get("consumerGroup", "")
+        found = await self._database.run(partial(members_of, group=group))
+        ids = sorted({own_id(client_id) for client_id in found})
+        if not ids:
+            return Answer(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
+        return Answer(body=as_json({"consumerIdList": ids}))
+
+    async def check_client(self, _connection: Connection, frame: Frame) -> Answer:
+        """46: whether a filter is one. Raises what reading it raises, and FilterDisabled."""
+        found = parsed_object(frame.body).get("subscriptionData")
+        if not isinstance(found, dict):
+            raise ParameterInvalid("subscriptionData", found, "is missing")
+        asked = HeartbeatSubscription.of(found)
+        chosen = filter_of(asked.expression_type, asked.expression)
+        await self._database.run(partial(check_filters, expression_types={chosen.expression_type}))
+        return Answer()
+
+    # -- how ----------------------------------------------------------------------------------
+
+    def _connect(self, client: Client, connection: Connection) -> None:
+        if connection.client_id not in (None, client.client_id):
+            self.lost(connection)  # to the client that has called itself otherwise there
+        client.heard_at = time.monotonic()
+        client.connection, client.host = connection, connection.peer.rpartition(":")[0]
+        connection.client_id = client.client_id
+        if client.grace is not None:
+            client.grace.cancel()
+            client.grace = None
+        if not connection.is_open:  # it has gone meanwhile
+            self.lost(connection)
+
+    async def _adopt(self, client_ids: list[str]) -> None:
+        host = self._instance.client_id
+        await self._database.run(lambda connection: membership.adopt(connection, client_ids, host))
+
+    async def _enter(self, client: Client, consumer: Consumer) -> None:
+        """Register a consumer, and note why that is refused.
+
+        A client that was killed is still waited for when it is started again, perhaps with other subscriptions. So who
+        has lost its connection, and has come from the same host, does not stand in the way.
+        """
+        registration, group = consumer.registration, consumer.registration.group
+        consumer.refusal = await self._register(registration)
+        with suppress(MqdbError):
+            there = await self._database.run(partial(find_topics, names=list(consumer.filters)))
+            consumer.awaited = consumer.filters.keys() - there.keys()
+        if isinstance(consumer.refusal, SubscriptionConflict | MessageModelConflict):
+            members = [each for each, _ in self.consumers_of(group)]
+            killed = [each for each in members if each.connection is None and each.host == client.host]
+            for each in killed:
+                await self._leave(each, group, ClientKind.CONSUMER)
+            if killed:
+                consumer.refusal = await self._register(registration)
+        if consumer.refusal is None:
+            await self._listener.entered(consumer)
+
+    async def _enter_again(self, client: Client, group: str) -> None:
+        """Whoever stood in the way may have left."""
+        consumer = client.consumers.get(group)
+        if consumer is not None and consumer.refusal is not None:
+            try:
+                await self._enter(client, consumer)
+            except MqdbError as error:
+                fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
+                logger.log(level_of(error), "cannot enter a client again, and try at its next heartbeat", extra=fields)
+
+    async def _register(self, registration: Registration) -> MqdbError | None:
+        try:
+            await self._database.run(partial(membership.register, registration=registration))
+        except MqdbError as error:
+            return error
+        return None
+
+    def _log_refusal(self, registration: Registration, before: Consumer | None, now: Consumer) -> None:
+        """Once, and not at each heartbeat."""
+        if now.why_not is not None and (before is None or str(before.why_not) != str(now.why_not)):
+            fields = {"group": registration.group, "client_id": registration.client_id, "reason": str(now.why_not)}
+            logger.warning("the broker refuses a client", extra=fields)
+
+    def _checker(self, client: Client, group: str) -> Registration:
+        return Registration(
+            client.client_id,
+            ClientKind.PRODUCER,
+            client.group_of_halves(group),
+            client.version,
+            language=client.language,
+            checks_transactions=True,
+        )
+
+    async def _leave(self, client: Client, group: str, kind: ClientKind) -> None:
+        if kind is ClientKind.CONSUMER:
+            if client.consumers.pop(group, None) is None:
+                return
+        elif not client.producers.pop(group, False):  # it has no row
+            return
+        if kind is ClientKind.CONSUMER:
+            await self._listener.left(client, group)
+        await self._database.run(partial(self._unregister, client=client, group=group, kind=kind))
+
+    def _unregister(self, connection: DatabaseConnection, client: Client, group: str, kind: ClientKind) -> None:
+        """Unless it has come to another front meanwhile, as a client does whose connection was lost."""
+        if kind is ClientKind.PRODUCER:
+            group = client.group_of_halves(group)
+        if membership.is_guest(connection, client.client_id, self._instance.client_id):
+            membership.unregister(connection, client.client_id, group, kind)
+
+    async def _forget(self, client: Client) -> None:
+        """It has not come again."""
+        if self.clients.get(client.client_id) is client:
+            del self.clients[client.client_id]
+            self._instance.guests.discard(client.client_id)
+        leaving = [(group, ClientKind.CONSUMER) for group in client.consumers]
+        for group, kind in [*leaving, *((group, ClientKind.PRODUCER) for group in client.producers)]:
+            try:
+                await self._leave(client, group, kind)
+            except MqdbError as error:  # the broker gives it up by itself
+                fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
+                logger.log(level_of(error), "cannot take a client out of its group", extra=fields)
+
+    def changed(self, group: str | None) -> None:
+        """A group has other members or free queues; None: perhaps any, and the front may have been away."""
+        if group is None:
+            self._database.spawn(self._try_to_renew(list(self.clients.values())))
+        for client in self.clients.values():
+            for name, consumer in client.consumers.items():
+                if group in (None, name) and consumer.shares and client.connection is not None:
+                    client.connection.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+                if group == name and consumer.refusal is not None:
+                    self._database.spawn(self._enter_again(client, name))
+
+    async def _try_to_renew(self, clients: list[Client]) -> None:
+        try:
+            await self._renew(clients)
+        except MqdbError as error:
+            logger.log(level_of(error), "cannot enter clients again, and try later", extra={"reason": str(error)})
+
+    async def _renew(self, clients: list[Client]) -> None:
+        """Enter them again: the broker has lost them, or this front has lost the broker.
+
+        Not those whose connection is lost, which may have come to another front.
+        """
+        clients = [each for each in clients if each.connection is not None]
+        if not clients:
+            return
+        await self._adopt([client.client_id for client in clients])
+        for client in clients:
+            for consumer in list(client.consumers.values()):
+                if consumer.refusal is not None:
+                    await self._enter(client, consumer)
+                elif consumer.is_member:
+                    await self._register(consumer.registration._replace(is_renewal=True))
+            for group, is_asked in list(client.producers.items()):
+                if is_asked:
+                    await self._register(self._checker(client, group))
+
+    async def _beat_forever(self) -> None:
+        is_failing = False
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            try:
+                await self._beat()
+                is_failing = False
+            except Exception as error:
+                if not is_failing:
+                    unexpected = None if isinstance(error, MqdbError) else error
+                    logger.log(
+                        level_of(error), "cannot tell of clients", extra={"reason": str(error)}, exc_info=unexpected
+                    )
+                is_failing = True
+
+    async def _beat(self) -> None:
+        expired = time.monotonic() - membership.CLIENT_EXPIRY.total_seconds()
+        for client in [each for each in self.clients.values() if each.heard_at < expired]:
+            if client.connection is not None:
+                client.connection.close()
+            await self._forget(client)
+        present = {each.client_id: each for each in self.clients.values() if each.has_row}
+        known = await self._database.run(partial(membership.heartbeat_all, client_ids=list(present)))
+        await self._renew([client for client_id, client in present.items() if client_id not in known])
+        await self._ask_others()
+
+    async def _ask_others(self) -> None:
+        """Have clients asked about half messages of their groups that others have sent, who are gone perhaps."""
+        idle = [
+            (client, group)
+            for client in self.clients.values()
+            for group, is_asked in client.producers.items()
+            if client.connection is not None and not is_asked and group != _INNER_GROUP
+        ]
+        groups = {client.group_of_halves(group) for client, group in idle}
+        found = await self._database.run(partial(unasked_groups, groups=groups)) if groups else set()
+        for client, group in idle:
+            if client.group_of_halves(group) in found and client.connection is not None:
+                await self.ask_about_transactions(client.connection, group)
+
+
+def _has_room(groups: Collection[str], group: str) -> bool:
+    """Whether a front remembers one more producer group of a client. No program needs those that it forgets."""
+    if group in groups:
+        return True
+    return len(group) <= _MOST_OF_A_GROUP and len(groups) < _MOST_GROUPS and not is_of_key(group)

@@ -1,0 +1,81 @@
+"""Bodies of answers to RocketMQ's tools. They are fastjson's: a map may have objects as keys, which no JSON has."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from mqdb.common.topic import MessageType, TopicConfig
+from mqdb.remoting.wire.bodies import as_json, milliseconds_of
+from mqdb.store.consumers.groups import GroupSettings
+
+#: A queue is told by its topic and number; the broker is the one that answers.
+QueueId = tuple[str, int]
+
+
+def encode_with_table(
+    name: str, table: Mapping[QueueId, object], broker_name: str, said: Mapping[str, object] | None = None
+) -> bytes:
+    """A body with a map by queue, and what else it says."""
+    entries = (f"{_key(broker_name, *queue)}:{json.dumps(value)}" for queue, value in table.items())
+    fields = [f"{json.dumps(name)}:{{{','.join(entries)}}}"]
+    fields += (f"{json.dumps(field)}:{json.dumps(value)}" for field, value in (said or {}).items())
+    return f"{{{','.join(fields)}}}".encode()
+
+
+def _key(broker_name: str, topic: str, queue_id: int) -> str:
+    return json.dumps({"brokerName": broker_name, "queueId": queue_id, "topic": topic})
+
+
+def topic_config(config: TopicConfig) -> dict[str, Any]:
+    """RocketMQ: TopicConfig."""
+    kind = config.message_type
+    return {
+        "topicName": config.name,
+        "readQueueNums": config.read_queue_nums,
+        "writeQueueNums": config.write_queue_nums,
+        "perm": int(config.perm),
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": config.order,
+        "attributes": {} if kind is MessageType.NORMAL else {"message.type": kind.value},
+    }
+
+
+def group_config(name: str, settings: GroupSettings) -> dict[str, Any]:
+    """RocketMQ: SubscriptionGroupConfig. What mqdb has no setting for has RocketMQ's default."""
+    return {
+        "groupName": name,
+        "consumeEnable": settings.consume_enable,
+        "consumeFromMinEnable": True,
+        "consumeBroadcastEnable": settings.consume_broadcast_enable,
+        "consumeMessageOrderly": False,
+        "retryQueueNums": settings.retry_queue_nums,
+        "retryMaxTimes": settings.retry_max_times,
+        "brokerId": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+        "notifyConsumerIdsChangedEnable": True,
+        "groupSysFlag": 0,
+        "consumeTimeoutMinute": 15,
+        "attributes": {},
+    }
+
+
+def subscription_data(topic: str, expression_type: str, expression: str, version: int = 0) -> dict[str, Any]:
+    """RocketMQ: SubscriptionData. Tools read no codes."""
+    return {
+        "topic": topic,
+        "subString": expression,
+        "expressionType": expression_type,
+        "subVersion": version,
+        "classFilterMode": False,
+        "tagsSet": [],
+        "codeSet": [],
+    }
+
+
+#: What RocketMQ counts its changes by. Here each answer is as new as its request.
+def versioned(table: str, entries: Iterable[tuple[str, Mapping[str, object]]]) -> bytes:
+    """A table by name with the version that goes with it."""
+    now = milliseconds_of(datetime.now(UTC))
+    return as_json({table: dict(entries), "dataVersion": {"counter": now, "stateVersion": 0, "timestamp": now}})

@@ -1,0 +1,11 @@
+"""The wire of the front: bytes and bodies in, values out, without I/O.
+
+frame        one request or response, and its fields as values
+codes        what is asked
+bodies       bodies of JSON
+answers      answers, and errors as clients read them
+messages     messages as they are sent and pulled
+send_header  what a send says beside its message
+heartbeat    what a client says of itself and its groups
+signature    whether a request is signed by its key
+"""

@@ -1,0 +1,68 @@
+"""Translate the settings into what the broker and each service are given."""
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from mqdb.broker.transactions.transaction_checks import CheckRules
+from mqdb.service.dispatcher import DispatcherConfig
+from mqdb.service.retention import RetentionRules
+from mqdb.service.segment_keeper import SegmentKeeperConfig
+from mqdb.service.transaction_checker import TransactionCheckerConfig
+from mqdb.settings import Settings
+from mqdb.store.broker_settings import BrokerSettings
+
+
+def broker_settings(settings: Settings) -> BrokerSettings:
+    """The settings that are kept in the database, where all clients of the broker obey them."""
+    max_delay = settings.timer_max_delay
+    return BrokerSettings(
+        enable_property_filter=settings.enable_property_filter,
+        filter_support_retry=settings.filter_support_retry,
+        reject_transaction_message=settings.reject_transaction_message,
+        timer_max_delay_ms=None if max_delay is None else max_delay // timedelta(milliseconds=1),
+    )
+
+
+def dispatcher_config(settings: Settings) -> DispatcherConfig:
+    """How the dispatcher works under these settings."""
+    return DispatcherConfig(lone_messages_per_second=settings.lone_messages_per_second)
+
+
+def keeper_config(settings: Settings) -> SegmentKeeperConfig:
+    """How the segment keeper works under these settings."""
+    retention = RetentionRules(
+        file_reserved_time=settings.file_reserved_time,
+        delete_when=settings.delete_when,
+        disk_max_used_space_percent=settings.disk_max_used_space_percent,
+        disk_clean_forcibly_percent=settings.disk_clean_forcibly_percent,
+    )
+    # The disk of a server elsewhere cannot be seen from here.
+    disk = _disk_of(settings.home) if settings.broker is None else None
+    return SegmentKeeperConfig(
+        retention=retention,
+        disk_used_percent=disk,
+        retain_until_archived=settings.retain_until_archived,
+        operation_reserved_time=settings.operation_reserved_time,
+    )
+
+
+def checker_config(settings: Settings) -> TransactionCheckerConfig:
+    """How the transaction checker works under these settings."""
+    rules = CheckRules(
+        transaction_timeout=settings.transaction_timeout,
+        check_interval=settings.transaction_check_interval,
+        check_max=settings.transaction_check_max,
+        reserved=settings.file_reserved_time,
+    )
+    return TransactionCheckerConfig(rules)
+
+
+def _disk_of(home: Path) -> Callable[[], float]:
+    def used_percent() -> float:
+        usage = shutil.disk_usage(home)
+        # Of what a user may use; some file systems keep a part for root.
+        return 100 * usage.used / (usage.used + usage.free)
+
+    return used_percent

@@ -1,0 +1,7 @@
+"""The processes that serve: each module puts one together from its parts, and runs it until somebody interrupts it.
+
+broker    `mqdb serve`: a `Server`, with the dashboard and the front if the settings say where
+front     the front for RocketMQ's clients, as in `mqdb serve` and alone (`mqdb remoting`)
+web       `mqdb web`: the dashboard alone, with its probes
+metrics   probes and scrapes of processes that serve nothing else over HTTP
+"""

@@ -1,0 +1,387 @@
+"""Settings: every value that a user may set, and where it came from.
+
+An argument wins over the environment (`MQDB_` and the name in capitals), which wins over a TOML file,
+which wins over the default. The file is `mqdb.toml` in the home directory, or the one that `--config` or
+`MQDB_CONFIG` names. An empty variable counts as unset. Blanks around a value are left out. A bad value is a
+SettingInvalid that names it, its source and the remedy; a password is shown nowhere.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
+
+from mqdb.common.delay_level import DelayLevels, parse_delay_levels
+from mqdb.common.dsn import HIDDEN, BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
+from mqdb.common.durability import Durability
+from mqdb.common.duration import duration_text
+from mqdb.common.http_address import HttpAddress, Network, parse_http_address, parse_networks
+from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
+from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
+from mqdb.settings.layers import (
+    DEFAULT,
+    ENV_PREFIX,
+    Layer,
+    default_home,
+    home_of,
+    read_environment,
+    read_file,
+    stripped,
+    variable_of,
+)
+from mqdb.settings.values import Address, Directory, File, Hours, Percent, Topics, at_least
+
+_DSNS = ("dsn", "pool_dsn")
+_PASSWORD = "web_password"
+
+#: What else is read from the environment: by mqdb, by docker-compose.yml, and by tests.
+_OTHER_VARIABLES: Final = tuple(
+    ENV_PREFIX + name for name in ("CONFIG", "DEBUG", "PG_BIN", "PG_USER", "PG_JAR", "PASSWORD", "PUBLISHED_PORT")
+)
+_OF_TESTS: Final = re.compile(
+    ENV_PREFIX + r"((FAULT|FUZZ|REQUIRE|TEST)_\w+|\w+_(SEEDS?|CASES|RUNS|LOST_SENDS)|JAVA_CACHE|PG15_BIN)"
+)
+
+
+class SettingLine(NamedTuple):
+    """One line of `mqdb config`: the value as one would write it, without passwords."""
+
+    name: str
+    value: str
+    origin: str
+
+
+class Settings(BaseModel):
+    """All settings of one process. Made by `load_settings`; does not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    dsn: str | None = None
+    """The database, or a list of them; None means the embedded PostgreSQL in `home`."""
+    pool_dsn: str | None = None
+    """A pooler in front of `dsn`, for everything except LISTEN and session locks; a list, where `dsn` is one."""
+    home: Directory = Field(default_factory=default_home)
+    port: int = Field(default=0, ge=0, le=65535)
+    """Of the embedded PostgreSQL; 0 is any free one."""
+    broker_name: str = "broker-a"
+    """The name of a broker whose DSN does not say it."""
+    cluster_name: str = "DefaultCluster"
+    """Given to a broker with its schema. It names the topic of replies. RocketMQ: brokerClusterName."""
+    auto_migrate_enable: bool = True
+    """Let `mqdb serve` bring the schema of `dsn` to head; the embedded database is always brought there."""
+    wait_for_primary: bool = False
+    """Let `mqdb serve` start if `dsn` leads to a standby, and wait until it leads to the primary. Otherwise it ends."""
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = Field(default=4, ge=1, le=1_024)
+    send_message_timeout: Annotated[timedelta, *at_least("1ms")] = timedelta(seconds=3)
+    file_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(hours=72)
+    """How long a message is kept, consumed or not."""
+    delete_when: Hours = (4,)
+    """Hours of the day, local time, at which messages older than `file_reserved_time` are dropped."""
+    disk_max_used_space_percent: Percent = 75
+    """Of the embedded PostgreSQL's disk: above it old messages are dropped at any hour."""
+    disk_clean_forcibly_percent: Percent = 85
+    """Above it messages younger than `file_reserved_time` are dropped as well."""
+    retain_until_archived: bool = False
+    """Drop nothing that `mqdb spark archive` has not archived with all topics, however old, however full the disk."""
+    enable_property_filter: bool = True
+    """Let consumers subscribe by SQL92; `mqdb serve` sets it for its broker. Tags are always there."""
+    filter_support_retry: bool = False
+    """Judge a retry by the SQL92 filter of its topic again; `mqdb serve` sets it for its broker."""
+    lone_messages_per_second: int = Field(default=250, ge=1, le=10_000)
+    """Up to so many `mqdb serve` dispatches each at once, if fewer than 50 consumers are there; beyond, in batches."""
+    message_delay_level: str | None = None
+    """How long delay level 1, 2, ... take, with the units s, m, h and d; `mqdb serve` sets it for its broker."""
+    transaction_timeout: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=6)
+    """How old a half message is when its producer is asked about it for the first time."""
+    transaction_check_interval: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=30)
+    """How long a producer has to answer before one is asked again."""
+    transaction_check_max: int = Field(default=15, ge=1, le=1_000_000)
+    """After so many checks without an end a half message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
+    reject_transaction_message: bool = False
+    """Refuse half messages; `mqdb serve` sets it for its broker."""
+    default_durability: Durability | None = None
+    """The durability of producers that choose none; `mqdb serve` sets it for its broker. Unset, it stays as it is."""
+    actor: str | None = None
+    """The person or program behind the changes of this process. If unset, commands name the user who runs them."""
+    operation_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(days=365)
+    """How long `mqdb serve` keeps what people and tools have changed."""
+    timer_max_delay: Annotated[timedelta, *at_least("1s")] | None = None
+    """How far ahead a time of delivery may lie, unset as far as one likes; `mqdb serve` sets it for its broker."""
+    web_password: Annotated[str, Field(min_length=1)] | None = None
+    """What `http` asks for: the dashboard in a form, `/metrics` as the password of any user or as a bearer token."""
+    web_viewer_password: Annotated[str, Field(min_length=1)] | None = None
+    """The password of viewers: they see the dashboard and `/metrics`, and change nothing."""
+    web_user_header: Annotated[str, Field(pattern="^[A-Za-z0-9-]+$")] | None = None
+    """The header in which a trusted proxy names a person. The person may do what `mqdb acl` has granted to the name."""
+    web_trusted_proxies: str | None = None
+    """Addresses or networks of the proxies that may send `web_user_header`, separated by commas."""
+    web_read_only: bool = False
+    """Let nobody change anything in the dashboard, whose sessions in the database are read-only, too."""
+    metrics_per_queue: Topics | None = None
+    """Topics of which `/metrics` tells each queue, separated by commas; whole names."""
+    http: str | None = None
+    """Where `mqdb serve` and `mqdb web` answer HTTP, as host:port; unset, `mqdb serve` does not. Beyond loopback it
+    needs a password or trusted proxies."""
+    remoting_open: bool = False
+    """Serve everybody at `remoting`, also beyond loopback, while no access key has a secret."""
+    remoting: Address | None = None
+    """Where `mqdb serve` and `mqdb remoting` answer RocketMQ's clients, as host:port; unset, `mqdb serve` does not."""
+    remoting_certificate: File | None = None
+    """A certificate in PEM. With it `remoting` also takes TLS, on the same port."""
+    remoting_certificate_key: File | None = None
+    """Its key, in PEM and not encrypted; unset, it is in the file of the certificate."""
+    remoting_tls_only: bool = False
+    """Refuse clients that come without TLS. RocketMQ: tls.server.mode=enforcing."""
+    remoting_advertised: Address | None = None
+    """Where clients find that, if it is another address than the one listened on: behind a NAT, for example."""
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def brokers(self) -> tuple[BrokerDsn, ...]:
+        """The brokers that `dsn` names, in its order; empty means the embedded one."""
+        return parse_brokers(self.dsn, self.broker_name) if self.dsn else ()
+
+    @property
+    def broker(self) -> BrokerDsn | None:
+        """The one broker to work with; None means the embedded one. Raises SettingInvalid where there are several."""
+        brokers = self.brokers
+        if len(brokers) > 1:
+            names = ", ".join(broker.name for broker in brokers)
+            reason = f"lists several brokers, {names}; this works on one, so give it one with --dsn"
+            raise SettingInvalid("dsn", redact(self.dsn or ""), self.origin("dsn"), reason)
+        return brokers[0] if brokers else None
+
+    def pool_dsn_of(self, broker_name: str) -> str | None:
+        """The pooler in front of a broker; None where it has none."""
+        pools = parse_brokers(self.pool_dsn, self.broker_name) if self.pool_dsn else ()
+        if len(pools) == 1 and len(self.brokers) == 1:
+            return pools[0].dsn
+        return next((pool.dsn for pool in pools if pool.name == broker_name), None)
+
+    @property
+    def delay_levels(self) -> DelayLevels | None:
+        """What `message_delay_level` says; None where it says nothing."""
+        return None if self.message_delay_level is None else parse_delay_levels(self.message_delay_level)
+
+    @property
+    def http_address(self) -> HttpAddress | None:
+        """What `http` says; None where it says nothing."""
+        return None if self.http is None else parse_http_address(self.http)
+
+    @property
+    def remoting_address(self) -> HttpAddress | None:
+        """What `remoting` says; None where it says nothing."""
+        return None if self.remoting is None else parse_http_address(self.remoting)
+
+    @property
+    def remoting_advertised_address(self) -> HttpAddress | None:
+        """What `remoting_advertised` says; None where it says nothing."""
+        return None if self.remoting_advertised is None else parse_http_address(self.remoting_advertised)
+
+    @property
+    def web_passwords(self) -> tuple[str, ...]:
+        """The passwords that `http` accepts."""
+        return tuple(each for each in (self.web_password, self.web_viewer_password) if each is not None)
+
+    @property
+    def trusted_networks(self) -> tuple[Network, ...]:
+        """The networks of `web_trusted_proxies`."""
+        return () if self.web_trusted_proxies is None else parse_networks(self.web_trusted_proxies)
+
+    @property
+    def metrics_topics(self) -> tuple[str, ...]:
+        """The topics of `metrics_per_queue`."""
+        return tuple(self.metrics_per_queue.split(", ")) if self.metrics_per_queue else ()
+
+    def check_cluster_name(self, found: str) -> None:
+        """Raises SettingInvalid where the settings say another one than a broker has; what is left out says nothing."""
+        origin = self.origin("cluster_name")
+        if origin != DEFAULT and self.cluster_name != found:
+            reason = f"the broker belongs to cluster {found!r}; leave it out, or UPDATE mqdb.broker"
+            raise SettingInvalid("cluster_name", self.cluster_name, origin, reason)
+
+    def origin(self, name: str) -> str:
+        """`argument`, `environment MQDB_PORT`, `file /etc/mqdb.toml` or `default`."""
+        return self._origins.get(name, DEFAULT)
+
+    def lines(self) -> list[SettingLine]:
+        """Every setting in the order of this page."""
+        return [SettingLine(name, self.shown(name), self.origin(name)) for name in type(self).model_fields]
+
+    def shown(self, name: str) -> str:
+        """The value of a setting as one would write it, without passwords."""
+        match value := getattr(self, name):
+            case None:
+                return ""
+            case bool():
+                return str(value).lower()
+            case timedelta():
+                return duration_text(value, fewest_days=7)
+            case tuple():
+                return ";".join(f"{hour:02}" for hour in value)
+            case _:
+                return str(_safe(name, value))
+
+    @field_validator(*_DSNS)
+    @classmethod
+    def _is_dsn(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_brokers(value, default_name="")
+        return value
+
+    @field_validator("pool_dsn")
+    @classmethod
+    def _pools_something(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("dsn", value) is None:
+            raise ValueError("set dsn as well: LISTEN and session locks cannot go through a pooler")
+        return value
+
+    @field_validator("broker_name", "cluster_name")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not is_broker_name(value):
+            raise ValueError("use letters, digits, and _ . @ - after the first")
+        if len(value) > MAX_TOPIC_LENGTH:
+            raise ValueError(f"has {len(value):,} characters, the limit is {MAX_TOPIC_LENGTH}")
+        return value
+
+    @field_validator("cluster_name")
+    @classmethod
+    def _names_a_topic(cls, value: str) -> str:
+        try:
+            check_topic_name(reply_topic(value))
+        except NameInvalid as error:
+            raise ValueError(f"it names the topic of replies: {error}") from None
+        return value
+
+    @field_validator("message_delay_level")
+    @classmethod
+    def _is_delay_levels(cls, value: str | None) -> str | None:
+        try:
+            return None if value is None else parse_delay_levels(value).text
+        except DelayLevelsInvalid as error:
+            raise ValueError(f"{shown(hide_dsn(error.word))} {error.reason}") from error
+
+    @field_validator("web_viewer_password")
+    @classmethod
+    def _is_for_viewers_only(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and value == info.data.get("web_password"):
+            raise ValueError("is the same as web_password, by which one may do everything")
+        return value
+
+    @field_validator("web_trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            value = ", ".join(map(str, parse_networks(value)))
+        if (value is None) != (info.data.get("web_user_header", value) is None):
+            raise ValueError("set web_user_header and web_trusted_proxies both, or neither")
+        return value
+
+    @field_validator("http")
+    @classmethod
+    def _is_http_address(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        address = parse_http_address(value)
+        # A password that cannot be used is not there; of the two faults, the first one is told.
+        ways = ("web_password", "web_viewer_password", "web_trusted_proxies")
+        if not address.is_loopback and all(info.data.get(each, "") is None for each in ways):
+            raise ValueError("anybody who reaches this address may ask; set web_password, or use 127.0.0.1")
+        return str(address)
+
+    @field_validator("disk_clean_forcibly_percent")
+    @classmethod
+    def _disk_limits_rise(cls, value: int, info: ValidationInfo) -> int:
+        lower = "disk_max_used_space_percent"
+        if value < info.data.get(lower, 0):
+            raise ValueError(f"must not be less than {lower}, which is {info.data[lower]}")
+        return value
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        return [(name, _safe(name, value)) for name, value in self]
+
+
+def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Settings:
+    """The settings of this process. An argument that is None counts as not given.
+
+    `config` names the TOML file, which must exist then. Raises SettingInvalid.
+    """
+    argument = Layer("argument", stripped({name: value for name, value in arguments.items() if value is not None}))
+    environment = read_environment(Settings.model_fields)
+    file = read_file(config, home_of(argument, environment))
+    _refuse_unknown(argument)
+    _refuse_unknown(file)
+
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in (file, environment, argument):
+        values |= layer.values
+        origins |= {name: layer.origin(name) for name in layer.values}
+    try:
+        settings = Settings(**values)
+    except ValidationError as exc:
+        # Not chained: pydantic's own words repeat the value, and with it the password.
+        raise _first_fault(exc, origins) from None
+    settings._origins = origins
+    _refuse_two_names(settings)
+    return settings
+
+
+class UnknownVariable(NamedTuple):
+    """A variable of the environment that nothing reads. Its value is shown nowhere: it may be a password."""
+
+    name: str
+    near: str | None
+    """The known name that looks most like it."""
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[UnknownVariable]:
+    """The variables named MQDB_... that nothing reads, by name. An empty one counts as unset."""
+    known = [*map(variable_of, Settings.model_fields), *_OTHER_VARIABLES]
+    return [
+        UnknownVariable(name, next(iter(get_close_matches(name.upper(), known, n=1)), None))
+        for name, value in sorted(environ.items())
+        if name.upper().startswith(ENV_PREFIX) and value and name not in known and not _OF_TESTS.fullmatch(name)
+    ]
+
+
+def _refuse_unknown(layer: Layer) -> None:
+    known = list(Settings.model_fields)
+    for name, value in layer.values.items():
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
+            raise SettingInvalid(name, _safe(name, value), layer.origin(name), f"there is no such setting; {remedy}")
+
+
+def _first_fault(exc: ValidationError, origins: Mapping[str, str]) -> SettingInvalid:
+    fault = exc.errors(include_url=False)[0]
+    name = str(fault["loc"][0])
+    reason = fault["msg"].removeprefix("Value error, ")
+    value = fault["input"] if len(fault["loc"]) == 1 else str(fault["input"])
+    return SettingInvalid(name, _safe(name, value), origins.get(name, DEFAULT), reason[0].lower() + reason[1:])
+
+
+def _refuse_two_names(settings: Settings) -> None:
+    """A lone DSN with a name, and another name beside it."""
+    brokers = settings.brokers
+    origin = settings.origin("broker_name")
+    if origin != DEFAULT and len(brokers) == 1 and brokers[0].name != settings.broker_name:
+        raise SettingInvalid("broker_name", settings.broker_name, origin, f"dsn calls the broker {brokers[0].name!r}")
+
+
+def _safe(name: str, value: object) -> object:
+    """A value of any type without passwords. What is written for an unknown setting may be meant for `dsn`."""
+    if value is not None and ("password" in name or get_close_matches(name, [_PASSWORD])):
+        return HIDDEN
+    if value is None or isinstance(value, bool | int | float | timedelta):
+        return value
+    text = value if isinstance(value, str) else str(value) if isinstance(value, Path) else shown(value)
+    return hide_dsn(text) if name in Settings.model_fields and name not in _DSNS else redact(text)

@@ -1,0 +1,30 @@
+-- Appends the checkpoint of a batch. A round that found nothing leaves none: prev stays where it is, and the
+-- next round looks again. At most once a second it does, while others write, so that what they have in
+-- progress or have rolled back is not looked at for ever. The batch waits for the disk, and for no standby: an offset that
+-- a fail-over takes back is told by the history of the log.
+-- Without walked_to the stragglers are not all taken yet: the last one was last_xid, last_key, last_pos.
+CREATE FUNCTION mqdb.end_batch(
+    service_name text, batch mqdb.batch, walked_to bigint, messages integer, last_xid xid8, last_key integer, last_pos bigint
+) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF messages = 0 AND batch.is_first AND walked_to = batch.tail_pos AND NOT batch.is_stale THEN
+        RETURN;
+    END IF;
+    IF walked_to IS NULL THEN
+        INSERT INTO mqdb.checkpoint (service, seq, prev, cur, done_pos, tail_pos, floor_pos, segment, messages,
+                                     stragglers_cur, stragglers_tail, straggler_xid, straggler_key, straggler_pos)
+        VALUES (service_name, batch.seq, batch.prev, batch.prev, batch.done_pos, batch.done_pos, batch.floor_pos,
+                batch.segment, messages, batch.cur, batch.tail_pos, last_xid, last_key, last_pos);
+    ELSE
+        INSERT INTO mqdb.checkpoint (service, seq, prev, cur, done_pos, tail_pos, floor_pos, segment, messages)
+        VALUES (service_name, batch.seq, batch.prev, batch.cur, walked_to, batch.tail_pos, batch.floor_pos,
+                batch.segment, messages);
+    END IF;
+    -- To the end of the transaction, whatever the session has chosen for its sends.
+    PERFORM set_config('synchronous_commit', 'local', true);
+END
+$$;
+COMMENT ON FUNCTION mqdb.end_batch(text, mqdb.batch, bigint, integer, xid8, integer, bigint) IS 'Appends the checkpoint of a batch, if there is anything to say';

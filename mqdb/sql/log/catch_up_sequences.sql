@@ -1,0 +1,33 @@
+-- A log that came by logical replication comes without the values of its sequences. Positions and keys would begin again, and
+-- a record at a position that dispatch has passed would be lost. So they go on behind all that the tables hold.
+CREATE FUNCTION mqdb.catch_up_sequences() RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    numbers regclass;
+    of_table regclass;
+    of_column name;
+    highest bigint;
+BEGIN
+    FOR numbers, of_table, of_column IN
+        SELECT s.oid::regclass, a.attrelid::regclass, a.attname
+        FROM pg_class s JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = s.oid AND d.deptype = 'i'
+        JOIN pg_attribute a ON (a.attrelid, a.attnum) = (d.refobjid, d.refobjsubid)
+        WHERE s.relnamespace = 'mqdb'::regnamespace AND s.relkind = 'S' AND d.refclassid = 'pg_class'::regclass
+    LOOP
+        EXECUTE format('SELECT max(%I) FROM %s', of_column, of_table) INTO highest;
+        IF numbers = 'mqdb.log_pos'::regclass THEN
+            highest := greatest(highest, (SELECT max(tail_pos) FROM mqdb.checkpoint));
+        END IF;
+        IF highest > coalesce(pg_sequence_last_value(numbers), 0) THEN
+            RAISE WARNING 'the sequence % stood at %, and goes on at %: it was not carried over with its table',
+                numbers, coalesce(pg_sequence_last_value(numbers), 0), highest
+                USING HINT = 'docs/upgrade.md has the command that carries sequences over. mqdb has done it.';
+            PERFORM setval(numbers, highest);
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION mqdb.catch_up_sequences() IS 'Lets sequences that stand behind their tables go on behind them; a part of mqdb.adopt and mqdb.ensure_segments';
+REVOKE EXECUTE ON FUNCTION mqdb.catch_up_sequences() FROM PUBLIC;

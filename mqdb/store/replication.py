@@ -1,0 +1,252 @@
+"""Replication, as the server tells of it: what it replays, its standbys, slots, archive and publications.
+
+Each is one statement on PostgreSQL's own catalogs. PostgreSQL hides most of a session of another role from a role
+without pg_read_all_stats; such fields are None.
+"""
+
+import re
+from typing import Final, LiteralString, NamedTuple, TypeVar
+
+from psycopg.rows import class_row
+from sqlalchemy import Connection
+
+from mqdb.store.engine import driver
+
+T = TypeVar("T")
+
+
+class Recovery(NamedTuple):
+    """How far a standby has come."""
+
+    primary: str | None
+    """The server that sends to it; None if no server does, or the role may not see it."""
+    is_receiving: bool
+    """Whether it is connected to a server. One that replays an archive is not."""
+    replayed_seconds: float | None
+    """Time since the last transaction that it has replayed committed; None before the first one."""
+    behind_bytes: int | None
+    """Bytes that it has received, or that its primary is known to have, and that it has not replayed; None if it has
+    received nothing."""
+
+
+_RECOVERY: Final = """
+SELECT w.sender_host || coalesce(':' || w.sender_port, '') AS primary, w.pid IS NOT NULL AS is_receiving,
+       extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float AS replayed_seconds,
+       CASE WHEN known.lsn IS NOT NULL THEN greatest(known.lsn - pg_last_wal_replay_lsn(), 0)::bigint END
+           AS behind_bytes
+FROM (SELECT pg_is_in_recovery() AS is_standby) AS here LEFT JOIN pg_stat_wal_receiver w ON true,
+     LATERAL greatest(pg_last_wal_receive_lsn(), w.latest_end_lsn) AS known (lsn)
+WHERE here.is_standby
+"""
+
+
+def recovery(connection: Connection) -> Recovery | None:
+    """How far this standby has come; None if the server is no standby."""
+    found = _all(connection, Recovery, _RECOVERY)
+    return found[0] if found else None
+
+
+def is_standby(connection: Connection) -> bool:
+    """Whether the server is a standby: it replays the log of another one, and refuses to write."""
+    return driver(connection).execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+
+
+class Receiver(NamedTuple):
+    """A standby, or a subscriber to a publication, that is connected."""
+
+    name: str
+    """Its application_name, by which synchronous_standby_names knows it."""
+    state: str | None
+    sync_state: str | None
+    behind_bytes: int | None
+    """Bytes that it has yet to replay."""
+    behind_seconds: float | None
+    """How long the last records took to be replayed there; 0 if there was nothing to do."""
+
+
+_RECEIVERS: Final = """
+SELECT r.application_name AS name, r.state, r.sync_state,
+       CASE WHEN r.replay_lsn IS NOT NULL THEN greatest(here.lsn - r.replay_lsn, 0)::bigint END AS behind_bytes,
+       CASE WHEN r.state IS NOT NULL THEN coalesce(extract(epoch FROM r.replay_lag), 0)::float END AS behind_seconds
+FROM pg_stat_replication r,
+     LATERAL (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END)
+         AS here (lsn)
+WHERE r.state IS DISTINCT FROM 'backup' ORDER BY r.application_name, r.pid
+"""
+
+
+def receivers(connection: Connection) -> list[Receiver]:
+    """The standbys and subscribers that receive the log of this server. A base backup is left out."""
+    return _all(connection, Receiver, _RECEIVERS)
+
+
+class SyncWaits(NamedTuple):
+    """Sessions whose commit waits for a synchronous standby, of those that the role may see."""
+
+    sessions: int
+    oldest_seconds: float
+    """Time since the oldest of these commits, or the statement that it ends, began; 0 if no session waits."""
+
+
+_SYNC_WAITS: Final = """
+SELECT count(*)::integer AS sessions,
+       coalesce(extract(epoch FROM clock_timestamp() - min(state_change)), 0)::float AS oldest_seconds
+FROM pg_stat_activity WHERE wait_event = 'SyncRep'
+"""
+
+
+def sync_waits(connection: Connection) -> SyncWaits:
+    """The commits that wait now."""
+    return _all(connection, SyncWaits, _SYNC_WAITS)[0]
+
+
+class SynchronousStandbys(NamedTuple):
+    """The setting synchronous_standby_names. Source: PostgreSQL, syncrep_gram.y."""
+
+    number: int
+    """So many have to answer; 0 if commits wait for no standby."""
+    names: tuple[str, ...]
+    """Of these; * is any."""
+
+    def fits(self, receiver: Receiver) -> bool:
+        """Whether commits may wait for this one. PostgreSQL ignores case here."""
+        return "*" in self.names or receiver.name.lower() in {name.lower() for name in self.names}
+
+
+_NUMBERED: Final = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?(\d+)\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
+_NAME: Final = re.compile(r'"((?:[^"]|"")*)"|([^\s,"]+)')
+
+
+def parse_synchronous_standbys(setting: str) -> SynchronousStandbys:
+    """What a value of synchronous_standby_names means."""
+    numbered = _NUMBERED.fullmatch(setting)
+    listed = numbered[2] if numbered else setting
+    names = tuple(quoted.replace('""', '"') or plain for quoted, plain in _NAME.findall(listed))
+    number = int(numbered[1]) if numbered else 1
+    return SynchronousStandbys(number if names else 0, names)
+
+
+def synchronous_standbys(connection: Connection) -> SynchronousStandbys:
+    """The standbys for which commits of this server wait."""
+    row = driver(connection).execute("SELECT current_setting('synchronous_standby_names')").fetchone()
+    assert row is not None
+    return parse_synchronous_standbys(row[0])
+
+
+class Slot(NamedTuple):
+    """A replication slot. It keeps the log from the place that its user has reached."""
+
+    name: str
+    is_active: bool
+    wal_status: str | None
+    """reserved, extended, unreserved or lost. Source: PostgreSQL, pg_replication_slots."""
+    kept_bytes: int
+    """Of the log; 0 if it keeps nothing."""
+
+
+_SLOTS: Final = """
+SELECT s.slot_name AS name, s.active AS is_active, s.wal_status,
+       greatest(here.lsn - s.restart_lsn, 0)::bigint AS kept_bytes
+FROM pg_replication_slots s,
+     LATERAL (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END)
+         AS here (lsn)
+ORDER BY kept_bytes DESC, s.slot_name
+"""
+
+
+def slots(connection: Connection) -> list[Slot]:
+    """All slots of the server, the one that keeps most first."""
+    return _all(connection, Slot, _SLOTS)
+
+
+class Archiver(NamedTuple):
+    """How archiving PostgreSQL's log goes, by `archive_command` or a library."""
+
+    failures: int
+    """Since the statistics were reset."""
+    failed_wal: str | None
+    """The file that failed last."""
+    failing_seconds: float | None
+    """Time since the last file that was archived, or since the first look at statistics without one; None if the last
+    try did not fail."""
+
+
+_ARCHIVER: Final = """
+SELECT a.failed_count::integer AS failures, a.last_failed_wal AS failed_wal,
+       CASE WHEN a.last_failed_time > coalesce(a.last_archived_time, '-infinity')
+            THEN extract(epoch FROM clock_timestamp() - coalesce(a.last_archived_time, a.stats_reset))::float
+       END AS failing_seconds
+FROM pg_stat_archiver a
+WHERE current_setting('archive_mode') = 'always' OR current_setting('archive_mode') = 'on' AND NOT pg_is_in_recovery()
+"""
+
+
+def archiver(connection: Connection) -> Archiver | None:
+    """The archiver of this server; None if there is none."""
+    found = _all(connection, Archiver, _ARCHIVER)
+    return found[0] if found else None
+
+
+class UnidentifiedTable(NamedTuple):
+    """A table of mqdb whose rows cannot be changed: a publication takes it, and it has no replica identity."""
+
+    name: str
+    publication: str
+
+
+_UNIDENTIFIED: Final = """
+SELECT c.relname AS name, min(p.pubname) AS publication
+FROM pg_class c
+JOIN pg_publication p ON p.pubupdate OR p.pubdelete
+WHERE c.relnamespace = to_regnamespace('mqdb') AND c.relkind = 'r' AND c.relpersistence = 'p'
+  AND CASE c.relreplident WHEN 'f' THEN false WHEN 'n' THEN true
+      WHEN 'd' THEN NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+      ELSE NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident) END
+  AND (p.puballtables
+       OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)
+       OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid
+                  AND r.prrelid IN (SELECT c.oid UNION ALL SELECT pg_partition_ancestors(c.oid))))
+GROUP BY c.relname ORDER BY c.relname
+"""
+
+
+def unidentified_tables(connection: Connection) -> list[UnidentifiedTable]:
+    """The tables whose updates and deletions fail (SQLSTATE 55000), each with one such publication."""
+    return _all(connection, UnidentifiedTable, _UNIDENTIFIED)
+
+
+class Replication(NamedTuple):
+    """All of a primary, as of one look."""
+
+    timeline: int | None
+    """Each promotion begins another one; None on a standby."""
+    receivers: list[Receiver]
+    sync_waits: SyncWaits
+    slots: list[Slot]
+    archiver: Archiver | None
+    unidentified_tables: int
+
+
+_TIMELINE: Final = """
+SELECT CASE WHEN NOT pg_is_in_recovery()
+            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END
+"""
+
+
+def look(connection: Connection) -> Replication:
+    """The state now."""
+    row = driver(connection).execute(_TIMELINE).fetchone()
+    assert row is not None
+    return Replication(
+        row[0],
+        receivers(connection),
+        sync_waits(connection),
+        slots(connection),
+        archiver(connection),
+        len(unidentified_tables(connection)),
+    )
+
+
+def _all(connection: Connection, of: type[T], statement: LiteralString) -> list[T]:
+    with driver(connection).cursor(row_factory=class_row(of)) as cursor:
+        return cursor.execute(statement).fetchall()

@@ -1,0 +1,113 @@
+"""A sample: all that /metrics says of the database, as of one look."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from mqdb.common.topic import TIMER_TOPIC
+from mqdb.store import leader, replication, server_state
+from mqdb.store.clients import clients
+from mqdb.store.clients.clients import ClientCount
+from mqdb.store.consumers import groups
+from mqdb.store.consumers.groups import QueueLag, TopicLag
+from mqdb.store.dispatch import checkpoints, queues
+from mqdb.store.dispatch.queues import QueueTaken
+from mqdb.store.replication import Replication
+from mqdb.store.schedule import cron, delay_queues, timer_steps
+from mqdb.store.schedule.cron import CronsAtWork
+from mqdb.store.schedule.delay_queues import LevelStanding
+from mqdb.store.segments import partitions, segments
+from mqdb.store.segments.segments import Segment
+from mqdb.store.server_state import ServerState
+from mqdb.store.transactions import open_halves
+from mqdb.store.transactions.open_halves import OpenHalves
+
+_PARTS = {"log": "commit_log", "queue": "queue_run", "index": "message_index", "timer": "timer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What was found. The fields are taken one after another, so they need not agree to the message."""
+
+    taken_at: float
+    """By the monotonic clock: when it was complete."""
+    seconds: float
+    """How long it took."""
+    epoch: int
+    messages_in: dict[str, int]
+    """By topic."""
+    lags: list[TopicLag]
+    queues_in: list[QueueTaken]
+    """This and the next only of the topics that are wanted queue by queue."""
+    queue_lags: list[QueueLag]
+    clients: list[ClientCount]
+    dispatch_behind: int
+    """Positions, also of records that nobody can see yet, and of gaps."""
+    dispatch_behind_seconds: float
+    index_behind: int
+    delays: list[LevelStanding]
+    timers_waiting: int
+    """Those that were recalled count until their time."""
+    timers_late_seconds: float
+    halves: OpenHalves
+    crons: CronsAtWork
+    segments: list[Segment]
+    segment_room: int
+    """Positions that are left in segments which exist."""
+    oldest_seconds: float | None
+    storage_bytes: dict[str, int]
+    server: ServerState
+    replication: Replication
+
+
+def take(
+    connection: Connection,
+    service_set: str,
+    storage_bytes: dict[str, int] | None = None,
+    per_queue: Sequence[str] = (),
+) -> Sample:
+    """Look at everything. `storage_bytes` are those of an older sample; without them, each file is looked at again.
+    `per_queue` are the topics that are wanted queue by queue.
+
+    Reads no messages, but for one record of each group and topic that lags, and what waits in delay levels.
+    """
+    begun = time.monotonic()
+    incumbent = leader.find(connection, service_set)
+    newest = checkpoints.newest(connection)
+    # After the checkpoints, which would else be ahead of it.
+    log = segments.log(connection)
+    found = segments.find_all(connection)
+    timers = timer_steps.newest(connection)
+    # After the step, as the log.
+    messages_in = queues.ends_of_topics(connection)
+    return Sample(
+        epoch=0 if incumbent is None else incumbent.epoch,
+        messages_in=messages_in,
+        lags=groups.lags(connection),
+        queues_in=queues.ends_in_topics(connection, per_queue) if per_queue else [],
+        queue_lags=groups.queue_lags(connection, per_queue) if per_queue else [],
+        clients=clients.count_all(connection),
+        dispatch_behind=max(log.last_pos - newest["dispatch"].done_pos, 0),
+        dispatch_behind_seconds=checkpoints.oldest_unreached_seconds(connection, "dispatch"),
+        index_behind=max(log.last_pos - newest["index"].done_pos, 0),
+        delays=delay_queues.list_delays(connection),
+        timers_waiting=timers.waiting + max(messages_in[TIMER_TOPIC] - timers.next_offset, 0),
+        timers_late_seconds=timer_steps.late_seconds(connection),
+        halves=open_halves.count(connection),
+        crons=cron.at_work(connection),
+        segments=found,
+        segment_room=segments.room(found, log.last_pos),
+        oldest_seconds=segments.oldest_seconds(connection),
+        storage_bytes=storage_bytes or storage(connection),
+        server=server_state.look(connection),
+        replication=replication.look(connection),
+        seconds=(now := time.monotonic()) - begun,
+        taken_at=now,
+    )
+
+
+def storage(connection: Connection) -> dict[str, int]:
+    """Bytes of each part of the broker."""
+    return {part: partitions.size_bytes(connection, parent) for part, parent in _PARTS.items()}

@@ -1,0 +1,34 @@
+"""The connections that transactional listeners are given."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from mqdb.common.dsn import BrokerDsn
+from mqdb.store.engine import driver
+from mqdb_client.consumer.listeners.listener_transactions import ListenerTransactions
+from mqdb_client.instance import ClientInstance
+from tests.fixtures.postgres import Database
+
+
+@pytest.fixture
+def transactions(database: Database) -> Iterator[ListenerTransactions]:
+    """Of a client on the test's own database."""
+    instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
+    instance.open()
+    transactions = ListenerTransactions(instance)
+    yield transactions
+    transactions.close()
+    instance.close()
+
+
+def test_a_connection_that_is_stuck_in_a_pipeline_is_thrown_away(transactions: ListenerTransactions) -> None:
+    """As one is when the server dies in the middle of one; the driver does not count it as closed."""
+    with transactions.begin() as connection:
+        below = driver(connection).pgconn
+        below.enter_pipeline_mode()
+        below.send_query_params(b"SELECT 1", None)
+
+    with transactions.begin() as connection:
+        assert connection.scalar(text("SELECT 2")) == 2

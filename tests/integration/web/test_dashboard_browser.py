@@ -1,0 +1,309 @@
+"""The dashboard in a browser, as somebody uses it for the first time."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
+
+import pytest
+from starlette.routing import Route
+
+from mqdb.embedded import EmbeddedPostgres
+from mqdb_client import (
+    Admin,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from tests.fixtures.browser import expect, new_page
+from tests.fixtures.consumers import Inbox
+from tests.fixtures.dashboard import Site, serving_site
+from tests.fixtures.postgres import Database, new_database
+from tests.fixtures.processes import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+B = "/b/broker-a/"
+
+
+@pytest.fixture(scope="module")
+def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
+    with new_database(postgres, template_database) as database, serving_site(database) as site:
+        yield site
+
+
+@pytest.fixture
+def page(browser: "Browser", site: Site) -> "Iterator[Page]":
+    """A page of somebody who has followed the link."""
+    with new_page(browser, base_url=f"http://{site.address}") as page:
+        page.goto(site.dashboard.link(site.address))
+        yield page
+
+
+class Pricing(Inbox):
+    """A listener that fails for a message without a price."""
+
+    def __call__(self, messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        if b"price" not in messages[0].body:
+            raise LookupError(f"no price in {messages[0].body.decode()}")
+        return super().__call__(messages)
+
+
+def test_a_new_user_sees_a_message_fail_repairs_it_and_sends_it_back(page: "Page", site: Site) -> None:
+    with Admin(site.database.dsn) as admin:
+        admin.groups.update("pricing", retry_max_times=0)
+        admin.topics.create("offers", queues=1)
+    pricing = Pricing()
+    consumer = PushConsumer("pricing", site.database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe("offers")
+    consumer.register_listener(pricing)
+    with consumer, Producer("shop", site.database.dsn) as producer:
+        message_id = producer.send(Message("offers", "one\napple")).message_id
+        overview = page.get_by_role("link", name="Overview")
+        expect(overview).to_be_visible()
+        # Until the message has failed, the overview names the group too, under "Lag".
+        dead_letters = page.locator("section").filter(has=page.get_by_role("heading", name="Dead letters"))
+        while not dead_letters.get_by_role("link", name="pricing").count():
+            overview.click()
+            expect(page.locator(".later")).to_have_count(0)
+        dead_letters.get_by_role("link", name="pricing").click()
+        row = page.get_by_role("row").filter(has_text=message_id)
+        expect(row).to_contain_text("LookupError")
+        row.get_by_role("link").click()
+        expect(page.locator("h1")).to_have_text(message_id)
+        expect(page.locator("main")).to_contain_text("no price in one")
+        expect(page.locator("details").first).to_contain_text("Traceback")
+
+        page.get_by_role("link", name="Edit the body before the redrive").click()
+        body = page.get_by_label("Body, in UTF-8")
+        expect(body).to_have_value("one\napple")
+        body.fill("one\napple, price 3")
+        page.get_by_role("button", name="Show what the redrive would do").click()
+        expect(page.locator("main")).to_contain_text("1 of 1 go to group pricing once more")
+        assert pricing.messages == []
+        page.get_by_role("button", name="Redrive 1 now").click()
+        page.get_by_text("1 of 1 is on the way to group pricing").wait_for()
+        pricing.wait_for(1)
+
+    assert pricing.bodies == ["one\napple, price 3"]
+    page.get_by_role("link", name="Operations").click()
+    expect(page.get_by_role("row").nth(1)).to_contain_text("dlq.redrive")
+
+
+def unvisited(site: Site, method: str, seen: list[str]) -> list[str]:
+    """The routes of the brokers' pages to which no request of this method has gone."""
+    routes = [each for each in site.dashboard.application.routes if isinstance(each, Route)]
+    paths = [unquote(urlsplit(url).path) for asked, url in map(str.split, seen) if asked == method]
+    return [
+        each.path
+        for each in routes
+        if method in (each.methods or ()) and each.path.startswith("/b/")
+        if not any(each.path_regex.match(path) for path in paths)
+    ]
+
+
+def places(site: Site) -> list[str]:
+    """All pages, without the parts that they load."""
+    letter = f"dead-letters/billing/{site.shop.letters[0]}"
+    return [
+        *("", "topics", "topics/orders", "topics/orders/messages?bodies=1"),
+        *(f"messages?id={site.shop.message}", f"messages/{site.shop.message}?body=1"),
+        *("groups", "groups/billing", "groups/billing/topics/orders", "dead-letters", "dead-letters/billing"),
+        *(letter + "?body=1", letter + "?edit=1", "scheduled", "transactions", "crons", "crons/nightly", "new-cron"),
+        *("selectors?sql=amount%20%3E%201&topic=orders", "operations", "storage", "doctor", "new-topic"),
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [400, 1280])
+def test_each_page_works_without_a_fault_and_fits_the_screen(browser: "Browser", site: Site, width: int) -> None:
+    options = {"base_url": f"http://{site.address}", "viewport": {"width": width, "height": 800}}
+    seen: list[str] = []
+    reader = PushConsumer("billing", site.database.dsn)
+    reader.subscribe("orders")
+    reader.register_listener(Inbox())
+    with reader, new_page(browser, **options) as page:
+        page.on("request", lambda request: seen.append(f"{request.method} {request.url}"))
+        page.goto(site.dashboard.link(site.address))
+        [(client_id,)] = site.database.rows("SELECT client_id FROM mqdb.client WHERE group_name = 'billing'")
+        for place in [*places(site), f"groups/billing/members/{quote(client_id)}"]:
+            page.goto(B + place)
+            expect(page.locator(".later, .htmx-request")).to_have_count(0)
+            assert page.locator("h1").count() == 1, place
+            assert page.locator(".fault[role=alert]").count() == 0, place
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+        assert unvisited(site, "GET", seen) == []
+        page.goto(B + "doctor")
+        here, log_out = page.get_by_role("link", name="Doctor"), page.get_by_role("button", name="log out")
+        right, bottom = (f"element => element.getBoundingClientRect().{edge}" for edge in ("right", "bottom"))
+        # The pages are on one line: a wide screen has all else beside them, a narrow one moves it to the page shown.
+        assert here.evaluate(right) <= width
+        assert abs(here.evaluate(bottom) - log_out.evaluate(bottom)) < (10 if width > 1_000 else 60)
+
+
+@pytest.mark.long
+def test_the_lag_of_a_group_is_drawn(page: "Page", site: Site) -> None:
+    wait_until(lambda: site.dashboard.lag_history.of("billing"))
+    page.goto(B + "groups/billing")
+    expect(page.locator(".plot polyline")).to_have_count(1)
+    assert page.locator(".plot polyline").evaluate("element => getComputedStyle(element).strokeWidth") == "2.5px"
+
+
+@pytest.mark.long
+def test_the_rate_is_renewed_while_somebody_looks(page: "Page") -> None:
+    page.get_by_text("records/s").wait_for()
+    with page.expect_response(lambda response: "/rate?pos=" in response.url):
+        pass
+    expect(page.locator(".tile strong")).to_have_text(re.compile("^[0-9]"))
+
+
+@pytest.mark.long
+def test_chosen_letters_are_redriven_by_keyboard(page: "Page", site: Site) -> None:
+    page.goto(B + "dead-letters/billing")
+    box = page.get_by_label(f"Choose {site.shop.letters[2]}")
+    box.focus()
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Show what a redrive of the chosen would do").press("Enter")
+    page.get_by_role("button", name="Redrive 1 now").press("Enter")
+    page.get_by_text("1 of 1 is on the way").wait_for()
+
+    assert outline == "solid"
+    page.goto(B + "dead-letters/billing")
+    page.get_by_label("Choose all of this page").check()
+    assert page.locator("input[name=id]:checked").count() == 4
+
+
+@pytest.mark.long
+def test_a_viewer_looks_at_letters_and_finds_nothing_to_press(browser: "Browser", database: Database) -> None:
+    with (
+        serving_site(database, web_viewer_password="look") as site,
+        new_page(browser, base_url=f"http://{site.address}") as page,
+    ):
+        page.goto("/login")
+        page.get_by_label("Your name").fill("vera")
+        page.get_by_label("Password").fill("look")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("link", name="billing").first.click()
+        page.get_by_role("link", name=site.shop.letters[1]).click()
+        page.get_by_role("link", name="Show the body").click()
+        assert "lines" in page.locator("pre.body").inner_text()
+        assert page.get_by_role("button").all_inner_texts() == ["vera · log out"]
+        assert page.locator("input[type=checkbox], textarea").count() == 0
+
+
+@pytest.mark.long
+def test_times_are_in_the_zone_of_the_reader(browser: "Browser", site: Site) -> None:
+    options = {"base_url": f"http://{site.address}", "timezone_id": "Asia/Tokyo", "color_scheme": "dark"}
+    with new_page(browser, viewport={"width": 360, "height": 740}, **options) as page:
+        page.goto(site.dashboard.link(site.address))
+        page.goto(B + "topics/orders/messages")
+        time = page.locator("time").first
+        assert time.inner_text().endswith("GMT+9")
+        assert (time.get_attribute("title") or "").endswith(" UTC")
+        # Dark, and no wider than the screen: tables scroll in themselves.
+        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.long
+def test_it_works_without_scripts(browser: "Browser", site: Site) -> None:
+    with new_page(browser, base_url=f"http://{site.address}", java_script_enabled=False) as page:
+        page.goto(site.dashboard.link(site.address))
+        page.get_by_role("link", name="What needs attention").click()
+        page.get_by_role("link", name="billing").first.click()
+        page.get_by_role("link", name=site.shop.letters[3]).click()
+        page.get_by_role("link", name="Show the body").click()
+        assert "00 ff" in page.locator("pre.body").inner_text()
+        page.goto(B + "scheduled")
+        page.get_by_role("button", name="Recall").first.click()
+        page.get_by_role("button", name="Recall it").click()
+        page.get_by_text("RECALLED").wait_for()
+
+
+@pytest.mark.long
+def test_what_can_be_done_is_done_by_clicks(page: "Page", site: Site) -> None:
+    seen: list[str] = []
+    page.on("request", lambda request: seen.append(f"{request.method} {request.url}"))
+    page.goto(B + "topics")
+    page.get_by_role("button", name="Make a topic").click()
+    page.get_by_label("Name").fill("clicked")
+    page.get_by_role("button", name="Make it").click()
+    page.get_by_text("Topic clicked is there.").wait_for()
+
+    page.goto(B + "groups/billing/topics/orders")
+    page.get_by_label("Go on at").fill("earliest")
+    page.get_by_role("button", name="Show the change").click()
+    page.get_by_role("button", name="Reset now").click()
+    page.get_by_text("offsets of billing in orders to earliest.").wait_for()
+    expect(page.get_by_role("cell", name="offset.reset")).to_have_count(1)
+
+    page.goto(B + "crons/nightly")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause it").click()
+    page.get_by_text("Cron nightly is paused.").wait_for()
+    page.get_by_role("button", name="Add a cron").click()
+    for label, text in (("Name", "hourly"), ("Times", "@hourly"), ("Topic", "orders"), ("Body", "tick")):
+        page.get_by_role("textbox", name=label).fill(text)
+    page.get_by_role("button", name="Show the next times").click()
+    page.get_by_role("button", name="Add it now").click()
+    page.get_by_text("Cron hourly is added.").wait_for()
+
+    for name, change, done in (("nightly", "Resume", "sends next at"), ("weekly", "Remove", "is removed.")):
+        page.goto(B + f"crons/{name}")
+        page.get_by_role("button", name=change).click()
+        page.get_by_role("button", name=f"{change} it").click()
+        page.get_by_text(f"Cron {name} {done}").wait_for()
+
+    given_up, first, second = site.shop.halves
+    for half, button, done in (
+        (first, "Commit", "is committed"),
+        (second, "Roll back", "is rolled back"),
+        (given_up, "Ask again", "is asked about again"),
+    ):
+        page.goto(B + "transactions")
+        page.get_by_role("row").filter(has_text=half).get_by_role("button", name=button).click()
+        page.get_by_text("Leave it").wait_for()
+        page.get_by_role("main").get_by_role("button").click()
+        page.get_by_text(f"Half message {half} {done}.").wait_for()
+
+    page.goto(B + "scheduled")
+    page.get_by_role("button", name="Recall").last.click()
+    page.get_by_role("button", name="Recall it").click()
+    page.get_by_text("RECALLED").wait_for()
+
+    page.goto(B + "dead-letters/billing")
+    page.get_by_label(f"Choose {site.shop.letters[1]}").check()
+    page.get_by_role("button", name="Show what a redrive of the chosen would do").click()
+    page.get_by_role("button", name="Redrive 1 now").click()
+    page.get_by_text("1 of 1 is on the way").wait_for()
+    assert unvisited(site, "POST", seen) == []
+
+
+@pytest.mark.long
+def test_ten_browsers_look_at_once(browser: "Browser", site: Site) -> None:
+    """Each has a session of its own. No page waits for another visitor, and each rate is renewed."""
+    with ExitStack() as closing:
+        options = {"base_url": f"http://{site.address}"}
+        pages = [closing.enter_context(new_page(browser, **options)) for _ in range(10)]
+        for page in pages:
+            page.goto(site.dashboard.link(site.address))
+        for place in ("topics/orders", "groups/billing", "dead-letters/billing", "operations", "doctor", ""):
+            # All ask before the first one has its answer.
+            for page in pages:
+                page.evaluate("place => { window.location = place }", B + place)
+            for page in pages:
+                page.wait_for_url(B + place)
+                expect(page.locator(".later, .htmx-request")).to_have_count(0)
+                assert page.locator(".fault[role=alert]").count() == 0, place
+        for page in pages:
+            expect(page.locator(".tile strong")).to_have_text(re.compile("^[0-9]"))
+        pages[0].get_by_role("button", name="log out").click()
+        pages[0].wait_for_url("**/login")
+        pages[1].reload()
+        assert pages[1].url.endswith(B)
