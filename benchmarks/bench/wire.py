@@ -49,7 +49,7 @@ def prepared(
 
 def appended(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> Operation:
     """Appends records as a producer does, the same ones each time."""
-    statement, values = statement_for(records)
+    statement, values = statement_for(records, places=True)
     _check(connection.pgconn.prepare(_NAME, statement.text.encode(), statement.oids))
     return _repeated(connection, statement.pack(values), statement.formats, len(records))
 

@@ -86,9 +86,9 @@ finish() {
         tell_errors
         sleep 2
     done
-    # Replication carries no values of sequences. dispatcher_state is no number: the new dispatcher begins awake.
+    # Replication carries no values of sequences. Some are no numbers: the new dispatcher begins awake.
     ask "$OLD" -c "SELECT format('SELECT setval(%L, %s);', format('%I.%I', schemaname, sequencename), last_value) FROM pg_sequences
-        WHERE last_value IS NOT NULL AND (schemaname, sequencename) <> ('mqdb', 'dispatcher_state')" | ask "$NEW" > /dev/null
+        WHERE last_value IS NOT NULL AND NOT (schemaname = 'mqdb' AND sequencename IN ('dispatcher_state', 'placed', 'placed_from'))" | ask "$NEW" > /dev/null
     ask "$NEW" -c "DROP SUBSCRIPTION mqdb_upgrade" -c "DROP SCHEMA mqdb_upgrade CASCADE"
     ask "$OLD" -c "SET default_transaction_read_only = off" -c "DROP PUBLICATION mqdb_upgrade"
     echo "the new database is complete; start mqdb serve on it, then the clients. Gathering statistics..."

@@ -2,7 +2,7 @@
 
 In SQL: `mqdb/sql/dispatch/dispatch.sql`, `mqdb/sql/dispatch/fall_asleep.sql`, `mqdb/sql/dispatch/index_keys.sql`,
 `mqdb/sql/dispatch/is_attended.sql`, `mqdb/sql/dispatch/mend_dispatcher_state.sql`,
-`mqdb/sql/dispatch/stay_awake.sql`.
+`mqdb/sql/dispatch/stay_awake.sql`, `mqdb/sql/dispatch/take_places.sql`.
 """
 
 from enum import StrEnum
@@ -70,31 +70,44 @@ def _result(outcome: str, messages: int, more: bool) -> DispatchResult:
 #: The channel on which senders wake a dispatcher that sleeps.
 WAKE_CHANNEL: Final = "mqdb_wake"
 
-_ASLEEP: Final = 1
-
 
 @translates
-def fall_asleep(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult | None:
+def fall_asleep(connection: Connection, max_rows: int = MAX_ROWS, *, places: bool = True) -> DispatchResult | None:
     """Dispatch once more, after which the caller may sleep; None while a transaction with new records is open.
 
     Otherwise each such transaction wakes it until `stay_awake`: by a notification on WAKE_CHANNEL, and on a server
-    with prepared transactions by what `is_woken` finds.
+    with prepared transactions by what `look` finds. If `places` is true, appends place their records meanwhile
+    (`mqdb/sql/dispatch/take_places.sql`), and do not wake it for those.
     """
-    row = driver(connection).execute(_FALL_ASLEEP, (max_rows,)).fetchone()
+    row = driver(connection).execute(_FALL_ASLEEP, (max_rows, places)).fetchone()
     assert row is not None
     is_asleep, *result = row
     return _result(*result) if is_asleep else None
 
 
-_FALL_ASLEEP: Final = "SELECT is_asleep, outcome, messages, more FROM mqdb.fall_asleep(%s)"
+_FALL_ASLEEP: Final = "SELECT is_asleep, outcome, messages, more FROM mqdb.fall_asleep(%s, %s)"
+
+
+class SleepLook(NamedTuple):
+    """What somebody sees who sleeps."""
+
+    is_woken: bool  #: somebody has written records that wait
+    is_behind: bool  #: positions have been given since the last checkpoint: to placed records, unless it is woken
 
 
 @translates
-def is_woken(connection: Connection) -> bool:
-    """Whether somebody has written records since the caller fell asleep."""
-    row = driver(connection).execute("SELECT last_value FROM mqdb.dispatcher_state").fetchone()
+def look(connection: Connection) -> SleepLook:
+    """Whether the caller may sleep on."""
+    row = driver(connection).execute(_LOOK).fetchone()
     assert row is not None
-    return bool(row[0] != _ASLEEP)
+    return SleepLook(*row)
+
+
+_LOOK: Final = """
+SELECT s.last_value NOT IN (1, 4), l.last_value > (
+    SELECT c.tail_pos FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1)
+FROM mqdb.dispatcher_state s, mqdb.log_pos l
+"""
 
 
 @translates

@@ -34,7 +34,7 @@ from mqdb.errors import (
     ServerIsStandby,
     SettingInvalid,
 )
-from mqdb.server.service_configs import broker_settings, checker_config, dispatcher_config, keeper_config
+from mqdb.server.service_configs import broker_settings, checker_config, keeper_config
 from mqdb.service.client_reaper import ClientReaper
 from mqdb.service.cron_sender import CronSender
 from mqdb.service.delay_deliverer import DelayDeliverer
@@ -303,7 +303,7 @@ class Server:
                 service.wake()
 
         return [
-            Dispatcher(of(Dispatcher), dispatcher_config(self.settings), on_dispatched=wake_followers),
+            Dispatcher(of(Dispatcher), on_dispatched=wake_followers),
             *followers,
             SegmentKeeper(of(SegmentKeeper), scheduler, keeper_config(self.settings)),
             ClientReaper(of(ClientReaper), scheduler),

@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from mqdb.broker.transactions.transaction_checks import CheckRules
-from mqdb.service.dispatcher import DispatcherConfig
 from mqdb.service.retention import RetentionRules
 from mqdb.service.segment_keeper import SegmentKeeperConfig
 from mqdb.service.transaction_checker import TransactionCheckerConfig
@@ -23,11 +22,6 @@ def broker_settings(settings: Settings) -> BrokerSettings:
         reject_transaction_message=settings.reject_transaction_message,
         timer_max_delay_ms=None if max_delay is None else max_delay // timedelta(milliseconds=1),
     )
-
-
-def dispatcher_config(settings: Settings) -> DispatcherConfig:
-    """How the dispatcher works under these settings."""
-    return DispatcherConfig(lone_messages_per_second=settings.lone_messages_per_second)
 
 
 def keeper_config(settings: Settings) -> SegmentKeeperConfig:

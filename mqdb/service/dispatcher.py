@@ -3,12 +3,14 @@
 It only calls; the work is done in the database, where a lock and the checkpoint's key let no two dispatches count
 for one, whoever calls.
 
-    asleep    waits until a sender notifies it: nobody sends, or seldom. Each message is dispatched at once
-    awake     looks every few milliseconds: messages come so fast that one batch takes several
+    asleep    appends place their own records (`mqdb/sql/dispatch/take_places.sql`). One that cannot notifies it: two
+              have met, or a record waits, or joins the transaction of a user
+    awake     looks every few milliseconds: such records come so fast that one batch takes several
 
-Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. It sleeps as long as it
-has rounds to spare: a token bucket limits them. PostgreSQL wakes every listener of the server for every announcement,
-so with many of them the dispatcher makes fewer, larger batches; without any consumer, too, because nobody waits.
+Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. It sleeps as soon as
+nothing waits, unless its last sleep was too short to be worth it: after that it stays awake for a while, and longer
+each time. PostgreSQL wakes every listener of the server for every announcement. So with many of them appends place
+nothing, and the dispatcher makes fewer, larger batches; without any consumer, too, because nobody waits.
 """
 
 import selectors
@@ -30,11 +32,10 @@ from mqdb.broker.dispatch import (
     dispatch,
     fall_asleep,
     is_notified,
-    is_woken,
+    look,
     stay_awake,
     wake_and_dispatch,
 )
-from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import MqdbError
 from mqdb.service.pace import Pace
 from mqdb.service.run import Run
@@ -51,10 +52,6 @@ _FEW_MESSAGES: Final = 2
 #: At most 100 batches a second. 100 listeners cost 17 % of the throughput then, 75 % at 1,600 a second.
 RELAXED_PACE: Final = Pace(busy=timedelta(milliseconds=10), idle=timedelta(milliseconds=10))
 
-#: So many messages may come without a pause, and it still sleeps between them; one batch counts for a few at most.
-_BURST: Final = 20
-_MOST_OF_BATCH: Final = 5
-
 #: How soon a dispatcher that sleeps notices that it should stop.
 _STOP_SECONDS: Final = 0.2
 
@@ -63,7 +60,8 @@ _LOOK_SECONDS: Final = 1.0
 #: The same on a server with prepared transactions or synchronous standbys, where not all senders notify.
 _LOOK_UNNOTIFIED_SECONDS: Final = 0.01
 
-#: A transaction with records that stays open keeps the dispatcher awake. It asks again after this long, then seldom.
+#: A transaction with records that stays open keeps the dispatcher awake, and so does a sleep that was too short. It
+#: asks again after this long, then seldom.
 _FIRST_RETRY: Final = timedelta(milliseconds=5)
 _LONGEST_RETRY: Final = timedelta(seconds=1)
 
@@ -75,12 +73,12 @@ class DispatcherConfig:
     max_rows: int = MAX_ROWS
     pace: Pace = PACE
     quick_pace: Pace = QUICK_PACE
-    lone_messages_per_second: float = 250.0
-    """Up to so many it sleeps after each."""
+    shortest_sleep: timedelta = timedelta(milliseconds=4)
+    """After one that was shorter it stays awake for a while."""
     many_consumers: int = 50
-    """From so many on, and without any, `relaxed_pace` and `relaxed_lone_messages_per_second` count."""
+    """From so many on, and without any, appends place nothing, and the two below count."""
     relaxed_pace: Pace = RELAXED_PACE
-    relaxed_lone_messages_per_second: float = 100.0
+    relaxed_shortest_sleep: timedelta = timedelta(milliseconds=10)
     counts_valid: timedelta = timedelta(seconds=1)
     """How long a count of the consumers is believed."""
     longest_sleep: timedelta = timedelta(seconds=10)
@@ -110,10 +108,10 @@ class Dispatcher(LoopService[DispatchResult]):
         self._consumers = 0
         self._count_again_at = 0.0
         self._is_asleep = False
+        self._asleep_since = 0.0
+        #: Nobody has woken it; it only says how far placed records have come.
+        self._sleeps_on = False
         self._is_notified = True
-        monotonic = context.clock.monotonic
-        self._lone_messages = WakeLimit(_BURST, config.lone_messages_per_second, monotonic)
-        self._relaxed_lone_messages = WakeLimit(_BURST, config.relaxed_lone_messages_per_second, monotonic)
         self._retry = _FIRST_RETRY
         self._retry_at = 0.0
 
@@ -135,23 +133,31 @@ class Dispatcher(LoopService[DispatchResult]):
         return result
 
     def _dispatch(self, connection: Connection, now: float) -> DispatchResult:
+        if self._is_asleep and self._sleeps_on and not self._is_relaxed:
+            return dispatch(connection, self._config.max_rows)
         # Awake first: the commit of a batch notifies, too, and a sender that notifies would wait for it.
         was_asleep, self._is_asleep = self._is_asleep, False
         result = (wake_and_dispatch if was_asleep else dispatch)(connection, self._config.max_rows)
-        # A wake that finds nothing counts, too: anybody can notify, at any rate.
-        if self._comes_fast(max(result.messages, int(was_asleep))):
-            return result
+        if was_asleep:
+            # Also for a wake that nobody needed: anybody can notify, at any rate.
+            if now - self._asleep_since < self._shortest_sleep.total_seconds():
+                self._stay_awake_until_later(now)
+            else:
+                self._retry = _FIRST_RETRY
         if result.outcome is DispatchOutcome.LOCKED or result.more or now < self._retry_at:
             return result
-        last = fall_asleep(connection, self._config.max_rows)
+        last = fall_asleep(connection, self._config.max_rows, places=not self._is_relaxed)
         if last is None:
-            self._retry_at = now + self._retry.total_seconds()
-            self._retry = min(self._retry * 2, _LONGEST_RETRY)
+            self._stay_awake_until_later(now)
             return result
         self._is_asleep = True
-        self._retry = _FIRST_RETRY
+        self._asleep_since = self._context.clock.monotonic()
         is_last = last.outcome is not DispatchOutcome.IDLE
         return last._replace(messages=result.messages + last.messages) if is_last else result
+
+    def _stay_awake_until_later(self, now: float) -> None:
+        self._retry_at = now + self._retry.total_seconds()
+        self._retry = min(self._retry * 2, _LONGEST_RETRY)
 
     def pause_after(self, counts: DispatchResult) -> timedelta:
         if self._is_asleep and counts.outcome is not DispatchOutcome.LOCKED and not counts.more:
@@ -171,22 +177,20 @@ class Dispatcher(LoopService[DispatchResult]):
     def _is_relaxed(self) -> bool:
         return not 0 < self._consumers < self._config.many_consumers
 
-    def _comes_fast(self, messages: int) -> bool:
-        """Count these messages; True if too many have come to dispatch each by itself."""
-        limit = self._relaxed_lone_messages if self._is_relaxed else self._lone_messages
-        if not limit.seconds_left():
-            limit.spend(min(messages, _MOST_OF_BATCH))
-        return limit.seconds_left() > 0
+    @property
+    def _shortest_sleep(self) -> timedelta:
+        return self._config.relaxed_shortest_sleep if self._is_relaxed else self._config.shortest_sleep
 
     def _wait(self, run: Run, pause: timedelta) -> None:
         if not self._is_asleep or pause < self._config.longest_sleep or run.connection is None:
             super()._wait(run, pause)
             return
         give_up_at = time.monotonic() + pause.total_seconds()
+        self._sleeps_on = False
         # The next round tells of a lost connection.
         with suppress(MqdbError, psycopg.Error, OSError):
             look_seconds = _LOOK_SECONDS if self._is_notified else _LOOK_UNNOTIFIED_SECONDS
-            _wait_until_woken(run, run.connection, give_up_at, look_seconds)
+            self._sleeps_on = not _wait_until_woken(run, run.connection, give_up_at, look_seconds)
 
     def _leave(self, run: Run) -> None:
         if self._is_asleep and run.connection is not None:
@@ -194,13 +198,15 @@ class Dispatcher(LoopService[DispatchResult]):
                 stay_awake(run.connection)
 
 
-def _wait_until_woken(run: Run, connection: Connection, give_up_at: float, look_seconds: float) -> None:
+def _wait_until_woken(run: Run, connection: Connection, give_up_at: float, look_seconds: float) -> bool:
     """Wait until a notification comes, or a look finds it woken, `give_up_at` is over, or the service has to stop.
 
-    It waits on the socket, because the driver's own wait wakes up ten times a second. The driver is asked first, as the
-    last answer may have brought a notification along, and whenever the socket has something.
+    False: once a second if there are new records, and they are placed. It waits on the socket, because the driver's own
+    wait wakes up ten times a second. The driver is asked first, as the last answer may have brought a notification
+    along, and whenever the socket has something.
     """
     below = driver(connection)
+    placed_at = time.monotonic() + _LOOK_SECONDS
     look_at = time.monotonic() + look_seconds
     with selectors.DefaultSelector() as selector:
         selector.register(below, selectors.EVENT_READ)
@@ -208,9 +214,13 @@ def _wait_until_woken(run: Run, connection: Connection, give_up_at: float, look_
             while not selector.select(min(_STOP_SECONDS, look_seconds)):
                 now = time.monotonic()
                 if run.stopping.is_set() or now >= give_up_at:
-                    return
+                    return True
                 if now >= look_at:
-                    if is_woken(connection):
-                        return
+                    found = look(connection)
+                    if found.is_woken:
+                        return True
+                    if found.is_behind and now >= placed_at:
+                        return False
                     look_at = now + look_seconds
                     break
+    return True

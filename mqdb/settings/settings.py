@@ -93,8 +93,6 @@ class Settings(BaseModel):
     """Let consumers subscribe by SQL92; `mqdb serve` sets it for its broker. Tags are always there."""
     filter_support_retry: bool = False
     """Judge a retry by the SQL92 filter of its topic again; `mqdb serve` sets it for its broker."""
-    lone_messages_per_second: int = Field(default=250, ge=1, le=10_000)
-    """Up to so many `mqdb serve` dispatches each at once, if fewer than 50 consumers are there; beyond, in batches."""
     message_delay_level: str | None = None
     """How long delay level 1, 2, ... take, with the units s, m, h and d; `mqdb serve` sets it for its broker."""
     transaction_timeout: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=6)

@@ -55,7 +55,7 @@ _numbers: Final = count(1)
 
 
 class PreparedStatement:
-    """A Core statement that returns a column of whole numbers. Any thread may run it, each on a connection of its own.
+    """A Core statement that returns columns of whole numbers. Any thread may run it, each on a connection of its own.
 
     The type of each parameter has to be one of `Boolean`, `Integer`, `BigInteger`, `DateTime` with a time zone, `Text`,
     `LargeBinary`, `UUID`, `JSONB` (its text) or an ARRAY of these, and `given` names all values that `run` gets, in
@@ -83,11 +83,11 @@ class PreparedStatement:
             for place, pack in zip(self._places, self._packers, strict=True)
         ]
 
-    def run(self, connection: "psycopg.Connection[Any]", values: Sequence[Any]) -> list[int]:
-        """The column, in the order of its rows. Raises psycopg.Error."""
+    def run(self, connection: "psycopg.Connection[Any]", values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Its rows, in their order. Raises psycopg.Error."""
         if connection.prepare_threshold is None:  # behind a pooler nothing is prepared
             picked = [values[place] for place in self._places]
-            return [value for (value,) in raw_cursor_of(connection).execute(self.text.encode(), picked).fetchall()]
+            return raw_cursor_of(connection).execute(self.text.encode(), picked).fetchall()
         with connection.lock:
             if connection in self._started_on:
                 self._started_on.discard(connection)
@@ -102,8 +102,16 @@ class PreparedStatement:
                 result = _answer(connection)
         if result.status != ExecStatus.TUPLES_OK:
             raise error_from_result(result)
-        value_of = result.get_value
-        return [int.from_bytes(value_of(row, 0) or b"", signed=True) for row in range(result.ntuples)]
+        value_of, columns = result.get_value, range(result.nfields)
+        return [
+            tuple(
+                [
+                    None if (value := value_of(row, column)) is None else int.from_bytes(value, signed=True)
+                    for column in columns
+                ]
+            )
+            for row in range(result.ntuples)
+        ]
 
     def start(self, connection: "psycopg.Connection[Any]", values: Sequence[Any]) -> bool:
         """Send it without waiting for the answer, which `run` reads then: its descriptor is readable when that comes.

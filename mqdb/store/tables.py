@@ -211,6 +211,10 @@ live_queue = Table(
 #: Whether the dispatcher sleeps (`mqdb/sql/dispatch/fall_asleep.sql`): a sequence, as senders read it without MVCC.
 dispatcher_state = Sequence("dispatcher_state", metadata=metadata, data_type=BigInteger)
 
+#: Up to which position no record waits for dispatch (`mqdb/sql/dispatch/take_places.sql`); read without MVCC, too.
+placed = Sequence("placed", metadata=metadata, data_type=BigInteger, minvalue=-(2**63), start=-(2**63))
+placed_from = Sequence("placed_from", metadata=metadata, data_type=BigInteger, minvalue=0, start=0)
+
 segment = Table(
     "segment",
     metadata,
@@ -227,7 +231,7 @@ segment = Table(
 commit_log = Table(
     "commit_log",
     metadata,
-    Column("xid", Xid8, nullable=False, server_default=text("pg_current_xact_id()")),
+    Column("xid", Xid8, server_default=text("pg_current_xact_id()")),
     Column("log_pos", BigInteger, Identity(minvalue=0, cache=1), nullable=False),
     Column("store_time", _timestamp, nullable=False, server_default=_now),
     Column("born_time", _timestamp, nullable=False),
@@ -243,7 +247,7 @@ commit_log = Table(
     Column("properties", JSONB, nullable=False),
     Column("body", LargeBinary, nullable=False),
     PrimaryKeyConstraint("log_pos"),
-    Index("commit_log_xid", "xid", "queue_key", "log_pos"),
+    Index("commit_log_xid", "xid", "queue_key", "log_pos", postgresql_where=text("xid IS NOT NULL")),
     postgresql_partition_by="RANGE (log_pos)",
 )
 # SQLAlchemy cannot name the sequence of an identity column. (Its DDL has no annotations.)

@@ -11,7 +11,7 @@ from tests.fixtures.log import append, create_topic, positions
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.serve import Starter
-from tests.fixtures.sleeping import FOREVER, asleep, state
+from tests.fixtures.sleeping import ASLEEP, FOREVER, asleep, state
 from tests.fixtures.variants import usually
 
 SENDER = Path(__file__).with_name("killed_sender_process.py")
@@ -24,7 +24,7 @@ def test_another_server_delivers_what_has_come_to_a_killed_dispatcher(
     log = sleepy.connect()
     [queue] = create_topic(log, "orders")
     server = serve(dsn=sleepy.dsn, longest_sleep_seconds=FOREVER.total_seconds())
-    wait_until(lambda: state(sleepy) == 1)
+    wait_until(lambda: state(sleepy) in ASLEEP)
     if moment == "asleep":
         server.kill()
         sent = append(log, queue)
@@ -41,7 +41,7 @@ def test_another_server_delivers_what_has_come_to_a_killed_dispatcher(
 
     serve(dsn=sleepy.dsn, longest_sleep_seconds=FOREVER.total_seconds())
     wait_until(lambda: positions(log, queue) == sent)
-    wait_until(lambda: state(sleepy) == 1)
+    wait_until(lambda: state(sleepy) in ASLEEP)
     sent += append(log, queue)
 
     wait_until(lambda: positions(log, queue) == sent)
@@ -59,6 +59,6 @@ def test_a_sender_that_is_killed_around_its_commit_has_woken_the_dispatcher(
         wait_until(lambda: not sleepy.rows("SELECT FROM pg_stat_activity WHERE application_name = 'killed sender'"))
 
         wait_until(lambda: len(positions(log, queue)) == stored)
-        wait_until(lambda: state(sleepy) == 1)
+        wait_until(lambda: state(sleepy) in ASLEEP)
         append(log, queue)
         wait_until(lambda: len(positions(log, queue)) == stored + 1)

@@ -192,9 +192,9 @@ def test_a_selector_looks_at_no_more_records_than_its_limit(
 
 def test_an_append_looks_its_queue_up_by_the_key(analyzed: Connection) -> None:
     session = driver(analyzed)
-    session.execute(f"PREPARE append AS {commit_log.append_one().text}".encode())
+    session.execute(f"PREPARE append AS {commit_log.append_one(places=True).text}".encode())
 
-    nothing = ", ".join(["NULL"] * len(commit_log.append_one().formats))
+    nothing = ", ".join(["NULL"] * len(commit_log.append_one(places=True).formats))
     plan = "\n".join(row[0] for row in session.execute(f"EXPLAIN EXECUTE append ({nothing})".encode()))
 
     assert re.search(r"Index (Only )?Scan using live_queue_pkey", plan)

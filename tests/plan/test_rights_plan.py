@@ -13,8 +13,8 @@ from tests.fixtures.principals import Principal
 CROWD = "INSERT INTO mqdb.acl SELECT 'role-' || n, 'SEND', 'TOPIC', 'orders' FROM generate_series(1, 500) AS n"
 
 STATEMENTS = {
-    "append": commit_log.append_one().text,
-    "append of many": commit_log.append_many().text,
+    "append": commit_log.append_one(places=False).text,
+    "append of many": commit_log.append_many(places=False).text,
     "read": "SELECT body FROM mqdb.commit_log WHERE log_pos BETWEEN 1 AND 100",
     "entries": "SELECT log_pos FROM mqdb.queue_run WHERE queue_key = 1 AND last_offset >= 0",
 }

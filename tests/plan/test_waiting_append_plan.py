@@ -101,7 +101,7 @@ def test_the_place_of_a_record_is_found_by_keys(connection: Connection, wait: Wa
     session = driver(connection)
 
     with session.transaction():
-        statement, values = statement_for([waiting] * 100)
+        statement, values = statement_for([waiting] * 100, places=False)
         statement.run(session, values)
         counts = session.execute(READ_FROM_END_TO_END).fetchall()
 

@@ -23,7 +23,7 @@ from mqdb.errors import (
     StorageRefused,
     TopicNotFound,
 )
-from mqdb.store.log.commit_log import Record
+from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb_client.producer.append import append_plan
 from mqdb_client.producer.append.append_plan import AppendPlan, NoAnswer, Turn, Unit, UnitState
 from tests.fixtures.fuzz import fuzz_cases
@@ -61,8 +61,8 @@ class Given(Unit):
             raise self.fault
         self.records = [self.given]
 
-    def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
-        self.positions = positions
+    def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
+        self.positions = [place.log_pos for place in places]
 
     def have_told(self) -> None:
         self.told += 1
@@ -102,7 +102,7 @@ def test_a_lone_send_leads_and_the_append_thread_is_not_called() -> None:
 
     assert arrive(plan, unit) is Turn.LEAD
     assert plan.take([unit], unit, BACKEND, NOW) == [unit.given]
-    plan.stored([unit], [17], SendStatus.SEND_OK)
+    plan.stored([unit], [LogPlace(17)], SendStatus.SEND_OK)
 
     assert not plan.done()
     assert (unit.positions, unit.state, list(plan.ended)) == ([17], UnitState.DONE, [])
@@ -120,13 +120,13 @@ def test_those_who_gather_are_taken_together_when_the_leader_is_done() -> None:
     waiting = [Given(30), Given(30, is_handed_in=True)]
     plan, leader = plan_of(*waiting)
 
-    plan.stored([leader], [1], SendStatus.SEND_OK)
+    plan.stored([leader], [LogPlace(1)], SendStatus.SEND_OK)
     assert plan.done()
 
     batch: list[Unit] = []
     assert plan.first(NOW) is waiting[0]
     assert plan.take(batch, waiting[0], BACKEND, NOW) == [unit.given for unit in waiting]
-    plan.stored(batch, [2, 3], SendStatus.SEND_OK)
+    plan.stored(batch, [LogPlace(2), LogPlace(3)], SendStatus.SEND_OK)
     assert not plan.done()
     tell(plan)
     assert [(unit.positions, unit.told) for unit in waiting] == [([2], 1), ([3], 1)]
@@ -195,7 +195,7 @@ def test_who_has_waited_all_in_vain_waits_in_the_same_order_again() -> None:
     """A statement was refused for one of them, and repeated in parts until the time was over."""
     units = [Given(30) for _ in range(7)]
     plan, leader = plan_of(*units)
-    plan.stored([leader], [1], SendStatus.SEND_OK)
+    plan.stored([leader], [LogPlace(1)], SendStatus.SEND_OK)
     plan.done()
     batch: list[Unit] = []
     plan.take(batch, units[0], BACKEND, NOW)
@@ -213,7 +213,7 @@ def test_who_has_waited_all_in_vain_waits_in_the_same_order_again() -> None:
 def test_who_leaves_a_statement_under_way_does_not_know_its_outcome_and_above_which_position_to_look() -> None:
     waiting, handed_in = Given(1), Given(1, is_handed_in=True)
     plan, leader = plan_of(waiting, handed_in)
-    plan.stored([leader], [150], SendStatus.SEND_OK)
+    plan.stored([leader], [LogPlace(150)], SendStatus.SEND_OK)
     plan.done()
     plan.take([], waiting, BACKEND, NOW)
 
@@ -223,7 +223,7 @@ def test_who_leaves_a_statement_under_way_does_not_know_its_outcome_and_above_wh
     for unit in (waiting, handed_in):
         assert isinstance(unit.error, NoAnswer)
         assert (unit.error.backend, unit.error.after_pos) == (BACKEND, 150)
-    plan.stored(plan.batch, [151, 152], SendStatus.SEND_OK)
+    plan.stored(plan.batch, [LogPlace(151), LogPlace(152)], SendStatus.SEND_OK)
     tell(plan)
     assert [(unit.told, unit.positions) for unit in (waiting, handed_in)] == [(0, ()), (1, ())]
 
@@ -321,7 +321,7 @@ class Server:
             if outcome == 3:  # its answer is lost
                 plan.unknown(batch, "no answer in time", None)
             else:
-                plan.stored(batch, list(range(len(records))), SendStatus.SEND_OK)
+                plan.stored(batch, [LogPlace(number) for number in range(len(records))], SendStatus.SEND_OK)
         tell(plan)
 
     def leave(self, number: int) -> None:

@@ -22,7 +22,7 @@ from mqdb.store import acl
 from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.engine import translate
 from mqdb.store.log import commit_log
-from mqdb.store.log.commit_log import Record
+from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb.store.log.history import History
 from mqdb.store.prepared import PreparedStatement
 from mqdb.store.schedule.placement import wait_arrays
@@ -70,8 +70,8 @@ def json_object(texts: Mapping[str, str]) -> str:
     return "{" + ", ".join([f"{quoted(name)}: {quoted(text)}" for name, text in texts.items()]) + "}"
 
 
-def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[int]:
-    """Append records of any queues; returns their positions, in the order given. One statement, one round trip.
+def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[LogPlace]:
+    """Append records of any queues; returns where they are, in the order given. One statement, one round trip.
 
     All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) if a queue is gone or of another
     history, AccessDenied, MessageIllegal for a time of delivery beyond the broker's limit, StorageRefused or
@@ -103,40 +103,54 @@ def start_append(connection: Connection, record: Record) -> bool:
     if record.wait is not None or len(record.body) + len(record.properties) > _MOST_STARTED_BYTES:
         return False
     try:
-        return commit_log.append_one().start(below, record)
+        # One of the two is prepared on a connection: `append` has chosen it.
+        return any(commit_log.append_one(places=places).start(below, record) for places in (True, False))
     except psycopg.Error:
         return False
 
 
-def _append(connection: Connection, below: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
-    statement, values = statement_for(records)
-    run: Callable[[psycopg.Connection[Any], Sequence[Any]], list[int]] = statement.run
+def _append(connection: Connection, below: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[LogPlace]:
+    statement, values = statement_for(records, places=below.autocommit and _may_place(connection))
+    run: Callable[[psycopg.Connection[Any], Sequence[Any]], Sequence[tuple[Any, ...]]] = statement.run
     if statement is commit_log.append_waiting() and _has_half(records) and acl.is_guest(connection):
         run, values = _append_with_halves, records
     try:
-        return run(below, values)
+        rows = run(below, values)
     except pg.CheckViolation:
         # No partition for the position: producers ran ahead of a broker without keeper and consumers.
         if not below.autocommit:
             raise
         below.execute("SELECT mqdb.ensure_segments(2)")
-        return run(below, values)
+        rows = run(below, values)
+    return [LogPlace(*row) for row in rows]
+
+
+#: The key in `Connection.info` of what `_may_place` has found out.
+_MAY_PLACE: Final = "mqdb_may_place"
+
+
+def _may_place(connection: Connection) -> bool:
+    """Whether appends of this role place their records: as the owner, for others could keep the lock of dispatch."""
+    known: bool | None = connection.info.get(_MAY_PLACE)
+    if known is None:
+        known = connection.info[_MAY_PLACE] = not acl.is_guest(connection)
+    return known
 
 
 def _has_half(records: Sequence[Record]) -> bool:
     return any(isinstance(record.wait, Half) for record in records)
 
 
-def _append_with_halves(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
+def _append_with_halves(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[tuple[Any, ...]]:
     """As a role that does not own the broker: such a role stores its half messages by a function, one by one."""
     if len(records) == 1:
-        return [own_halves.send(connection, records[0])]
+        return [(own_halves.send(connection, records[0]),)]
     with connection.transaction():
         others = [record for record in records if not isinstance(record.wait, Half)]
-        statement, values = statement_for(others) if others else (None, ())
-        positions = iter(statement.run(connection, values) if statement else ())
+        statement, values = statement_for(others, places=False) if others else (None, ())
+        rows = iter(statement.run(connection, values) if statement else ())
         return [
-            own_halves.send(connection, record) if isinstance(record.wait, Half) else next(positions)
+            (own_halves.send(connection, record),) if isinstance(record.wait, Half) else next(rows)
             for record in records
         ]
 
@@ -145,13 +159,14 @@ def _append_with_halves(connection: "psycopg.Connection[Any]", records: Sequence
 _PLACES: Final = {name: place for place, name in enumerate(Record._fields)}
 
 
-def statement_for(records: Sequence[Record]) -> tuple[PreparedStatement, Sequence[Any]]:
-    """The statement that appends records in their order, and its values. It returns their positions.
+def statement_for(records: Sequence[Record], *, places: bool) -> tuple[PreparedStatement, Sequence[Any]]:
+    """The statement that appends records in their order, and its values. It returns the fields of their LogPlace.
 
-    If the queue of a record is gone, or of another history, it raises the error that `queue_fence` tells.
+    With `places` it gives them their queue offsets at once if it can, unless one of them waits. If the queue of one is
+    gone, or of another history, it raises the error that `queue_fence` tells.
     """
     if len(records) == 1 and records[0].wait is None:
-        return commit_log.append_one(), records[0]
+        return commit_log.append_one(places=places), records[0]
     columns: list[Any] = [list(column) for column in zip(*records, strict=True)]
     waits = columns[_PLACES["wait"]]
     if waits.count(None) < len(records):
@@ -159,7 +174,7 @@ def statement_for(records: Sequence[Record]) -> tuple[PreparedStatement, Sequenc
     shared = tuple(name for name in commit_log.SHARABLE if _is_shared(columns[_PLACES[name]]))
     for name in shared:
         columns[_PLACES[name]] = columns[_PLACES[name]][0]
-    return commit_log.append_many(shared), columns
+    return commit_log.append_many(shared, places=places), columns
 
 
 def _is_shared(column: Sequence[Any]) -> bool:

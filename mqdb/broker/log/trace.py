@@ -142,7 +142,7 @@ def trace(connection: Connection, unique_id: UUID) -> MessageTrace:
             each.queue_id,
             each.queue_offset,
             each.store_time,
-            times.get((each.segment, each.xid)),
+            each.store_time if each.is_placed else times.get((each.segment, each.xid)),
             each.reconsume_times,
             _failure(each),
             _wait(each, records),

@@ -47,7 +47,7 @@ from mqdb.remoting.wire.frame import Frame
 from mqdb.remoting.wire.messages import decode_batch, offset_id
 from mqdb.remoting.wire.send_header import HALF_FLAG, ROLLBACK_FLAG, SendHeader
 from mqdb.selector.tags import tag_code
-from mqdb.store.log.commit_log import Record
+from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.producer.append import LATENESS_SECONDS, BrokerLink, NoAnswer, Unit, Waking
 
@@ -287,9 +287,9 @@ class Sends:
         if error is not None:
             return _UNKNOWN if isinstance(error, NoAnswer) else refusal(error)
         fields = {
-            "msgId": ",".join(offset_id(*self._address, log_pos) for log_pos in unit.positions),
+            "msgId": ",".join(offset_id(*self._address, place.log_pos) for place in unit.places),
             "queueId": str(unit.queue_id),
-            "queueOffset": _NO_OFFSET,
+            "queueOffset": _NO_OFFSET if (first_offset := unit.places[0].queue_offset) is None else str(first_offset),
             "transactionId": unit.ids[0],
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
@@ -335,7 +335,7 @@ def _queue(header: SendHeader, route: TopicRoute) -> tuple[int, int]:
 class _SendUnit(Unit):
     """The messages of one request."""
 
-    __slots__ = ("connection", "frame", "header", "ids", "is_last", "positions", "queue_id", "status")
+    __slots__ = ("connection", "frame", "header", "ids", "is_last", "places", "queue_id", "status")
 
     def __init__(
         self,
@@ -355,12 +355,12 @@ class _SendUnit(Unit):
         self.queue_id = queue_id
         self.ids = ids
         self.records = records
-        self.positions: Sequence[int] = ()
+        self.places: Sequence[LogPlace] = ()
         self.status = SendStatus.SEND_OK
 
     def make_records(self) -> None:
         """They are made."""
 
-    def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
-        self.positions = positions
+    def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
+        self.places = places
         self.status = status

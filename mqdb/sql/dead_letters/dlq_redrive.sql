@@ -99,7 +99,8 @@ BEGIN
 
     RETURN QUERY
     WITH planned AS MATERIALIZED (
-        SELECT p.*, CASE WHEN p.status = 'READY' THEN nextval('mqdb.log_pos') END AS new_log_pos
+        SELECT p.*, CASE WHEN p.status = 'READY' AND pg_current_xact_id() IS NOT NULL  -- before the position: take_places says why
+                         THEN nextval('mqdb.log_pos') END AS new_log_pos
         FROM (SELECT * FROM mqdb.dlq_redrive_plan(positions, target_topic, again) ORDER BY log_pos) p
     ), copies AS (
         INSERT INTO mqdb.commit_log (log_pos, queue_key, store_time, born_time, tags_code, msg_id, sys_flag, flag, born_host,

@@ -12,6 +12,10 @@
 -- below it and is not visible yet is a straggler of a later round. So a transaction in progress holds back
 -- its own records and nothing else, and its records are not looked at again until it ends.
 --
+-- Rounds pass over records that their append has placed (take_places): these have no xid. The key index, which has to take them,
+-- goes as far as dispatch has come, with the same snapshots: they were taken under the lock of dispatch, so no append was
+-- placing records then, and none of these comes late.
+--
 -- The lock comes first, then the checkpoint, then cur: three statements, each with a newer snapshot. A
 -- snapshot older than the lock would write a checkpoint that runs backwards; hence READ COMMITTED only. And
 -- records of the caller's own transaction are not visible in any pg_current_snapshot() it takes, but would be
@@ -27,6 +31,8 @@ SET enable_sort = off  -- the order asked for is that of the index
 AS $$
 DECLARE
     last mqdb.checkpoint;
+    cur pg_snapshot;
+    tail bigint;
     batch mqdb.batch;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -50,7 +56,14 @@ BEGIN
     END IF;
 
     SELECT * INTO STRICT last FROM mqdb.checkpoint WHERE service = service_name ORDER BY seq DESC LIMIT 1;
-    batch := mqdb.next_batch(last, pg_current_snapshot(), greatest(last.tail_pos, pg_sequence_last_value('mqdb.log_pos')));
+    IF service_name = 'dispatch' THEN
+        cur := pg_current_snapshot();
+        tail := greatest(last.tail_pos, pg_sequence_last_value('mqdb.log_pos'));
+    ELSE
+        SELECT coalesce(c.stragglers_cur, c.cur), coalesce(c.stragglers_tail, c.tail_pos) INTO STRICT cur, tail
+        FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1;
+    END IF;
+    batch := mqdb.next_batch(last, cur, tail);
     IF batch.is_first AND batch.prev::text = batch.cur::text THEN
         batch.outcome := 'IDLE';
         RETURN batch;

@@ -1,7 +1,7 @@
 -- Appends the checkpoint of a batch. A round that found nothing leaves none: prev stays where it is, and the
 -- next round looks again. At most once a second it does, while others write, so that what they have in
--- progress or have rolled back is not looked at for ever. The batch waits for the disk, and for no standby: an offset that
--- a fail-over takes back is told by the history of the log.
+-- progress or have rolled back is not looked at for ever; and if it has passed over many records that were placed. A batch
+-- with messages waits for the disk, and for no standby: an offset that a fail-over takes back is told by the history of the log.
 -- Without walked_to the stragglers are not all taken yet: the last one was last_xid, last_key, last_pos.
 CREATE FUNCTION mqdb.end_batch(
     service_name text, batch mqdb.batch, walked_to bigint, messages integer, last_xid xid8, last_key integer, last_pos bigint
@@ -10,7 +10,9 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF messages = 0 AND batch.is_first AND walked_to = batch.tail_pos AND NOT batch.is_stale THEN
+    IF messages = 0 AND batch.is_first AND walked_to = batch.tail_pos AND NOT batch.is_stale
+        AND walked_to - batch.done_pos < 200
+    THEN
         RETURN;
     END IF;
     IF walked_to IS NULL THEN
@@ -24,7 +26,7 @@ BEGIN
                 batch.segment, messages);
     END IF;
     -- To the end of the transaction, whatever the session has chosen for its sends.
-    PERFORM set_config('synchronous_commit', 'local', true);
+    PERFORM set_config('synchronous_commit', CASE WHEN messages = 0 THEN 'off' ELSE 'local' END, true);
 END
 $$;
 COMMENT ON FUNCTION mqdb.end_batch(text, mqdb.batch, bigint, integer, xid8, integer, bigint) IS 'Appends the checkpoint of a batch, if there is anything to say';

@@ -1,17 +1,17 @@
 -- Asks whether the dispatcher may sleep in place of dispatching every few milliseconds. If so, all that is visible by then
 -- has been dispatched, unless `more` is true or another session dispatches. From then on, until dispatcher_state is 2,
 -- each transaction with new records wakes the dispatcher: by a notification on mqdb_wake when it commits, or by state 3 on
--- a server with prepared transactions.
+-- a server with prepared transactions. Not if it has placed them (take_places), as appends do meanwhile if `places` is true.
 --
 -- No record is missed. The state is set first. A transaction reads it after it has written its records, so one that has
 -- read the old state has a transaction id by then, and a ROW EXCLUSIVE lock on commit_log until its records are visible.
 -- There are two ways to find it:
 --   1. The quick way compares transaction ids. If the last batch of dispatch was the last transaction of the server that
 --      has got an id, and none was in progress in the snapshot of that batch, then the batch has left nothing.
---   2. Otherwise the function looks at the locks. If one is held, the answer is false. If none is held, each such
---      transaction has ended, and the function dispatches once more, which finds its records.
+--   2. Otherwise the function looks at the locks. If one is held, and still is 3 ms later, the answer is false. If none is,
+--      each such transaction has ended, and the function dispatches once more, which finds its records.
 CREATE FUNCTION mqdb.fall_asleep(
-    max_rows integer, OUT is_asleep boolean, OUT outcome text, OUT messages integer, OUT more boolean
+    max_rows integer, places boolean, OUT is_asleep boolean, OUT outcome text, OUT messages integer, OUT more boolean
 )
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -19,9 +19,10 @@ AS $$
 DECLARE
     done pg_snapshot;
     seen pg_snapshot;
+    writers text[];
     begins_round boolean;
 BEGIN
-    PERFORM setval('mqdb.dispatcher_state', 1);
+    PERFORM setval('mqdb.dispatcher_state', CASE WHEN places THEN 1 ELSE 4 END);
     -- Mostly nobody else has written since the last batch. All transactions that were given an id before its snapshot had
     -- ended then. Only one id has been given since, which is that of the batch.
     IF current_setting('mqdb.identity', true) = 'known' THEN
@@ -42,11 +43,17 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF EXISTS (
-        SELECT FROM pg_locks l
-        WHERE l.relation = 'mqdb.commit_log'::regclass AND l.mode = 'RowExclusiveLock'
-          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
-    THEN
+    -- Most are about to end. Who comes later reads the new state.
+    FOR look IN 1..4 LOOP
+        writers := ARRAY(
+            SELECT l.virtualtransaction FROM pg_locks l
+            WHERE l.relation = 'mqdb.commit_log'::regclass AND l.mode = 'RowExclusiveLock'
+              AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+              AND (look = 1 OR l.virtualtransaction = ANY (writers)));
+        EXIT WHEN writers = '{}';
+        PERFORM pg_sleep(0.001);
+    END LOOP;
+    IF writers <> '{}' THEN
         PERFORM setval('mqdb.dispatcher_state', 2);
         is_asleep := false;
         RETURN;
@@ -60,4 +67,4 @@ BEGIN
     INTO outcome, messages, more FROM mqdb.dispatch(max_rows) d;
 END
 $$;
-COMMENT ON FUNCTION mqdb.fall_asleep(integer) IS 'Whether the dispatcher may sleep: from then on senders wake it. Dispatches if so; false while a transaction with records is open';
+COMMENT ON FUNCTION mqdb.fall_asleep(integer, boolean) IS 'Whether the dispatcher may sleep: from then on senders wake it. Dispatches if so; false while a transaction with records is open';

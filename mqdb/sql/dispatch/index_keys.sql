@@ -60,7 +60,7 @@ BEGIN
         (SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys, cl.store_time, mqdb.unique_id_ms(cl.msg_id), true
          FROM mqdb.commit_log cl
          WHERE cl.log_pos > batch.done_pos AND cl.log_pos <= batch.until_pos
-           AND pg_visible_in_snapshot(cl.xid, batch.cur)
+           AND (cl.xid IS NULL OR pg_visible_in_snapshot(cl.xid, batch.cur))  -- placed: visible to each snapshot of dispatch
          ORDER BY cl.log_pos LIMIT max_rows - (SELECT count(*) FROM straggler))
     ), span AS MATERIALIZED (
         SELECT min(v.log_pos) AS first_pos, max(v.log_pos) AS last_pos, int8range(min(v.made_ms), max(v.made_ms), '[]') AS made_ms

@@ -24,7 +24,8 @@ REVOKE EXECUTE ON FUNCTION mqdb.wake_dispatcher() FROM PUBLIC;
 
 -- The condition is evaluated once for each statement, after its records. A sequence is read without MVCC, so the state is
 -- that of this moment, however old the snapshot is. A sequence that nobody has used, as after a crash, counts as awake: the
--- dispatcher has lost its connection then, too.
+-- dispatcher has lost its connection then, too. It is not woken for records that take_places has placed: then nothing waits.
 CREATE TRIGGER commit_log_wake AFTER INSERT ON mqdb.commit_log
-    WHEN (pg_sequence_last_value('mqdb.dispatcher_state') <> 2)
+    WHEN (pg_sequence_last_value('mqdb.dispatcher_state') <> 2
+          AND pg_sequence_last_value('mqdb.log_pos') # mqdb.history() IS DISTINCT FROM pg_sequence_last_value('mqdb.placed'))
     EXECUTE FUNCTION mqdb.wake_dispatcher();

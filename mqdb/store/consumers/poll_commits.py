@@ -41,7 +41,7 @@ def append(connection: Connection, group: str, commits: Sequence[OffsetCommit]) 
     and consumer_offset_pkey.
     """
     columns = map(list, zip(*commits, strict=True))
-    return set(append_statement().run(driver(connection), [group, *columns]))
+    return {key for (key,) in append_statement().run(driver(connection), [group, *columns])}
 
 
 @cache

@@ -37,11 +37,13 @@ def newest(connection: Connection) -> dict[str, Checkpoint]:
 def oldest_unreached_seconds(connection: Connection, service: str) -> float:
     """Age of the first record that a service has yet to reach; 0 without one. Uses commit_log_pkey.
 
-    Records of transactions in progress, which nobody sees yet, and those that such a one leaves behind do not count.
+    Records of transactions in progress, which nobody sees yet, and those that such a one leaves behind do not count;
+    for dispatch, neither do those that their append has placed.
     """
     done = select(checkpoint.c.done_pos).where(checkpoint.c.service == service)
     done_pos = done.order_by(checkpoint.c.seq.desc()).limit(1).scalar_subquery()
-    first = select(commit_log.c.store_time).where(commit_log.c.log_pos > done_pos).order_by(commit_log.c.log_pos)
+    waits = commit_log.c.xid.is_not(None) if service == "dispatch" else true()
+    first = select(commit_log.c.store_time).where(commit_log.c.log_pos > done_pos, waits).order_by(commit_log.c.log_pos)
     age = cast(extract("epoch", func.mqdb.now() - first.limit(1).scalar_subquery()), Float)
     seconds: float = connection.scalars(select(func.greatest(age, 0.0))).one()
     return seconds

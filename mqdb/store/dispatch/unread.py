@@ -8,28 +8,43 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Integer, bindparam, case, cast, exists, func, literal_column, or_, select
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    and_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.store.engine import NumberedStatement, numbered, raw_cursor, translates
 from mqdb.store.log.history import History
-from mqdb.store.tables import checkpoint, dispatch_lane, queue, queue_run
+from mqdb.store.tables import checkpoint, commit_log, dispatch_lane, queue, queue_run
 
 
 class Progress(NamedTuple):
     """How far dispatch has come in a history of the log.
 
-    As long as it is the same, no queue has got anything. `seq` is None while a lane is open: nobody can tell then.
+    As long as it is the same, no queue has got anything. `seq` is None while nobody can tell: a lane is open, or the
+    record at `placed_pos`, the last one that its append has placed, is not visible yet.
     """
 
     history: History
     seq: int | None
     segment: int
+    placed_pos: int | None
 
 
 @translates
 def progress(connection: Connection) -> Progress:
-    """One row of the index of checkpoints, whatever the number of queues. Uses checkpoint_pkey."""
+    """One row of the index of checkpoints, whatever the number of queues. Uses checkpoint_pkey and commit_log_pkey."""
     statement = _progress()
     row = raw_cursor(connection).execute(statement.text, [statement.literals[name] for name in statement.names])
     found = row.fetchone()
@@ -40,8 +55,15 @@ def progress(connection: Connection) -> Progress:
 @cache
 def _progress() -> NumberedStatement:
     # A lane has checkpoints of its own, and ends without another one of dispatch.
-    seq = case((~exists(select(dispatch_lane.c.service)), checkpoint.c.seq))
-    newest = select(func.mqdb.history(), seq, checkpoint.c.segment).where(
+    history = func.mqdb.history(type_=BigInteger)
+    placed_pos = func.pg_sequence_last_value(literal_column("'mqdb.placed'"), type_=BigInteger).bitwise_xor(history)
+    placed = select(placed_pos.label("log_pos")).cte("placed").prefix_with("MATERIALIZED")
+    log_pos = select(placed.c.log_pos).scalar_subquery()
+    is_visible = exists(
+        select(commit_log.c.log_pos).where(commit_log.c.log_pos >= log_pos, commit_log.c.log_pos <= log_pos)
+    )
+    knows = and_(~exists(select(dispatch_lane.c.service)), or_(log_pos.is_(None), is_visible))
+    newest = select(history, case((knows, checkpoint.c.seq)), checkpoint.c.segment, log_pos).where(
         checkpoint.c.service == literal_column("'dispatch'")
     )
     return numbered(newest.order_by(checkpoint.c.seq.desc()).limit(literal_column("1")))

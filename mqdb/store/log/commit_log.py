@@ -1,7 +1,8 @@
 """The commit log: records in order of arrival, written once.
 
-An append is one INSERT: no lock, no counter, no NOTIFY but to a dispatcher that sleeps. Its position comes from a
-sequence; its offset in the queue comes later, from dispatch. RocketMQ: CommitLog.
+An append is one INSERT: no counter, and no wait for a lock. Its position comes from a sequence. While the dispatcher
+sleeps and nobody else appends, the statement gives the record its offset in the queue, too, and tells the consumers;
+else dispatch does. In SQL: `mqdb/sql/dispatch/take_places.sql`. RocketMQ: CommitLog.
 
 Records that wait are appended by a statement of their own, which asks the database where each goes: the time of
 delivery is by its clock, and the levels are those of this moment. It takes others along.
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
+    CTE,
     BigInteger,
     ColumnElement,
     DateTime,
@@ -23,15 +25,18 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    column,
     func,
     insert,
     literal_column,
+    null,
     select,
     true,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, array
 from sqlalchemy.dialects.postgresql import UUID as PgUUID
 from sqlalchemy.sql import FromClause
+from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
@@ -87,12 +92,52 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 }
 
 
+class LogPlace(NamedTuple):
+    """Where a record is. `queue_offset` is None if dispatch is still to give it."""
+
+    log_pos: int
+    queue_offset: int | None = None
+
+
 @cache
-def append_one() -> PreparedStatement:
-    """One record. It is refused if its queue is gone, or of another history."""
+def append_one(*, places: bool) -> PreparedStatement:
+    """One record. It is refused if its queue is gone, or of another history.
+
+    `places`: try to give it its offset at once. For the owner, and a transaction that ends with the statement.
+    """
     values: dict[str, Any] = {name: bindparam(name, type_=type_) for name, type_ in _TYPES.items()}
-    values["queue_key"] = _queue_that_is_there(values["queue_key"], bindparam("history", type_=BigInteger))
-    return PreparedStatement(insert(commit_log).values(values).returning(commit_log.c.log_pos), Record._fields)
+    queue_key = values["queue_key"]
+    values["queue_key"] = _queue_that_is_there(queue_key, bindparam("history", type_=BigInteger))
+    if not places:
+        return PreparedStatement(insert(commit_log).values(values).returning(*_UNPLACED), Record._fields)
+    place = _place(array([queue_key]), array([values["tags_code"]]))
+    return PreparedStatement(_placing(place, place, values, place.c.first_pos), Record._fields)
+
+
+def _place(queue_keys: ColumnElement[Any], codes: ColumnElement[Any]) -> CTE:
+    """The places of an append: one row, whose `first_pos` is NULL if dispatch is to give them."""
+    taken = func.mqdb.take_places(queue_keys, codes)
+    found = taken.table_valued(column("first_pos", BigInteger), column("offsets", ARRAY(BigInteger))).render_derived(
+        "taken"
+    )
+    return select(found.c.first_pos, found.c.offsets).cte("place").prefix_with("MATERIALIZED")
+
+
+def _placing(
+    place: CTE, source: FromClause, values: Mapping[str, ColumnElement[Any]], log_pos: ColumnElement[Any]
+) -> ReturningInsert[Any]:
+    """The append of rows that have these positions, or draw them; a record that is placed has no xid."""
+    drawn = func.coalesce(log_pos, func.nextval(literal_column("'mqdb.log_pos'")), type_=BigInteger)
+    # In the order of the columns of the table, in which PostgreSQL makes a row: the id comes before the position.
+    all_values = {"xid": case((log_pos.is_(None), func.pg_current_xact_id())), "log_pos": drawn, **values}
+    first_pos, offsets = (select(each).scalar_subquery() for each in (place.c.first_pos, place.c.offsets))
+    offset = offsets[commit_log.c.log_pos - first_pos + literal_column("1")]
+    rows = select(*all_values.values()).select_from(source)
+    return insert(commit_log).from_select(list(all_values), rows).returning(commit_log.c.log_pos, offset)
+
+
+#: What the append of a record returns whose offset dispatch gives.
+_UNPLACED: Final = (commit_log.c.log_pos, cast(null(), BigInteger))
 
 
 #: Columns that often have one value in all records of a batch.
@@ -103,19 +148,31 @@ _GIVEN: Final = _TYPES | {"history": BigInteger()}
 
 
 @cache
-def append_many(shared: tuple[str, ...] = ()) -> PreparedStatement:
-    """Any number of records, in the order given: as fast as COPY, and it says where each went.
+def append_many(shared: tuple[str, ...] = (), *, places: bool) -> PreparedStatement:
+    """Any number of records, in the order given: as fast as COPY, and it says where each went. `places` as above.
 
     What they share is given once: fewer arrays, and one look at the queue.
     """
     own = {name: type_ for name, type_ in _GIVEN.items() if name not in shared}
-    given = _arrays(own).table_valued(*own, name="given").render_derived()
-    queue_key, *columns, history = (
-        cast(given.c[name] if name in own else bindparam(name, type_=type_), type_) for name, type_ in _GIVEN.items()
-    )
-    rows = select(_queue_that_is_there(queue_key, history), *columns).select_from(given)
-    append_them = insert(commit_log).from_select(list(_TYPES), rows).returning(commit_log.c.log_pos)
-    return PreparedStatement(append_them, Record._fields)
+    given = _arrays(own).table_valued(*own, with_ordinality="place", name="given").render_derived("given")
+    columns = {
+        name: cast(given.c[name] if name in own else bindparam(name, type_=type_), type_)
+        for name, type_ in _GIVEN.items()
+    }
+    history = columns.pop("history")
+    values = columns | {"queue_key": _queue_that_is_there(columns["queue_key"], history)}
+    if not places:
+        rows = select(*values.values()).select_from(given)
+        return PreparedStatement(
+            insert(commit_log).from_select(list(values), rows).returning(*_UNPLACED), Record._fields
+        )
+    codes = bindparam("tags_code", type_=ARRAY(BigInteger))
+    queue_keys: ColumnElement[Any] = bindparam("queue_key", type_=ARRAY(Integer))
+    if "queue_key" in shared:
+        queue_keys = func.array_fill(bindparam("queue_key", type_=Integer), array([func.cardinality(codes)]))
+    place = _place(queue_keys, codes)
+    log_pos = place.c.first_pos + cast(given.c.place, BigInteger) - literal_column("1")
+    return PreparedStatement(_placing(place, place.join(given, true()), values, log_pos), Record._fields)
 
 
 @cache
@@ -128,7 +185,7 @@ def append_waiting() -> PreparedStatement:
     columns["queue_key"] = case((is_current(columns.pop("history")), columns["queue_key"]))
     place, values = placed(columns, now)
     rows = select(*values.values()).select_from(now.join(given, true()).join(place, true()))
-    append_them = insert(commit_log).from_select(list(values), rows).returning(commit_log.c.log_pos)
+    append_them = insert(commit_log).from_select(list(values), rows).returning(*_UNPLACED)
     return PreparedStatement(append_them, (*Record._fields, *WAIT_TYPES))
 
 

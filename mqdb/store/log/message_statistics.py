@@ -3,7 +3,8 @@
 The transaction of a batch of dispatch writes the entries of the batch and its checkpoint, so both rows have one xmin:
 it tells exactly which batch gave a message its offset, a straggler too, and when. VACUUM leaves an xmin as it is. That
 works as far back as checkpoints are kept (`KeeperConfig.checkpoints_kept`), and not beyond the adoption of a restored
-database, whose rows were written by other transactions. What was dispatched before that has no time here.
+database, whose rows were written by other transactions. What was dispatched before that has no time here. A message
+that its append has placed has no xid, and has waited for nothing.
 In SQL: `mqdb/sql/dispatch/adopt.sql`.
 """
 
@@ -21,6 +22,7 @@ from sqlalchemy import (
     Select,
     Text,
     and_,
+    case,
     cast,
     func,
     literal,
@@ -116,7 +118,9 @@ def hourly(
     )
     hour = func.date_trunc("hour", cl.c.store_time, literal("UTC", Text), type_=_TIME)
     seconds = func.date_part("epoch", cast(batch.c.written_at, _TIME) - cl.c.store_time)
-    ticks = cast(func.floor(seconds * TICKS_PER_SECOND), BigInteger)
+    ticks = case(
+        (cl.c.xid.is_(None), literal_column("0")), else_=cast(func.floor(seconds * TICKS_PER_SECOND), BigInteger)
+    )
     groups: list[ColumnElement[Any]] = [cast(queues.c.topic, Text).label("topic"), cl.c.tags.label("tag")]
     groups += [hour.label("hour"), ticks.label("ticks")]
     conditions = [

@@ -21,6 +21,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     column,
+    false,
     func,
     literal_column,
     null,
@@ -62,6 +63,8 @@ class TracedRecord(NamedTuple):
     """This and the next two tell of the latest failure, as `FailureProperty` does."""
     error: str | None
     host: str | None
+    is_placed: bool | None
+    """Its append has given it its offset."""
     real_topic: str | None
     """Where a record goes that waits."""
     tags_code: int | None
@@ -195,7 +198,9 @@ def _with_states(
 def _told(record: FromClause) -> list[ColumnElement[Any]]:
     """What is read of a record itself."""
     columns = (record.c[name] for name in ("store_time", "reconsume_times", "tags"))
-    return [*columns, *(_property(record, each, name) for name, each in _PROPERTIES.items())]
+    properties = (_property(record, each, name) for name, each in _PROPERTIES.items())
+    is_placed = cl.c.xid.is_(None) if record is cl else false()
+    return [*columns, *properties, is_placed.label("is_placed")]
 
 
 def _property(record: FromClause, name: str, label: str) -> ColumnElement[Any]:

@@ -222,7 +222,9 @@ def end_text(event: HalfEvent) -> str:
     )
     half = select(record).select_from(wanted.join(record, true())).where(*is_meant).cte("half")
     needs_copy = event is not HalfEvent.ROLLBACK
-    copy_pos: Any = func.nextval(_constant("mqdb.log_pos")) if needs_copy else null()
+    # The transaction has an id before it draws a position: `mqdb/sql/dispatch/take_places.sql` says why.
+    has_id = func.pg_current_xact_id().is_not(None)
+    copy_pos: Any = case((has_id, func.nextval(_constant("mqdb.log_pos")))) if needs_copy else null()
     row: dict[str, Any] = {
         "log_pos": half.c.log_pos,
         "msg_id": half.c.msg_id,

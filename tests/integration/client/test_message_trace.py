@@ -15,7 +15,7 @@ from mqdb.store.engine import driver, text_of
 from mqdb.store.log import message_trace
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client import MessageCopy, TrackType, WaitState
-from tests.fixtures.broker import append, dispatch_all, drop_topic, topic
+from tests.fixtures.broker import append, append_records, dispatch_all, drop_topic, topic
 from tests.fixtures.consumers import LATER, Inbox, Member
 from tests.fixtures.delay import delay, deliver_all, move_clock, stop_clock
 from tests.fixtures.processes import wait_until
@@ -114,7 +114,7 @@ def test_what_an_exactly_once_consumer_has_committed_counts(broker: Connection, 
 def test_a_message_that_was_stored_twice_has_two_copies(broker: Connection, orders: TopicRoute) -> None:
     unique_id = UniqueIdGenerator().next()
     record = send.record(Message("orders", "twice"), orders.queue_keys[0], unique_id, datetime.now(UTC), "127.0.0.1")
-    positions = [*send.append(broker, [record]), *send.append(broker, [record])]
+    positions = append_records(broker, [record]) + append_records(broker, [record])
     dispatch_all(broker)
 
     found = copies(broker, unique_id)

@@ -61,9 +61,9 @@ def test_parameters_of_every_type_arrive(session: psycopg.Connection[Any]) -> No
     for type_, name, values in VALUES:
         one, many = _hash_of(type_), _hash_of(ARRAY(type_))
         for value in [None, *values]:
-            assert one.run(session, [value]) == [_hash_by_psycopg(session, name, value)], (name, value)
+            assert one.run(session, [value]) == [(_hash_by_psycopg(session, name, value),)], (name, value)
         for array in (None, [], values, [None, *values, None]):
-            assert many.run(session, [array]) == [_hash_by_psycopg(session, f"{name}[]", array)], (name, array)
+            assert many.run(session, [array]) == [(_hash_by_psycopg(session, f"{name}[]", array),)], (name, array)
 
 
 def test_a_statement_that_the_session_has_forgotten_is_prepared_again(session: psycopg.Connection[Any]) -> None:

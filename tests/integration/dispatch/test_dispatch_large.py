@@ -54,6 +54,8 @@ def test_no_batch_takes_more_stragglers_than_it_was_asked_for(
         for position in held:
             append(writer, queue, log_pos=position)
     writer.execute("COMMIT")
+    if service == "index_keys":  # which follows dispatch
+        dispatch_all(log)
 
     found = []
     while (batch := Batch(*log.execute(f"SELECT * FROM mqdb.{service}(10)".encode()).fetchall()[0])).outcome != "IDLE":
@@ -64,6 +66,8 @@ def test_no_batch_takes_more_stragglers_than_it_was_asked_for(
 
 
 def _call_until_idle(connection: Connection, service: str, max_rows: int = 1000) -> None:
+    if service == "index_keys":  # which follows dispatch
+        dispatch_all(connection)
     statement = f"SELECT * FROM mqdb.{service}({max_rows})".encode()
     while Batch(*connection.execute(statement).fetchall()[0]).outcome != "IDLE":
         pass
@@ -108,8 +112,10 @@ def test_messages_are_found_by_their_id_while_the_index_takes_stragglers(
     writer.execute("BEGIN")
     append(writer, queue, 9)
     append(log, queue, 1)
+    dispatch_all(log)
     index_all(log)
     writer.execute("COMMIT")
+    dispatch_all(log)
     ids = [row[0] for row in log.execute("SELECT msg_id FROM mqdb.commit_log")]
 
     taken = 0

@@ -15,7 +15,7 @@ from tests.fixtures.log import (
     dispatch,
     dispatch_all,
     entries_read_by_dispatch,
-    index_all,
+    index_keys,
     positions,
     scalar,
     small_segments,
@@ -554,7 +554,7 @@ def test_nothing_but_arrivals_is_announced(log: Connection, database: Database, 
     append(log, queue)
     log.execute("SELECT mqdb.send('orders', 'by SQL')")
     log.execute("SELECT mqdb.ensure_segments(5)")
-    index_all(log)
+    index_keys(log)
     other = create_topic(log, "short-lived")[0]
     append(log, other)
     log.execute("DELETE FROM mqdb.topic WHERE topic IN ('orders', 'short-lived')")

@@ -18,6 +18,7 @@ from tests.fixtures.consumers import LATER, Inbox
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.sleeping import ASLEEP, state
 from tests.fixtures.standby import Standby
 from tests.fixtures.threads import Doing
 
@@ -86,7 +87,7 @@ def test_a_send_that_waits_for_the_standby_holds_up_nobody_else(
         assert careful.send(Message(topic, "both there")).status is SendStatus.SEND_OK
         usual.send(Message(topic, "all there"))
         inbox.wait_for(2)
-        wait_until(lambda: replicated.rows("SELECT last_value FROM mqdb.dispatcher_state") == [(1,)])  # it sleeps
+        wait_until(lambda: state(replicated) in ASLEEP)
         with standby.paused():
             waiting = Doing(lambda: careful.send(Message(topic, "waits")))
             wait_until(lambda: replicated.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))

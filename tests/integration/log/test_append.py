@@ -12,7 +12,7 @@ from mqdb.common.message import Message
 from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.errors import TopicNotFound
 from mqdb.selector.tags import tag_code
-from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.broker import append, append_records, dispatch_all, topic
 
 
 def test_a_record_keeps_every_field_of_its_message(broker: Connection) -> None:
@@ -21,7 +21,7 @@ def test_a_record_keeps_every_field_of_its_message(broker: Connection) -> None:
     born = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
     message = Message("orders", b"\x00\xff", "paid", ["A-1", "B-2"], {"origin": "EWR", "quote": "'\"\\"}, flag=-7)
 
-    [position] = send.append(broker, [send.record(message, route.queue_keys[0], unique_id, born, "10.0.0.1")])
+    [position] = append_records(broker, [send.record(message, route.queue_keys[0], unique_id, born, "10.0.0.1")])
 
     row = broker.execute(text("SELECT * FROM mqdb.commit_log")).mappings().one()
     assert row["log_pos"] == position
@@ -49,7 +49,7 @@ def test_positions_of_a_batch_come_in_the_order_of_its_messages(broker: Connecti
         for n in numbers
     ]
 
-    positions = send.append(broker, records)
+    positions = append_records(broker, records)
 
     assert positions == sorted(positions)
     stored = broker.execute(
@@ -67,7 +67,7 @@ def test_an_append_to_a_queue_that_is_gone_stores_nothing(broker: Connection, ho
     bad = good._replace(queue_key=route.queue_keys[0])
 
     with pytest.raises(TopicNotFound) as refused:
-        send.append(broker, [good] * (how_many - 1) + [bad], "orders")
+        append_records(broker, [good] * (how_many - 1) + [bad], "orders")
 
     assert refused.value.topic == "orders"
     assert broker.scalar(text("SELECT count(*) FROM mqdb.commit_log")) == 0

@@ -28,7 +28,7 @@ from mqdb.store.log.commit_log import Record
 from mqdb.store.server_choice import ServerRole
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import log
-from tests.fixtures.broker import dispatch_all, topic
+from tests.fixtures.broker import append_records, dispatch_all, topic
 from tests.fixtures.clusters import home_with_cluster
 from tests.fixtures.fuzz import fuzz_cases
 from tests.fixtures.interleaving import Interleaving, Sessions, Violation
@@ -68,6 +68,7 @@ def index_all(broker: Connection) -> None:
 
 def index_some(broker: Connection) -> None:
     """A round of the index that goes on."""
+    log.dispatch_all(driver(broker))
     assert log.index_keys(driver(broker), 2).more
 
 
@@ -85,7 +86,7 @@ def test_what_is_stored_is_found_however_far_dispatch_and_index_are(
     broker: Connection, work: Callable[[Connection], object]
 ) -> None:
     sent = records(topic(broker), 5)
-    positions = send.append(broker, sent)
+    positions = append_records(broker, sent)
     work(broker)
 
     assert find_sent(broker, ids_of(sent)) == places(sent, positions)
@@ -96,9 +97,9 @@ def test_what_was_sent_after_a_known_position_is_found_with_it(
     broker: Connection, work: Callable[[Connection], object]
 ) -> None:
     route = topic(broker)
-    [known] = send.append(broker, records(route))
+    [known] = append_records(broker, records(route))
     sent = records(route, 4)
-    positions = send.append(broker, sent)
+    positions = append_records(broker, sent)
     work(broker)
 
     assert find_sent(broker, ids_of(sent), after_pos=known) == places(sent, positions)
@@ -107,19 +108,19 @@ def test_what_was_sent_after_a_known_position_is_found_with_it(
 def test_ids_that_nobody_sent_are_left_out(broker: Connection) -> None:
     route = topic(broker)
     indexed, dispatched, fresh, unknown = (records(route, 2) for _ in range(4))
-    expected = places(indexed, send.append(broker, indexed))
+    expected = places(indexed, append_records(broker, indexed))
     index_all(broker)
-    expected |= places(dispatched, send.append(broker, dispatched))
+    expected |= places(dispatched, append_records(broker, dispatched))
     dispatch_all(broker)
-    expected |= places(fresh, send.append(broker, fresh))
+    expected |= places(fresh, append_records(broker, fresh))
 
     assert find_sent(broker, ids_of(unknown + fresh + dispatched + indexed)) == expected
 
 
 def append(writer: "psycopg.Connection[object]", sent: list[Record]) -> list[int]:
     """In the transaction there."""
-    statement, values = send.statement_for(sent)
-    return statement.run(writer, values)
+    statement, values = send.statement_for(sent, places=False)
+    return [log_pos for log_pos, _ in statement.run(writer, values)]
 
 
 def test_nothing_is_asked_for_no_ids(broker: Connection) -> None:
@@ -140,12 +141,12 @@ def test_a_late_committer_is_found_when_it_has_committed(
 ) -> None:
     """The index has passed its position in several rounds, and saw it in progress in each."""
     route = topic(broker)
-    [known] = send.append(broker, records(route))
+    [known] = append_records(broker, records(route))
     late = records(route, 2)
     writer.execute("BEGIN")
     positions = append(writer, late)
     for _ in range(3):
-        send.append(broker, records(route, 3))
+        append_records(broker, records(route, 3))
         index_all(broker)
     assert find_sent(broker, ids_of(late)) == {}
 
@@ -161,7 +162,7 @@ def test_a_record_below_the_index_of_a_transaction_younger_than_it_is_found(
 ) -> None:
     route = topic(broker)
     held = log.begin_with_a_position(writer)
-    send.append(broker, records(route, 3))
+    append_records(broker, records(route, 3))
     index_all(broker)
     log.append(writer, route.queue_keys[0], log_pos=held)
     writer.execute("COMMIT")
@@ -173,12 +174,12 @@ def test_a_record_below_the_index_of_a_transaction_younger_than_it_is_found(
 def test_of_several_copies_the_first_is_the_send(broker: Connection) -> None:
     route, retry = topic(broker), topic(broker, "%RETRY%group")
     [sent] = records(route)
-    [position] = send.append(broker, [sent])
+    [position] = append_records(broker, [sent])
     index_all(broker)
     copy = sent._replace(queue_key=retry.queue_keys[0])
-    send.append(broker, [copy])
+    append_records(broker, [copy])
     index_all(broker)
-    send.append(broker, [copy])
+    append_records(broker, [copy])
 
     assert find_sent(broker, [sent.msg_id]) == places([sent], [position])
 
@@ -188,13 +189,13 @@ def test_what_a_restored_database_holds_is_found_before_and_after_its_adoption(
 ) -> None:
     route = topic(broker)
     indexed, late, fresh = (records(route, 2) for _ in range(3))
-    expected = places(indexed, send.append(broker, indexed))
+    expected = places(indexed, append_records(broker, indexed))
     writer.execute("BEGIN")
     expected |= places(late, append(writer, late))
-    send.append(broker, records(route))
+    append_records(broker, records(route))
     index_all(broker)
     writer.execute("COMMIT")
-    expected |= places(fresh, send.append(broker, fresh))
+    expected |= places(fresh, append_records(broker, fresh))
     broker.execute(text("UPDATE mqdb.broker SET system_identifier = 0"))
 
     assert find_sent(broker, list(expected)) == expected
@@ -304,11 +305,11 @@ def as_role(database: Database, role: str) -> Iterator[Connection]:
 
 def test_what_a_backend_appends_lies_above_what_it_was_told(broker: Connection, victim: Connection) -> None:
     route = topic(broker)
-    [before] = send.append(broker, records(route))
+    [before] = append_records(broker, records(route))
 
     backend = backend_of(victim)
 
-    [after] = send.append(victim, records(route))
+    [after] = append_records(victim, records(route))
     assert before <= backend.after_pos < after
 
 
@@ -319,7 +320,7 @@ def test_an_append_that_waits_for_a_lock_stores_nothing_once_its_backend_is_gone
     backend = backend_of(victim)
     writer.execute("BEGIN")
     writer.execute("LOCK TABLE mqdb.commit_log IN SHARE MODE")
-    sending = Doing(lambda: send.append(victim, sent))
+    sending = Doing(lambda: append_records(victim, sent))
     wait_until(lambda: waits_for(broker, backend, "Lock"))
 
     wait_until(lambda: end_backend(broker, backend))
@@ -432,7 +433,7 @@ def lost_connection(engine: Engine, record: Record) -> tuple[Backend, Doing[list
 
     def append() -> list[int]:
         try:
-            return send.append(connection, [record])
+            return append_records(connection, [record])
         finally:
             connection.invalidate()
             connection.close()
@@ -471,7 +472,7 @@ def test_a_commit_that_nobody_sees_yet_is_found_once_its_backend_is_gone(server:
 def test_after_a_crash_of_the_server_every_backend_is_gone(server: EmbeddedPostgres, own: Engine) -> None:
     with own.connect() as broker, closing(psycopg.connect(server.dsn)) as locker:
         [stored], [lost] = records(topic(broker)), records(topic(broker, "others"))
-        positions = send.append(broker, [stored])
+        positions = append_records(broker, [stored])
         locker.execute("LOCK TABLE mqdb.commit_log IN SHARE MODE")
         backend, append = lost_connection(own, lost)
         wait_until(lambda: waits_for(broker, backend, "Lock"))
@@ -560,7 +561,7 @@ class LostSends:
 
     def _append(self, victim: Connection, sent: list[Record], answered: threading.Event) -> list[int]:
         try:
-            return send.append(victim, sent)
+            return append_records(victim, sent)
         finally:
             answered.set()
 

@@ -20,6 +20,7 @@ from mqdb.common.unique_id import UniqueIdGenerator, parse_unique_id
 from mqdb.errors import BrokerUnavailable, ParameterInvalid
 from mqdb.settings import load_settings
 from mqdb.store.engine import create_engine, driver
+from mqdb.store.log.commit_log import LogPlace
 from mqdb_client import Producer
 from mqdb_client.new_connection import prepared
 from mqdb_client.producer.append import durability
@@ -62,14 +63,14 @@ class Sender:
         unique_id = _ids.next()
         record = send.record(Message("orders", "x"), self._queue_key, unique_id, datetime.now(UTC), "test")
 
-        def work(connection: Connection) -> tuple[list[int], SendStatus]:
+        def work(connection: Connection) -> tuple[list[LogPlace], SendStatus]:
             if COMMIT_WAIT not in connection.info:
                 return send.append(connection, [record]), SendStatus.SEND_OK
             return committed(connection, lambda connection: send.append(connection, [record]))
 
-        positions, status = self.held.run(work, time.monotonic() + seconds)
+        places, status = self.held.run(work, time.monotonic() + seconds)
         assert is_stored(self._database, unique_id), "acknowledged, and not stored"
-        assert len(positions) == 1
+        assert len(places) == 1
         return status
 
     def sending(self) -> Doing[SendStatus]:

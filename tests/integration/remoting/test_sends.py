@@ -16,6 +16,8 @@ from mqdb.remoting.wire.frame import Frame, Serializer
 from mqdb.remoting.wire.messages import decode_properties, encode_properties
 from mqdb.store.topics.topics import find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.log import settle
+from tests.fixtures.postgres import Database
 from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
 
 #: As a Java client of a machine with an IPv6 address makes it.
@@ -67,6 +69,16 @@ def test_a_message_is_stored_as_it_was_sent(broker: Connection, client: Remoting
     assert (found["body"], found["tags"], found["keys"], found["flag"]) == (b"hello", "new", "a b", 7)
     assert str(found["msg_id"]).replace("-", "").upper() == SHORT_ID
     assert found["properties"] == {"x": "y"}
+
+
+def test_the_answer_has_the_queue_offset_of_a_placed_message(
+    broker: Connection, database: Database, client: RemotingClient
+) -> None:
+    topic(broker, queues=1)
+    dispatch_all(broker)
+    settle(database.connect())
+
+    assert [send(client).fields["queueOffset"] for _ in range(3)] == ["0", "1", "2"]
 
 
 def test_old_clients_send_with_long_names(broker: Connection, client: RemotingClient) -> None:

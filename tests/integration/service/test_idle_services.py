@@ -18,7 +18,7 @@ from mqdb.server import Server
 from mqdb.service.client_reaper import ClientReaper
 from mqdb.service.cron_sender import CronSender
 from mqdb.service.delay_deliverer import DelayDeliverer, DelayDelivererConfig
-from mqdb.service.dispatcher import DispatcherConfig
+from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
 from mqdb.service.key_indexer import KeyIndexer, KeyIndexerConfig
 from mqdb.service.leadership import Leadership, LeadershipConfig, LeadershipState
 from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper
@@ -135,6 +135,7 @@ def test_the_dispatcher_wakes_those_whose_work_begins_with_dispatched_records(
 ) -> None:
     """None of them looks by itself, unless it knows that something is due."""
     sleepy = {
+        Dispatcher: DispatcherConfig(longest_sleep=FOREVER),
         KeyIndexer: KeyIndexerConfig(longest_sleep=FOREVER),
         DelayDeliverer: DelayDelivererConfig(longest_wait=FOREVER, longest_sleep=FOREVER),
         TimerDeliverer: TimerDelivererConfig(longest_wait=FOREVER),
@@ -142,7 +143,6 @@ def test_the_dispatcher_wakes_those_whose_work_begins_with_dispatched_records(
     for kind, config in sleepy.items():
         patient = type(kind.__name__, (kind,), {"__init__": partialmethod(cast(Any, kind).__init__, config=config)})
         monkeypatch.setattr(f"mqdb.server.server.{kind.__name__}", patient)
-    monkeypatch.setattr("mqdb.server.server.dispatcher_config", lambda _: DispatcherConfig(longest_sleep=FOREVER))
     route = topic(broker)
     with Server(load_settings(dsn=database.dsn)) as server:
         wait_until(lambda: server.is_leader)

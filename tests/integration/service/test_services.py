@@ -9,12 +9,10 @@ from sqlalchemy import Connection, Engine
 
 from mqdb.broker.clients import membership
 from mqdb.broker.dispatch import DispatchOutcome, IndexResult
-from mqdb.server.service_configs import dispatcher_config
 from mqdb.service.client_reaper import ClientReaper, ReaperCounts
 from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
-from mqdb.settings import load_settings
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
 from tests.fixtures import log as by_hand
 from tests.fixtures.clocks import ManualClock
@@ -122,20 +120,19 @@ def test_with_many_consumers_or_none_there_are_at_most_100_batches_a_second(
     assert [(before, last) for before, *_, last in pauses] == [(10, 10), (10, 2), (2, 2), (2, 10)]
 
 
-@pytest.mark.parametrize(("rate", "sleeps"), [(250, False), (1_000, True)])
-def test_up_to_which_rate_the_dispatcher_sleeps_after_each_message_is_a_setting(
-    engine: Engine, connection: Connection, log: by_hand.Connection, queue: int, rate: int, sleeps: bool
+@pytest.mark.parametrize(("consumers", "state"), [(0, 4), (1, 1), (49, 1), (50, 4)])
+def test_appends_place_their_records_if_somebody_waits_for_them_and_not_too_many(
+    engine: Engine, connection: Connection, log: by_hand.Connection, queue: int, consumers: int, state: int
 ) -> None:
-    config = dispatcher_config(load_settings(lone_messages_per_second=rate))
+    """A notification for each message wakes all who listen."""
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
-    dispatcher = Dispatcher(Context(engine.connect, clock=clock), config)
-    add_consumers(log, 1)
-    for _ in range(60):
-        append(log, queue)
-        clock.advance(timedelta(milliseconds=2))
-        pause = dispatcher.pause_after(dispatcher.run_once(connection))
+    dispatcher = Dispatcher(Context(engine.connect, clock=clock))
+    add_consumers(log, consumers)
+    for _ in range(2):  # the first counts the consumers behind its batch
+        dispatcher.run_once(connection)
+        clock.advance(timedelta(seconds=1))
 
-    assert (pause == config.longest_sleep) is sleeps
+    assert by_hand.scalar(log, "SELECT last_value FROM mqdb.dispatcher_state") == state
 
 
 @pytest.mark.parametrize(("messages", "milliseconds_after"), [(1, 1), (2, 1), (3, 2)])
@@ -176,8 +173,10 @@ def add_consumers(log: by_hand.Connection, count: int, groups: int = 1) -> None:
 def test_the_key_indexer_makes_messages_findable(
     engine: Engine, rounds: Rounds, log: by_hand.Connection, queue: int
 ) -> None:
+    """It follows dispatch."""
     indexer = KeyIndexer(Context(engine.connect, on_round=rounds))
     append(log, queue, 2, keys="red green")
+    by_hand.dispatch_all(log)
 
     indexer.start()
     try:
@@ -194,6 +193,7 @@ def test_the_key_indexer_gathers_messages_for_large_batches(
 ) -> None:
     indexer = KeyIndexer(Context(engine.connect))
     append(log, queue)
+    by_hand.dispatch_all(log)
 
     pauses = [milliseconds(indexer.pause_after(indexer.run_once(connection))) for _ in range(2)]
 

@@ -27,7 +27,7 @@ from uuid import UUID
 from mqdb.broker.log.outcome import Backend, StoredAt
 from mqdb.common.message import SendStatus
 from mqdb.errors import IllegalState, MqdbError, SendGivenUp, TopicNotFound
-from mqdb.store.log.commit_log import Record
+from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb_client.producer.append.refusals import may_be_of_one_message
 
 #: One statement carries no more than this, unless a single unit is larger.
@@ -109,8 +109,8 @@ class Unit(ABC):
         """
 
     @abstractmethod
-    def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
-        """Its records are stored at these positions, in their order; `status` says what their commit has waited for."""
+    def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
+        """Its records are stored at these places, in their order; `status` says what their commit has waited for."""
 
 
 class Turn(Enum):
@@ -242,20 +242,20 @@ class AppendPlan:
 
     # -- what became of a statement -----------------------------------------------------------
 
-    def stored(self, units: Sequence[Unit], positions: Sequence[int], status: SendStatus) -> None:
+    def stored(self, units: Sequence[Unit], places: Sequence[LogPlace], status: SendStatus) -> None:
         """The records of these units are stored."""
         begin = 0
         alive = []
         for unit in units:
             end = begin + len(unit.records)
             if not _has_ended(unit):
-                unit.succeed(positions[begin:end], status)
+                unit.succeed(places[begin:end], status)
                 alive.append(unit)
             begin = end
         self._end(alive)
-        if positions:
+        if places:
             # Not before: a unit that has not been told yet would be looked for above its own position.
-            self._newest = (self._asked, positions[-1])
+            self._newest = (self._asked, places[-1].log_pos)
 
     def refused(self, units: list[Unit], error: MqdbError) -> list[list[Unit]]:
         """The server has refused the statement. Returns the parts to try again; none if all units have failed."""

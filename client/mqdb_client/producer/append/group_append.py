@@ -29,7 +29,7 @@ from mqdb.broker.log.outcome import Backend
 from mqdb.broker.log.send import append, start_append
 from mqdb.common.message import SendStatus
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
-from mqdb.store.log.commit_log import Record
+from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb_client.producer.append.append_plan import AppendPlan, Turn, Unit, UnitState
 from mqdb_client.producer.append.durability import COMMIT_WAIT, CommitWait
 from mqdb_client.producer.append.held_connection import HeldConnection, NotRun, Overdue
@@ -308,7 +308,7 @@ class GroupAppend:
         """Append units by one statement, or by several if one of them spoils it for the others."""
         plan, parts = self._plan, list[list[Unit]]()
         try:
-            positions, status = self._run(partial(self._append, units, timekeeper, take), timekeeper)
+            places, status = self._run(partial(self._append, units, timekeeper, take), timekeeper)
         except NotRun as not_run:
             with self._guard:
                 plan.give_up(units, timekeeper, not_run.error)
@@ -326,7 +326,7 @@ class GroupAppend:
                 parts = plan.refused(units, error)
         else:
             with self._guard:
-                plan.stored(units, positions, status)
+                plan.stored(units, places, status)
         if plan.ended:
             self._tell()
         for part in parts:
@@ -334,7 +334,7 @@ class GroupAppend:
 
     def _append(
         self, units: list[Unit], timekeeper: Unit, take: _Take, connection: Connection
-    ) -> tuple[list[int], SendStatus]:
+    ) -> tuple[list[LogPlace], SendStatus]:
         """The statement: it takes the units that have gathered until there was a connection."""
         backend: Backend | None = connection.info.get(BACKEND)
         with self._guard:
@@ -347,11 +347,11 @@ class GroupAppend:
         if wait is not None:
             wait.begin(connection)
         try:
-            positions = append(connection, records, units[0].topic)
+            places = append(connection, records, units[0].topic)
         except MqdbError as error:
             self._note_refusal(error)
             raise
-        return positions, SendStatus.SEND_OK if wait is None else wait.status(connection)
+        return places, SendStatus.SEND_OK if wait is None else wait.status(connection)
 
     def _take(self, timekeeper: Unit, batch: list[Unit], backend: Backend | None) -> Sequence[Record]:
         return self._plan.take(batch, timekeeper, backend, time.monotonic())

@@ -26,12 +26,12 @@ class SendResult:
     queue: MessageQueue
     log_pos: int
     find_queue_offset: Callable[[], int] = field(repr=False)
+    _queue_offset: int | None = field(default=None, repr=False)
     recall_handle: str | None = field(default=None, init=False, repr=False)
-    _queue_offset: int | None = field(default=None, init=False, repr=False)
 
     @property
     def queue_offset(self) -> int:
-        """The offset in the queue, which dispatch gives after the send; asked for once, when first read.
+        """The offset in the queue. If the send has not told it, dispatch gives it, and it is asked for when first read.
 
         May wait for dispatch, and raises what `find_queue_offset` raises when that takes too long; IllegalState for a
         send in a transaction that is open, or was rolled back, and in another process if it was not read before.

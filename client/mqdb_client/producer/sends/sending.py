@@ -32,6 +32,7 @@ from mqdb.errors import (
     SendOutcomeUnknown,
     TopicNotFound,
 )
+from mqdb.store.log.commit_log import LogPlace
 from mqdb_client.producer.append.append_plan import NoAnswer, Unit
 from mqdb_client.producer.append.broker_link import BrokerLink
 from mqdb_client.producer.append.durability import status_of
@@ -130,7 +131,7 @@ class Attempt(Unit):
             records[0] = records[0]._replace(wait=Half())
         self.records = records
 
-    def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
+    def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
         place, find = self.place, self._sending.find_queue_offset
         waits = self.records[0].wait is not None
         self.results = [
@@ -140,8 +141,9 @@ class Attempt(Unit):
                 place.queue,
                 log_pos,
                 partial(find, place, log_pos, record.msg_id, waits),
+                queue_offset,
             )
-            for record, log_pos in zip(self.records, positions, strict=True)
+            for record, (log_pos, queue_offset) in zip(self.records, places, strict=True)
         ]
         if waits:  # alone
             self.results[0].recall_handle = recall_handle_of(self.records[0], place.queue)
@@ -307,8 +309,8 @@ class Sending:
                 raise open_end from error
             raise
         if found:
-            positions = [found[unique_id].log_pos for unique_id in unique_ids]
-            attempt.succeed(positions, self._settled_status(pending, link))
+            places = [LogPlace(found[unique_id].log_pos) for unique_id in unique_ids]
+            attempt.succeed(places, self._settled_status(pending, link))
         return bool(found)
 
     def _settled_status(self, pending: PendingSend, link: BrokerLink) -> SendStatus:

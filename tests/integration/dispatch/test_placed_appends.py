@@ -1,0 +1,305 @@
+"""Appends that place their records: when they do, when they leave it to dispatch, and what others see of it."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine
+
+from mqdb.store.dispatch.unread import progress
+from tests.fixtures import log as log_fixture
+from tests.fixtures.interleaving import Sessions, Violation
+from tests.fixtures.log import (
+    Connection,
+    append,
+    append_placed,
+    create_topic,
+    dispatch,
+    dispatch_all,
+    index_all,
+    pass_second,
+    positions,
+    scalar,
+    settle,
+    small_segments,
+)
+from tests.fixtures.postgres import Database
+from tests.integration.dispatch.test_dispatch_property import play_all
+
+#: The dispatcher has not heard that somebody has woken it.
+STILL_ASLEEP = "SELECT setval('mqdb.dispatcher_state', 1)"
+
+
+@pytest.fixture
+def queue(log: Connection) -> int:
+    """A queue of a log in which nothing waits."""
+    [queue] = create_topic(log, "orders")
+    dispatch(log)  # the database may be a copy, and is adopted then
+    settle(log)
+    return queue
+
+
+def test_records_get_their_places_with_the_append(log: Connection, queue: int) -> None:
+    one = append_placed(log, queue)
+    many = append_placed(log, queue, 250)
+
+    assert [offset for _, offset in one + many] == list(range(251))
+    assert positions(log, queue) == [log_pos for log_pos, _ in one + many]
+    assert scalar(log, "SELECT count(xid) FROM mqdb.commit_log") == 0
+    assert dispatch(log).outcome == "IDLE"
+
+
+def test_the_queues_of_one_append_count_by_themselves(log: Connection, queue: int) -> None:
+    other, third = create_topic(log, "others", 2)
+    keys = [queue, other, queue, third, other, queue]
+    log.execute("SELECT * FROM mqdb.take_places(%s, %s)", [[queue], [0]])
+
+    row = log.execute("SELECT offsets FROM mqdb.take_places(%s, %s)", [keys, [0] * 6]).fetchone()
+
+    assert row == ([1, 0, 2, 0, 1, 3],)
+
+
+def test_an_arrival_is_announced(database: Database, log: Connection, queue: int) -> None:
+    listener = database.connect()
+    listener.execute("LISTEN mqdb_arrivals")
+    append_placed(log, queue, 3)
+
+    assert [found.payload for found in listener.notifies(timeout=10, stop_after=1)] == [f"a:{queue}"]
+
+
+def with_the_lock_taken(database: Database, _log: Connection, _queue: int) -> None:
+    other = database.connect(autocommit=False)
+    other.execute("LOCK TABLE mqdb.lock_dispatch IN SHARE UPDATE EXCLUSIVE MODE")
+
+
+def beside_one_that_is_under_way(database: Database, _log: Connection, queue: int) -> None:
+    append(database.connect(autocommit=False), queue)
+
+
+def behind_many_that_wait(_database: Database, log: Connection, queue: int) -> None:
+    append(log, queue, 101)
+
+
+def in_a_restored_database(_database: Database, log: Connection, queue: int) -> None:
+    append(log, queue)
+    log.execute("UPDATE mqdb.broker SET database_oid = 1")
+
+
+def with_asynchronous_commits(_database: Database, log: Connection, _queue: int) -> None:
+    """A crash takes such a commit back, and the offset may have been stored elsewhere by then."""
+    log.execute("SET synchronous_commit = off")
+
+
+def in_a_transaction_with_one_snapshot(_database: Database, log: Connection, _queue: int) -> None:
+    """Which is older than the lock."""
+    log.execute("SET default_transaction_isolation = 'repeatable read'")
+
+
+def while_the_dispatcher_is_awake(_database: Database, log: Connection, _queue: int) -> None:
+    log.execute("SELECT mqdb.stay_awake()")
+
+
+def while_dispatch_wants_large_batches(_database: Database, log: Connection, _queue: int) -> None:
+    settle(log, places=False)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        with_the_lock_taken,
+        beside_one_that_is_under_way,
+        behind_many_that_wait,
+        in_a_restored_database,
+        with_asynchronous_commits,
+        in_a_transaction_with_one_snapshot,
+        while_the_dispatcher_is_awake,
+        while_dispatch_wants_large_batches,
+    ],
+    ids=lambda prepare: prepare.__name__,
+)
+def test_it_leaves_to_dispatch_what_it_cannot_place(
+    database: Database, log: Connection, queue: int, prepare: Callable[[Database, Connection, int], None]
+) -> None:
+    append_placed(log, queue)
+    prepare(database, log, queue)
+
+    sent = append_placed(log, queue) + append_placed(log, queue, 3)
+
+    assert [offset for _, offset in sent] == [None] * 4
+    database.close()
+    log = database.connect()
+    dispatch_all(log)
+    assert positions(log, queue)[-4:] == [log_pos for log_pos, _ in sent]
+    settle(log)
+    [(_, offset)] = append_placed(log, queue)
+    assert offset == len(positions(log, queue)) - 1
+
+
+def behind_a_record_that_waits(_database: Database, log: Connection, queue: int) -> list[int]:
+    return append(log, queue)
+
+
+def behind_one_that_was_rolled_back(database: Database, _log: Connection, queue: int) -> list[int]:
+    other = database.connect(autocommit=False)
+    append(other, queue)
+    other.rollback()
+    return []
+
+
+def with_the_mark_of_another_history(_database: Database, log: Connection, _queue: int) -> list[int]:
+    """As a dump has brought it along."""
+    log.execute("SELECT setval('mqdb.placed', pg_sequence_last_value('mqdb.placed') # 4711)")
+    return []
+
+
+def behind_an_append_that_has_placed_others_and_was_rolled_back(
+    database: Database, log: Connection, queue: int
+) -> list[int]:
+    sent = append(log, queue)
+    log.execute(STILL_ASLEEP)
+    other = database.connect(autocommit=False)
+    assert append_placed(other, queue)[0][1] == 2
+    other.rollback()
+    return sent
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        behind_a_record_that_waits,
+        behind_one_that_was_rolled_back,
+        with_the_mark_of_another_history,
+        behind_an_append_that_has_placed_others_and_was_rolled_back,
+    ],
+    ids=lambda prepare: prepare.__name__,
+)
+def test_it_places_first_what_waits(
+    database: Database, log: Connection, queue: int, prepare: Callable[[Database, Connection, int], list[int]]
+) -> None:
+    before = append_placed(log, queue)
+    waiting = prepare(database, log, queue)
+    log.execute(STILL_ASLEEP)
+
+    one = append_placed(log, queue)
+    many = append_placed(log, queue, 3)
+
+    expected = [*(log_pos for log_pos, _ in before), *waiting, *(log_pos for log_pos, _ in one + many)]
+    assert positions(log, queue) == expected
+    assert [offset for _, offset in one + many] == list(range(1 + len(waiting), len(expected)))
+
+
+def test_a_queue_that_is_gone_leaves_no_entry(log: Connection, queue: int) -> None:
+    log.execute("SELECT * FROM mqdb.take_places(%s, %s)", [[queue, 4711], [0, 0]])
+    log.execute("SELECT * FROM mqdb.take_places(%s, %s)", [[4711], [0]])
+
+    assert positions(log, queue) == []
+
+
+def test_an_append_that_fails_leaves_no_gap(log: Connection, queue: int) -> None:
+    log.execute("BEGIN")
+    append_placed(log, queue, 2)
+    log.execute("ROLLBACK")
+
+    assert [offset for _, offset in append_placed(log, queue)] == [0]
+
+
+def test_rounds_pass_over_what_is_placed_and_say_once_a_second_how_far_they_are(log: Connection, queue: int) -> None:
+    """So the key index follows, and what comes late is looked for from there on."""
+    append_placed(log, queue)
+    dispatch(log)  # the checkpoint before is old
+    append_placed(log, queue, 19)
+    before = scalar(log, "SELECT max(seq) FROM mqdb.checkpoint WHERE service = 'dispatch'")
+    dispatch(log)
+    assert scalar(log, "SELECT max(seq) FROM mqdb.checkpoint WHERE service = 'dispatch'") == before
+
+    pass_second(log)
+
+    done = log.execute(
+        "SELECT seq, done_pos, messages FROM mqdb.checkpoint WHERE service = 'dispatch' ORDER BY seq DESC"
+    )
+    assert done.fetchone() == (before + 1, scalar(log, "SELECT last_value FROM mqdb.log_pos"), 0)
+    assert index_all(log) == 20
+
+
+def test_a_new_segment_is_entered_by_dispatch(database: Database, log: Connection) -> None:
+    small_segments(log, 5, ahead=3)
+    [queue] = create_topic(log, "orders")
+    offsets: list[int | None] = []
+    for _ in range(40):
+        settle(log)
+        offsets += [offset for _, offset in append_placed(log, queue)]
+
+    dispatch_all(log)
+    assert len(positions(log, queue)) == 40
+    assert [offset for number, offset in enumerate(offsets) if offset not in (None, number)] == []
+    assert sum(offset is not None for offset in offsets) > 20
+
+
+def test_who_reads_many_queues_sees_that_something_was_placed(
+    database: Database, log: Connection, queue: int, engine: Engine
+) -> None:
+    append_placed(log, queue)
+    with engine.connect() as connection:
+        before = progress(connection)
+        append_placed(log, queue)
+        after = progress(connection)
+        sender = database.connect(autocommit=False)
+        append_placed(sender, queue)
+        meanwhile = progress(connection)
+        sender.commit()
+        last = progress(connection)
+
+    assert None not in (before.seq, after.seq, last.seq)
+    assert len({before, after, last}) == 3
+    assert meanwhile.seq is None
+
+
+TAKE_PLACES = "mqdb.take_places(integer[], bigint[])"
+PLACE_WAITING = "mqdb.place_waiting()"
+
+#: Each takes away one of the rules of take_places, or of what it relies on.
+MUTATIONS = {
+    "without the lock": (TAKE_PLACES, "LOCK TABLE mqdb.lock_dispatch IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;", ""),
+    "whatever waits": (PLACE_WAITING, "IF done.outcome = 'LOCKED' OR done.more THEN", "IF false THEN"),
+    "although others have drawn": (
+        TAKE_PLACES,
+        "settled_pos # history IS DISTINCT FROM pg_sequence_last_value('mqdb.placed')",
+        "pg_sequence_last_value('mqdb.placed') IS NULL",
+    ),
+    "although one is under way": (PLACE_WAITING, "pg_snapshot_xmin(seen) < pg_snapshot_xmax(seen)", "false"),
+    "whatever became of the round before": (
+        TAKE_PLACES,
+        "reached.seq < pg_sequence_last_value('mqdb.placed_from')",
+        "false",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [pytest.param(name, marks=() if name == "without the lock" else pytest.mark.long) for name in MUTATIONS],
+)
+def test_the_property_fails_without_each_of_the_rules(database: Database, engine: Engine, mutation: str) -> None:
+    function, text, replacement = MUTATIONS[mutation]
+    with engine.connect() as retention:
+        sessions = Sessions(database, retention)
+        definition = scalar(sessions.observer, "SELECT pg_get_functiondef(%s::regprocedure)", [function])
+        assert text in definition, "the function has changed; so must this test"
+        sessions.observer.execute(definition.replace(text, replacement))
+
+        with pytest.raises(Violation):
+            play_all(sessions, range(300))
+
+
+def test_the_property_fails_if_what_is_placed_keeps_its_xid(
+    database: Database, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dispatch would find it, too."""
+    monkeypatch.setattr(
+        log_fixture,
+        "_PLACE",
+        log_fixture._PLACE.replace(
+            "CASE WHEN p.first_pos IS NULL THEN pg_current_xact_id() END", "pg_current_xact_id()"
+        ),
+    )
+    with engine.connect() as retention, pytest.raises(Violation):
+        play_all(Sessions(database, retention), range(300))
