@@ -122,6 +122,14 @@ _IS_NOTIFIED: Final = """SELECT current_setting('max_prepared_transactions') = '
 
 
 @translates
+def last_position(connection: Connection) -> int:
+    """The position that was drawn last."""
+    row = driver(connection).execute("SELECT last_value FROM mqdb.log_pos").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@translates
 def mend_state(connection: Connection) -> bool:
     """Make the state of the dispatcher anew if PostgreSQL cannot read it; whether that was needed."""
     return driver(connection).execute("SELECT mqdb.mend_dispatcher_state()").fetchone() == (True,)

@@ -9,10 +9,13 @@ for one, whoever calls.
 
 Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. It sleeps as soon as
 nothing waits, unless its last sleep was too short to be worth it: after that it stays awake for a while, and longer
-each time. PostgreSQL wakes every listener of the server for every announcement. So with many of them appends place
-nothing, and the dispatcher makes fewer, larger batches; without any consumer, too, because nobody waits.
+each time. Appends place nothing if many messages come in a second: a batch costs less than its messages one by one, and
+so do the wakes of consumers. PostgreSQL wakes every listener of the server for every announcement. So with many of them
+appends place nothing either, and the dispatcher makes fewer, larger batches; without any consumer, too, because nobody
+waits.
 """
 
+import math
 import selectors
 import time
 from collections.abc import Callable
@@ -32,6 +35,7 @@ from mqdb.broker.dispatch import (
     dispatch,
     fall_asleep,
     is_notified,
+    last_position,
     look,
     stay_awake,
     wake_and_dispatch,
@@ -75,12 +79,14 @@ class DispatcherConfig:
     quick_pace: Pace = QUICK_PACE
     shortest_sleep: timedelta = timedelta(milliseconds=4)
     """After one that was shorter it stays awake for a while."""
+    most_placed_per_second: float = 600.0
+    """If more messages come, appends place nothing."""
     many_consumers: int = 50
     """From so many on, and without any, appends place nothing, and the two below count."""
     relaxed_pace: Pace = RELAXED_PACE
     relaxed_shortest_sleep: timedelta = timedelta(milliseconds=10)
     counts_valid: timedelta = timedelta(seconds=1)
-    """How long a count of the consumers is believed."""
+    """How long counts of the consumers and of the messages are believed."""
     longest_sleep: timedelta = timedelta(seconds=10)
     """After so long it dispatches without a notification."""
 
@@ -107,8 +113,13 @@ class Dispatcher(LoopService[DispatchResult]):
         self._pause = timedelta(0)
         self._consumers = 0
         self._count_again_at = 0.0
+        #: When positions were last counted, and up to which one.
+        self._counted = (-math.inf, 0)
+        self._messages_per_second = 0.0
         self._is_asleep = False
         self._asleep_since = 0.0
+        #: Whether appends place their records while it sleeps this time.
+        self._lets_place = False
         #: Nobody has woken it; it only says how far placed records have come.
         self._sleeps_on = False
         self._is_notified = True
@@ -129,11 +140,13 @@ class Dispatcher(LoopService[DispatchResult]):
         if now >= self._count_again_at:
             self._consumers = clients.count_consumers(connection)
             self._is_notified = is_notified(connection)
+            self._count_messages(now, last_position(connection))
+            self._is_asleep &= self._places or not self._lets_place  # else it says so in its next round
             self._count_again_at = now + self._config.counts_valid.total_seconds()
         return result
 
     def _dispatch(self, connection: Connection, now: float) -> DispatchResult:
-        if self._is_asleep and self._sleeps_on and not self._is_relaxed:
+        if self._is_asleep and self._sleeps_on:
             return dispatch(connection, self._config.max_rows)
         # Awake first: the commit of a batch notifies, too, and a sender that notifies would wait for it.
         was_asleep, self._is_asleep = self._is_asleep, False
@@ -146,7 +159,8 @@ class Dispatcher(LoopService[DispatchResult]):
                 self._retry = _FIRST_RETRY
         if result.outcome is DispatchOutcome.LOCKED or result.more or now < self._retry_at:
             return result
-        last = fall_asleep(connection, self._config.max_rows, places=not self._is_relaxed)
+        self._lets_place = self._places
+        last = fall_asleep(connection, self._config.max_rows, places=self._lets_place)
         if last is None:
             self._stay_awake_until_later(now)
             return result
@@ -154,6 +168,11 @@ class Dispatcher(LoopService[DispatchResult]):
         self._asleep_since = self._context.clock.monotonic()
         is_last = last.outcome is not DispatchOutcome.IDLE
         return last._replace(messages=result.messages + last.messages) if is_last else result
+
+    def _count_messages(self, now: float, log_pos: int) -> None:
+        counted_at, counted_to = self._counted
+        self._messages_per_second = (log_pos - counted_to) / (now - counted_at)
+        self._counted = (now, log_pos)
 
     def _stay_awake_until_later(self, now: float) -> None:
         self._retry_at = now + self._retry.total_seconds()
@@ -176,6 +195,10 @@ class Dispatcher(LoopService[DispatchResult]):
     @property
     def _is_relaxed(self) -> bool:
         return not 0 < self._consumers < self._config.many_consumers
+
+    @property
+    def _places(self) -> bool:
+        return not self._is_relaxed and self._messages_per_second <= self._config.most_placed_per_second
 
     @property
     def _shortest_sleep(self) -> timedelta:

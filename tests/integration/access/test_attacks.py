@@ -23,7 +23,7 @@ from mqdb.service.timer_deliverer import TimerDeliverer
 from mqdb.store.clients import clients
 from mqdb.store.engine import create_engine
 from mqdb_client import Admin, errors
-from tests.fixtures.log import Connection, create_topic, dispatch_all, index_all, scalar
+from tests.fixtures.log import Connection, attend, create_topic, dispatch_all, index_all, scalar
 from tests.fixtures.postgres import KNOW_ITSELF, Database, new_database, superuser_dsn, with_parts
 from tests.fixtures.processes import wait_until
 
@@ -112,15 +112,6 @@ def dsn_of(database: Database, role: str) -> str:
 
 def connect(dsn: str) -> Connection:
     return psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
-
-
-def attend(owner: Connection) -> None:
-    """Let this session be the leader of all services."""
-    owner.execute(
-        """INSERT INTO mqdb.leader (service_set, holder, epoch, backend_pid, backend_start, expires_at, lease)
-           SELECT 'all', 'test', 1, pid, backend_start, mqdb.now() + interval '1 hour', '1 hour'
-           FROM pg_stat_activity WHERE pid = pg_backend_pid()"""
-    )
 
 
 def owner_of(database: Database) -> Connection:

@@ -8,7 +8,7 @@ import pytest
 from mqdb_client import Durability, Message, MessageQueue, Producer, SendResult
 from mqdb_client.aio import AsyncProducer
 from mqdb_client.producer.sends.sent_messages import SentMessages
-from tests.fixtures.log import Connection, append, create_topic, dispatch, positions, scalar, settle
+from tests.fixtures.log import Connection, append, attend, create_topic, dispatch, positions, scalar, settle
 from tests.fixtures.postgres import Database
 from tests.fixtures.principals import Principal
 from tests.fixtures.producers import producer_of
@@ -18,6 +18,7 @@ from tests.fixtures.producers import producer_of
 def log(database: Database) -> Connection:
     """A log in which nothing waits; nobody dispatches."""
     log = database.connect()
+    attend(log)
     dispatch(log)  # the database may be a copy, and is adopted then
     settle(log)
     return log

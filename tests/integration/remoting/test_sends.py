@@ -16,7 +16,7 @@ from mqdb.remoting.wire.frame import Frame, Serializer
 from mqdb.remoting.wire.messages import decode_properties, encode_properties
 from mqdb.store.topics.topics import find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
-from tests.fixtures.log import settle
+from tests.fixtures.log import attend, settle
 from tests.fixtures.postgres import Database
 from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
 
@@ -72,11 +72,15 @@ def test_a_message_is_stored_as_it_was_sent(broker: Connection, client: Remoting
 
 
 def test_the_answer_has_the_queue_offset_of_a_placed_message(
-    broker: Connection, database: Database, client: RemotingClient
+    broker: Connection, database: Database, fronts: Fronts
 ) -> None:
     topic(broker, queues=1)
     dispatch_all(broker)
-    settle(database.connect())
+    log = database.connect()
+    attend(log)
+    settle(log)
+
+    client = fronts.connect()
 
     assert [send(client).fields["queueOffset"] for _ in range(3)] == ["0", "1", "2"]
 

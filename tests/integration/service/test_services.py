@@ -135,6 +135,26 @@ def test_appends_place_their_records_if_somebody_waits_for_them_and_not_too_many
     assert by_hand.scalar(log, "SELECT last_value FROM mqdb.dispatcher_state") == state
 
 
+@pytest.mark.parametrize(("messages", "state"), [(500, 1), (700, 4)])
+def test_appends_place_their_records_up_to_a_rate(
+    engine: Engine, connection: Connection, log: by_hand.Connection, queue: int, messages: int, state: int
+) -> None:
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    dispatcher = Dispatcher(Context(engine.connect, clock=clock))
+    add_consumers(log, 1)
+    dispatcher.run_once(connection)
+    append(log, queue, messages)
+    for pause in (timedelta(seconds=1), timedelta(milliseconds=10)):  # the first counts behind its batch
+        clock.advance(pause)
+        dispatcher.run_once(connection)
+    assert by_hand.scalar(log, "SELECT last_value FROM mqdb.dispatcher_state") == state
+
+    for pause in (timedelta(seconds=1), timedelta(milliseconds=10)):
+        clock.advance(pause)
+        dispatcher.run_once(connection)
+    assert by_hand.scalar(log, "SELECT last_value FROM mqdb.dispatcher_state") == 1
+
+
 @pytest.mark.parametrize(("messages", "milliseconds_after"), [(1, 1), (2, 1), (3, 2)])
 def test_the_dispatcher_looks_again_sooner_after_few_messages(
     engine: Engine,
