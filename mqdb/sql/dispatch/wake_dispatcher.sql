@@ -5,6 +5,9 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF pg_sequence_last_value('mqdb.log_pos') # mqdb.history() = pg_sequence_last_value('mqdb.placed') THEN
+        RETURN NULL;  -- take_places has placed them: nothing waits
+    END IF;
     IF current_setting('max_prepared_transactions') <> '0'
         OR (current_setting('synchronous_standby_names') <> ''
             AND current_setting('synchronous_commit') NOT IN ('off', 'local'))
@@ -24,8 +27,7 @@ REVOKE EXECUTE ON FUNCTION mqdb.wake_dispatcher() FROM PUBLIC;
 
 -- The condition is evaluated once for each statement, after its records. A sequence is read without MVCC, so the state is
 -- that of this moment, however old the snapshot is. A sequence that nobody has used, as after a crash, counts as awake: the
--- dispatcher has lost its connection then, too. It is not woken for records that take_places has placed: then nothing waits.
+-- dispatcher has lost its connection then, too. PostgreSQL plans the condition anew for each statement, so it is short.
 CREATE TRIGGER commit_log_wake AFTER INSERT ON mqdb.commit_log
-    WHEN (pg_sequence_last_value('mqdb.dispatcher_state') <> 2
-          AND pg_sequence_last_value('mqdb.log_pos') # mqdb.history() IS DISTINCT FROM pg_sequence_last_value('mqdb.placed'))
+    WHEN (pg_sequence_last_value('mqdb.dispatcher_state') <> 2)
     EXECUTE FUNCTION mqdb.wake_dispatcher();

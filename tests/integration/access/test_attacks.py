@@ -1102,7 +1102,7 @@ TABLES = {
     "delay_level": ("SELECT", "senders look for a level"),
     "log_pos": ("SELECT", "how far the log has come"),
     "dispatcher_state": ("SELECT", "the trigger of the log asks for it"),
-    "placed": ("SELECT", "the trigger of the log asks for it"),
+    "placed": ("SELECT", "readers ask how far appends have placed their records"),
     "topic": ("SELECT", "its own rows"),
     "queue": ("SELECT", "its own rows"),
     "live_queue": ("SELECT", "numbers"),

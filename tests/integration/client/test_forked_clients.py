@@ -8,6 +8,7 @@ import pytest
 
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
+from tests.fixtures.variants import usually
 
 CLIENTS = """
 import asyncio, logging, os, sys, threading, warnings
@@ -133,21 +134,21 @@ else:
 """
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "concurrent",
-        "orderly",
-        "transactional",
-        "broadcasting",
-        "async",
-        "lite pull",
-        "async lite pull",
-        "producer",
-        "async producer",
-        "transaction producer",
-    ],
+KINDS = (
+    "concurrent",
+    "orderly",
+    "transactional",
+    "broadcasting",
+    "async",
+    "lite pull",
+    "async lite pull",
+    "producer",
+    "async producer",
+    "transaction producer",
 )
+
+
+@pytest.mark.parametrize("kind", usually("concurrent", "async lite pull", "producer", of=KINDS))
 def test_a_forked_child_shuts_down_without_a_word(database: Database, kind: str, tmp_path: Path) -> None:
     create_topic(database.connect(), "orders")
 

@@ -1,6 +1,6 @@
 """Dispatch under random interleavings: nothing lost, doubled or reordered, offsets dense and never changed.
 
-MQDB_DISPATCH_SEEDS says how many seeds to play, else half of MQDB_FUZZ_CASES. A failing one is printed with its steps.
+MQDB_DISPATCH_SEEDS says how many seeds to play, else MQDB_FUZZ_CASES. A failing one is printed with its steps.
 """
 
 import os
@@ -27,7 +27,7 @@ from tests.fixtures.log import (
 )
 from tests.fixtures.postgres import Database
 
-SEEDS = int(os.environ.get("MQDB_DISPATCH_SEEDS", fuzz_cases() // 2))
+SEEDS = int(os.environ.get("MQDB_DISPATCH_SEEDS", fuzz_cases()))
 
 
 def play_all(sessions: Sessions, seeds: range) -> None:
