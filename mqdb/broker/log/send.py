@@ -3,8 +3,6 @@
 In SQL: `mqdb/sql/segments/ensure_segments.sql`.
 """
 
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring as quoted
@@ -102,29 +100,19 @@ def start_append(connection: Connection, record: Record) -> bool:
     """
     below = connection.connection.driver_connection
     assert isinstance(below, psycopg.Connection)
-    tries: _PlacingTries | None = connection.info.get(_TRIES)
-    if tries is None or record.wait is not None or len(record.body) + len(record.properties) > _MOST_STARTED_BYTES:
+    if record.wait is not None or len(record.body) + len(record.properties) > _MOST_STARTED_BYTES:
         return False
-    is_due = tries.is_due()
     try:
-        for places in (is_due, not is_due):  # perhaps only one of them is prepared
-            if commit_log.append_one(places=places).start(below, record):
-                tries.started = places
-                return True
+        # One of the two is prepared on a connection: `append` has chosen it.
+        return any(commit_log.append_one(places=places).start(below, record) for places in (True, False))
     except psycopg.Error:
-        pass
-    return False
+        return False
 
 
 def _append(connection: Connection, below: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[LogPlace]:
-    tries: _PlacingTries | None = connection.info.get(_TRIES)
-    if tries is None:
-        tries = connection.info[_TRIES] = _PlacingTries(acl.is_guest(connection))
-    places = below.autocommit and tries.take()
-    statement, values = statement_for(records, places=places)
+    statement, values = statement_for(records, places=below.autocommit and _may_place(connection))
     run: Callable[[psycopg.Connection[Any], Sequence[Any]], Sequence[tuple[Any, ...]]] = statement.run
-    waits = statement is commit_log.append_waiting()
-    if waits and _has_half(records) and acl.is_guest(connection):
+    if statement is commit_log.append_waiting() and _has_half(records) and acl.is_guest(connection):
         run, values = _append_with_halves, records
     try:
         rows = run(below, values)
@@ -134,45 +122,19 @@ def _append(connection: Connection, below: "psycopg.Connection[Any]", records: S
             raise
         below.execute("SELECT mqdb.ensure_segments(2)")
         rows = run(below, values)
-    if places and not waits:
-        tries.note(has_placed=rows[0][1] is not None)
     return [LogPlace(*row) for row in rows]
 
 
-#: The key in `Connection.info` of the `_PlacingTries` of a connection.
-_TRIES: Final = "mqdb_placing_tries"
-
-#: A try to place records that is in vain costs the server half an append. The next comes so much later, then seldom.
-_FIRST_PAUSE_SECONDS: Final = 0.005
-_LONGEST_PAUSE_SECONDS: Final = 1.0
+#: The key in `Connection.info` of what `_may_place` has found out.
+_MAY_PLACE: Final = "mqdb_may_place"
 
 
-class _PlacingTries:
-    """When the appends of a connection try to place their records. Belongs to the connection."""
-
-    def __init__(self, is_guest: bool) -> None:
-        # A role that does not own the broker could keep the lock of dispatch.
-        self._again_at = math.inf if is_guest else 0.0
-        self._pause_seconds = _FIRST_PAUSE_SECONDS
-        #: Whether the append that was started and not answered tries; None without one.
-        self.started: bool | None = None
-
-    def is_due(self) -> bool:
-        """Whether the next append tries."""
-        return time.monotonic() >= self._again_at
-
-    def take(self) -> bool:
-        """The same, for the append that was started if there is one."""
-        started, self.started = self.started, None
-        return self.is_due() if started is None else started
-
-    def note(self, *, has_placed: bool) -> None:
-        """What a try has come to."""
-        if has_placed:
-            self._pause_seconds = _FIRST_PAUSE_SECONDS
-            return
-        self._again_at = time.monotonic() + self._pause_seconds
-        self._pause_seconds = min(self._pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+def _may_place(connection: Connection) -> bool:
+    """Whether appends of this role place their records: as the owner, for others could keep the lock of dispatch."""
+    known: bool | None = connection.info.get(_MAY_PLACE)
+    if known is None:
+        known = connection.info[_MAY_PLACE] = not acl.is_guest(connection)
+    return known
 
 
 def _has_half(records: Sequence[Record]) -> bool:

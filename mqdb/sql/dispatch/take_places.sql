@@ -15,7 +15,7 @@
 --
 -- The commit keeps the lock until it is on disk, and must not wait for a standby. Nor may a crash take back offsets that others
 -- have stored, as with synchronous_commit = off.
-CREATE FUNCTION mqdb.take_places(queue_keys integer[], codes bigint[], OUT first_pos bigint, OUT offsets bigint[])
+CREATE FUNCTION mqdb.take_places(queue_keys integer[], codes bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -31,19 +31,19 @@ DECLARE
     settled_from bigint;
     taken_pos bigint;
     last_pos bigint;
+    offsets bigint[];
     arrivals text;
 BEGIN
-    IF pg_sequence_last_value('mqdb.dispatcher_state') IS DISTINCT FROM 1
-        OR current_setting('transaction_isolation') <> 'read committed'  -- else its snapshot is older than the lock
+    IF current_setting('transaction_isolation') <> 'read committed'  -- else its snapshot is older than the lock
         OR current_setting('synchronous_commit') = 'off'
         OR current_setting('synchronous_commit') <> 'local' AND current_setting('synchronous_standby_names') <> ''
     THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     BEGIN
         LOCK TABLE mqdb.lock_dispatch IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     EXCEPTION WHEN lock_not_available THEN
-        RETURN;
+        RETURN NULL;
     END;
     history := mqdb.history();
     settled_pos := coalesce(pg_sequence_last_value('mqdb.log_pos'), 0);
@@ -53,18 +53,18 @@ BEGIN
     JOIN mqdb.segment s USING (segment);
     -- Into the next segment goes dispatch, which makes partitions then. That cannot be done beneath an INSERT.
     IF settled_pos + records >= reached.end_pos THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     IF settled_pos # history IS DISTINCT FROM pg_sequence_last_value('mqdb.placed')
         OR reached.seq < pg_sequence_last_value('mqdb.placed_from')
     THEN
         -- A round that has begun does not know what has been committed since.
         IF NOT reached.is_over THEN
-            RETURN;
+            RETURN NULL;
         END IF;
         settled_from := mqdb.place_waiting();
         IF settled_from IS NULL THEN
-            RETURN;
+            RETURN NULL;
         END IF;
     END IF;
     taken_pos := nextval('mqdb.log_pos');
@@ -73,7 +73,7 @@ BEGIN
         SELECT max(nextval('mqdb.log_pos')) INTO last_pos FROM generate_series(2, records);
     END IF;
     IF last_pos <> settled_pos + records THEN  -- somebody else has drawn one
-        RETURN;
+        RETURN NULL;
     END IF;
 
     IF records = 1 THEN
@@ -112,14 +112,15 @@ BEGIN
         SELECT array_agg(e.queue_offset ORDER BY e.log_pos), (SELECT string_agg(e.queue_key::text, ',') FROM queue_end e)
         INTO offsets, arrivals FROM entry e;
     END IF;
-    IF offsets IS NOT NULL THEN
-        IF settled_from IS NOT NULL THEN
-            PERFORM setval('mqdb.placed_from', settled_from);
-        END IF;
-        PERFORM setval('mqdb.placed', last_pos # history);
-        PERFORM pg_notify('mqdb_arrivals', 'a:' || CASE WHEN length(arrivals) < 7000 THEN arrivals ELSE '*' END);
-        first_pos := taken_pos;
+    IF offsets IS NULL THEN
+        RETURN NULL;
     END IF;
+    IF settled_from IS NOT NULL THEN
+        PERFORM setval('mqdb.placed_from', settled_from);
+    END IF;
+    PERFORM setval('mqdb.placed', last_pos # history);
+    PERFORM pg_notify('mqdb_arrivals', 'a:' || CASE WHEN length(arrivals) < 7000 THEN arrivals ELSE '*' END);
+    RETURN array_prepend(taken_pos, offsets);
 END
 $$;
 COMMENT ON FUNCTION mqdb.take_places(integer[], bigint[]) IS 'Gives the records of an append their positions and queue offsets, unless others are about to, or much waits; a part of each append of the owner';

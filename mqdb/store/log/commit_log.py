@@ -25,7 +25,6 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    column,
     func,
     insert,
     literal_column,
@@ -111,16 +110,19 @@ def append_one(*, places: bool) -> PreparedStatement:
     if not places:
         return PreparedStatement(insert(commit_log).values(values).returning(*_UNPLACED), Record._fields)
     place = _place(array([queue_key]), array([values["tags_code"]]))
-    return PreparedStatement(_placing(place, place, values, place.c.first_pos), Record._fields)
+    return PreparedStatement(_placing(place, place, values, _first_pos(place)), Record._fields)
 
 
 def _place(queue_keys: ColumnElement[Any], codes: ColumnElement[Any]) -> CTE:
-    """The places of an append: one row, whose `first_pos` is NULL if dispatch is to give them."""
-    taken = func.mqdb.take_places(queue_keys, codes)
-    found = taken.table_valued(column("first_pos", BigInteger), column("offsets", ARRAY(BigInteger))).render_derived(
-        "taken"
-    )
-    return select(found.c.first_pos, found.c.offsets).cte("place").prefix_with("MATERIALIZED")
+    """What the function says: one row, whose `taken` is NULL if dispatch is to give the places."""
+    taken = func.mqdb.take_places(queue_keys, codes, type_=ARRAY(BigInteger))
+    lets_place = func.pg_sequence_last_value(literal_column("'mqdb.dispatcher_state'")) == literal_column("1")
+    return select(case((lets_place, taken)).label("taken")).cte("place").prefix_with("MATERIALIZED")
+
+
+def _first_pos(place: CTE) -> ColumnElement[Any]:
+    first_pos: ColumnElement[Any] = place.c.taken[literal_column("1")]
+    return first_pos
 
 
 def _placing(
@@ -130,8 +132,8 @@ def _placing(
     drawn = func.coalesce(log_pos, func.nextval(literal_column("'mqdb.log_pos'")), type_=BigInteger)
     # In the order of the columns of the table, in which PostgreSQL makes a row: the id comes before the position.
     all_values = {"xid": case((log_pos.is_(None), func.pg_current_xact_id())), "log_pos": drawn, **values}
-    first_pos, offsets = (select(each).scalar_subquery() for each in (place.c.first_pos, place.c.offsets))
-    offset = offsets[commit_log.c.log_pos - first_pos + literal_column("1")]
+    taken = select(place.c.taken).scalar_subquery()
+    offset = taken[commit_log.c.log_pos - taken[literal_column("1")] + literal_column("2")]
     rows = select(*all_values.values()).select_from(source)
     return insert(commit_log).from_select(list(all_values), rows).returning(commit_log.c.log_pos, offset)
 
@@ -171,7 +173,7 @@ def append_many(shared: tuple[str, ...] = (), *, places: bool) -> PreparedStatem
     if "queue_key" in shared:
         queue_keys = func.array_fill(bindparam("queue_key", type_=Integer), array([func.cardinality(codes)]))
     place = _place(queue_keys, codes)
-    log_pos = place.c.first_pos + cast(given.c.place, BigInteger) - literal_column("1")
+    log_pos = _first_pos(place) + cast(given.c.place, BigInteger) - literal_column("1")
     return PreparedStatement(_placing(place, place.join(given, true()), values, log_pos), Record._fields)
 
 

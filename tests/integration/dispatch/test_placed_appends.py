@@ -53,9 +53,9 @@ def test_the_queues_of_one_append_count_by_themselves(log: Connection, queue: in
     keys = [queue, other, queue, third, other, queue]
     log.execute("SELECT * FROM mqdb.take_places(%s, %s)", [[queue], [0]])
 
-    row = log.execute("SELECT offsets FROM mqdb.take_places(%s, %s)", [keys, [0] * 6]).fetchone()
+    _, *offsets = scalar(log, "SELECT mqdb.take_places(%s, %s)", [keys, [0] * 6])
 
-    assert row == ([1, 0, 2, 0, 1, 3],)
+    assert offsets == [1, 0, 2, 0, 1, 3]
 
 
 def test_an_arrival_is_announced(database: Database, log: Connection, queue: int) -> None:
@@ -297,9 +297,7 @@ def test_the_property_fails_if_what_is_placed_keeps_its_xid(
     monkeypatch.setattr(
         log_fixture,
         "_PLACE",
-        log_fixture._PLACE.replace(
-            "CASE WHEN p.first_pos IS NULL THEN pg_current_xact_id() END", "pg_current_xact_id()"
-        ),
+        log_fixture._PLACE.replace("CASE WHEN p.taken IS NULL THEN pg_current_xact_id() END", "pg_current_xact_id()"),
     )
     with engine.connect() as retention, pytest.raises(Violation):
         play_all(Sessions(database, retention), range(300))

@@ -98,6 +98,17 @@ def test_only_what_a_crash_cannot_take_back_is_placed(
     assert len(positions(log, queue)) == (durability is not Durability.ASYNC_FLUSH)
 
 
+def test_a_send_places_its_message_although_many_before_could_not(log: Connection, producer: Producer) -> None:
+    """If it paused after those, it would wake the dispatcher that has just fallen asleep, and so on for ever."""
+    log.execute("SELECT setval('mqdb.dispatcher_state', 2)")
+    for _ in range(50):
+        producer.send(Message("orders", "before"))
+    dispatch(log)
+    settle(log)
+
+    assert producer.send(Message("orders", "x")).queue_offset == 50
+
+
 def test_a_role_that_does_not_own_the_broker_places_nothing(database: Database, principal: Principal) -> None:
     """It could keep the lock of dispatch by a transaction that stays open."""
     dsn = principal("shop", send=["orders"])
