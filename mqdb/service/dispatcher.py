@@ -68,6 +68,8 @@ _LOOK_UNNOTIFIED_SECONDS: Final = 0.01
 #: asks again after this long, then seldom.
 _FIRST_RETRY: Final = timedelta(milliseconds=5)
 _LONGEST_RETRY: Final = timedelta(seconds=1)
+#: While appends may place: one that has met the dispatcher as it fell asleep wakes it at once, and that often.
+_LONGEST_PLACING_RETRY: Final = timedelta(milliseconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Dispatcher(LoopService[DispatchResult]):
         if was_asleep:
             # Also for a wake that nobody needed: anybody can notify, at any rate.
             if now - self._asleep_since < self._shortest_sleep.total_seconds():
-                self._stay_awake_until_later(now)
+                self._stay_awake(now, _LONGEST_PLACING_RETRY if self._places else _LONGEST_RETRY)
             else:
                 self._retry = _FIRST_RETRY
         if result.outcome is DispatchOutcome.LOCKED or result.more or now < self._retry_at:
@@ -162,7 +164,7 @@ class Dispatcher(LoopService[DispatchResult]):
         self._lets_place = self._places
         last = fall_asleep(connection, self._config.max_rows, places=self._lets_place)
         if last is None:
-            self._stay_awake_until_later(now)
+            self._stay_awake(now, _LONGEST_RETRY)
             return result
         self._is_asleep = True
         self._asleep_since = self._context.clock.monotonic()
@@ -174,9 +176,10 @@ class Dispatcher(LoopService[DispatchResult]):
         self._messages_per_second = (log_pos - counted_to) / (now - counted_at)
         self._counted = (now, log_pos)
 
-    def _stay_awake_until_later(self, now: float) -> None:
+    def _stay_awake(self, now: float, longest: timedelta) -> None:
+        self._retry = min(self._retry, longest)
         self._retry_at = now + self._retry.total_seconds()
-        self._retry = min(self._retry * 2, _LONGEST_RETRY)
+        self._retry *= 2
 
     def pause_after(self, counts: DispatchResult) -> timedelta:
         if self._is_asleep and counts.outcome is not DispatchOutcome.LOCKED and not counts.more:

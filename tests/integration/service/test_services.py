@@ -178,6 +178,29 @@ def busy_pause(dispatcher: Dispatcher, connection: Connection, log: by_hand.Conn
     return milliseconds(dispatcher.pause_after(dispatcher.run_once(connection)))
 
 
+@pytest.mark.parametrize("consumers", [0, 1])
+def test_the_dispatcher_soon_sleeps_again_after_a_short_sleep_if_appends_may_place(
+    engine: Engine, connection: Connection, log: by_hand.Connection, queue: int, consumers: int
+) -> None:
+    """An append that meets it as it falls asleep wakes it at once. At 500 messages a second that is often."""
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    dispatcher = Dispatcher(Context(engine.connect, clock=clock))
+    add_consumers(log, consumers)
+    dispatcher.run_once(connection)
+    clock.advance(timedelta(seconds=1))
+    dispatcher.run_once(connection)
+    states = set()
+
+    for _ in range(6):
+        append(log, queue)
+        for pause in (timedelta(milliseconds=1), timedelta(milliseconds=10)):
+            clock.advance(pause)
+            dispatcher.run_once(connection)
+        states.add(by_hand.scalar(log, "SELECT last_value FROM mqdb.dispatcher_state"))
+
+    assert states == ({1} if consumers else {2, 4})
+
+
 def add_consumers(log: by_hand.Connection, count: int, groups: int = 1) -> None:
     log.execute(
         """INSERT INTO mqdb.client (client_id, kind, group_name, language, version)
