@@ -15,7 +15,7 @@ from mqdb.server import Server
 from mqdb.settings import load_settings
 from mqdb_client import ConsumeConcurrentlyStatus, Message, Producer, PushConsumer
 from tests.fixtures.consumers import LATER, Inbox
-from tests.fixtures.log import create_topic
+from tests.fixtures.log import append_placed, create_topic, dispatch_all, scalar, settle
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.sleeping import ASLEEP, state
@@ -71,6 +71,23 @@ def test_services_and_new_members_wait_for_no_standby(
             producer.send(Message(topic, "timed", deliver_at=datetime.now(UTC) + timedelta(seconds=1)))
             inbox.wait_for(5, 60)
     assert sorted(inbox.bodies) == ["again", "before any member", "delayed", "now", "timed"]
+
+
+@pytest.mark.parametrize(("synchronous_commit", "places"), [("on", False), ("local", True)])
+def test_an_append_that_waits_for_the_standby_places_nothing(
+    replicated: Database, topic: str, synchronous_commit: str, places: bool
+) -> None:
+    """It would keep the lock of dispatch until the standby answers."""
+    log = replicated.connect(options="-c synchronous_commit=local")
+    queue = scalar(
+        log, "SELECT min(queue_key) FROM mqdb.queue JOIN mqdb.topic USING (topic_id) WHERE topic = %s", [topic]
+    )
+    dispatch_all(log)
+    settle(log)
+
+    ((_, offset),) = append_placed(replicated.connect(options=f"-c synchronous_commit={synchronous_commit}"), queue)
+
+    assert offset == (0 if places else None)
 
 
 def test_a_send_that_waits_for_the_standby_holds_up_nobody_else(
