@@ -89,7 +89,7 @@ _FALL_ASLEEP: Final = "SELECT is_asleep, outcome, messages, more FROM mqdb.fall_
 
 
 class SleepLook(NamedTuple):
-    """What somebody sees who sleeps."""
+    """What a dispatcher that sleeps looks for, once a second or more often."""
 
     is_woken: bool  #: somebody has written records that wait
     is_behind: bool  #: positions have been given since the last checkpoint: to placed records, unless it is woken
@@ -97,7 +97,7 @@ class SleepLook(NamedTuple):
 
 @translates
 def look(connection: Connection) -> SleepLook:
-    """Whether the caller may sleep on."""
+    """One look at two sequences and the newest checkpoint. Raises MqdbError."""
     row = driver(connection).execute(_LOOK).fetchone()
     assert row is not None
     return SleepLook(*row)

@@ -130,7 +130,7 @@ _MAY_PLACE: Final = "mqdb_may_place"
 
 
 def _may_place(connection: Connection) -> bool:
-    """Whether appends of this role place their records: as the owner, for others could keep the lock of dispatch."""
+    """Whether appends of this role may place their records: another than the owner could keep the lock of dispatch."""
     known: bool | None = connection.info.get(_MAY_PLACE)
     if known is None:
         known = connection.info[_MAY_PLACE] = not acl.is_guest(connection)

@@ -1,4 +1,4 @@
--- Gives the records of an append their places at once, in place of dispatch: positions from first_pos on, and the next offsets of
+-- Gives the records of an append their places at once, in place of dispatch: positions in a row, and the next offsets of
 -- their queues. Writes the entries and announces the arrivals; the append writes the records, without an xid. If first_pos is
 -- NULL, nothing is placed: the append writes its records as any other, and dispatch places them.
 --
@@ -126,9 +126,9 @@ $$;
 COMMENT ON FUNCTION mqdb.take_places(integer[], bigint[]) IS 'Gives the records of an append their positions and queue offsets, unless others are about to, or much waits; a part of each append of the owner';
 REVOKE EXECUTE ON FUNCTION mqdb.take_places(integer[], bigint[]) FROM PUBLIC;
 
--- Places the few records that wait, so that those behind them may be placed. Returns the seq of the checkpoint that says so, which
--- commits with the append; 0 if nothing was left to do. NULL: an append is under way, whose
--- records may come to wait, or too many do, or the database was restored here and is not adopted yet.
+-- Places the few records that wait, so that those behind them may be placed. Returns the seq of the checkpoint that says so,
+-- which commits with the append; 0 if nothing was left to do. NULL if an append is under way, whose records may come to wait, if
+-- too many wait, or if the database was restored here and is not adopted yet.
 CREATE FUNCTION mqdb.place_waiting() RETURNS bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

@@ -22,7 +22,7 @@ from tests.fixtures.log import (
     index_all,
     index_keys,
     positions,
-    scalar,
+    replace_in_function,
     small_segments,
 )
 from tests.fixtures.postgres import Database
@@ -125,12 +125,9 @@ FIRST_SEEDS = {
     ],
 )
 def test_the_property_fails_when_dispatch_is_broken(database: Database, engine: Engine, mutation: str) -> None:
-    function, text, replacement = MUTATIONS[mutation]
     with engine.connect() as retention:
         sessions = Sessions(database, retention)
-        definition = scalar(sessions.observer, "SELECT pg_get_functiondef(%s::regprocedure)", [function])
-        assert text in definition, "the function has changed; so must this test"
-        sessions.observer.execute(definition.replace(text, replacement))
+        replace_in_function(sessions.observer, *MUTATIONS[mutation])
 
         with pytest.raises(Violation):
             play_all(sessions, range(first := FIRST_SEEDS.get(mutation, 0), first + 200))
