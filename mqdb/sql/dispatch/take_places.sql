@@ -1,17 +1,19 @@
 -- Gives the records of an append their places at once, in place of dispatch: positions in a row, and the next offsets of
--- their queues. Writes the entries and announces the arrivals; the append writes the records, without an xid. If first_pos is
--- NULL, nothing is placed: the append writes its records as any other, and dispatch places them.
+-- their queues. Writes the entries and announces the arrivals; the append writes the records, without an xid. Returns the first
+-- position and the offsets; that of a lone record is also the setting mqdb.placed_offset, until the transaction ends. If it
+-- returns NULL, nothing is placed: the append writes its records as any other, and dispatch places them.
 --
 -- Three rules keep offsets dense and in the order of sends (docs/decisions/0084-appends-place-their-records.md):
 --   1. The lock of dispatch. It goes when the commit is visible, so whoever has it sees all entries. Nobody waits for it.
 --   2. Nothing waits that was committed before. `placed` is a position up to which each record has its entry, or was rolled back.
 --      All other appends draw their positions from log_pos too, so they have drawn none since if the one drawn here is the next.
---      If they have, dispatch runs first, in this transaction, but only if no append is under way: such a one has an xid, and
---      holds a lock on commit_log, before it draws a position.
+--      If they have, dispatch runs first, in this transaction, but only if no append is under way: such a one holds a
+--      lock on commit_log from before it draws a position.
 --   3. A placed record has no xid, by which dispatch would find it.
--- The mark is only true if what dispatch has done here is committed: if the checkpoint `placed_from`, by its seq, or a newer one
--- is there. It is XOR the history, because a dump brings the values of sequences along. A position that is drawn and not used is
--- nobody's, as after a rollback.
+-- The mark is only true if what dispatch has done here is committed. So the newest checkpoint has the seq `placed_from` or a
+-- later one, and ends a round: after a rollback the dispatcher gives the seq to the first batch of its own. The mark is XOR the
+-- history, because a dump brings the values of sequences along. A position that is drawn and not used is nobody's, as after a
+-- rollback.
 --
 -- The commit keeps the lock until it is on disk, and must not wait for a standby. Nor may a crash take back offsets that others
 -- have stored, as with synchronous_commit = off.
@@ -51,17 +53,14 @@ BEGIN
     FROM (SELECT k.seq, k.segment, k.done_pos = k.tail_pos AND k.stragglers_cur IS NULL AS is_over
           FROM mqdb.checkpoint k WHERE k.service = 'dispatch' ORDER BY k.seq DESC LIMIT 1) c
     JOIN mqdb.segment s USING (segment);
-    -- Into the next segment goes dispatch, which makes partitions then. That cannot be done beneath an INSERT.
-    IF settled_pos + records >= reached.end_pos THEN
+    -- A round that has begun does not know what has been committed since. Into the next segment goes dispatch, which makes
+    -- partitions then: that cannot be done beneath an INSERT.
+    IF NOT reached.is_over OR settled_pos + records >= reached.end_pos THEN
         RETURN NULL;
     END IF;
     IF settled_pos # history IS DISTINCT FROM pg_sequence_last_value('mqdb.placed')
         OR reached.seq < pg_sequence_last_value('mqdb.placed_from')
     THEN
-        -- A round that has begun does not know what has been committed since.
-        IF NOT reached.is_over THEN
-            RETURN NULL;
-        END IF;
         settled_from := mqdb.place_waiting();
         IF settled_from IS NULL THEN
             RETURN NULL;
@@ -120,6 +119,9 @@ BEGIN
     END IF;
     PERFORM setval('mqdb.placed', last_pos # history);
     PERFORM pg_notify('mqdb_arrivals', 'a:' || CASE WHEN length(arrivals) < 7000 THEN arrivals ELSE '*' END);
+    IF records = 1 THEN
+        PERFORM set_config('mqdb.placed_offset', offsets[1]::text, true);
+    END IF;
     RETURN array_prepend(taken_pos, offsets);
 END
 $$;
@@ -134,10 +136,9 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    seen pg_snapshot := pg_current_snapshot();
     done record;
 BEGIN
-    IF pg_snapshot_xmin(seen) < pg_snapshot_xmax(seen) AND EXISTS (
+    IF EXISTS (
             SELECT FROM pg_locks l
             WHERE l.relation = 'mqdb.commit_log'::regclass AND l.mode = 'RowExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
               AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
