@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
-    CTE,
     BigInteger,
     ColumnElement,
     DateTime,
@@ -35,7 +34,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, array
 from sqlalchemy.dialects.postgresql import UUID as PgUUID
 from sqlalchemy.sql import FromClause
-from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
@@ -109,33 +107,30 @@ def append_one(*, places: bool) -> PreparedStatement:
     values["queue_key"] = _queue_that_is_there(queue_key, bindparam("history", type_=BigInteger))
     if not places:
         return PreparedStatement(insert(commit_log).values(values).returning(*_UNPLACED), Record._fields)
-    place = _place(array([queue_key]), array([values["tags_code"]]))
-    return PreparedStatement(_placing(place, place, values, _first_pos(place)), Record._fields)
+    taken = _taken(array([queue_key]), array([values["tags_code"]]))
+    all_values = {
+        "xid": case((taken.is_(None), _OWN_XID)),
+        "log_pos": case((_PLACED_OFFSET.is_(None), _NEXT_POS), else_=func.currval(literal_column("'mqdb.log_pos'"))),
+        **values,
+    }
+    statement = insert(commit_log).values(all_values).returning(commit_log.c.log_pos, cast(_PLACED_OFFSET, BigInteger))
+    return PreparedStatement(statement, Record._fields)
 
 
-def _place(queue_keys: ColumnElement[Any], codes: ColumnElement[Any]) -> CTE:
-    """What the function says: one row, whose `taken` is NULL if dispatch is to give the places."""
-    taken = func.mqdb.take_places(queue_keys, codes, type_=ARRAY(BigInteger))
+def _taken(queue_keys: ColumnElement[Any], codes: ColumnElement[Any]) -> ColumnElement[Any]:
+    """What the function says; NULL if dispatch is to give the places. Evaluated first: PostgreSQL makes a row in the
+    order of the columns of the table, and `xid` is ahead of `log_pos`."""
     lets_place = func.pg_sequence_last_value(literal_column("'mqdb.dispatcher_state'")) == literal_column("1")
-    return select(case((lets_place, taken)).label("taken")).cte("place").prefix_with("MATERIALIZED")
+    return case((lets_place, func.mqdb.take_places(queue_keys, codes, type_=ARRAY(BigInteger))))
 
 
-def _first_pos(place: CTE) -> ColumnElement[Any]:
-    first_pos: ColumnElement[Any] = place.c.taken[literal_column("1")]
-    return first_pos
+_OWN_XID: Final = func.pg_current_xact_id()
+_NEXT_POS: Final = func.nextval(literal_column("'mqdb.log_pos'"), type_=BigInteger)
 
-
-def _placing(
-    place: CTE, source: FromClause, values: Mapping[str, ColumnElement[Any]], log_pos: ColumnElement[Any]
-) -> ReturningInsert[Any]:
-    """The append of rows that have these positions, or draw them; a record that is placed has no xid."""
-    drawn = func.coalesce(log_pos, func.nextval(literal_column("'mqdb.log_pos'")), type_=BigInteger)
-    # In the order of the columns of the table, in which PostgreSQL makes a row: the id comes before the position.
-    all_values = {"xid": case((log_pos.is_(None), func.pg_current_xact_id())), "log_pos": drawn, **values}
-    taken = select(place.c.taken).scalar_subquery()
-    offset = taken[commit_log.c.log_pos - taken[literal_column("1")] + literal_column("2")]
-    rows = select(*all_values.values()).select_from(source)
-    return insert(commit_log).from_select(list(all_values), rows).returning(commit_log.c.log_pos, offset)
+#: Of the only record of a statement, as text: a CTE would carry it as well, and cost a fifth of an append.
+_PLACED_OFFSET: Final = func.nullif(
+    func.current_setting(literal_column("'mqdb.placed_offset'"), true()), literal_column("''")
+)
 
 
 #: What the append of a record returns whose offset dispatch gives.
@@ -172,9 +167,15 @@ def append_many(shared: tuple[str, ...] = (), *, places: bool) -> PreparedStatem
     queue_keys: ColumnElement[Any] = bindparam("queue_key", type_=ARRAY(Integer))
     if "queue_key" in shared:
         queue_keys = func.array_fill(bindparam("queue_key", type_=Integer), array([func.cardinality(codes)]))
-    place = _place(queue_keys, codes)
-    log_pos = _first_pos(place) + cast(given.c.place, BigInteger) - literal_column("1")
-    return PreparedStatement(_placing(place, place.join(given, true()), values, log_pos), Record._fields)
+    place = select(_taken(queue_keys, codes).label("taken")).cte("place").prefix_with("MATERIALIZED")
+    taken = select(place.c.taken).scalar_subquery()
+    first: ColumnElement[Any] = literal_column("1")
+    log_pos = place.c.taken[first] + cast(given.c.place, BigInteger) - literal_column("1")
+    all_values = {"xid": case((log_pos.is_(None), _OWN_XID)), "log_pos": func.coalesce(log_pos, _NEXT_POS), **values}
+    offset = taken[commit_log.c.log_pos - taken[first] + literal_column("2")]
+    rows = select(*all_values.values()).select_from(place.join(given, true()))
+    statement = insert(commit_log).from_select(list(all_values), rows).returning(commit_log.c.log_pos, offset)
+    return PreparedStatement(statement, Record._fields)
 
 
 @cache
