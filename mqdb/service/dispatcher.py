@@ -87,8 +87,10 @@ class DispatcherConfig:
     """From so many on, and without any, appends place nothing, and the two below count."""
     relaxed_pace: Pace = RELAXED_PACE
     relaxed_shortest_sleep: timedelta = timedelta(milliseconds=10)
-    counts_valid: timedelta = timedelta(seconds=1)
-    """How long counts of the consumers and of the messages are believed."""
+    consumers_valid: timedelta = timedelta(seconds=1)
+    """How long a count of the consumers is believed."""
+    rate_valid: timedelta = timedelta(milliseconds=250)
+    """How long a count of the messages is believed, unless the dispatcher sleeps."""
     longest_sleep: timedelta = timedelta(seconds=10)
     """After so long it dispatches without a notification."""
 
@@ -114,7 +116,7 @@ class Dispatcher(LoopService[DispatchResult]):
         self._on_dispatched = on_dispatched
         self._pause = timedelta(0)
         self._consumers = 0
-        self._count_again_at = 0.0
+        self._count_consumers_at = 0.0
         #: When positions were last counted, and up to which one.
         self._counted = (-math.inf, 0)
         self._messages_per_second = 0.0
@@ -139,12 +141,15 @@ class Dispatcher(LoopService[DispatchResult]):
         result = self._dispatch(connection, now)
         self._on_dispatched()
         # Behind the batch, so that no message waits for it.
-        if now >= self._count_again_at:
+        if now >= self._count_consumers_at:
             self._consumers = clients.count_consumers(connection)
             self._is_notified = is_notified(connection)
-            self._count_messages(now, last_position(connection))
-            self._is_asleep &= self._places or not self._lets_place  # else it says so in its next round
-            self._count_again_at = now + self._config.counts_valid.total_seconds()
+            self._count_consumers_at = now + self._config.consumers_valid.total_seconds()
+        counted_at, counted_to = self._counted
+        if now - counted_at >= self._config.rate_valid.total_seconds():
+            self._counted = (now, last_position(connection))
+            self._messages_per_second = (self._counted[1] - counted_to) / (now - counted_at)
+        self._is_asleep &= self._places or not self._lets_place  # else it says so in its next round
         return result
 
     def _dispatch(self, connection: Connection, now: float) -> DispatchResult:
@@ -170,11 +175,6 @@ class Dispatcher(LoopService[DispatchResult]):
         self._asleep_since = self._context.clock.monotonic()
         is_last = last.outcome is not DispatchOutcome.IDLE
         return last._replace(messages=result.messages + last.messages) if is_last else result
-
-    def _count_messages(self, now: float, log_pos: int) -> None:
-        counted_at, counted_to = self._counted
-        self._messages_per_second = (log_pos - counted_to) / (now - counted_at)
-        self._counted = (now, log_pos)
 
     def _stay_awake(self, now: float, longest: timedelta) -> None:
         self._retry = min(self._retry, longest)
