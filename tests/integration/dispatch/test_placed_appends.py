@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine
 
+from mqdb.broker.log.send import statement_for
 from mqdb.store.dispatch.unread import progress
 from tests.fixtures.interleaving import Sessions, Violation
 from tests.fixtures.log import (
@@ -21,6 +22,7 @@ from tests.fixtures.log import (
     scalar,
     settle,
     small_segments,
+    some_records,
 )
 from tests.fixtures.postgres import Database
 from tests.integration.dispatch.test_dispatch_property import play_all
@@ -200,6 +202,21 @@ def test_it_places_first_what_waits(
     expected = [*(log_pos for log_pos, _ in before), *waiting, *(log_pos for log_pos, _ in one + many)]
     assert positions(log, queue) == expected
     assert [offset for _, offset in one + many] == list(range(1 + len(waiting), len(expected)))
+
+
+def test_a_sender_that_does_not_read_its_answer_keeps_no_lock(database: Database, log: Connection, queue: int) -> None:
+    """It is stopped, or far away: the statement and its commit are one message to the server."""
+    listener, sender = database.connect(), database.connect()
+    listener.execute("LISTEN mqdb_arrivals")
+    statement, values = statement_for(some_records(queue, 1), places=True)
+    sender.pgconn.send_query_params(
+        statement.text.encode(), statement.pack(values), statement.oids, statement.formats, statement.formats[0]
+    )
+    sender.pgconn.flush()
+    assert [found.payload for found in listener.notifies(timeout=10, stop_after=1)] == [f"a:{queue}"]
+
+    assert dispatch(log).outcome == "IDLE"
+    assert append_placed(log, queue)[0][1] == 1
 
 
 def test_a_queue_that_is_gone_leaves_no_entry(log: Connection, queue: int) -> None:
