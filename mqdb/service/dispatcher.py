@@ -8,11 +8,10 @@ for one, whoever calls.
     awake     looks every few milliseconds: such records come so fast that one batch takes several
 
 Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. It sleeps as soon as
-nothing waits, unless its last sleep was too short to be worth it: after that it stays awake for a while, and longer
-each time. Appends place nothing if many messages come in a second: a batch costs less than its messages one by one, and
-so do the wakes of consumers. PostgreSQL wakes every listener of the server for every announcement. So with many of them
-appends place nothing either, and the dispatcher makes fewer, larger batches; without any consumer, too, because nobody
-waits.
+nothing waits. If many messages come in a second, it stays awake, and appends place nothing: a batch costs less than its
+messages one by one, and so do the wakes of consumers. PostgreSQL wakes every listener of the server for every
+announcement. So with many of them appends place nothing either, and the dispatcher makes fewer, larger batches; without
+any consumer, too, because nobody waits.
 """
 
 import math
@@ -64,12 +63,13 @@ _LOOK_SECONDS: Final = 1.0
 #: The same on a server with prepared transactions or synchronous standbys, where not all senders notify.
 _LOOK_UNNOTIFIED_SECONDS: Final = 0.01
 
-#: A transaction with records that stays open keeps the dispatcher awake, and so does a sleep that was too short. It
-#: asks again after this long, then seldom.
+#: A transaction with records that stays open keeps the dispatcher awake. It asks again after this long, then seldom.
 _FIRST_RETRY: Final = timedelta(milliseconds=5)
 _LONGEST_RETRY: Final = timedelta(seconds=1)
-#: While appends may place: one that has met the dispatcher as it fell asleep wakes it at once, and that often.
-_LONGEST_PLACING_RETRY: Final = timedelta(milliseconds=10)
+
+#: A shorter sleep was not worth it: appends met the dispatcher as it fell asleep. It stays awake for a while after it.
+_SHORTEST_SLEEP: Final = timedelta(milliseconds=4)
+_AWAKE_AFTER_SHORT_SLEEP: Final = timedelta(milliseconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,13 @@ class DispatcherConfig:
     max_rows: int = MAX_ROWS
     pace: Pace = PACE
     quick_pace: Pace = QUICK_PACE
-    shortest_sleep: timedelta = timedelta(milliseconds=4)
-    """After one that was shorter it stays awake for a while."""
     most_placed_per_second: float = 600.0
-    """If more messages come, appends place nothing."""
+    """If more messages come, appends place nothing, and it does not sleep."""
     many_consumers: int = 50
     """From so many on, and without any, appends place nothing, and the two below count."""
     relaxed_pace: Pace = RELAXED_PACE
-    relaxed_shortest_sleep: timedelta = timedelta(milliseconds=10)
+    relaxed_most_per_second: float = 100.0
+    """If more messages come, it does not sleep."""
     consumers_valid: timedelta = timedelta(seconds=1)
     """How long a count of the consumers is believed."""
     rate_valid: timedelta = timedelta(milliseconds=250)
@@ -149,7 +148,9 @@ class Dispatcher(LoopService[DispatchResult]):
         if now - counted_at >= self._config.rate_valid.total_seconds():
             self._counted = (now, last_position(connection))
             self._messages_per_second = (self._counted[1] - counted_to) / (now - counted_at)
-        self._is_asleep &= self._places or not self._lets_place  # else it says so in its next round
+        if self._is_asleep and self._lets_place and not self._places:
+            self._is_asleep = False
+            stay_awake(connection)
         return result
 
     def _dispatch(self, connection: Connection, now: float) -> DispatchResult:
@@ -158,28 +159,22 @@ class Dispatcher(LoopService[DispatchResult]):
         # Awake first: the commit of a batch notifies, too, and a sender that notifies would wait for it.
         was_asleep, self._is_asleep = self._is_asleep, False
         result = (wake_and_dispatch if was_asleep else dispatch)(connection, self._config.max_rows)
-        if was_asleep:
-            # Also for a wake that nobody needed: anybody can notify, at any rate.
-            if now - self._asleep_since < self._shortest_sleep.total_seconds():
-                self._stay_awake(now, _LONGEST_PLACING_RETRY if self._places else _LONGEST_RETRY)
-            else:
-                self._retry = _FIRST_RETRY
-        if result.outcome is DispatchOutcome.LOCKED or result.more or now < self._retry_at:
+        # Also for a wake that nobody needed: anybody can notify, at any rate.
+        if was_asleep and now - self._asleep_since < _SHORTEST_SLEEP.total_seconds():
+            self._retry_at = now + _AWAKE_AFTER_SHORT_SLEEP.total_seconds()
+        if result.outcome is DispatchOutcome.LOCKED or result.more or now < self._retry_at or self._comes_fast:
             return result
         self._lets_place = self._places
         last = fall_asleep(connection, self._config.max_rows, places=self._lets_place)
         if last is None:
-            self._stay_awake(now, _LONGEST_RETRY)
+            self._retry_at = now + self._retry.total_seconds()
+            self._retry = min(self._retry * 2, _LONGEST_RETRY)
             return result
+        self._retry = _FIRST_RETRY
         self._is_asleep = True
         self._asleep_since = self._context.clock.monotonic()
         is_last = last.outcome is not DispatchOutcome.IDLE
         return last._replace(messages=result.messages + last.messages) if is_last else result
-
-    def _stay_awake(self, now: float, longest: timedelta) -> None:
-        self._retry = min(self._retry, longest)
-        self._retry_at = now + self._retry.total_seconds()
-        self._retry *= 2
 
     def pause_after(self, counts: DispatchResult) -> timedelta:
         if self._is_asleep and counts.outcome is not DispatchOutcome.LOCKED and not counts.more:
@@ -200,12 +195,13 @@ class Dispatcher(LoopService[DispatchResult]):
         return not 0 < self._consumers < self._config.many_consumers
 
     @property
-    def _places(self) -> bool:
-        return not self._is_relaxed and self._messages_per_second <= self._config.most_placed_per_second
+    def _comes_fast(self) -> bool:
+        most = self._config.relaxed_most_per_second if self._is_relaxed else self._config.most_placed_per_second
+        return self._messages_per_second > most
 
     @property
-    def _shortest_sleep(self) -> timedelta:
-        return self._config.relaxed_shortest_sleep if self._is_relaxed else self._config.shortest_sleep
+    def _places(self) -> bool:
+        return not self._is_relaxed and not self._comes_fast
 
     def _wait(self, run: Run, pause: timedelta) -> None:
         if not self._is_asleep or pause < self._config.longest_sleep or run.connection is None:
