@@ -238,6 +238,11 @@ def raw_cursor_of(below: "psycopg.Connection[Any]") -> "psycopg.RawCursor[tuple[
     return (_TransactionalRawCursor if below.cursor_factory is _TransactionalCursor else psycopg.RawCursor)(below)
 
 
+def commits_each(connection: Connection) -> bool:
+    """Whether a statement in AUTOCOMMIT is a transaction of its own, which ends before the answer comes."""
+    return driver(connection).cursor_factory is not _TransactionalCursor
+
+
 def is_idle(connection: Connection) -> bool:
     """Whether the session is fit for another statement: in no transaction, and not lost."""
     return driver(connection).info.transaction_status is TransactionStatus.IDLE

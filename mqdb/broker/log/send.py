@@ -20,7 +20,7 @@ from mqdb.errors import TopicNotFound
 from mqdb.selector.tags import tag_code
 from mqdb.store import acl
 from mqdb.store.acl import Access, Resource, ResourceType
-from mqdb.store.engine import translate
+from mqdb.store.engine import commits_each, translate
 from mqdb.store.log import commit_log
 from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb.store.log.history import History
@@ -130,10 +130,13 @@ _MAY_PLACE: Final = "mqdb_may_place"
 
 
 def _may_place(connection: Connection) -> bool:
-    """Whether appends of this role may place their records: another than the owner could keep the lock of dispatch."""
+    """Whether appends may place their records.
+
+    Another role than the owner could keep the lock of dispatch, and so would a client that sends COMMIT by itself.
+    """
     known: bool | None = connection.info.get(_MAY_PLACE)
     if known is None:
-        known = connection.info[_MAY_PLACE] = not acl.is_guest(connection)
+        known = connection.info[_MAY_PLACE] = commits_each(connection) and not acl.is_guest(connection)
     return known
 
 

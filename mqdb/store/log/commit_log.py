@@ -96,6 +96,15 @@ class LogPlace(NamedTuple):
     queue_offset: int | None = None
 
 
+_OWN_XID: Final = func.pg_current_xact_id()
+_NEXT_POS: Final = func.nextval(literal_column("'mqdb.log_pos'"), type_=BigInteger)
+
+#: Of a lone record, as text: take_places leaves it in a setting. A CTE costs more.
+_PLACED_OFFSET: Final = func.nullif(
+    func.current_setting(literal_column("'mqdb.placed_offset'"), true()), literal_column("''")
+)
+
+
 @cache
 def append_one(*, places: bool) -> PreparedStatement:
     """One record. It is refused if its queue is gone, or of another history.
@@ -118,19 +127,12 @@ def append_one(*, places: bool) -> PreparedStatement:
 
 
 def _taken(queue_keys: ColumnElement[Any], codes: ColumnElement[Any]) -> ColumnElement[Any]:
-    """What the function says; NULL if dispatch is to give the places. Evaluated first: PostgreSQL makes a row in the
-    order of the columns of the table, and `xid` is ahead of `log_pos`."""
+    """The positions and offsets that the function gives; NULL if dispatch is to give them.
+
+    It stands in `xid`, which comes before `log_pos`: PostgreSQL makes a row in the order of the columns of the table.
+    """
     lets_place = func.pg_sequence_last_value(literal_column("'mqdb.dispatcher_state'")) == literal_column("1")
     return case((lets_place, func.mqdb.take_places(queue_keys, codes, type_=ARRAY(BigInteger))))
-
-
-_OWN_XID: Final = func.pg_current_xact_id()
-_NEXT_POS: Final = func.nextval(literal_column("'mqdb.log_pos'"), type_=BigInteger)
-
-#: Of the only record of a statement, as text: a CTE would carry it as well, and cost a fifth of an append.
-_PLACED_OFFSET: Final = func.nullif(
-    func.current_setting(literal_column("'mqdb.placed_offset'"), true()), literal_column("''")
-)
 
 
 #: What the append of a record returns whose offset dispatch gives.

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine
 
-from mqdb.broker.log.send import statement_for
+from mqdb.broker.log import send
 from mqdb.store.dispatch.unread import progress
+from mqdb.store.engine import create_engine
 from tests.fixtures.interleaving import Sessions, Violation
 from tests.fixtures.log import (
     Connection,
@@ -208,7 +209,7 @@ def test_a_sender_that_does_not_read_its_answer_keeps_no_lock(database: Database
     """It is stopped, or far away: the statement and its commit are one message to the server."""
     listener, sender = database.connect(), database.connect()
     listener.execute("LISTEN mqdb_arrivals")
-    statement, values = statement_for(some_records(queue, 1), places=True)
+    statement, values = send.statement_for(some_records(queue, 1), places=True)
     sender.pgconn.send_query_params(
         statement.text.encode(), statement.pack(values), statement.oids, statement.formats, statement.formats[0]
     )
@@ -217,6 +218,18 @@ def test_a_sender_that_does_not_read_its_answer_keeps_no_lock(database: Database
 
     assert dispatch(log).outcome == "IDLE"
     assert append_placed(log, queue)[0][1] == 1
+
+
+def test_an_append_that_takes_three_round_trips_places_nothing(database: Database, log: Connection, queue: int) -> None:
+    """As behind a pooler, where READ COMMITTED is not the default. It would keep the lock for two of them."""
+    database.set_default("default_transaction_isolation", "repeatable read")
+    engine = create_engine(database.dsn, prepared=False)
+
+    with engine.connect() as connection:
+        [place] = send.append(connection, some_records(queue, 1))
+    engine.dispose()
+
+    assert place.queue_offset is None
 
 
 def test_a_queue_that_is_gone_leaves_no_entry(log: Connection, queue: int) -> None:
