@@ -89,7 +89,7 @@ _FALL_ASLEEP: Final = "SELECT is_asleep, outcome, messages, more FROM mqdb.fall_
 
 
 class SleepLook(NamedTuple):
-    """What a dispatcher that sleeps looks for, once a second or more often."""
+    """The answer to a look of a sleeping dispatcher, which looks once a second or more often."""
 
     is_woken: bool  #: somebody has written records that wait
     is_behind: bool  #: positions have been given since the last checkpoint: to placed records, unless it is woken

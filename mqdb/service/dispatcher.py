@@ -87,9 +87,9 @@ class DispatcherConfig:
     relaxed_most_per_second: float = 100.0
     """If more messages come, it does not sleep."""
     consumers_valid: timedelta = timedelta(seconds=1)
-    """How long a count of the consumers is believed."""
+    """The consumers are counted again after this."""
     rate_valid: timedelta = timedelta(milliseconds=250)
-    """How long a count of the messages is believed, unless the dispatcher sleeps."""
+    """The messages are counted again after this; while it sleeps, in its next round."""
     longest_sleep: timedelta = timedelta(seconds=10)
     """After so long it dispatches without a notification."""
 

@@ -239,7 +239,7 @@ def raw_cursor_of(below: "psycopg.Connection[Any]") -> "psycopg.RawCursor[tuple[
 
 
 def commits_each(connection: Connection) -> bool:
-    """Whether a statement in AUTOCOMMIT is a transaction of its own, which ends before the answer comes."""
+    """Whether the server commits each statement in AUTOCOMMIT; behind some poolers the client has to send COMMIT."""
     return driver(connection).cursor_factory is not _TransactionalCursor
 
 

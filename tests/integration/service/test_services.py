@@ -149,12 +149,7 @@ def test_the_dispatcher_stays_awake_while_many_messages_come(
     last: int,
 ) -> None:
     """From 600 a second on; from 100 on if appends would not place them while it sleeps."""
-    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
-    dispatcher = Dispatcher(Context(engine.connect, clock=clock))
-    add_consumers(log, consumers)
-    dispatcher.run_once(connection)
-    clock.advance(timedelta(seconds=1))
-    dispatcher.run_once(connection)
+    dispatcher, clock = dispatcher_that_has_counted(engine, connection, log, consumers)
     append(log, queue, messages)
     for pause in (timedelta(milliseconds=250), timedelta(milliseconds=10)):  # the first counts behind its batch
         clock.advance(pause)
@@ -195,12 +190,7 @@ def test_the_dispatcher_soon_sleeps_again_after_a_short_sleep(
     engine: Engine, connection: Connection, log: by_hand.Connection, queue: int, consumers: int
 ) -> None:
     """An append that meets it as it falls asleep wakes it at once. At 500 messages a second that is often."""
-    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
-    dispatcher = Dispatcher(Context(engine.connect, clock=clock))
-    add_consumers(log, consumers)
-    dispatcher.run_once(connection)
-    clock.advance(timedelta(seconds=1))
-    dispatcher.run_once(connection)
+    dispatcher, clock = dispatcher_that_has_counted(engine, connection, log, consumers)
     states = set()
 
     for _ in range(6):
@@ -211,6 +201,19 @@ def test_the_dispatcher_soon_sleeps_again_after_a_short_sleep(
         states.add(by_hand.scalar(log, "SELECT last_value FROM mqdb.dispatcher_state"))
 
     assert states == ({1} if consumers else {4})
+
+
+def dispatcher_that_has_counted(
+    engine: Engine, connection: Connection, log: by_hand.Connection, consumers: int
+) -> tuple[Dispatcher, ManualClock]:
+    """It knows the consumers, and that no messages come."""
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    dispatcher = Dispatcher(Context(engine.connect, clock=clock))
+    add_consumers(log, consumers)
+    dispatcher.run_once(connection)
+    clock.advance(timedelta(seconds=1))
+    dispatcher.run_once(connection)
+    return dispatcher, clock
 
 
 def add_consumers(log: by_hand.Connection, count: int, groups: int = 1) -> None:
