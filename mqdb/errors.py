@@ -24,6 +24,7 @@
     │   ├── CronExists
     │   ├── SubscriptionConflict          a member that subscribes to something else than its group
     │   ├── MessageModelConflict          a member that shares messages in another way than its group
+    │   ├── ConsumeModeConflict           a member that shares queues in another way than its group
     │   ├── NotSupported                  announced, not built yet
     │   ├── CompressionUnavailable        a library that is not installed
     │   ├── NothingLost                   a delay level that is asked to go on where it does not stand still
@@ -37,6 +38,8 @@
     │   ├── AccessDenied                  a right that nobody has granted
     │   ├── SignatureInvalid              a request of a RocketMQ client that its access key has not signed
     │   ├── GroupInUse                    a group with live members
+    │   ├── GroupNotIdle                  a group with live members or messages in flight
+    │   ├── ReceiptHandleInvalid          the time of a popped message has passed
     │   ├── TopicInUse                    a topic that crons, scheduled messages or half messages name
     │   ├── FilterDisabled                a broker that takes no SQL92 filters
     │   ├── ConsumptionForbidden          a group that was switched off
@@ -514,6 +517,40 @@ class GroupInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
     group: str
     members: tuple[str, ...]
     sentence = "group {group!r} has live members, {members!l}; stop them first"
+
+
+class GroupNotIdle(Denied, code=ResponseCode.ILLEGAL_OPERATION, sqlstate="MQ205"):
+    """The consume mode of a group cannot change while the group consumes."""
+
+    group: str
+    members: int
+    messages: int
+    sentence = (
+        "group {group!r} has {members} members, and {messages} messages in flight; stop the members, and wait until no "
+        "message is in flight"
+    )
+
+
+class ConsumeModeConflict(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sqlstate="MQ206"):
+    """A consumer would share the queues of a group in another way than the group does."""
+
+    group: str
+    stored: str
+    wanted: str
+    sentence = (
+        "group {group!r} consumes by {stored}, and this consumer by {wanted}; take another group, or stop its members "
+        "and run: mqdb group set {group!q} --consume-mode {wanted}"
+    )
+
+
+class ReceiptHandleInvalid(Denied, code=ResponseCode.ILLEGAL_OPERATION):
+    """A popped message can no longer be acknowledged. Source: Code.INVALID_RECEIPT_HANDLE of rocketmq-apis."""
+
+    handles: tuple[str, ...]
+    sentence = (
+        "{handles!l}: the invisible time has passed, or the message was popped in another group, or before the server "
+        "was started; it comes again"
+    )
 
 
 class ParameterInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sqlstate="MQ108"):

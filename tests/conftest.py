@@ -26,6 +26,7 @@ pytest_plugins = [
     "tests.fixtures.consumer_processes",
     "tests.fixtures.history",
     "tests.fixtures.lite_pull",
+    "tests.fixtures.simple",
     "tests.fixtures.consuming",
     "tests.fixtures.orderly",
     "tests.fixtures.producers",

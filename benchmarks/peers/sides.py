@@ -31,7 +31,14 @@ MQDB: Final = Side(
     "mqdb",
     "mqdb",
     "SELECT count(*) FROM mqdb.commit_log",
-    {"push": "push", "push100": "push, batches of 100", "poll100": "poll 100, commit each"},
+    {
+        "push": "push",
+        "push100": "push, batches of 100",
+        "poll100": "poll 100, commit each",
+        "pop10": "pop 10, ack together",
+        "pop100": "pop 100, ack together",
+        "pushpop": "push, in a group that pops",
+    },
 )
 
 _JAVA_WAYS: Final = {"push": "push", "push100": "push, batches of 100"}
@@ -42,7 +49,7 @@ SIDES: Final = {
     side.name: side
     for side in (
         MQDB,
-        Side("pgmqsql", "pgmq", _PGMQ_WAITING, {"read100": "read 100, delete"}),
+        Side("pgmqsql", "pgmq", _PGMQ_WAITING, {"read100": "read 100, delete", "read10": "read 10, delete"}),
         Side("pgmqpy", "pgmq", _PGMQ_WAITING, {"read100": "read 100, delete"}),
         Side(
             "pgqueuer",

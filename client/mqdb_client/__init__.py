@@ -12,7 +12,7 @@ A producer works inside its block, a consumer until it is told to stop:
 
 Read `producer` and `consumer` first; their docstrings give the order.
 
-    producer, consumer, lite_pull, transaction   sends; push consumers; polls; half messages
+    producer, consumer, lite_pull, simple, transaction   sends; push consumers; polls; pops; half messages
     admin, app, aio       administration; functions as listeners; all of it for asyncio
     cluster, instance     the brokers of a client; what all clients of a process share towards one of them
     registrations, callbacks, notifications, dispatch_watch   groups; who is called when the broker tells something
@@ -40,7 +40,7 @@ from mqdb.common.compression import Compression
 from mqdb.common.delay_level import DelayLevels
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.durability import Durability
-from mqdb.common.group import ConsumeFromWhere, MessageModel
+from mqdb.common.group import ConsumeFromWhere, ConsumeMode, MessageModel
 from mqdb.common.http_address import HttpAddress
 from mqdb.common.log_lines import FieldFormatter, JsonFormatter
 from mqdb.common.message import Message, MessageQueue, SendStatus
@@ -110,6 +110,7 @@ from mqdb_client.producer.requests.request_reply import ReplyMessage, create_rep
 from mqdb_client.producer.sends.batch import split_batches
 from mqdb_client.producer.sends.send_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
 from mqdb_client.producer.sends.send_result import SendResult
+from mqdb_client.simple.simple_consumer import SimpleConsumer
 from mqdb_client.transaction.transaction_listener import PreparedMessage, TransactionListener
 from mqdb_client.transaction.transaction_producer import TransactionProducer, TransactionSendResult
 
@@ -157,6 +158,7 @@ __all__ = [
     "ConsumeReturnType",
     "MessageModel",
     "ConsumeFromWhere",
+    "ConsumeMode",
     "MessageSelector",
     "MessageFilter",
     "ExpressionType",
@@ -235,6 +237,7 @@ __all__ = [
     "BrokerDsn",
     "HttpAddress",
     "SettingLine",
+    "SimpleConsumer",
     "DelayLevels",
     "default_home",
     "errors",

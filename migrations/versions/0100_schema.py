@@ -292,12 +292,16 @@ CREATE TABLE mqdb.subscription_group (
     consume_broadcast_enable boolean NOT NULL DEFAULT true,
     retry_queue_nums integer NOT NULL DEFAULT 1 CHECK (retry_queue_nums > 0),
     retry_max_times integer NOT NULL DEFAULT 16 CHECK (retry_max_times >= 0),
+    consume_mode text NOT NULL DEFAULT 'PULL' CHECK (consume_mode IN ('PULL', 'POP')),
+    consume_message_orderly boolean NOT NULL DEFAULT false,
     created_at timestamptz NOT NULL DEFAULT mqdb.now(),
     subscription_version bigint NOT NULL DEFAULT 0,
     created_pos bigint NOT NULL DEFAULT coalesce(pg_sequence_last_value('mqdb.log_pos'), 0)
 );
 CREATE INDEX subscription_group_created_pos ON mqdb.subscription_group (created_pos);
 COMMENT ON TABLE mqdb.subscription_group IS 'Consumer groups. RocketMQ: subscriptionGroup.json';
+COMMENT ON COLUMN mqdb.subscription_group.consume_mode IS 'PULL: each queue has an owner, which commits offsets. POP: all members take messages of all queues, and acknowledge each. RocketMQ: MessageRequestMode';
+COMMENT ON COLUMN mqdb.subscription_group.consume_message_orderly IS 'Of a group that pops: a queue gives its next messages when those before are acknowledged';
 COMMENT ON COLUMN mqdb.subscription_group.subscription_version IS 'Version of the subscriptions that members have to agree on; a rolling change announces a higher one';
 COMMENT ON INDEX mqdb.subscription_group_created_pos IS 'Which groups are younger than the retries that are due';
 COMMENT ON COLUMN mqdb.subscription_group.created_pos IS 'How far the log was when the group was made; a retry from there or below is for an older group of this name';
@@ -386,6 +390,30 @@ COMMENT ON TABLE mqdb.offset_commit IS 'Commits of exactly-once consumers, each 
 COMMENT ON COLUMN mqdb.offset_commit.from_offset IS 'The first message of the queue that the transaction has consumed';
 COMMENT ON COLUMN mqdb.offset_commit.next_offset IS 'The next message to consume';
 COMMENT ON COLUMN mqdb.offset_commit.segment IS 'No message from next_offset on lies in an older segment';
+
+CREATE TABLE mqdb.pop_batch (
+    group_id integer NOT NULL,
+    queue_key integer NOT NULL,
+    batch_id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    visible_at timestamptz NOT NULL,
+    attempt integer NOT NULL DEFAULT 1 CHECK (attempt > 0),
+    segment integer NOT NULL,
+    first_offset bigint NOT NULL CHECK (first_offset >= 0),
+    steps integer[] CHECK (cardinality(steps) BETWEEN 2 AND 64),
+    in_flight bigint NOT NULL CHECK (in_flight <> 0),
+    client_id text NOT NULL,
+    popped_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    PRIMARY KEY (group_id, queue_key, batch_id, visible_at),
+    FOREIGN KEY (group_id, queue_key) REFERENCES mqdb.consumer_offset ON DELETE CASCADE
+) WITH (fillfactor = 50);
+CREATE INDEX pop_batch_visible_at ON mqdb.pop_batch (group_id, visible_at);
+COMMENT ON TABLE mqdb.pop_batch IS 'Messages that were popped and are not acknowledged yet, up to 64 of a queue in a row. RocketMQ: PopCheckPoint';
+COMMENT ON COLUMN mqdb.pop_batch.batch_id IS 'New for each delivery; a message keeps it if its invisible time is changed';
+COMMENT ON COLUMN mqdb.pop_batch.visible_at IS 'When the messages come again';
+COMMENT ON COLUMN mqdb.pop_batch.attempt IS 'Which delivery this is; the first is 1';
+COMMENT ON COLUMN mqdb.pop_batch.segment IS 'No message of the row lies in an older segment';
+COMMENT ON COLUMN mqdb.pop_batch.steps IS 'The queue offset of each message, counted from first_offset; NULL if they follow one another';
+COMMENT ON COLUMN mqdb.pop_batch.in_flight IS 'A bit for each message, the first in the lowest one; acknowledged messages have lost theirs';
 
 CREATE TABLE mqdb.client_request (
     request_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -845,6 +873,7 @@ FUNCTIONS = (
     "log/catch_up_sequences",
     "segments/ensure_segments",
     "log/try_lock",
+    "dispatch/arrivals",
     "dispatch/next_batch",
     "dispatch/begin_batch",
     "dispatch/end_batch",
@@ -884,6 +913,7 @@ FUNCTIONS = (
     "consumers/take_offset_commits",
     "consumers/next_epoch",
     "consumers/set_offsets",
+    "consumers/pop",
     "schedule/recall",
     "schedule/recall_own",
     "log/message",

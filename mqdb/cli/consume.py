@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.2
 #: How often a group commits, and how often the end is looked for.
 _COMMIT_SECONDS = 0.2
+#: What is shown and not acknowledged yet comes again if the command is killed.
+_POPPED_AT_ONCE = 32
 
 
 def consume(
@@ -65,6 +67,9 @@ def consume(
     ] = OutputFormat.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     exits: Annotated[bool, typer.Option("--exit", "-e", help="End when all that is there has been read.")] = False,
+    pops: Annotated[
+        bool, typer.Option("--pop", help="With a group that pops: acknowledge each message, and own no queue.")
+    ] = False,
     broker: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Without a group: which of several brokers to read.", show_default=False),
@@ -88,6 +93,7 @@ def consume(
       mqdb consume orders --from-offset last --tag 'paid || shipped'
       mqdb consume orders --sql "TAGS IN ('paid', 'shipped') AND price > 10.5"
       mqdb consume orders --group billing --count 10
+      mqdb consume orders --group workers --pop --exit
       mqdb consume orders --broker broker-b
     """
     settings = start(context)
@@ -97,6 +103,8 @@ def consume(
         raise ParameterInvalid("from_offset", from_offset, "a group begins at first or last; leave --group out")
     if group is not None and broker is not None:
         raise ParameterInvalid("broker", broker, "a group reads from all brokers; leave --broker or --group out")
+    if pops and group is None:
+        raise ParameterInvalid("pop", pops, "only members of a group pop; name one with --group")
     write = FORMATS[OutputFormat.JSON if as_json else output]
 
     is_terminal = sys.stdout.isatty()
@@ -119,7 +127,8 @@ def consume(
         def show_at_once(message: ReceivedMessage) -> None:
             _write_unbuffered(bytes_of(message))
 
-        _consume(settings, topic, group, from_offset, selector, count, exits, show_at_once)
+        consume_as_member = _pop if pops else _consume
+        consume_as_member(settings, topic, group, from_offset, selector, count, exits, show_at_once)
 
 
 def _write_unbuffered(output: bytes) -> None:
@@ -263,7 +272,7 @@ def _consume(
     consumer = PushConsumer(
         group,
         settings=settings,
-        consume_from_where=ConsumeFromWhere.FIRST_OFFSET if from_offset == "first" else ConsumeFromWhere.LAST_OFFSET,
+        consume_from_where=ConsumeFromWhere(f"{from_offset.upper()}_OFFSET"),
         persist_consumer_offset_interval=timedelta(seconds=_COMMIT_SECONDS),
     )
     consumer.subscribe(topic, selector)
@@ -286,6 +295,38 @@ def _consume(
         raise printer.failure
     if exits:
         ends.check()
+
+
+def _pop(
+    settings: "Settings",
+    topic: str,
+    group: str,
+    from_offset: str,
+    selector: "MessageSelector",
+    count: int | None,
+    exits: bool,
+    show: Callable[[ReceivedMessage], None],
+) -> None:
+    from datetime import timedelta
+
+    from mqdb.common.group import ConsumeFromWhere
+    from mqdb_client import SimpleConsumer
+
+    start = ConsumeFromWhere(f"{from_offset.upper()}_OFFSET")
+    consumer = SimpleConsumer(group, settings=settings, consume_from_where=start)
+    consumer.subscribe(topic, selector)
+    # As short as with a listener: a Ctrl-C in the instant before a wait does not wake it.
+    wait = timedelta(seconds=_COMMIT_SECONDS)
+    left = count
+    with consumer:
+        while left != 0:
+            messages = consumer.receive(_POPPED_AT_ONCE if left is None else min(left, _POPPED_AT_ONCE), timeout=wait)
+            if exits and not messages:
+                break
+            for message in messages:
+                show(message)
+            consumer.ack(messages)
+            left = None if left is None else left - len(messages)
 
 
 def _has_reached(admin: "Admin", broker_name: str, group: str, topic: str, end: dict[int, int]) -> bool:

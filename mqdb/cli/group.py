@@ -23,6 +23,7 @@ from mqdb.cli.rows import (
     seconds,
     table_of,
 )
+from mqdb.common.group import ConsumeMode
 from mqdb.errors import GroupNotFound
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ def _settings(settings: "GroupSettings") -> Row:
         "broadcast": settings.consume_broadcast_enable,
         "retry_queues": settings.retry_queue_nums,
         "retry_max_times": settings.retry_max_times,
+        "consume_mode": settings.consume_mode.lower(),
+        "orderly": settings.consume_message_orderly,
         "subscription_version": settings.subscription_version,
         "created": settings.created_at,
     }
@@ -148,6 +151,7 @@ def _parts(found: "GroupDetails") -> dict[str, list[Row]]:
                 "lag": each.lag,
                 "lag_seconds": seconds(each.lag_seconds),
                 "waiting": each.waiting,
+                "in_flight": each.in_flight,
                 "owner": each.owner,
                 "epoch": each.epoch,
                 "updated": each.updated_at,
@@ -189,6 +193,16 @@ def set_(
     broadcast: Annotated[
         bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether they may consume by broadcasting.")
     ] = None,
+    consume_mode: Annotated[
+        ConsumeMode | None,
+        typer.Option(
+            case_sensitive=False, help="Whether its members own queues, or pop messages of all queues and ack each."
+        ),
+    ] = None,
+    orderly: Annotated[
+        bool | None,
+        typer.Option("--orderly/--no-orderly", help="With pop: whether a queue waits for the acks of its messages."),
+    ] = None,
     broker: Brokers = None,
 ) -> None:
     """Change settings of a group; one that does not exist is made.
@@ -199,6 +213,7 @@ def set_(
     [bold]Examples[/bold]
       mqdb group set billing --retry-max-times 3
       mqdb group set billing --no-consume
+      mqdb group set workers --consume-mode pop
     """
     with administering(context) as admin:
 
@@ -209,8 +224,10 @@ def set_(
                 retry_queue_nums=retry_queues,
                 consume_enable=consume,
                 consume_broadcast_enable=broadcast,
+                consume_mode=consume_mode,
+                consume_message_orderly=orderly,
             )
-            now = in_a_line(dict(list(_settings(changed).items())[:4]))
+            now = in_a_line(dict(list(_settings(changed).items())[:6]))
             print(f"group {name}{on(admin, one.name)}: {now}")
 
         admin.on_each(set_on, broker).check()

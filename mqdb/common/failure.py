@@ -46,6 +46,11 @@ class Failure:
         return cls("TIMEOUT", f"the listener has not returned after {after}", "", host, time)
 
     @classmethod
+    def unacknowledged(cls, host: str, time: datetime, deliveries: int) -> "Failure":
+        """The message was popped so often, and nobody has acknowledged it in time."""
+        return cls("TIMEOUT", f"not acknowledged after {deliveries} deliveries", "", host, time)
+
+    @classmethod
     def no_answer(cls, answer: object, host: str, time: datetime) -> "Failure":
         """The listener returned what is no status, most often None."""
         return cls(shown(answer), f"the listener returned {shown(answer)}, which is no status", "", host, time)

@@ -1,6 +1,6 @@
 """Groups: how their names look, how members share messages, and the bounds of what the broker keeps of each.
 
-RocketMQ: Validators.checkGroup, MessageModel, ConsumeFromWhere, SubscriptionGroupConfig.
+RocketMQ: Validators.checkGroup, MessageModel, MessageRequestMode, ConsumeFromWhere, SubscriptionGroupConfig.
 """
 
 from datetime import datetime
@@ -24,6 +24,15 @@ class MessageModel(StrEnum):
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
+
+
+class ConsumeMode(StrEnum):
+    """How the members of a group share queues. Source: MessageRequestMode."""
+
+    PULL = "PULL"
+    """Each queue has one owner, which commits how far it has come."""
+    POP = "POP"
+    """All members take messages of all queues, and acknowledge each message."""
 
 
 class ConsumeFromWhere(StrEnum):

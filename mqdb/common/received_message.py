@@ -41,6 +41,7 @@ class ReceivedMessage:
         "_properties",
         "_queue",
         "_queue_offset",
+        "_receipt_handle",
         "_reconsume_times",
         "_store_time",
         "born_host",
@@ -54,6 +55,7 @@ class ReceivedMessage:
 
     _plain_body: bytes  # set when a compressed body is first read
     _all_properties: dict[str, str]  # set when they are first read
+    _receipt_handle: str  # set if it was popped
 
     def __init__(
         self,
@@ -110,6 +112,21 @@ class ReceivedMessage:
     def reconsume_times(self) -> int:
         """How often it has failed before."""
         return self._reconsume_times
+
+    @property
+    def delivery_attempt(self) -> int:
+        """Which delivery to the group this is; the first is 1."""
+        return self._reconsume_times + 1
+
+    @property
+    def receipt_handle(self) -> str | None:
+        """The text by which a popped message is acknowledged; None if it was pulled."""
+        return getattr(self, "_receipt_handle", None)
+
+    def popped(self, receipt_handle: str, earlier_attempts: int = 0) -> None:
+        """Note how to acknowledge it, and the deliveries of which its record does not know."""
+        self._receipt_handle = receipt_handle
+        self._reconsume_times += earlier_attempts
 
     def count_failure(self) -> None:
         """Count one more failure. The message comes again in this process."""

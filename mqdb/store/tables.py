@@ -19,6 +19,7 @@ live_queue, deleted_topic    the queues that take messages: each append looks he
 consumer_offset              next offset, owner and epoch of a group on a queue; updated every 5 s
 offset_commit                commits of exactly-once consumers and of polls, folded by the owner every 5 s
 queue_lock                   who consumes a queue in order, and until when nobody else may
+pop_batch                    messages that were popped and are not acknowledged, a row for each pop of up to 64
 timer, timer_step, timer_recall   messages that wait for a time, by `timer_slot`; append-only progress, whose key
                              fences; messages that were taken back
 half_message, half_step      the state of each half message (PREPARED -> COMMITTED, ROLLED_BACK or DISCARDED; DISCARDED
@@ -333,6 +334,8 @@ subscription_group = Table(
     Column("consume_broadcast_enable", Boolean, nullable=False, server_default=text("true")),
     Column("retry_queue_nums", Integer, nullable=False, server_default=text("1")),
     Column("retry_max_times", Integer, nullable=False, server_default=text("16")),
+    Column("consume_mode", Text, nullable=False, server_default=text("'PULL'")),
+    Column("consume_message_orderly", Boolean, nullable=False, server_default=text("false")),
     Column("created_at", _timestamp, nullable=False, server_default=_now),
     Column("subscription_version", BigInteger, nullable=False, server_default=text("0")),
     Column(
@@ -418,6 +421,27 @@ offset_commit = Table(
     ForeignKeyConstraint(
         ["group_id", "queue_key"], ["consumer_offset.group_id", "consumer_offset.queue_key"], ondelete="CASCADE"
     ),
+)
+
+pop_batch = Table(
+    "pop_batch",
+    metadata,
+    Column("group_id", Integer, primary_key=True, autoincrement=False),
+    Column("queue_key", Integer, primary_key=True, autoincrement=False),
+    Column("batch_id", BigInteger, Identity(always=True), primary_key=True),
+    Column("visible_at", _timestamp, primary_key=True),
+    Column("attempt", Integer, nullable=False, server_default=text("1")),
+    Column("segment", Integer, nullable=False),
+    Column("first_offset", BigInteger, nullable=False),
+    Column("steps", ARRAY(Integer)),
+    Column("in_flight", BigInteger, nullable=False),
+    Column("client_id", Text, nullable=False),
+    Column("popped_at", _timestamp, nullable=False, server_default=_now),
+    # As in offset_commit. A pop has locked the row that it refers to.
+    ForeignKeyConstraint(
+        ["group_id", "queue_key"], ["consumer_offset.group_id", "consumer_offset.queue_key"], ondelete="CASCADE"
+    ),
+    Index("pop_batch_visible_at", "group_id", "visible_at"),
 )
 
 client_request = Table(

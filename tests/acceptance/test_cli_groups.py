@@ -22,7 +22,7 @@ from mqdb.common.retry import Retry
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
 from tests.fixtures import warm_process
-from tests.fixtures.command_line import Place, served
+from tests.fixtures.command_line import Place, assert_refused, served
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.postgres import KNOW_ITSELF, Database, new_database, query
 from tests.fixtures.processes import wait_until
@@ -140,7 +140,8 @@ def test_settings_are_changed_one_by_one_and_a_new_group_is_made(place: Place) -
     printed = place.done("group", "set", "billing", "--no-consume")
     place.done("group", "set", "new-one", "--retry-queues", "2")
 
-    assert printed == "group billing: consume no, broadcast yes, retry queues 1, retry max times 3\n"
+    of_it = "consume no, broadcast yes, retry queues 1, retry max times 3, consume mode pull, orderly no"
+    assert printed == f"group billing: {of_it}\n"
     assert "retry queues 2" in place.done("group", "show", "new-one")
     refused = place.call("group", "set", "no group", "--retry-max-times", "3")
     assert (refused.code, "group name 'no group'" in refused.errors) == (1, True)
@@ -284,3 +285,29 @@ def test_of_several_brokers_each_has_the_group_for_itself(
     assert place.done("group", "delete", "both", "--yes") == (
         "group both is deleted on broker-a\ngroup both is deleted on broker-b\n"
     )
+
+
+# -- pop ------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_set_to_pop_and_its_messages_are_printed(place: Place) -> None:
+    set_to = place.done("group", "set", "workers", "--consume-mode", "pop", "--orderly")
+    assert "consume mode pop, orderly yes" in set_to
+
+    printed = place.done("consume", "orders", "--group", "workers", "--pop", "--exit")
+    assert printed.split() == ["one", "two", "three", "four"]
+    [shown] = rows(place.done("group", "show", "workers", "--json"))
+    assert [(queue["next_offset"], queue["in_flight"]) for queue in shown["queues"] if queue["topic"] == "orders"] == [
+        (4, 0)
+    ]
+
+
+def test_what_is_in_flight_keeps_a_group_from_changing(place: Place) -> None:
+    place.done("group", "set", "workers", "--consume-mode", "pop")
+    assert place.done("consume", "orders", "--group", "workers", "--pop", "--count", "1").split() == ["one"]
+    place.done("group", "set", "workers", "--consume-mode", "pull")
+    assert place.done("consume", "orders", "--group", "workers", "--exit").split() == ["two", "three", "four"]
+
+
+def test_only_members_pop(place: Place) -> None:
+    assert_refused(place.call("consume", "orders", "--pop"), "only members of a group pop; name one with --group")

@@ -8,6 +8,7 @@ from mqdb_client import PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumer_processes import queues_in_hand
 from tests.fixtures.consumers import Gate, Inbox, Member
+from tests.fixtures.consuming import member_of
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import is_awaited
 
@@ -47,7 +48,7 @@ def test_row_72_what_is_in_hand_goes_on_and_what_is_sent_waits(broker: Connectio
 def wait_for_pull(consumer: PushConsumer) -> None:
     """Until a pull that has begun before `suspend` is over: it brings whatever it finds."""
     assert consumer._members is not None
-    pull = consumer._members.by_broker["broker-a"].pull
+    pull = member_of(consumer._members).pull
     wait_until(lambda: is_awaited(pull._wake))
 
 

@@ -11,6 +11,7 @@ from mqdb_client import (
     LitePullConsumer,
     Producer,
     PushConsumer,
+    SimpleConsumer,
     TopicReader,
     TransactionProducer,
 )
@@ -20,6 +21,7 @@ from mqdb_client.aio import (
     AsyncLitePullConsumer,
     AsyncProducer,
     AsyncPushConsumer,
+    AsyncSimpleConsumer,
     AsyncTopicReader,
     AsyncTransactionProducer,
 )
@@ -35,6 +37,7 @@ CLIENTS = [
     (AsyncTransactionProducer, TransactionProducer),
     (AsyncPushConsumer, PushConsumer),
     (AsyncLitePullConsumer, LitePullConsumer),
+    (AsyncSimpleConsumer, SimpleConsumer),
     (AsyncAdmin, Admin),
 ]
 PAIRS = [*CLIENTS, (AsyncBrokerAdmin, BrokerAdmin), (AsyncTopicReader, TopicReader), *SUBJECTS]

@@ -1,17 +1,20 @@
-"""mqdb by its public API: the producer and consumers as they are by default, or with batches of 100."""
+"""mqdb by its public API: the producer and consumers as they are by default, with batches, or in a group that pops."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 
 from benchmarks.peers.workers import work
 from mqdb_client import (
+    Admin,
     ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
+    ConsumeMode,
     LitePullConsumer,
     Message,
     Producer,
     PushConsumer,
     ReceivedMessage,
+    SimpleConsumer,
 )
 
 
@@ -23,6 +26,8 @@ def main() -> None:
         work.send(asked, lambda batch: _sender(producer, batch))
     elif asked.way == "poll100":
         _poll(asked)
+    elif asked.way in ("pop10", "pop100"):
+        _pop(asked, int(asked.way.removeprefix("pop")))
     else:
         _push(asked)
 
@@ -51,6 +56,9 @@ def _push(asked: work.Options) -> None:
             pull_batch_size=100,
         )
     else:
+        if asked.way == "pushpop":
+            with Admin(asked.dsn) as admin:
+                admin.on_each(lambda one: one.groups.update(asked.group, consume_mode=ConsumeMode.POP)).check()
         consumer = PushConsumer(asked.group, asked.dsn, consume_from_where=_start(asked))
     consumer.subscribe(work.TOPIC)
     tally = work.Tally(asked)
@@ -83,6 +91,21 @@ def _poll(asked: work.Options) -> None:
         if messages:
             bodies = [message.body for message in messages]
             consumer.commit()
+            tally.add(bodies)
+    tally.report(consumer.shutdown)
+
+
+def _pop(asked: work.Options, limit: int) -> None:
+    consumer = SimpleConsumer(asked.group, asked.dsn, consume_from_where=_start(asked))
+    consumer.subscribe(work.TOPIC)
+    work.ready()
+    consumer.start()
+    tally = work.Tally(asked)
+    while not tally.is_over:
+        messages = consumer.receive(limit, timeout=timedelta(seconds=1))
+        if messages:
+            bodies = [message.body for message in messages]
+            consumer.ack(messages)
             tally.add(bodies)
     tally.report(consumer.shutdown)
 

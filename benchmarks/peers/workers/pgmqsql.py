@@ -13,9 +13,9 @@ _HEADERS = json.dumps({"tag": work.TAG, **work.PROPERTIES})
 
 _SEND = "SELECT pgmq.send(%s, %s::jsonb, %s::jsonb)"
 _SEND_BATCH = "SELECT pgmq.send_batch(%s, %s::jsonb[], %s::jsonb[])"
-_READ = f"SELECT msg_id, message, headers FROM pgmq.read(%s, {_INVISIBLE}, 100)"
+_READ = f"SELECT msg_id, message, headers FROM pgmq.read(%s, {_INVISIBLE}, %s)"
 #: Looks every 10 ms, for a second.
-_READ_OR_WAIT = f"SELECT msg_id, message, headers FROM pgmq.read_with_poll(%s, {_INVISIBLE}, 100, 1, 10)"
+_READ_OR_WAIT = f"SELECT msg_id, message, headers FROM pgmq.read_with_poll(%s, {_INVISIBLE}, %s, 1, 10)"
 _DELETE = "SELECT pgmq.delete(%s, %s::bigint[])"
 
 
@@ -51,10 +51,11 @@ def _sender(asked: work.Options, batch: int) -> work.Send:
 def _consume(asked: work.Options) -> None:
     cursor = _cursor(asked)
     read = _READ_OR_WAIT if asked.follows else _READ
+    limit = 10 if asked.way == "read10" else 100
     work.ready()
     tally = work.Tally(asked)
     while not tally.is_over:
-        messages = cursor.execute(read, (work.TOPIC,), prepare=True).fetchall()
+        messages = cursor.execute(read, (work.TOPIC, limit), prepare=True).fetchall()
         if messages:
             cursor.execute(_DELETE, (work.TOPIC, [message[0] for message in messages]), prepare=True).fetchall()
             tally.add([message[1]["b"] for message in messages])

@@ -2,6 +2,7 @@
 
 from mqdb.broker.consumers import groups
 from mqdb.broker.consumers.groups import GroupDetails
+from mqdb.common.group import ConsumeMode
 from mqdb.store.consumers.groups import GroupSettings, GroupSummary, TopicLag, list_groups
 from mqdb_client.admin.subject import Subject
 
@@ -30,11 +31,14 @@ class Groups(Subject):
         consume_broadcast_enable: bool | None = None,
         retry_queue_nums: int | None = None,
         retry_max_times: int | None = None,
+        consume_mode: ConsumeMode | None = None,
+        consume_message_orderly: bool | None = None,
         actor: str | None = None,
     ) -> GroupSettings:
         """Change those settings that are given; returns all of them. A group that does not exist is made.
 
-        Raises NameInvalid, ParameterInvalid.
+        Raises NameInvalid, ParameterInvalid; GroupNotIdle if the group would be read in another way while it has
+        members, or messages in flight.
         """
         with self._access.connected() as connection:
             return groups.update_group(
@@ -44,6 +48,8 @@ class Groups(Subject):
                 consume_broadcast_enable=consume_broadcast_enable,
                 retry_queue_nums=retry_queue_nums,
                 retry_max_times=retry_max_times,
+                consume_mode=consume_mode,
+                consume_message_orderly=consume_message_orderly,
                 actor=actor or self._access.actor,
             )
 

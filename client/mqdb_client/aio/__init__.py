@@ -10,7 +10,7 @@ await consumer.run()
 
     producer, loop_sends, transaction_producer   sends, whose ends come in the loop
     push_consumer, stop_signals                  listeners in the loop
-    lite_pull_consumer, admin, in_threads        what waits in threads
+    lite_pull_consumer, simple_consumer, admin, in_threads   what waits in threads
 """
 
 from mqdb_client.aio.admin import AsyncAdmin, AsyncBrokerAdmin, AsyncTopicReader
@@ -23,6 +23,7 @@ from mqdb_client.aio.push_consumer import (
     AsyncMessageListenerOrderly,
     AsyncPushConsumer,
 )
+from mqdb_client.aio.simple_consumer import AsyncSimpleConsumer
 from mqdb_client.aio.transaction_producer import AsyncTransactionListener, AsyncTransactionProducer
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "AsyncMessageListenerExactlyOnce",
     "AsyncProducer",
     "AsyncPushConsumer",
+    "AsyncSimpleConsumer",
     "AsyncTopicMessageQueueChangeListener",
     "AsyncTopicReader",
     "AsyncTransactionListener",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from mqdb.common.group import MessageModel
+from mqdb.common.group import ConsumeMode, MessageModel
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.rebalance import AllocationStrategy
@@ -35,6 +35,7 @@ class ConsumerStrategy:
     #: Whether it enters the group, whose members share the queues.
     is_member = True
     message_model = MessageModel.CLUSTERING
+    consume_mode = ConsumeMode.PULL
     pull_interval = timedelta(0)
 
     cluster: Cluster

@@ -8,15 +8,17 @@
 Nothing that a member does waits for another broker. RocketMQ: DefaultMQPushConsumerImpl, DefaultLitePullConsumerImpl.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from mqdb.common.group import StartingPoint
+from mqdb.common.message import MessageQueue
 from mqdb.errors import BrokerUnavailable
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients.clients import ClientKind
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
 from mqdb_client.consumer.queues.pull_service import PullService
 from mqdb_client.consumer.queues.queue_ownership import QueueOwnership
 from mqdb_client.consumer.queues.rebalance_service import RebalanceService, RebalanceTimes
@@ -111,6 +113,24 @@ class Member:
         self.rebalance.is_suspended = False
         self.rebalance.rebalance()
         self.pull.resume()
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that are read, in order."""
+        return self.rebalance.assignment
+
+    @property
+    def held(self) -> Sequence[ProcessQueue]:
+        """The queues that it has, those that it is about to give back included."""
+        return self.rebalance.held
+
+    def look_again(self) -> None:
+        """There may be other queues to read."""
+        self.rebalance.rebalance()
+
+    def on_arrival(self, queue_keys: Sequence[int]) -> None:
+        """There are messages in these queues."""
+        self.pull.on_arrival(queue_keys)
 
     def begin_to_leave(self) -> None:
         """Start nothing more, and give each queue back when its messages in hand are settled."""

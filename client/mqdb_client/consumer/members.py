@@ -9,9 +9,9 @@ with the group's other members there: a broker that is down, or slow, changes no
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import mqdb
 from mqdb.common.message import MessageQueue
@@ -22,15 +22,56 @@ from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
 from mqdb_client.consumer.listeners.direct_consumption import ConsumeMessageDirectlyResult
 from mqdb_client.consumer.member import Member
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
 from mqdb_client.consumer.queues.share import TopicPresence, starting_point
 from mqdb_client.consumer.request_answers import RequestAnswers
+
+
+class BrokerMember(Protocol):
+    """A `Member`, or a `PopMember`."""
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that are read, in order."""
+
+    @property
+    def held(self) -> Sequence[ProcessQueue]:
+        """The queues of which it has messages in hand."""
+
+    def start(self, *, may_be_down: bool) -> None:
+        """Consume. Raises what keeps it from that, and has left nothing behind then."""
+
+    def read(self, filters: Mapping[str, MessageFilter]) -> None:
+        """Read these topics from now on, and no others."""
+
+    def suspend(self) -> None:
+        """Get nothing more. What is in hand is consumed."""
+
+    def resume(self) -> None:
+        """Go on."""
+
+    def look_again(self) -> None:
+        """There may be other queues to read."""
+
+    def on_arrival(self, queue_keys: Sequence[int]) -> None:
+        """There are messages in these queues."""
+
+    def begin_to_leave(self) -> None:
+        """Start nothing more."""
+
+    def leave(self, seconds: float | None = None) -> None:
+        """Return when what is in hand is settled, or after `seconds`, and leave the group."""
 
 
 class Members:
     """Started once, then left once. The cluster is given back when it has left, or when the start has failed."""
 
     def __init__(
-        self, config: ConsumerConfig, filters: Mapping[str, MessageFilter], strategy: ConsumerStrategy
+        self,
+        config: ConsumerConfig,
+        filters: Mapping[str, MessageFilter],
+        strategy: ConsumerStrategy,
+        make_member: Callable[..., BrokerMember] = Member,
     ) -> None:
         """`filters` are those of the topics that are read."""
         self._strategy = strategy
@@ -43,12 +84,13 @@ class Members:
             message_model=strategy.message_model,
             subscriptions=stored_form(filters),
             subscription_version=config.subscription_version,
+            consume_mode=strategy.consume_mode,
         )
         start = starting_point(config.consume_from_where, config.consume_timestamp)
         presence = TopicPresence(config.group, len(strategy.cluster.instances))
         topics = strategy.topics(filters)
-        self.by_broker = {
-            instance.broker_name: Member(instance, config, strategy, topics, start, presence)
+        self.by_broker: dict[str, BrokerMember] = {
+            instance.broker_name: make_member(instance, config, strategy, topics, start, presence)
             for instance in strategy.cluster.instances
         }
         askable = strategy.cluster.instances if strategy.is_member else ()
@@ -57,7 +99,7 @@ class Members:
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that are read, in order."""
-        return tuple(sorted(queue for member in self.by_broker.values() for queue in member.rebalance.assignment))
+        return tuple(sorted(queue for member in self.by_broker.values() for queue in member.assignment))
 
     def start(self) -> None:
         """Join the group and consume. Raises what keeps it from that, and has left nothing behind then."""
@@ -120,9 +162,7 @@ class Members:
 
     def describe(self) -> dict[str, Any]:
         """The queues that are held, and what the strategy says."""
-        held = sorted(
-            (held for member in self.by_broker.values() for held in member.rebalance.held), key=lambda held: held.queue
-        )
+        held = sorted((held for member in self.by_broker.values() for held in member.held), key=lambda held: held.queue)
         return {
             "state": "running",
             "group": self._registration.group,

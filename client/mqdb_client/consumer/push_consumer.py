@@ -9,6 +9,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Self
 
+from mqdb.common.group import ConsumeMode
 from mqdb.common.message import MessageQueue
 from mqdb.common.topic import check_topic_name
 from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
@@ -23,8 +24,10 @@ from mqdb_client.consumer.listeners.message_listener import (
     MessageListenerOrderly,
 )
 from mqdb_client.consumer.listeners.stop_signals import on_stop_signal
+from mqdb_client.consumer.member import Member
 from mqdb_client.consumer.members import Members
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
+from mqdb_client.consumer.pop_member import PopMember
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.push_strategy import Consumption, PushStrategy
 from mqdb_client.leaving import leave_in_time
@@ -165,7 +168,9 @@ class PushConsumer:
                 self._strategy = PushStrategy(
                     cluster, self._config, self._consumption, self._hooks, home=self._settings.home
                 )
-                self._members = Members(self._config, dict(self._subscriptions), self._strategy)
+                pops = self._strategy.consume_mode is ConsumeMode.POP
+                make_member = PopMember if pops else Member
+                self._members = Members(self._config, dict(self._subscriptions), self._strategy, make_member)
                 self._members.start()
             except BaseException:
                 self._members = self._strategy = None

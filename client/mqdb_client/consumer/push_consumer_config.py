@@ -16,6 +16,10 @@ from mqdb_client.option_rules import DURATION, PATH, duration, one_of, or_none, 
 _QUEUE_LOCK_EXPIRY: Final = duration(timedelta(milliseconds=1), timedelta(days=365))
 
 
+#: Source: DefaultMQPushConsumerImpl.checkConfig.
+_POP_INVISIBLE: Final = duration(timedelta(seconds=5), timedelta(seconds=300))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushConsumerConfig(ConsumerConfig):
     """Checked when it is made. Raises NameInvalid, ParameterInvalid."""
@@ -48,5 +52,8 @@ class PushConsumerConfig(ConsumerConfig):
     )
     #: Of a queue that is consumed in order: when nobody else may, without a sign of life of its owner.
     queue_lock_expiry: Annotated[timedelta, _QUEUE_LOCK_EXPIRY] = timedelta(seconds=60)
+    #: In a group that pops: how long a message is invisible to the other members if this process dies. It is prolonged
+    #: while its listener runs.
+    pop_invisible_time: Annotated[timedelta, _POP_INVISIBLE] = timedelta(seconds=60)
     #: Between commits of offsets.
     persist_consumer_offset_interval: Annotated[timedelta, DURATION] = timedelta(seconds=5)

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack, send_back
-from mqdb.common.group import MessageModel
+from mqdb.common.group import ConsumeMode, MessageModel
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import retry_topic
 from mqdb.errors import ParameterInvalid
 from mqdb.selector.subscription import MessageFilter
+from mqdb.store.consumers.groups import find as find_group
 from mqdb.store.engine import driver
 from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.cluster import Cluster
@@ -111,6 +112,13 @@ class PushStrategy(ConsumerStrategy):
         self._loop_calls = None if consumption.loop is None else LoopCalls(consumption.loop)
         self._instances = {instance.broker_name: instance for instance in cluster.instances}
         self.message_model = config.message_model
+        self.consume_mode = self._consume_mode()
+        #: When it pops: how long messages are invisible, unless that is prolonged, and how many it has in hand at most.
+        self.invisible = config.pop_invisible_time
+        self.most_in_hand = 2 * config.consume_thread_nums * config.consume_message_batch_max_size
+        self.max_reconsume_times = config.max_reconsume_times
+        #: Takes messages that have failed, by the names of brokers.
+        self.popping: dict[str, Callable[[Sequence[SendBackRequest]], list[SentBack]]] = {}
         self.pull_batch_size = config.pull_batch_size
         self.pull_interval = config.pull_interval
         self.persist_interval = config.persist_consumer_offset_interval
@@ -123,6 +131,19 @@ class PushStrategy(ConsumerStrategy):
             directory = offsets_directory(home, address, config.instance_name, config.group)
             self._local_offsets = LocalOffsets(Path(config.local_offset_directory or directory))
         self.consume = self._consume_service(hooks)
+
+    def _consume_mode(self) -> ConsumeMode:
+        """That of the group. Listeners that need to own a queue always pull: they are refused in a group that pops."""
+        consumption = self._consumption
+        if consumption.orderly or consumption.exactly_once or self.message_model is MessageModel.BROADCASTING:
+            return ConsumeMode.PULL
+        for instance in self._instances.values():
+            if instance.is_met:
+                with instance.connect() as connection:
+                    settings = find_group(connection, self._config.group)
+                if settings is not None:
+                    return settings.consume_mode
+        return ConsumeMode.PULL
 
     def _limits(self) -> FlowLimits:
         """In order a queue stands still behind what fails, so how far its messages are apart says nothing.
@@ -176,6 +197,8 @@ class PushStrategy(ConsumerStrategy):
         return listener if self._loop_calls is None else self._loop_calls.blocking(listener)
 
     def _send_back(self, broker_name: str, requests: Sequence[SendBackRequest]) -> list[SentBack]:
+        if self.consume_mode is ConsumeMode.POP:
+            return self.popping[broker_name](requests)
         with self._instances[broker_name].connect() as connection:
             return send_back(connection, self._config.group, requests, self._config.max_reconsume_times)
 

@@ -74,7 +74,7 @@ class _Running:
 
     def seek(self, queue: MessageQueue, queue_key: int, offset: int) -> None:
         self.buffer.seek(queue, offset)
-        self.members.by_broker[queue.broker_name].pull.on_arrival([queue_key])
+        self.members.by_broker[queue.broker_name].on_arrival([queue_key])
 
 
 class LitePullConsumer:

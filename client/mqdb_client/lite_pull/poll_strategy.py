@@ -177,7 +177,7 @@ class SubscribedPolls(ConsumerStrategy):
                 with self._connections[instance.broker_name].use() as connection:
                     self.offset_store(instance).commit_agreed(connection, of_broker)
             except BaseException as error:
-                members.by_broker[instance.broker_name].rebalance.rebalance()
+                members.by_broker[instance.broker_name].look_again()
                 if not isinstance(error, MqdbError):
                     raise
                 errors.append(error)

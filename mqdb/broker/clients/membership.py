@@ -16,6 +16,7 @@ from mqdb.common.group import MessageModel
 from mqdb.errors import (
     BrokerUnavailable,
     ClientIdInUse,
+    ConsumeModeConflict,
     ConsumptionForbidden,
     MessageModelConflict,
     SubscriptionConflict,
@@ -49,9 +50,9 @@ def register(connection: Connection, registration: Registration) -> StoredSubscr
 
     Returns the group's subscriptions that were replaced, None where they stay as they are.
     Raises SubscriptionConflict for a consumer that subscribes to something else than its group, MessageModelConflict
-    for one that shares messages in another way, AccessDenied for a group or a topic that the role has no right to read,
-    ConsumptionForbidden where the group is switched off, FilterDisabled
-    for an SQL92 filter where the broker takes none.
+    for one that shares messages in another way, ConsumeModeConflict for one that shares queues in another way,
+    AccessDenied for a group or a topic that the role has no right to read, ConsumptionForbidden where the group is
+    switched off, FilterDisabled for an SQL92 filter where the broker takes none.
     """
     replaced = None
     with _changing(connection):
@@ -85,7 +86,7 @@ def _agree(connection: Connection, registration: Registration) -> StoredSubscrip
     group, given = registration.group, frozenset(registration.subscriptions)
     topics = (Resource(Access.READ, ResourceType.TOPIC, each.topic) for each in given)
     acl.require(connection, Resource(Access.READ, ResourceType.GROUP, group), *topics)
-    stored = subscriptions.lock(connection, group)
+    stored = subscriptions.lock(connection, group, registration.consume_mode)
     if registration.is_renewal:
         if not stored.subscriptions:
             subscriptions.replace(connection, group, registration.subscription_version, given)
@@ -94,6 +95,11 @@ def _agree(connection: Connection, registration: Registration) -> StoredSubscrip
         raise ConsumptionForbidden(group, "consume_enable")
     if registration.message_model is MessageModel.BROADCASTING and not stored.consume_broadcast_enable:
         raise ConsumptionForbidden(group, "consume_broadcast_enable")
+    if (
+        stored.consume_mode != registration.consume_mode
+        and registration.message_model is MessageModel.CLUSTERING  # others own no queues, and keep their offsets
+    ):
+        raise ConsumeModeConflict(group, stored.consume_mode.lower(), registration.consume_mode.lower())
     check_filters(connection, {each.expression_type for each in given})
     version = registration.subscription_version
     others = clients.live_models(connection, group, but=registration.client_id)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.common.group import check_group
+from mqdb.common.group import ConsumeMode, check_group
 from mqdb.errors import GroupInUse, GroupNotFound
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups
@@ -54,18 +54,23 @@ def update_group(
     consume_broadcast_enable: bool | None = None,
     retry_queue_nums: int | None = None,
     retry_max_times: int | None = None,
+    consume_mode: ConsumeMode | None = None,
+    consume_message_orderly: bool | None = None,
     actor: str | None = None,
 ) -> GroupSettings:
     """Change those settings that are given; a group that does not exist is made.
 
-    Raises NameInvalid, ParameterInvalid, AccessDenied.
+    Raises NameInvalid, ParameterInvalid, AccessDenied; GroupNotIdle if the group would be read in another way while it
+    has members, or messages in flight.
     `retry_max_times` counts the deliveries after the first one. RocketMQ: SubscriptionGroupConfig.
     """
-    given: dict[str, int | bool | None] = {
+    given: dict[str, int | str | None] = {
         "consume_enable": consume_enable,
         "consume_broadcast_enable": consume_broadcast_enable,
         "retry_queue_nums": retry_queue_nums,
         "retry_max_times": retry_max_times,
+        "consume_mode": consume_mode,
+        "consume_message_orderly": consume_message_orderly,
     }
     changes = {setting: value for setting, value in given.items() if value is not None}
     check_group(name, retry_queue_nums, retry_max_times)

@@ -49,7 +49,7 @@ def group_config(name: str, settings: GroupSettings) -> dict[str, Any]:
         "consumeEnable": settings.consume_enable,
         "consumeFromMinEnable": True,
         "consumeBroadcastEnable": settings.consume_broadcast_enable,
-        "consumeMessageOrderly": False,
+        "consumeMessageOrderly": settings.consume_message_orderly,
         "retryQueueNums": settings.retry_queue_nums,
         "retryMaxTimes": settings.retry_max_times,
         "brokerId": 0,

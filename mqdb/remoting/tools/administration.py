@@ -200,6 +200,7 @@ class Administration:
             consume_broadcast_enable=_typed(said, "consumeBroadcastEnable", bool),
             retry_queue_nums=_typed(said, "retryQueueNums", int),
             retry_max_times=_typed(said, "retryMaxTimes", int),
+            consume_message_orderly=_typed(said, "consumeMessageOrderly", bool),
             actor=actor_of(connection, frame),
         )
         await self._database.run(update)

@@ -184,14 +184,42 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT jsonb_build_object('consume_enable', g.consume_enable, 'consume_broadcast_enable', g.consume_broadcast_enable,
-                              'retry_queue_nums', g.retry_queue_nums, 'retry_max_times', g.retry_max_times)
+                              'retry_queue_nums', g.retry_queue_nums, 'retry_max_times', g.retry_max_times,
+                              'consume_mode', g.consume_mode, 'consume_message_orderly', g.consume_message_orderly)
     FROM mqdb.subscription_group g WHERE g.group_name = group_settings.group_name;
 END;
 COMMENT ON FUNCTION mqdb.group_settings(text) IS 'What mqdb.operation keeps of a group';
 
+-- A group never has owners of queues and messages in flight at once. Its row stays locked, which each new member locks, too.
+CREATE FUNCTION mqdb.check_mode_change(group_name text, consume_mode text, consume_message_orderly boolean) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    stored mqdb.subscription_group;
+    members bigint;
+    messages bigint;
+BEGIN
+    SELECT * INTO stored FROM mqdb.subscription_group g WHERE g.group_name = check_mode_change.group_name FOR UPDATE;
+    IF coalesce(consume_mode, stored.consume_mode) = stored.consume_mode
+        AND coalesce(consume_message_orderly, stored.consume_message_orderly) = stored.consume_message_orderly
+    THEN
+        RETURN;
+    END IF;
+    SELECT count(*) INTO members FROM mqdb.live_members(stored.group_name);
+    SELECT coalesce(sum(bit_count(b.in_flight::bit(64))), 0) INTO messages FROM mqdb.pop_batch b WHERE b.group_id = stored.group_id;
+    IF members > 0 OR messages > 0 THEN
+        RAISE EXCEPTION 'group "%" has % members and % messages in flight', mqdb.own_name(stored.group_name), members, messages
+            USING ERRCODE = 'MQ205', DETAIL = jsonb_build_object('group', mqdb.own_name(stored.group_name), 'members', members, 'messages', messages);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.check_mode_change(text, text, boolean) IS 'Raises an error if a group is to be read in another way while it has members, or messages in flight';
+REVOKE EXECUTE ON FUNCTION mqdb.check_mode_change(text, text, boolean) FROM PUBLIC;
+
 CREATE FUNCTION mqdb.set_group(
     group_name text, consume_enable boolean, consume_broadcast_enable boolean, retry_queue_nums integer, retry_max_times integer,
-    actor text
+    consume_mode text, consume_message_orderly boolean, actor text
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -208,22 +236,27 @@ BEGIN
     ELSIF set_group.retry_queue_nums NOT BETWEEN 1 AND most OR set_group.retry_max_times < 0 THEN
         PERFORM mqdb.refuse_parameter('retry_queue_nums', set_group.retry_queue_nums::text,
             format('a group has 1 to %s queues for its retries here, and 0 retries or more', most));
+    ELSIF set_group.consume_mode NOT IN ('PULL', 'POP') THEN
+        PERFORM mqdb.refuse_parameter('consume_mode', set_group.consume_mode, 'is neither PULL nor POP');
     END IF;
     before := mqdb.group_settings(set_group.group_name);
     IF before IS NULL THEN
         INSERT INTO mqdb.subscription_group (group_name) VALUES (set_group.group_name) ON CONFLICT DO NOTHING;
     END IF;
+    PERFORM mqdb.check_mode_change(set_group.group_name, set_group.consume_mode, set_group.consume_message_orderly);
     UPDATE mqdb.subscription_group g
     SET consume_enable = coalesce(set_group.consume_enable, g.consume_enable),
         consume_broadcast_enable = coalesce(set_group.consume_broadcast_enable, g.consume_broadcast_enable),
         retry_queue_nums = coalesce(set_group.retry_queue_nums, g.retry_queue_nums),
-        retry_max_times = coalesce(set_group.retry_max_times, g.retry_max_times)
+        retry_max_times = coalesce(set_group.retry_max_times, g.retry_max_times),
+        consume_mode = coalesce(set_group.consume_mode, g.consume_mode),
+        consume_message_orderly = coalesce(set_group.consume_message_orderly, g.consume_message_orderly)
     WHERE g.group_name = set_group.group_name;
     PERFORM mqdb.record_operation(
         'group.update', NULL, ARRAY[set_group.group_name], NULL, before, mqdb.group_settings(set_group.group_name), 1, NULL, actor);
 END
 $$;
-COMMENT ON FUNCTION mqdb.set_group(text, boolean, boolean, integer, integer, text) IS 'Changes those settings of a group that are not NULL, which is made where there is none of that name';
+COMMENT ON FUNCTION mqdb.set_group(text, boolean, boolean, integer, integer, text, boolean, text) IS 'Changes those settings of a group that are not NULL, which is made where there is none of that name';
 
 CREATE FUNCTION mqdb.delete_group(
     group_name text, with_topics boolean, actor text, OUT was_deleted boolean, OUT members text[], OUT topics text[]

@@ -1,10 +1,16 @@
 -- Every decision on a right. A principal is a login role: session_user, which neither SET ROLE nor a function of its owner
 -- changes. RocketMQ: AuthorizationStrategy, with deny as the default.
+--
+-- is_owner is in plpgsql for its plan: a function in SQL would plan its query again in each statement.
 CREATE FUNCTION mqdb.is_owner(principal text) RETURNS boolean
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
-RETURN coalesce(
-    (SELECT pg_has_role(to_regrole(quote_ident(principal)), n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'mqdb'), false);
+AS $$
+BEGIN
+    RETURN coalesce(
+        (SELECT pg_has_role(to_regrole(quote_ident(principal)), n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'mqdb'), false);
+END
+$$;
 COMMENT ON FUNCTION mqdb.is_owner(text) IS 'Whether a role owns the schema, or is a member of the role that does';
 
 -- A prefix without a % covers no name of a namespace.

@@ -176,6 +176,12 @@ ALTER TABLE mqdb.offset_commit ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.offset_commit USING (
     group_id IS NULL OR EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = offset_commit.group_id));
 
+-- Members pop, and acknowledge, by functions with the rights of the owner.
+GRANT SELECT ON mqdb.pop_batch TO PUBLIC;
+ALTER TABLE mqdb.pop_batch ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON mqdb.pop_batch FOR SELECT USING (
+    EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = pop_batch.group_id));
+
 -- A client is one of its role: the same id of another role is another client. Members see the consumers of their groups, and lock
 -- and change none but their own: a process renews its rows in all groups by one statement. A producer is asked about half messages
 -- of its own role only, so that it may call its group as it likes.

@@ -2,7 +2,7 @@
 --
 -- A monitor asks every few seconds. So the ends of the queues are found once, not once for each group. A queue with a lag
 -- costs one look at its entries for oldest_pos, and one at the log for lag_seconds. A column that a query leaves out costs
--- nothing: the planner removes the sub-selects, and the joins of `folding` and `retry`. No CTE of its own, which would
+-- nothing: the planner removes the sub-selects, and the joins of `folding`, `popped` and `retry`. No CTE of its own, which would
 -- keep the view from being planned with the query around it: the conditions on groups, and what one can group by.
 --
 -- The look for oldest_pos takes the entry out of the first run that reaches it; mqdb.every_entry would make a row of each
@@ -25,6 +25,7 @@ SELECT g.group_name,
        END AS lag_seconds,
        oldest.log_pos AS oldest_pos,
        coalesce(retry.messages, 0) AS waiting,
+       coalesce(popped.messages, 0) AS in_flight,
        o.owner,
        o.epoch,
        o.updated_at
@@ -46,6 +47,10 @@ LEFT JOIN (  -- what exactly-once consumers have committed, and the owner of the
     WHERE c.from_offset >= o.next_offset
     GROUP BY c.group_id, c.queue_key
 ) AS folding USING (group_id, queue_key)
+LEFT JOIN (
+    SELECT b.group_id, b.queue_key, sum(bit_count(b.in_flight::bit(64)))::bigint AS messages FROM mqdb.pop_batch b
+    GROUP BY b.group_id, b.queue_key
+) AS popped USING (group_id, queue_key)
 LEFT JOIN (  -- a retry counts for the queue where the message failed first: one that the group reads
     SELECT g.group_id, q.queue_key, count(*) AS messages
     FROM mqdb.every_scheduled s
@@ -76,6 +81,7 @@ COMMENT ON COLUMN mqdb.consumer_lag.lag IS 'Messages yet to be consumed; those t
 COMMENT ON COLUMN mqdb.consumer_lag.lag_seconds IS 'Age of the oldest message yet to be consumed, by its store_time; 0 where there is none';
 COMMENT ON COLUMN mqdb.consumer_lag.oldest_pos IS 'Position of that message in the log; NULL where there is none';
 COMMENT ON COLUMN mqdb.consumer_lag.waiting IS 'Messages of the queue that the group has failed to consume, and that wait for their retry: then they are in the lag of its retry topic. Costs a look at all messages that wait in delay levels, and at retries among timers';
+COMMENT ON COLUMN mqdb.consumer_lag.in_flight IS 'Messages that members have popped and not acknowledged; those that wait for another delivery count';
 COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that reads the queue; NULL while nobody does';
 COMMENT ON COLUMN mqdb.consumer_lag.epoch IS 'Rises with each new owner and each reset';
 COMMENT ON COLUMN mqdb.consumer_lag.updated_at IS 'When offset or owner were last written; commits of exactly-once consumers are folded in later';

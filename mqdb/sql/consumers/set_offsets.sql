@@ -107,6 +107,7 @@ BEGIN
     WHERE o.group_id = id AND o.queue_key = g.queue_key;
     DELETE FROM mqdb.offset_commit c WHERE c.group_id = id AND c.queue_key = ANY (queue_keys);
     DELETE FROM mqdb.queue_lock l WHERE l.group_id = id AND l.queue_key = ANY (queue_keys);
+    DELETE FROM mqdb.pop_batch b WHERE b.group_id = id AND b.queue_key = ANY (queue_keys);
 
     PERFORM mqdb.record_operation(
         verb, array_agg(c.topic), ARRAY[source, set_offsets.group_name], object, jsonb_object_agg(c.topic, c.old),

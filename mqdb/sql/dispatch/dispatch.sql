@@ -85,7 +85,7 @@ BEGIN
         more := true;
     END LOOP;
     IF arrivals IS NOT NULL THEN
-        PERFORM pg_notify('mqdb_arrivals', 'a:' || CASE WHEN length(arrivals) < 7000 THEN arrivals ELSE '*' END);
+        PERFORM pg_notify('mqdb_arrivals', mqdb.arrivals(arrivals));
     END IF;
 END
 $$;

@@ -118,7 +118,7 @@ BEGIN
         PERFORM setval('mqdb.placed_from', settled_from);
     END IF;
     PERFORM setval('mqdb.placed', last_pos # history);
-    PERFORM pg_notify('mqdb_arrivals', 'a:' || CASE WHEN length(arrivals) < 7000 THEN arrivals ELSE '*' END);
+    PERFORM pg_notify('mqdb_arrivals', mqdb.arrivals(arrivals));
     IF records = 1 THEN
         PERFORM set_config('mqdb.placed_offset', offsets[1]::text, true);
     END IF;

@@ -63,7 +63,7 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.make_topic(text, integer, integer, integer, boolean, text, boolean, text) IS 'Makes a topic with its queues; returns its id, NULL where the name is taken';
 
-CREATE FUNCTION mqdb.make_group(group_name text) RETURNS void
+CREATE FUNCTION mqdb.make_group(group_name text, consume_mode text DEFAULT 'PULL') RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -73,7 +73,11 @@ BEGIN
         IF (make_group.group_name ~ '^[%|a-zA-Z0-9_-]{1,120}$') IS NOT TRUE THEN
             PERFORM mqdb.refuse_parameter('group_name', make_group.group_name, 'a name has 1 to 120 of the characters % | a-z A-Z 0-9 _ -');
         END IF;
-        INSERT INTO mqdb.subscription_group (group_name) VALUES (make_group.group_name) ON CONFLICT DO NOTHING;
+        IF consume_mode NOT IN ('PULL', 'POP') OR consume_mode IS NULL THEN
+            PERFORM mqdb.refuse_parameter('consume_mode', consume_mode, 'is neither PULL nor POP');
+        END IF;
+        INSERT INTO mqdb.subscription_group (group_name, consume_mode) VALUES (make_group.group_name, make_group.consume_mode)
+        ON CONFLICT DO NOTHING;
         IF FOUND AND NOT mqdb.is_owner(session_user) AND mqdb.is_allowed(session_user, 'ADMIN', 'GROUP', make_group.group_name) THEN
             PERFORM mqdb.record_operation(
                 'group.update', NULL, ARRAY[make_group.group_name], NULL, NULL, mqdb.group_settings(make_group.group_name), 1, NULL, NULL);
@@ -81,4 +85,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.make_group(text) IS 'Makes a group where there is none of that name';
+COMMENT ON FUNCTION mqdb.make_group(text, text) IS 'Makes a group where there is none of that name';

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql import Select
 
-from mqdb.common.group import MessageModel
+from mqdb.common.group import ConsumeMode, MessageModel
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store import locks
 from mqdb.store.engine import driver, translates
@@ -71,6 +71,7 @@ class Registration(NamedTuple):
     subscription_version: int = 0
     is_renewal: bool = False
     checks_transactions: bool = False
+    consume_mode: ConsumeMode = ConsumeMode.PULL
 
 
 def announce(connection: Connection, client_id: str) -> bool:

@@ -6,4 +6,5 @@ group_offsets                  offsets of one who owns no queue
 offset_commits, poll_commits   commits as rows of their own
 offset_changes, standings      offsets that people set; how groups stand
 send_back                      copies of messages that have failed
+pop_batches                    messages that were popped
 """

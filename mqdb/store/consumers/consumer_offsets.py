@@ -34,7 +34,7 @@ from mqdb.store.engine import translates
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
 from mqdb.store.log.history import History, is_current
 from mqdb.store.log.time_search import offsets_of_time
-from mqdb.store.tables import client, consumer_offset, offset_commit, queue
+from mqdb.store.tables import client, consumer_offset, offset_commit, pop_batch, queue
 
 
 class OwnedQueue(NamedTuple):
@@ -117,10 +117,13 @@ def take(
 ) -> list[OwnedQueue]:
     """Own those of the queues that nobody owns, or whose owner is no member any more; with `force`, all. By their keys.
 
-    A row that somebody else is changing right now is left out.
+    A row that somebody else is changing right now is left out, and so is a queue of which messages are in flight.
     """
     is_member = exists().where(
         client.c.client_id == consumer_offset.c.owner, client.c.group_name == group, client.c.kind == "CONSUMER"
+    )
+    has_popped = exists().where(
+        pop_batch.c.group_id == consumer_offset.c.group_id, pop_batch.c.queue_key == consumer_offset.c.queue_key
     )
     is_free: ColumnElement[bool] = or_(
         consumer_offset.c.owner.is_(None), consumer_offset.c.owner == client_id, ~is_member
@@ -128,7 +131,7 @@ def take(
     wanted = and_(
         consumer_offset.c.group_id == group_id(group), consumer_offset.c.queue_key == func.any(array_of(queue_keys))
     )
-    chosen = select(consumer_offset.c.queue_key).where(wanted if force else and_(wanted, is_free))
+    chosen = select(consumer_offset.c.queue_key).where(wanted if force else and_(wanted, is_free, ~has_popped))
     rows = connection.execute(
         update(consumer_offset)
         .where(

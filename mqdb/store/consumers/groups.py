@@ -3,7 +3,7 @@
 In SQL: `mqdb/sql/acl/administer.sql`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from mqdb.common.group import ConsumeMode
 from mqdb.errors import GroupNotFound
 from mqdb.store.clients.clients import ClientKind
 from mqdb.store.dispatch.entries import entries
@@ -43,6 +44,7 @@ _lag = table(
     column("lag_seconds", Float),
     column("oldest_pos", BigInteger),
     column("waiting", BigInteger),
+    column("in_flight", BigInteger),
     column("owner", Text),
     column("epoch", BigInteger),
     column("updated_at"),
@@ -57,6 +59,9 @@ class GroupSettings(NamedTuple):
     consume_broadcast_enable: bool
     retry_queue_nums: int
     retry_max_times: int
+    consume_mode: ConsumeMode
+    #: Of a group that pops: whether a queue gives its next messages only when those before are acknowledged.
+    consume_message_orderly: bool
     #: What the members have to agree on; a rolling change announces a higher one.
     subscription_version: int
     created_at: datetime
@@ -100,6 +105,8 @@ class QueueProgress(NamedTuple):
     lag_seconds: float | None
     oldest_pos: int | None
     waiting: int
+    in_flight: int
+    """Messages that were popped, and are not acknowledged."""
     owner: str | None
     epoch: int
     updated_at: datetime
@@ -147,7 +154,7 @@ def find(connection: Connection, name: str) -> GroupSettings | None:
     """The settings of the group of that name."""
     columns = (subscription_group.c[field] for field in GroupSettings._fields)
     row = connection.execute(select(*columns).where(subscription_group.c.group_name == name)).one_or_none()
-    return None if row is None else GroupSettings(*row)
+    return None if row is None else _settings(row)
 
 
 def existing(connection: Connection, name: str) -> GroupSettings:
@@ -163,7 +170,12 @@ def find_all(connection: Connection) -> dict[str, GroupSettings]:
     """The settings of all groups, by name."""
     columns = (subscription_group.c[field] for field in ("group_name", *GroupSettings._fields))
     rows = connection.execute(select(*columns).order_by(subscription_group.c.group_name))
-    return {name: GroupSettings(*settings) for name, *settings in rows}
+    return {name: _settings(settings) for name, *settings in rows}
+
+
+def _settings(row: Iterable[Any]) -> GroupSettings:
+    settings = GroupSettings(*row)
+    return settings._replace(consume_mode=ConsumeMode(settings.consume_mode))
 
 
 def save(connection: Connection, name: str, changes: Mapping[str, Any], actor: str | None = None) -> None:
@@ -174,7 +186,14 @@ def save(connection: Connection, name: str, changes: Mapping[str, Any], actor: s
 
 
 #: As the functions of the schema take them.
-SET_BY_PEOPLE: Final = ("consume_enable", "consume_broadcast_enable", "retry_queue_nums", "retry_max_times")
+SET_BY_PEOPLE: Final = (
+    "consume_enable",
+    "consume_broadcast_enable",
+    "retry_queue_nums",
+    "retry_max_times",
+    "consume_mode",
+    "consume_message_orderly",
+)
 
 
 class Deletion(NamedTuple):

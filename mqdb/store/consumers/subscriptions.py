@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Text, cast, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from mqdb.common.group import ConsumeMode
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.tables import subscription, subscription_group
 
@@ -22,17 +23,22 @@ class StoredSubscriptions(NamedTuple):
     version: int
     consume_enable: bool
     consume_broadcast_enable: bool
+    consume_mode: ConsumeMode
     subscriptions: frozenset[SubscriptionData]
 
 
-def lock(connection: Connection, group: str) -> StoredSubscriptions:
-    """What a group has subscribed to; nobody else changes it until the transaction ends. A new group is made."""
+def lock(connection: Connection, group: str, mode: ConsumeMode = ConsumeMode.PULL) -> StoredSubscriptions:
+    """What a group has subscribed to; nobody else changes it until the transaction ends.
+
+    A new group is made, with this consume mode.
+    """
     settings = (
         select(
             subscription_group.c.group_id,
             subscription_group.c.subscription_version,
             subscription_group.c.consume_enable,
             subscription_group.c.consume_broadcast_enable,
+            subscription_group.c.consume_mode,
         )
         .where(subscription_group.c.group_name == group)
         .with_for_update()
@@ -41,10 +47,11 @@ def lock(connection: Connection, group: str) -> StoredSubscriptions:
     while row is None:  # it may be deleted between the two
         row = connection.execute(settings).one_or_none()
         if row is None:
-            connection.execute(select(func.mqdb.make_group(group)))
+            connection.execute(select(func.mqdb.make_group(group, mode)))
     columns = (subscription.c[field] for field in SubscriptionData._fields)
     stored = connection.execute(select(*columns).where(subscription.c.group_id == row.group_id))
-    return StoredSubscriptions(*row, subscriptions=frozenset(SubscriptionData(*each) for each in stored))
+    found = StoredSubscriptions(*row, subscriptions=frozenset(SubscriptionData(*each) for each in stored))
+    return found._replace(consume_mode=ConsumeMode(found.consume_mode))
 
 
 def replace(connection: Connection, group: str, version: int, wanted: Collection[SubscriptionData]) -> None:

@@ -151,6 +151,8 @@ WHERE g.group_name = 'payroll' AND t.topic = 'secret';
 INSERT INTO mqdb.queue_lock SELECT group_id, queue_key, owner, epoch, mqdb.now() + interval '1 min', '1 min' FROM
 mqdb.consumer_offset;
 INSERT INTO mqdb.offset_commit SELECT group_id, queue_key, 1, 2, 1, 5 FROM mqdb.consumer_offset;
+INSERT INTO mqdb.pop_batch (group_id, queue_key, visible_at, segment, first_offset, in_flight, client_id)
+SELECT group_id, queue_key, mqdb.now(), 1, 0, 1, 'their@1#1' FROM mqdb.consumer_offset;
 INSERT INTO mqdb.subscription SELECT group_id, 'secret', 'TAG', 'tag-secret', 1
 FROM mqdb.subscription_group WHERE group_name = 'payroll';
 INSERT INTO mqdb.client (client_id, kind, group_name, language, version)
@@ -628,6 +630,30 @@ BY_ALL = [
     Attack("54_take_commits", "SELECT * FROM mqdb.take_offset_commits('payroll', ARRAY[:secret_key], '{0}')", "MQ204"),
     Attack(
         "54_take_commits_of_null", "SELECT * FROM mqdb.take_offset_commits(NULL, ARRAY[:secret_key], '{0}')", "MQ204"
+    ),
+    Attack("54_pop_for_another_group", "SELECT * FROM mqdb.pop_queues('payroll', ARRAY[:secret_key], 9)", "MQ204"),
+    Attack(
+        "54_take_for_another_group",
+        "SELECT * FROM mqdb.pop_take('payroll', 'me', '1 min', ARRAY[:secret_key], '{9}', '{1}', '{}', '{}', '{}')",
+        "MQ204",
+    ),
+    Attack(
+        "54_pop_again_for_another_group",
+        "SELECT * FROM mqdb.pop_due('payroll', 'me', '1 min', ARRAY[:secret_key], 9)",
+        "MQ204",
+    ),
+    Attack("54_ack_for_another_group", "SELECT mqdb.ack('payroll', ARRAY[repeat('0', 80)])", "MQ204"),
+    Attack("54_ack_for_null", "SELECT mqdb.ack(NULL, ARRAY[repeat('0', 80)])", "MQ204"),
+    Attack(
+        "54_keep_for_another_group", "SELECT mqdb.change_invisible('payroll', ARRAY[repeat('0', 80)], '1 h')", "MQ204"
+    ),
+    Attack("54_read_handles", "SELECT * FROM mqdb.receipts(:payroll_id, ARRAY[repeat('0', 80)])", "42501"),
+    Attack("54_what_others_have_in_flight", "SELECT * FROM mqdb.pop_batch", NOTHING),
+    Attack(
+        "54_put_in_flight",
+        "INSERT INTO mqdb.pop_batch (group_id, queue_key, visible_at, segment, first_offset, in_flight, client_id) "
+        "VALUES (:payroll_id, :secret_key, now(), 1, 0, 1, 'me')",
+        "42501",
     ),
     Attack("54_replace_subscriptions", "SELECT mqdb.replace_subscriptions('payroll', 9, '{}', '{}', '{}')", "MQ204"),
     Attack("54_replace_those_of_null", "SELECT mqdb.replace_subscriptions(NULL, NULL, NULL, NULL, NULL)", "MQ204"),
@@ -1116,6 +1142,7 @@ TABLES = {
     "consumer_offset": ("SELECT", "its own rows"),
     "queue_lock": ("SELECT", "its own rows"),
     "offset_commit": ("SELECT", "its own rows"),
+    "pop_batch": ("SELECT", "its own rows"),
     "client": ("SELECT", "its own rows"),
     "presence": ("SELECT", "its own rows"),
     "client_request": ("SELECT", "its own rows"),
@@ -1178,6 +1205,8 @@ COLUMNS = {
 
 #: Functions that run with the rights of the owner.
 DEFINERS = {
+    "ack": "asks check_member",
+    "change_invisible": "asks check_member",
     "add_cron": "asks check_right",
     "change_cron": "asks is_allowed for the topic of the cron",
     "change_topic": "asks check_right",
@@ -1219,6 +1248,9 @@ DEFINERS = {
     "set_offsets": "asks check_right, and own_right for each queue",
     "topic_uses": "asks check_right",
     "stay_awake": "nothing while a leader attends",
+    "pop_due": "asks check_member, and own_queue for each queue",
+    "pop_queues": "asks check_member, and own_queue for each queue",
+    "pop_take": "asks check_member, and own_queue for each queue",
     "take_offset_commits": "asks check_member",
     "unlock_queues": "asks check_member",
 }

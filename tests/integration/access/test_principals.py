@@ -19,6 +19,7 @@ from mqdb_client import (
     Producer,
     PushConsumer,
     ReceivedMessage,
+    SimpleConsumer,
     errors,
 )
 from tests.fixtures.consumers import Inbox
@@ -219,6 +220,24 @@ def test_who_polls_commits_as_well(shop: str, billing: str) -> None:
             consumer.commit()
 
     assert rows(billing, "SELECT sum(next_offset) FROM mqdb.consumer_lag WHERE topic = 'orders'") == [(10,)]
+
+
+def test_who_pops_acknowledges_as_well(shop: str, billing: str) -> None:
+    with Producer("shop", shop) as producer:
+        for body in ("1", "2", "3"):
+            producer.send(Message("orders", body))
+    consumer = SimpleConsumer("billing", billing, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe("orders")
+    with consumer:
+        one, two, three = consumer.receive(3, timedelta(minutes=1), timedelta(seconds=30))
+        consumer.ack(one)
+        consumer.change_invisible(two, timedelta(minutes=5))
+        consumer.forward_to_dlq(three, "poison")
+
+    assert rows(billing, "SELECT lag, in_flight FROM mqdb.consumer_lag WHERE topic = 'orders' AND in_flight > 0") == [
+        (0, 1)
+    ]
+    assert rows(billing, "SELECT sum(bit_count(in_flight::bit(64))) FROM mqdb.pop_batch") == [(1,)]
 
 
 def test_what_fails_too_often_is_a_dead_letter_of_the_group(

@@ -50,7 +50,7 @@ def are_owned(broker: Connection) -> bool:
 def held_by(consumer: PushConsumer) -> list[ProcessQueue]:
     """The queues of the topic that a member has, as it knows them now."""
     assert consumer._members is not None
-    held = [held for one in consumer._members.by_broker.values() for held in one.rebalance.held]
+    held = [held for one in consumer._members.by_broker.values() for held in one.held]
     return [one for one in held if one.queue.topic == "orders"]
 
 

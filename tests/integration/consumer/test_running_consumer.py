@@ -16,6 +16,7 @@ from mqdb_client.consumer.queues.process_queue import ProcessQueue
 from mqdb_client.consumer.queues.pull_service import PullService
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member
+from tests.fixtures.consuming import member_of
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import refuse_threads
 from tests.fixtures.variants import usually
@@ -99,7 +100,7 @@ def test_row_72_a_suspended_consumer_finishes_what_it_has_and_pulls_no_more(brok
 def wait_until_nothing_is_pulled(suspended: PushConsumer) -> None:
     """A pull that is on its way still brings what it finds."""
     assert suspended._members is not None
-    [pulling] = [member.pull for member in suspended._members.by_broker.values()]
+    pulling = member_of(suspended._members).pull
     # The pull thread sets it where it then looks whether it is suspended.
     poll_at = pulling._poll_at
     wait_until(lambda: pulling._poll_at != poll_at)

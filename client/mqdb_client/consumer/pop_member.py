@@ -1,0 +1,283 @@
+"""A member of a group that pops: what a push consumer is to one broker, from start to shutdown.
+
+    broker ── pop ──▶ popped queue ──▶ listener
+      ▲                    │ done, or failed
+      └── ack, or another invisible time
+
+One thread does it all, so that acks gather while it is busy: acknowledge, prolong, pop. It prolongs the invisible time
+of all messages in hand, as long as their listeners run. RocketMQ: DefaultMQPushConsumerImpl.popMessage,
+ConsumeMessagePopConcurrentlyService.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+from sqlalchemy import Connection
+
+from mqdb.broker.consumers.pop import Failed, ack, change_invisible, fail
+from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
+from mqdb.common.group import StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb.selector.subscription import MessageFilter
+from mqdb.store.clients.clients import ClientKind
+from mqdb_client.backoff import pauses
+from mqdb_client.client_config import ConsumerConfig
+from mqdb_client.consumer.push_strategy import PushStrategy
+from mqdb_client.consumer.queues.broker_pops import BrokerPops
+from mqdb_client.consumer.queues.popped_queue import PoppedQueue
+from mqdb_client.consumer.queues.share import TopicPresence
+from mqdb_client.instance import ClientInstance
+
+logger = logging.getLogger(__name__)
+
+#: It looks again after this long, whatever it has heard.
+_LONGEST_WAIT_SECONDS: Final = 5.0
+
+#: Between attempts while the broker is away.
+_LONGEST_PAUSE_SECONDS: Final = 2.0
+
+_AT_ONCE: Final = timedelta(0)
+
+
+class PopMember:
+    """Started once, when the instance is in the group, then left once."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: ConsumerConfig,
+        strategy: PushStrategy,
+        filters: Mapping[str, MessageFilter],
+        start: StartingPoint,
+        _presence: TopicPresence,
+    ) -> None:
+        """`filters` are those of the topics that are read."""
+        self._group = config.group
+        self._instance = instance
+        self._strategy = strategy
+        self._pops = BrokerPops(instance, config.group, filters, start)
+        self._invisible = strategy.invisible
+        self._most = strategy.most_in_hand
+        strategy.popping[instance.broker_name] = self.fail
+        self._guard = threading.Lock()
+        self._queues: dict[MessageQueue, PoppedQueue] = {}
+        self._in_hand: dict[tuple[MessageQueue, int], ReceivedMessage] = {}
+        self._acks: list[str] = []
+        #: While invisible times are changed: a message that has failed must not be prolonged.
+        self._changing = threading.Lock()
+        self._prolong_at = time.monotonic()
+        self._woken = threading.Event()
+        self._seconds = 0.0
+        self._pauses: Iterator[float] | None = None
+        self._is_suspended = False
+        self._is_leaving = False
+        self._is_over = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"mqdb-{config.group}-pop-{instance.broker_name}", daemon=True
+        )
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self, *, may_be_down: bool) -> None:
+        """Pop. Raises what keeps it from that, and has left nothing behind then.
+
+        With `may_be_down` a broker that cannot be reached is waited for by the thread.
+        """
+        with ExitStack() as undo:
+            self._callback = self._instance.on_arrival(self._on_arrival)
+            undo.callback(self._callback.cancel)
+            if not may_be_down:
+                self._pops.begin()
+            elif self._instance.is_met:
+                with suppress(BrokerUnavailable):
+                    self._pops.begin()
+            self._thread.start()
+            undo.pop_all()
+
+    def read(self, filters: Mapping[str, MessageFilter]) -> None:
+        """Read these topics from now on, and no others. What is in hand is consumed."""
+        self._pops.filters = filters
+        self._woken.set()
+
+    def suspend(self) -> None:
+        """Pop nothing. What is in hand is consumed."""
+        self._is_suspended = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self._is_suspended = False
+        self._woken.set()
+
+    def look_again(self) -> None:
+        """There may be other topics, or queues."""
+        self._woken.set()
+
+    def on_arrival(self, _queue_keys: Sequence[int]) -> None:
+        """There are messages in these queues."""
+        self._woken.set()
+
+    def begin_to_leave(self) -> None:
+        """Pop nothing more, and give back what no listener has got yet."""
+        self._callback.cancel()
+        self._is_leaving = True
+        self._woken.set()
+
+    def leave(self, seconds: float | None = None) -> None:
+        """Return when all messages in hand are settled, or after `seconds`; what is left comes again at once then."""
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+            self._is_over = True
+            self._woken.set()
+            self._thread.join()
+        self._instance.unregister(self._group, ClientKind.CONSUMER)
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """Nobody owns a queue."""
+        return ()
+
+    @property
+    def held(self) -> list[PoppedQueue]:
+        """The queues of which messages were popped."""
+        return list(self._queues.values())
+
+    # -- what becomes of messages -----------------------------------------------------------------
+
+    def fail(self, requests: Sequence[SendBackRequest]) -> list[SentBack]:
+        """Messages in hand have failed: they come again, or are dead. Raises MqdbError; then they are in hand still."""
+        with self._guard:
+            messages = [self._in_hand[request.queue, request.queue_offset] for request in requests]
+        failed = [
+            Failed(message, request.failure, request.retry) for message, request in zip(messages, requests, strict=True)
+        ]
+        with self._changing:
+            with self._instance.connect() as connection:
+                results = fail(connection, self._group, failed, self._strategy.max_reconsume_times)
+            self._forget(messages)
+        return results
+
+    def _forget(self, messages: list[ReceivedMessage]) -> None:
+        """They are in hand no longer."""
+        with self._guard:
+            for message in messages:
+                self._in_hand.pop((message.queue, message.queue_offset), None)
+        self._woken.set()
+
+    def _done(self, messages: list[ReceivedMessage]) -> None:
+        with self._guard:
+            for message in messages:  # but for those that have failed
+                if self._in_hand.pop((message.queue, message.queue_offset), None) is not None:
+                    self._acks.append(str(message.receipt_handle))
+        self._woken.set()
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _on_arrival(self, queue_keys: frozenset[int] | None) -> None:
+        if self._pops.concerns(queue_keys):
+            self._woken.set()
+
+    def _run(self) -> None:
+        outage = self._instance.outage
+        while not self._has_ended():
+            self._woken.wait(self._seconds)
+            self._woken.clear()
+            try:
+                self._settle()
+                self._seconds = min(self._pop(), max(self._prolong_at - time.monotonic(), 0.0))
+                outage.works(self)
+                self._pauses = None
+            except Exception as error:
+                if self._is_leaving and isinstance(error, BrokerUnavailable):
+                    outage.leave(self)  # the messages come again
+                    return
+                if not outage.covers(self, error):
+                    unexpected = None if isinstance(error, MqdbError) else error
+                    fields = {"group": self._group, "reason": str(error)}
+                    logger.warning("cannot pop", extra=fields, exc_info=unexpected)
+                self._pauses = self._pauses or pauses(_LONGEST_PAUSE_SECONDS)
+                self._seconds = next(self._pauses)
+        with suppress(MqdbError):
+            self._settle()
+        outage.leave(self)
+
+    def _has_ended(self) -> bool:
+        return self._is_over or (self._is_leaving and not self._in_hand and not self._acks)
+
+    def _settle(self) -> None:
+        """Acknowledge what is done, prolong what is not, and give back what is not to be started."""
+        with self._guard:
+            acks, self._acks = self._acks, []
+        is_time = time.monotonic() >= self._prolong_at and not self._is_over
+        if not acks and not is_time and not self._is_leaving:
+            return
+        with self._instance.connect() as connection:
+            try:
+                refused = ack(connection, self._group, acks).count(False)
+            except BaseException:
+                with self._guard:
+                    self._acks = acks + self._acks
+                raise
+            if refused:
+                fields = {"group": self._group, "count": refused}
+                logger.warning("consumed messages come again: their time has passed", extra=fields)
+            if self._is_leaving:
+                for queue in self.held:
+                    self._give_back(connection, queue.give_up())
+                if self._is_over:
+                    self._give_back(connection, list(self._in_hand.values()))
+            if is_time:
+                self._prolong(connection)
+                self._prolong_at = time.monotonic() + self._invisible.total_seconds() / 3
+
+    def _give_back(self, connection: Connection, messages: list[ReceivedMessage]) -> None:
+        change_invisible(connection, self._group, [str(message.receipt_handle) for message in messages], _AT_ONCE)
+        self._forget(messages)
+
+    def _prolong(self, connection: Connection) -> None:
+        with self._changing:
+            with self._guard:
+                messages = list(self._in_hand.values())
+            handles = [str(message.receipt_handle) for message in messages]
+            changed = change_invisible(connection, self._group, handles, self._invisible)
+            for message, handle in zip(messages, changed, strict=True):
+                if handle is not None:
+                    message.popped(handle)
+
+    def _pop(self) -> float:
+        """Pop what there is room for; returns in how many seconds to look again."""
+        room = self._most - len(self._in_hand)
+        if self._is_suspended or self._is_leaving or room < max(self._most // 4, 1):
+            return _LONGEST_WAIT_SECONDS
+        popped = self._pops.pop(room, self._invisible)
+        by_queue = attrgetter("queue")
+        for queue, messages in groupby(sorted(popped.messages, key=by_queue), by_queue):
+            self._deliver(queue, list(messages))
+        if popped.messages:
+            return 0.0
+        return min(popped.seconds_to_next or _LONGEST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS)
+
+    def _deliver(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> None:
+        new: list[ReceivedMessage] = []
+        with self._guard:
+            for message in messages:
+                mine = self._in_hand.setdefault((queue, message.queue_offset), message)
+                if mine is message:
+                    new.append(message)
+                else:  # its time has passed while a listener still runs
+                    mine.popped(str(message.receipt_handle))
+            popped_queue = self._queues.get(queue)
+            if popped_queue is None or popped_queue.is_dropped:
+                popped_queue = PoppedQueue(queue, self._strategy.limits, self._done, self._forget)
+                self._queues[queue] = popped_queue
+        if new:
+            popped_queue.put(new, new[-1].queue_offset + 1, 0)
+            self._strategy.deliver(popped_queue, len(new))

@@ -1,0 +1,97 @@
+"""Pops of one broker, of all topics that a consumer reads: those with the same filter together."""
+
+import random
+from collections.abc import Mapping
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from mqdb.broker.consumers.offsets import begin_queues
+from mqdb.broker.consumers.pop import NOTHING_SEEN, Popped, Seen, pop
+from mqdb.common.group import FROM_FIRST_OFFSET, StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.topic import retry_topic
+from mqdb.selector.subscription import MessageFilter
+from mqdb.store.topics.topics import TopicRoute
+from mqdb_client.instance import ClientInstance
+
+
+class BrokerPops:
+    """Any thread may pop. A topic that the broker has not got yet is read from its beginning when it appears."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        filters: Mapping[str, MessageFilter],
+        start: StartingPoint,
+    ) -> None:
+        """`filters` are those of the topics that are read, and `start` is where the group begins."""
+        self.instance = instance
+        self.filters = filters
+        self._group = group
+        self._start = start
+        self._awaited: set[str] = {retry_topic(group)}
+        #: The queues of each topic in which the group has begun, with the keys that they were made of.
+        self._begun: dict[str, tuple[object, dict[int, MessageQueue]]] = {}
+        self._seen: dict[MessageFilter | None, Seen] = {}
+
+    def concerns(self, queue_keys: frozenset[int] | None) -> bool:
+        """Whether an arrival is in one of the queues that are read; None stands for any queue."""
+        return queue_keys is None or any(not queue_keys.isdisjoint(queues) for _, queues in list(self._begun.values()))
+
+    def begin(self) -> None:
+        """Have a new group begin now in the topics that are there. Raises BrokerUnavailable and its kin."""
+        with self.instance.connect() as connection:
+            self._queues(connection)
+
+    def pop(self, limit: int, invisible: timedelta) -> Popped:
+        """Up to `limit` messages. Raises what `mqdb.broker.consumers.pop.pop` raises, and BrokerUnavailable."""
+        messages: list[ReceivedMessage] = []
+        waits: list[float] = []
+        with self.instance.connect() as connection:
+            by_filter = self._queues(connection)
+            # In any order, so that no topic keeps the others waiting for ever.
+            for message_filter in random.sample(list(by_filter), len(by_filter)):
+                popped = pop(
+                    connection,
+                    self._group,
+                    self.instance.client_id,
+                    by_filter[message_filter],
+                    limit=limit - len(messages),
+                    invisible=invisible,
+                    filter=message_filter,
+                    seen=self._seen.get(message_filter, NOTHING_SEEN),
+                )
+                self._seen[message_filter] = popped.seen
+                messages += popped.messages
+                if popped.seconds_to_next is not None:
+                    waits.append(popped.seconds_to_next)
+                if len(messages) == limit:
+                    break
+        return Popped(messages, NOTHING_SEEN, min(waits, default=None))
+
+    def _queues(self, connection: Connection) -> dict[MessageFilter | None, dict[int, MessageQueue]]:
+        """The queues by their keys, together if they have the same filter."""
+        found: dict[MessageFilter | None, dict[int, MessageQueue]] = {}
+        for topic, message_filter in self.filters.items():
+            route = self.instance.routes.known(topic) or self.instance.routes.ask(topic, connection)
+            if route is None:
+                self._awaited.add(topic)
+            else:
+                key = None if message_filter.matches_all else message_filter
+                found.setdefault(key, {}).update(self._begin(connection, topic, route))
+        return found
+
+    def _begin(self, connection: Connection, topic: str, route: TopicRoute) -> dict[int, MessageQueue]:
+        """Have the group begin in queues of which this consumer has not heard before."""
+        made_of = route.read_queue_keys, route.history
+        known, queues = self._begun.get(topic, (None, {}))
+        if known != made_of:
+            start = FROM_FIRST_OFFSET if topic in self._awaited else self._start
+            begin_queues(connection, self._group, route.read_queue_keys, start)
+            broker_name = self.instance.broker_name
+            queues = {key: MessageQueue(topic, broker_name, number) for number, key in enumerate(route.read_queue_keys)}
+            self._begun[topic] = made_of, queues
+        return queues

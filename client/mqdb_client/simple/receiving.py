@@ -1,0 +1,132 @@
+"""Receiving: pops of all brokers, and waiting in between."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import mqdb
+from mqdb.common.group import ConsumeMode
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.topic import retry_topic
+from mqdb.errors import BrokerUnavailable, ParameterInvalid
+from mqdb.selector.subscription import MessageFilter, stored_form
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.filters.retry_filter import retry_filter
+from mqdb_client.cluster import Cluster
+from mqdb_client.consumer.queues.broker_pops import BrokerPops
+from mqdb_client.consumer.queues.share import starting_point
+from mqdb_client.simple.simple_config import SimpleConsumerConfig
+
+#: A call that waits looks again after this long, whatever it has heard.
+_LONGEST_WAIT_SECONDS: Final = 5.0
+
+
+class PopReceiver:
+    """A member of a group that pops, from its start to its shutdown. Any thread may use it."""
+
+    def __init__(self, cluster: Cluster, config: SimpleConsumerConfig, filters: Mapping[str, MessageFilter]) -> None:
+        """Join the group. Raises what keeps it from that; the cluster is given back then."""
+        self.cluster = cluster
+        start = starting_point(config.consume_from_where, config.consume_timestamp)
+        read = {**filters, retry_topic(config.group): retry_filter(filters)}
+        self._pops = {each.broker_name: BrokerPops(each, config.group, read, start) for each in cluster.instances}
+        self._wakers: set[Callable[[], None]] = set()
+        self.is_left = False
+        with ExitStack() as undo:
+            undo.callback(cluster.release)
+            cluster.register(
+                Registration(
+                    client_id=cluster.instances[0].client_id,
+                    kind=ClientKind.CONSUMER,
+                    group=config.group,
+                    version=mqdb.__version__,
+                    subscriptions=stored_form(filters),
+                    subscription_version=config.subscription_version,
+                    consume_mode=ConsumeMode.POP,
+                )
+            )
+            for pops in self._pops.values():
+                undo.callback(pops.instance.on_arrival(partial(self._on_arrival, pops)).cancel)
+            for pops in self._pops.values():
+                if pops.instance.is_met:
+                    pops.begin()
+            self._undo = undo.pop_all()
+
+    def pops_of(self, broker_name: str) -> BrokerPops:
+        """Those of a broker. Raises ParameterInvalid for one that the settings do not name."""
+        pops = self._pops.get(broker_name)
+        if pops is None:
+            raise ParameterInvalid("broker_name", broker_name, f"must be one of {', '.join(self._pops)}")
+        return pops
+
+    def pop(self, limit: int, invisible: timedelta) -> tuple[list[ReceivedMessage], float]:
+        """Up to `limit` messages of all brokers, and how many seconds at most to wait for others.
+
+        Raises BrokerUnavailable if no broker answers.
+        """
+        messages: list[ReceivedMessage] = []
+        seconds_to_next = _LONGEST_WAIT_SECONDS
+        troubles: list[BrokerUnavailable] = []
+        for pops in self._pops.values():
+            if len(messages) == limit:
+                break
+            try:
+                popped = pops.pop(limit - len(messages), invisible)
+            except BrokerUnavailable as trouble:
+                troubles.append(trouble)
+                continue
+            messages += popped.messages
+            if popped.seconds_to_next is not None:
+                seconds_to_next = min(seconds_to_next, popped.seconds_to_next)
+        if len(troubles) == len(self._pops):
+            raise troubles[0]
+        return messages, seconds_to_next
+
+    @contextmanager
+    def woken_by(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Have `wake` called when there may be messages, and when it has left. It must be quick."""
+        self._wakers.add(wake)
+        try:
+            yield
+        finally:
+            self._wakers.discard(wake)
+
+    def _on_arrival(self, pops: BrokerPops, queue_keys: frozenset[int] | None) -> None:
+        if pops.concerns(queue_keys):
+            self._wake()
+
+    def _wake(self) -> None:
+        for wake in list(self._wakers):
+            wake()
+
+    def leave(self) -> None:
+        """Leave the group."""
+        self.is_left = True
+        self._wake()
+        self._undo.close()
+
+
+class Receiving:
+    """A call of `receive`: it pops until there are messages, and waits in between."""
+
+    def __init__(self, receiver: PopReceiver, limit: int, invisible: timedelta, seconds: float) -> None:
+        """It ends after so many seconds."""
+        self._receiver = receiver
+        self._limit = limit
+        self._invisible = invisible
+        self._deadline = time.monotonic() + seconds
+        #: How long to wait before the next pop, unless it is woken.
+        self.seconds = 0.0
+        self.woken_by = receiver.woken_by
+
+    def pop(self) -> list[ReceivedMessage] | None:
+        """The answer of the call; None if it should wait. Raises BrokerUnavailable if no broker answers."""
+        messages, seconds_to_next = self._receiver.pop(self._limit, self._invisible)
+        left = self._deadline - time.monotonic()
+        if messages or left <= 0 or self._receiver.is_left:
+            return messages
+        self.seconds = min(left, seconds_to_next)
+        return None

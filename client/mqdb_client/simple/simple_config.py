@@ -1,0 +1,44 @@
+"""What a simple consumer can be told, with RocketMQ's names and defaults.
+
+Source: SimpleConsumerBuilder of rocketmq-clients, DefaultMQPushConsumer.popInvisibleTime.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+from mqdb.broker.consumers.pop import LONGEST_INVISIBLE, MAX_POPPED
+from mqdb.common.group import ConsumeFromWhere, check_group_name
+from mqdb_client.client_config import ClientConfig
+from mqdb_client.option_rules import AWARE_TIME, check_options, duration, one_of, or_none, whole
+
+#: How many messages one call of `receive` returns at most.
+MAX_MESSAGES: Final = whole(1, MAX_POPPED)
+
+#: How long a message that was received is invisible to the rest of its group.
+INVISIBLE: Final = duration(timedelta(milliseconds=1), LONGEST_INVISIBLE)
+
+#: The same, for a message that is to come again; 0 for at once.
+INVISIBLE_FROM_NOW: Final = duration(timedelta(0), LONGEST_INVISIBLE)
+
+AWAIT: Final = duration(timedelta(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleConsumerConfig(ClientConfig):
+    """Checked when it is made. Raises NameInvalid, ParameterInvalid."""
+
+    #: How long `receive` waits for messages.
+    await_duration: Annotated[timedelta, AWAIT] = timedelta(seconds=30)
+    #: How long received messages are invisible to the rest of the group, unless `receive` says otherwise.
+    invisible_duration: Annotated[timedelta, INVISIBLE] = timedelta(seconds=60)
+    #: Where a new group starts to read a topic.
+    consume_from_where: Annotated[ConsumeFromWhere, one_of(ConsumeFromWhere)] = ConsumeFromWhere.LAST_OFFSET
+    #: Aware; where it starts under TIMESTAMP. None: half an hour before the start.
+    consume_timestamp: Annotated[datetime | None, or_none(AWARE_TIME)] = None
+    #: Of the subscriptions. Members that subscribe to something else need a higher one.
+    subscription_version: Annotated[int, whole(0, 2**63 - 1)] = 0
+
+    def __post_init__(self) -> None:
+        check_group_name(self.group)
+        check_options(self)

@@ -1,0 +1,215 @@
+"""The simple consumer: receive messages, and acknowledge each. RocketMQ 5: SimpleConsumer."""
+
+import threading
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Self
+
+from mqdb.broker.consumers.pop import ack, change_invisible, forward_to_dlq
+from mqdb.common.failure import Failure
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.topic import check_topic_name
+from mqdb.errors import IllegalState, ParameterInvalid, ReceiptHandleInvalid
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import ALL_TAGS
+from mqdb_client.client_config import configured_by, settings_of
+from mqdb_client.cluster import Cluster
+from mqdb_client.consumer.message_selector import MessageSelector, filter_of
+from mqdb_client.option_rules import seconds_to_wait
+from mqdb_client.simple.receiving import PopReceiver, Receiving
+from mqdb_client.simple.simple_config import (
+    AWAIT,
+    INVISIBLE,
+    INVISIBLE_FROM_NOW,
+    MAX_MESSAGES,
+    SimpleConsumerConfig,
+)
+
+
+class SimpleConsumer:
+    """A consumer that receives messages of any queue of its topics, and acknowledges each. For a pool of workers.
+
+        with SimpleConsumer("workers") as consumer:
+            for message in consumer.receive(10, timedelta(minutes=5)):
+                work(message)
+                consumer.ack(message)
+
+    No member owns a queue, so a topic of one queue can have many workers, and a slow one delays nobody. A message that
+    was received is invisible to the group until its time has passed, or it is acknowledged. If the time passes, the
+    message comes again, with `delivery_attempt` one higher; after as many deliveries as the group allows it goes to the
+    dead letter queue instead. Messages come in no order, unless the group has `consume_message_orderly`: then a queue
+    gives its next messages when those before are acknowledged.
+
+    The group has to consume by pop: `mqdb group set workers --consume-mode pop`. One that is new does.
+    Any thread may call any method. Where the settings name several brokers, all are read.
+    """
+
+    @configured_by(SimpleConsumerConfig)
+    def __init__(self, config: SimpleConsumerConfig) -> None:
+        """SimpleConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        self._configure(config)
+
+    def _configure(self, config: SimpleConsumerConfig) -> None:
+        self._config = config
+        self._settings = settings_of(config.dsn, config.settings)
+        self._filters: dict[str, MessageFilter] = {}
+        self._lifecycle = threading.Lock()
+        self._state = "not started"
+        self._running: PopReceiver | None = None
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._config.group
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started, and not been shut down."""
+        return self._running is not None
+
+    def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
+        """Receive the messages of a topic that have one of the tags of `TagA || TagB`; all with `*`.
+
+        A condition on properties is written `MessageSelector.by_sql("a > 1")`. All members of a group have to subscribe
+        to the same topics with the same filters. Before the start.
+        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after the start.
+        """
+        check_topic_name(topic)
+        with self._lifecycle:
+            if self._state != "not started":
+                raise IllegalState(str(self), f"{self._state}; subscribe before the start")
+            self._filters[topic] = filter_of(expression)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def receive(
+        self, max_messages: int = 16, invisible_for: timedelta | None = None, timeout: timedelta | None = None
+    ) -> list[ReceivedMessage]:
+        """Up to `max_messages` as soon as there are any; [] after `timeout`, or `await_duration`.
+
+        They are invisible to the rest of the group `invisible_for`, or for `invisible_duration`. [] also when another
+        thread shuts it down.
+        Raises ParameterInvalid, and IllegalState when it does not run; BrokerUnavailable if no broker answers.
+        """
+        receiving = self._begin_receive(max_messages, invisible_for, timeout)
+        woken = threading.Event()
+        with receiving.woken_by(woken.set):
+            while (messages := receiving.pop()) is None:
+                woken.wait(receiving.seconds)
+                woken.clear()
+        return messages
+
+    def _begin_receive(
+        self, max_messages: int, invisible_for: timedelta | None, timeout: timedelta | None
+    ) -> Receiving:
+        MAX_MESSAGES.check("max_messages", max_messages)
+        invisible = self._config.invisible_duration if invisible_for is None else invisible_for
+        INVISIBLE.check("invisible_for", invisible)
+        wait = self._config.await_duration if timeout is None else timeout
+        AWAIT.check("timeout", wait)
+        return Receiving(self._require_running(), max_messages, invisible, seconds_to_wait(wait))
+
+    def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
+        """Acknowledge messages: they do not come again. One statement for all those of a broker.
+
+        An acknowledged message can be acknowledged again while its time runs.
+        Raises ReceiptHandleInvalid, when the others are acknowledged, if the time of some has passed; ParameterInvalid
+        for a message that was not received from such a consumer; BrokerUnavailable; IllegalState when it does not run.
+        """
+        given = [messages] if isinstance(messages, ReceivedMessage) else list(messages)
+        running = self._require_running()
+        refused: list[str] = []
+        for broker_name, handles in _by_broker(given).items():
+            with running.pops_of(broker_name).instance.connect() as connection:
+                answers = ack(connection, self.group, handles)
+            refused += [handle for handle, is_valid in zip(handles, answers, strict=True) if not is_valid]
+        if refused:
+            raise ReceiptHandleInvalid(tuple(refused))
+
+    def change_invisible(self, message: ReceivedMessage, invisible_for: timedelta) -> None:
+        """Have a message come again `invisible_for` from now: later if the work goes on, sooner if it failed.
+
+        The message then has a new receipt handle. 0 has it come again at once.
+        Raises ReceiptHandleInvalid if its time has passed or it is acknowledged, and what `ack` raises.
+        """
+        INVISIBLE_FROM_NOW.check("invisible_for", invisible_for)
+        running = self._require_running()
+        [(broker_name, [handle])] = _by_broker([message]).items()
+        with running.pops_of(broker_name).instance.connect() as connection:
+            [changed] = change_invisible(connection, self.group, [handle], invisible_for)
+        if changed is None:
+            raise ReceiptHandleInvalid((handle,))
+        message.popped(changed)
+
+    def forward_to_dlq(self, message: ReceivedMessage, error: BaseException | str) -> None:
+        """Append a message to the dead letter queue of the group, with the reason; it does not come again.
+
+        Raises what `ack` raises.
+        """
+        running = self._require_running()
+        [(broker_name, _)] = _by_broker([message]).items()
+        instance = running.pops_of(broker_name).instance
+        now = datetime.now(UTC)
+        if isinstance(error, BaseException):
+            failure = Failure.of(error, instance.client_id, now)
+        else:
+            failure = Failure("RECONSUME_LATER", error, "", instance.client_id, now)
+        with instance.connect() as connection:
+            forward_to_dlq(connection, self.group, [message], failure)
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect, and join the group. Of several brokers one at least must be up.
+
+        Raises IllegalState when started before, when it has no subscription, and when this process has a consumer of
+        the group already; ConsumeModeConflict, SubscriptionConflict, FilterDisabled; what `Cluster` raises.
+        """
+        with self._lifecycle:
+            if self._state != "not started":
+                raise IllegalState(str(self), f"{self._state} already; create another one")
+            if not self._filters:
+                raise IllegalState(str(self), "without a subscription; subscribe to a topic before the start")
+            self._running = PopReceiver(
+                Cluster(self._settings, self._config.instance_name), self._config, self._filters
+            )
+            self._state = "running"
+
+    def shutdown(self) -> None:
+        """Leave the group; a `receive` in another thread returns. Calling it twice has no effect.
+
+        Messages that are not acknowledged come again when their time has passed.
+        """
+        with self._lifecycle:
+            running, self._running = self._running, None
+            self._state = "shut down"
+        if running is not None:
+            running.leave()
+
+    def _require_running(self) -> PopReceiver:
+        running = self._running
+        if running is None:
+            raise IllegalState(str(self), self._state)
+        running.cluster.check_process()
+        return running
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"SimpleConsumer(group={self.group!r})"
+
+
+def _by_broker(messages: Iterable[ReceivedMessage]) -> dict[str, list[str]]:
+    """The receipt handles of messages, by their brokers. Raises ParameterInvalid for a message without one."""
+    handles: dict[str, list[str]] = {}
+    for message in messages:
+        handle = message.receipt_handle
+        if handle is None:
+            raise ParameterInvalid("message", message, "was not received from a SimpleConsumer")
+        handles.setdefault(message.queue.broker_name, []).append(handle)
+    return handles

@@ -1,0 +1,306 @@
+"""Pop: members of a group take messages of any queue, and acknowledge each. Nobody owns a queue.
+
+    pop                 messages are in flight: invisible to the group for a while
+    ack                 done
+    change_invisible    longer, for a listener that still runs; shorter, for one that has failed
+    nothing             when the time has passed, the next pop delivers the message again, with one attempt more
+
+A message that was delivered as often as the group allows goes to %DLQ%group with the next pop. RocketMQ leaves that to
+its proxy. RocketMQ: PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
+"""
+
+import logging
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
+from mqdb.broker.consumers.pull import PullRequest, PullResult, pull
+from mqdb.broker.consumers.send_back import SendBackRequest, SentBack, send_back
+from mqdb.common.failure import Failure
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.retry import Dead, Retry, decide
+from mqdb.errors import ParameterInvalid, ReceiptHandleInvalid
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import TagExpression
+from mqdb.store.consumers import groups, pop_batches
+from mqdb.store.consumers.pop_batches import Cursor
+from mqdb.store.engine import is_idle, transaction, translates
+from mqdb.store.schedule import delay_levels
+
+logger = logging.getLogger(__name__)
+
+#: Of messages that one pop returns.
+MAX_POPPED: Final = 1_024
+
+#: Source: the proxy's MAX_INVISIBLE_TIME.
+LONGEST_INVISIBLE: Final = timedelta(hours=12)
+
+#: How often messages that come again are looked for before new ones. Source: BrokerConfig.popFromRetryProbability.
+_DUE_FIRST: Final = 0.2
+
+#: A pop looks on while nothing matches its filter, or others hold all queues, in so many transactions at most.
+_LOOKS: Final = 16
+
+
+#: Messages that come again are looked for since the last look, and this often among all: another session may have had
+#: them in a transaction that was rolled back.
+_WHOLE_LOOK_SECONDS: Final = 10.0
+
+#: Between two looks the clock of the server may go on by so much more than ours.
+_MARGIN: Final = timedelta(seconds=1)
+
+
+class Seen(NamedTuple):
+    """What a reader remembers of the pops of its queues."""
+
+    horizon: Horizon = UNKNOWN_HORIZON
+    looked_at: float = -math.inf
+    """When it has looked for all that is due since the look before, by the monotonic clock."""
+    looked_at_all: float = -math.inf
+    """When it has looked for all that is due."""
+
+    @property
+    def look_back(self) -> timedelta | None:
+        """How far the next look goes back; None for one at all."""
+        now = time.monotonic()
+        is_whole = now - self.looked_at_all > _WHOLE_LOOK_SECONDS
+        return None if is_whole else timedelta(seconds=now - self.looked_at) + _MARGIN
+
+
+NOTHING_SEEN: Final = Seen()
+
+
+class Popped(NamedTuple):
+    """What a pop has found. `seen` is for the next pop of the same queues."""
+
+    messages: list[ReceivedMessage]
+    seen: Seen
+    seconds_to_next: float | None = None
+    """If there are no messages: how long it takes until one in flight of the group comes again; None without any."""
+
+
+@translates
+def pop(
+    connection: Connection,
+    group: str,
+    client_id: str,
+    queues: Mapping[int, MessageQueue],
+    *,
+    limit: int,
+    invisible: timedelta,
+    filter: MessageFilter | None = None,
+    seen: Seen = NOTHING_SEEN,
+) -> Popped:
+    """Up to `limit` messages of these queues, by their keys; they are the caller's for as long as `invisible`.
+
+    In one of five pops messages that come again are looked for first, else new ones. Those that a `filter` does not let
+    through are passed over. Each message has its receipt handle. The commit waits for the disk only as a part of
+    another transaction: after a crash of the server all handles are refused anyway.
+    Raises ParameterInvalid, GroupNotFound, AccessDenied, ConsumeModeConflict, and MessageMissing as `pull`.
+    """
+    if not 1 <= limit <= MAX_POPPED:
+        raise ParameterInvalid("limit", limit, f"must be from 1 to {MAX_POPPED:,}")
+    wish = _Wish(group, client_id, queues, invisible, filter, is_durable=not is_idle(connection))
+    is_due_first = random.random() < _DUE_FIRST
+    messages: list[ReceivedMessage] = []
+    for pop_some in (_due, _new) if is_due_first else (_new, _due):
+        if len(messages) < limit:
+            some, seen = pop_some(connection, wish, limit - len(messages), seen)
+            messages += some
+    wait = None if messages else pop_batches.seconds_to_next(connection, group)
+    return Popped(messages, seen, wait)
+
+
+@translates
+def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> list[bool]:
+    """Acknowledge messages, all in one statement; whether each handle counted.
+
+    A handle counts until its time has passed, also for a message that was acknowledged before, and also after
+    `change_invisible` has given out another one. Raises AccessDenied, ConsumeModeConflict.
+    """
+    return pop_batches.ack(connection, group, receipt_handles) if receipt_handles else []
+
+
+@translates
+def change_invisible(
+    connection: Connection, group: str, receipt_handles: Sequence[str], invisible: timedelta
+) -> list[str | None]:
+    """Have messages come again `invisible` from now, 0 for at once; returns a new handle for each.
+
+    None stands for a message that was acknowledged, and for a handle that does not count.
+    Raises ParameterInvalid, AccessDenied, ConsumeModeConflict.
+    """
+    return pop_batches.change_invisible(connection, group, receipt_handles, invisible) if receipt_handles else []
+
+
+class Failed(NamedTuple):
+    """A popped message that a listener has failed."""
+
+    message: ReceivedMessage
+    failure: Failure
+    retry: Retry = Retry()
+
+
+@translates
+def fail(
+    connection: Connection, group: str, failed: Sequence[Failed], max_reconsume_times: int | None = None
+) -> list[SentBack]:
+    """Have messages come again after the delay of their levels, or append them to the dead letter queue.
+
+    One transaction. `max_reconsume_times` as for `send_back`. A message whose time has passed comes again anyway.
+    Raises GroupNotFound, AccessDenied, ConsumeModeConflict, and what `send_back` raises.
+    """
+    results: list[SentBack] = []
+    later: dict[timedelta, list[str]] = {}
+    dead: list[Failed] = []
+    with transaction(connection):
+        settings = groups.existing(connection, group)
+        levels = delay_levels.find(connection)
+        for each in failed:
+            message, retry = each.message, each.retry
+            given = max_reconsume_times if retry.max_reconsume_times is None else retry.max_reconsume_times
+            most = settings.retry_max_times if given is None else given
+            verdict = decide(message.reconsume_times, retry.delay_level, most)
+            level = 0
+            if isinstance(verdict, Dead):
+                dead.append(each)
+            else:
+                level = 0 if retry.delay is not None else levels.clamp(verdict.level)
+                delay = levels.delay(level) if retry.delay is None else retry.delay
+                later.setdefault(min(delay, LONGEST_INVISIBLE), []).append(str(message.receipt_handle))
+            times = message.reconsume_times + 1
+            results.append(SentBack(message.log_pos, isinstance(verdict, Dead), level, times))
+        for delay, handles in later.items():
+            pop_batches.change_invisible(connection, group, handles, delay)
+        pop_batches.ack(connection, group, [str(each.message.receipt_handle) for each in dead])
+        _bury(connection, group, [(each.message, each.failure, each.message.reconsume_times) for each in dead])
+    return results
+
+
+@translates
+def forward_to_dlq(connection: Connection, group: str, messages: Sequence[ReceivedMessage], failure: Failure) -> None:
+    """Acknowledge popped messages and append them to the dead letter queue of the group: all of them, or none.
+
+    Raises ReceiptHandleInvalid, and what `send_back` raises.
+    """
+    with transaction(connection):
+        handles = [str(message.receipt_handle) for message in messages]
+        answers = ack(connection, group, handles)
+        lost = [handle for handle, is_valid in zip(handles, answers, strict=True) if not is_valid]
+        if lost:
+            raise ReceiptHandleInvalid(tuple(lost))
+        _bury(connection, group, [(message, failure, message.reconsume_times) for message in messages])
+
+
+class _Wish(NamedTuple):
+    group: str
+    client_id: str
+    queues: Mapping[int, MessageQueue]
+    invisible: timedelta
+    filter: MessageFilter | None
+    #: Whether the commit waits for the disk.
+    is_durable: bool
+
+
+def _new(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> tuple[list[ReceivedMessage], Seen]:
+    horizon = seen.horizon
+    messages: list[ReceivedMessage] = []
+    for _ in range(_LOOKS):
+        with transaction(connection):
+            cursors = pop_batches.lock_queues(connection, wish.group, list(wish.queues), limit)
+            if cursors is None:
+                continue
+            if not cursors:
+                break
+            requests = [PullRequest(wish.queues[each.queue_key], *each) for each in cursors]
+            results, horizon = pull(connection, requests, limit=limit, filter=wish.filter, horizon=horizon)
+            messages = list(_take(connection, wish, results, limit))
+        if messages:
+            break
+    return messages, seen._replace(horizon=horizon)
+
+
+def _take(connection: Connection, wish: _Wish, results: Sequence[PullResult], limit: int) -> Iterator[ReceivedMessage]:
+    """Those of the messages that are wanted, up to the limit, put in flight."""
+    cursors: list[Cursor] = []
+    taken: list[tuple[Cursor, ReceivedMessage]] = []
+    for result in results:
+        request = result.request
+        if len(taken) == limit:
+            break
+        wanted = [message for message in result.messages if _matches(wish.filter, message)]
+        given = wanted[: limit - len(taken)]
+        taken += [(Cursor(request.queue_key, each.queue_offset, request.segment), each) for each in given]
+        if len(given) < len(wanted):
+            cursors.append(Cursor(request.queue_key, given[-1].queue_offset + 1, request.segment))
+        else:
+            cursors.append(Cursor(request.queue_key, result.next_begin_offset, result.segment))
+    if not cursors:
+        return
+    places = [place for place, _ in taken]
+    handles = pop_batches.take(
+        connection, wish.group, wish.client_id, wish.invisible, cursors, places, is_durable=wish.is_durable
+    )
+    for place, message in taken:
+        message.popped(handles[place.queue_key, place.next_offset])
+        yield message
+
+
+def _matches(message_filter: MessageFilter | None, message: ReceivedMessage) -> bool:
+    """Look again: two tags may have one code."""
+    return not isinstance(message_filter, TagExpression) or message_filter.matches(message.tag)
+
+
+def _due(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> tuple[list[ReceivedMessage], Seen]:
+    """Messages whose time has passed. Those that were delivered too often go to the dead letter queue."""
+    looked_at, look_back = time.monotonic(), seen.look_back
+    with transaction(connection):
+        deliveries = pop_batches.due(
+            connection, wish.group, wish.client_id, wish.invisible, list(wish.queues), limit, look_back
+        )
+        if len(deliveries) < limit:
+            looked_at_all = looked_at if look_back is None else seen.looked_at_all
+            seen = seen._replace(looked_at=looked_at, looked_at_all=looked_at_all)
+        if not deliveries:
+            return [], seen
+        most = groups.existing(connection, wish.group).retry_max_times + 1
+        requests = [
+            PullRequest(wish.queues[each.queue_key], each.queue_key, each.queue_offset, each.segment)
+            for each in deliveries
+        ]
+        results, _ = pull(connection, requests, limit=1)
+        found = {(each.request.queue_key, each.request.offset): each.messages for each in results}
+        messages, dead, ended = [], [], []
+        for each in deliveries:
+            message = next(iter(found.get((each.queue_key, each.queue_offset), [])), None)
+            if message is None:
+                fields = {"group": wish.group, "queue": str(wish.queues[each.queue_key]), "offset": each.queue_offset}
+                logger.warning("retention has dropped a message in flight", extra=fields)
+                ended.append(each.receipt_handle)
+                continue
+            message.popped(each.receipt_handle, each.attempt - 1)
+            if message.delivery_attempt <= most:
+                messages.append(message)
+            else:
+                failure = Failure.unacknowledged(wish.client_id, datetime.now(UTC), message.reconsume_times)
+                dead.append((message, failure, message.reconsume_times - 1))
+                ended.append(each.receipt_handle)
+        pop_batches.ack(connection, wish.group, ended)
+        _bury(connection, wish.group, dead)
+    return messages, seen
+
+
+def _bury(connection: Connection, group: str, dead: Sequence[tuple[ReceivedMessage, Failure, int]]) -> None:
+    """Append messages to the dead letter queue, each with why it failed last, and how often it had failed before."""
+    requests = [
+        SendBackRequest(message.log_pos, message.queue, message.queue_offset, failure, Retry(-1), earlier)
+        for message, failure, earlier in dead
+    ]
+    send_back(connection, group, requests)

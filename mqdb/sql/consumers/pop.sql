@@ -1,0 +1,419 @@
+-- Pop: the members of a group take messages of any queue, and acknowledge each. Nobody owns a queue. RocketMQ: PopMessageProcessor.
+--
+-- The offset of the group is the cursor of a queue, and its row of consumer_offset is the lock for new messages. A pop appends how
+-- far the cursor has come to offset_commit, which is folded every 5 s: versions of one row would pile up under an old snapshot. It
+-- inserts one row of pop_batch for up to 64 messages, with a bit for each one in flight. An ack clears bits; the last one deletes the row.
+-- When visible_at has passed, the row is due, and a pop delivers what is left of it under a new batch_id, with attempt + 1. A failed
+-- message is one whose visible_at was changed, so nothing is copied until it is dead.
+--
+-- A message keeps its bit in all rows of its batch_id, so an ack does not need to know in which of them the message is.
+-- The functions have the rights of the owner: members may delete nothing.
+
+-- The group, for a member that pops.
+CREATE FUNCTION mqdb.popping_group(group_name text) RETURNS mqdb.subscription_group
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found mqdb.subscription_group;
+BEGIN
+    IF NOT mqdb.is_owner(session_user) THEN  -- whose rights need no look
+        PERFORM mqdb.check_member(popping_group.group_name);
+    END IF;
+    SELECT * INTO found FROM mqdb.subscription_group g WHERE g.group_name = mqdb.full_group(popping_group.group_name);
+    IF found.group_id IS NULL THEN
+        PERFORM mqdb.refuse_parameter('group_name', popping_group.group_name, 'is no group');
+    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM mqdb.refuse_isolation('pop');
+    ELSIF found.consume_mode <> 'POP' THEN
+        RAISE EXCEPTION 'group "%" pulls, and does not pop', mqdb.own_name(found.group_name)
+            USING ERRCODE = 'MQ206', DETAIL = jsonb_build_object('group', mqdb.own_name(found.group_name), 'stored', lower(found.consume_mode), 'wanted', 'pop');
+    END IF;
+    RETURN found;
+END
+$$;
+COMMENT ON FUNCTION mqdb.popping_group(text) IS 'A group, for one of its members that pops; raises an error for a role that may not be its member, and for a group that does not exist';
+
+CREATE FUNCTION mqdb.check_invisible(invisible interval, shortest interval) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF invisible IS NULL OR invisible < shortest OR invisible > '12 hours' THEN
+        PERFORM mqdb.refuse_parameter('invisible', invisible::text, format('must be from %s to 12:00:00', shortest));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.check_invisible(interval, interval) IS 'Raises an error unless messages may be invisible for so long';
+
+CREATE FUNCTION mqdb.check_pop(client_id text, invisible interval, wanted integer) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM mqdb.check_invisible(invisible, '1 ms');
+    IF octet_length(client_id) > 1024 OR client_id IS NULL THEN
+        PERFORM mqdb.refuse_parameter('client_id', client_id, 'must have up to 1,024 bytes');
+    ELSIF wanted IS NULL OR wanted NOT BETWEEN 1 AND 1024 THEN
+        PERFORM mqdb.refuse_parameter('wanted', wanted::text, 'must be from 1 to 1,024');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.check_pop(text, interval, integer) IS 'Raises an error unless a pop may ask for this';
+
+-- -- receipt handles -------------------------------------------------------------------------------
+
+-- Hexadecimal digits: history, group, queue, batch, until when the handle counts in microseconds since 1970, and a bit for each message
+-- of the batch that is meant. So handles of one batch can be put together (`mqdb/common/receipt_handle.py`).
+CREATE FUNCTION mqdb.receipt_handle(batch mqdb.pop_batch, messages bigint) RETURNS text
+LANGUAGE sql STABLE
+RETURN lpad(to_hex(mqdb.history()), 16, '0') || lpad(to_hex((batch).group_id), 8, '0') || lpad(to_hex((batch).queue_key), 8, '0')
+    || lpad(to_hex((batch).batch_id), 16, '0') || lpad(to_hex((extract(epoch FROM (batch).visible_at) * 1000000)::bigint), 16, '0')
+    || lpad(to_hex(messages), 16, '0');
+COMMENT ON FUNCTION mqdb.receipt_handle(mqdb.pop_batch, bigint) IS 'The receipt handle of messages of a batch';
+
+CREATE TYPE mqdb.receipt AS (ordinal bigint, queue_key integer, batch_id bigint, messages bigint);
+COMMENT ON TYPE mqdb.receipt IS 'What a receipt handle says. It has no batch if the handle does not count';
+
+-- A handle does not count if its time has passed, if it is of another group or of another history of the log, or no handle at all.
+-- STABLE, as PostgreSQL puts no other function into the statement that calls it.
+CREATE FUNCTION mqdb.receipts(id integer, handles text[]) RETURNS SETOF mqdb.receipt
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT given.ordinal,
+           ('x' || substr(good.handle, 25, 8))::bit(32)::integer,
+           ('x' || substr(good.handle, 33, 16))::bit(64)::bigint,
+           ('x' || substr(good.handle, 65, 16))::bit(64)::bigint
+    FROM unnest(handles) WITH ORDINALITY AS given (handle, ordinal)
+    CROSS JOIN (SELECT (extract(epoch FROM mqdb.now()) * 1000000)::bigint AS us, mqdb.history() AS history OFFSET 0) AS now
+    LEFT JOIN LATERAL (
+        SELECT given.handle WHERE given.handle ~ '^[0-9a-f]{80}$'
+    ) AS good ON ('x' || substr(good.handle, 1, 16))::bit(64)::bigint = now.history
+             AND ('x' || substr(good.handle, 17, 8))::bit(32)::integer = id
+             AND ('x' || substr(good.handle, 49, 16))::bit(64)::bigint > now.us;
+END;
+COMMENT ON FUNCTION mqdb.receipts(integer, text[]) IS 'What receipt handles of a group say';
+REVOKE EXECUTE ON FUNCTION mqdb.receipts(integer, text[]) FROM PUBLIC;
+
+-- A pop is over sooner if nobody waits for the disk. If the server crashes, all handles from before are refused anyway.
+CREATE FUNCTION mqdb.commit_soon(is_durable boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT is_durable THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.commit_soon(boolean) IS 'Has the transaction commit without waiting for the disk, unless it is to be durable';
+
+-- The places of the lowest `wanted` bits.
+CREATE FUNCTION mqdb.places_of(in_flight bigint, wanted bigint DEFAULT 64) RETURNS integer[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN ARRAY(SELECT place FROM generate_series(0, 63) AS place WHERE in_flight & (1::bigint << place) <> 0 ORDER BY place LIMIT wanted);
+COMMENT ON FUNCTION mqdb.places_of(bigint, bigint) IS 'Which bits are set, from the lowest on';
+
+CREATE FUNCTION mqdb.first_in_flight(batch mqdb.pop_batch) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT (batch).first_offset + coalesce((batch).steps[place + 1], place) FROM unnest(mqdb.places_of((batch).in_flight, 1)) AS place);
+COMMENT ON FUNCTION mqdb.first_in_flight(mqdb.pop_batch) IS 'The lowest queue offset that is in flight of a batch';
+
+-- -- pop -------------------------------------------------------------------------------------------
+
+CREATE TYPE mqdb.popped AS (
+    queue_key integer, first_offset bigint, steps integer[], segment integer, attempt integer, receipt_handle text);
+COMMENT ON TYPE mqdb.popped IS 'Messages of a queue that are in flight: those whose bits the handle has, at first_offset and the steps from there';
+
+CREATE VIEW mqdb.pop_cursor AS
+SELECT o.group_id, o.queue_key, greatest(o.next_offset, c.next_offset) AS next_offset, greatest(o.segment, c.segment) AS segment,
+       greatest(o.updated_at, c.committed_at) AS popped_at, o.next_offset AS folded_offset, o.updated_at AS folded_at, o.owner, o.epoch
+FROM mqdb.consumer_offset o LEFT JOIN LATERAL (
+    SELECT c.next_offset, c.segment, c.committed_at FROM mqdb.offset_commit c
+    WHERE c.group_id = o.group_id AND c.queue_key = o.queue_key AND c.from_offset >= o.next_offset
+    ORDER BY c.from_offset DESC LIMIT 1) c ON true;
+COMMENT ON VIEW mqdb.pop_cursor IS 'Where groups read their queues next, with what is not folded yet';
+
+-- Locks the queues from which a pop takes new messages, those first that nobody has popped for longest. If others hold all of them, it
+-- waits for one in its turn, for a moment. With one queue it always does: sessions that skip the lock would never have their turn among
+-- many. A row without a queue says that others still hold all of them.
+CREATE FUNCTION mqdb.pop_queues(group_name text, queue_keys integer[], wanted integer)
+RETURNS TABLE (queue_key integer, next_offset bigint, segment integer)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET jit = off
+SET enable_seqscan = off
+SET lock_timeout = '100ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    of_group mqdb.subscription_group := mqdb.popping_group(pop_queues.group_name);
+    newest integer := (SELECT c.segment FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1);
+    is_owner boolean := mqdb.is_owner(session_user);
+    filled integer[];
+    needed integer;
+    locked integer[];
+BEGIN
+    PERFORM mqdb.check_pop('', '1 s', wanted);
+    SELECT array_agg(c.queue_key ORDER BY c.popped_at, c.queue_key), count(*) FILTER (WHERE c.before < wanted)
+    INTO filled, needed
+    FROM (SELECT f.*, sum(f.unread) OVER (ORDER BY f.popped_at, f.queue_key) - f.unread AS before
+          FROM (SELECT o.queue_key, o.popped_at, coalesce(
+                    (SELECT r.last_offset + 1 FROM mqdb.queue_run r
+                     WHERE r.queue_key = q.queue_key AND r.segment >= newest
+                     ORDER BY r.last_offset DESC LIMIT 1), q.end_offset) - o.next_offset AS unread
+                FROM mqdb.pop_cursor o JOIN mqdb.queue q USING (queue_key)
+                WHERE o.group_id = of_group.group_id AND o.queue_key = ANY (queue_keys) AND of_group.consume_enable
+                  AND (is_owner OR EXISTS (SELECT FROM mqdb.own_queue own WHERE own.queue_key = o.queue_key AND own.may_read))
+                  AND (o.owner IS NULL OR NOT EXISTS (
+                      SELECT FROM mqdb.client c
+                      WHERE c.client_id = o.owner AND c.group_name = of_group.group_name AND c.kind = 'CONSUMER'))
+                  AND (NOT of_group.consume_message_orderly OR NOT EXISTS (
+                      SELECT FROM mqdb.pop_batch b WHERE b.group_id = o.group_id AND b.queue_key = o.queue_key))) f
+          WHERE f.unread > 0) c;
+    IF filled IS NULL THEN
+        RETURN;
+    END IF;
+    IF cardinality(filled) > 1 THEN
+        SELECT array_agg(l.queue_key) INTO locked
+        FROM (SELECT o.queue_key FROM mqdb.consumer_offset o
+              WHERE o.group_id = of_group.group_id AND o.queue_key = ANY (filled)
+              ORDER BY array_position(filled, o.queue_key) LIMIT needed FOR UPDATE SKIP LOCKED) l;
+    END IF;
+    IF locked IS NULL THEN
+        BEGIN
+            SELECT ARRAY[o.queue_key] INTO locked
+            FROM mqdb.consumer_offset o WHERE o.group_id = of_group.group_id AND o.queue_key = filled[1] FOR UPDATE;
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN NEXT;
+            RETURN;
+        END;
+    END IF;
+    -- By a snapshot that is newer than the locks.
+    RETURN QUERY
+    SELECT o.queue_key, o.next_offset, o.segment FROM mqdb.pop_cursor o
+    WHERE o.group_id = of_group.group_id AND o.queue_key = ANY (locked)
+      AND (NOT of_group.consume_message_orderly OR NOT EXISTS (
+          SELECT FROM mqdb.pop_batch b WHERE b.group_id = o.group_id AND b.queue_key = o.queue_key))
+    ORDER BY array_position(filled, o.queue_key);
+END
+$$;
+COMMENT ON FUNCTION mqdb.pop_queues(text, integer[], integer) IS 'Locks queues of a group that have messages, and returns where to read them';
+
+-- Moves the cursors of queues that pop_queues has locked, and returns receipt handles for the messages that were read.
+CREATE FUNCTION mqdb.pop_take(
+    group_name text, client_id text, invisible interval, queue_keys integer[], next_offsets bigint[], segments integer[],
+    message_keys integer[], message_offsets bigint[], message_segments integer[], is_durable boolean DEFAULT true
+) RETURNS SETOF mqdb.popped
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET jit = off
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    id integer := (mqdb.popping_group(pop_take.group_name)).group_id;
+    now timestamptz := mqdb.now();
+    place record;
+BEGIN
+    PERFORM mqdb.check_pop(client_id, invisible, greatest(cardinality(message_offsets), 1));
+    IF (SELECT count(DISTINCT o.queue_key) FROM mqdb.pop_cursor o
+        WHERE o.group_id = id AND o.queue_key = ANY (queue_keys)
+          AND (mqdb.is_owner(session_user) OR EXISTS (SELECT FROM mqdb.own_queue own WHERE own.queue_key = o.queue_key AND own.may_read))
+       ) IS DISTINCT FROM cardinality(queue_keys)
+    THEN
+        PERFORM mqdb.refuse_parameter('queue_keys', left(queue_keys::text, 100), 'give queues that the group reads, each once');
+    ELSIF EXISTS (SELECT FROM unnest(queue_keys, next_offsets, segments) AS g (k, o, s)
+                  WHERE k IS NULL OR o IS NULL OR o < 0 OR s IS NULL)
+        OR EXISTS (SELECT FROM unnest(message_keys, message_offsets, message_segments) AS g (k, o, s)
+                   JOIN unnest(queue_keys, next_offsets) AS q (k, past) USING (k)
+                   HAVING count(*) IS DISTINCT FROM cardinality(message_offsets)
+                       OR bool_or(o IS NULL OR s IS NULL OR o < 0 OR o >= past OR past - o >= 2147483647))
+    THEN
+        PERFORM mqdb.refuse_parameter('next_offsets', left(next_offsets::text, 100), 'give an offset and a segment for each queue and message');
+    END IF;
+    PERFORM mqdb.commit_soon(is_durable);
+    FOR place IN
+        SELECT o.*, g.next_offset AS new_offset, g.segment AS new_segment
+        FROM unnest(queue_keys, next_offsets, segments) AS g (queue_key, next_offset, segment)
+        JOIN mqdb.pop_cursor o ON o.group_id = id AND o.queue_key = g.queue_key AND o.next_offset < g.next_offset
+    LOOP
+        IF place.owner IS NULL AND place.folded_at BETWEEN now - interval '5 s' AND now THEN
+            INSERT INTO mqdb.offset_commit (group_id, queue_key, from_offset, next_offset, segment, epoch)
+            VALUES (id, place.queue_key, place.next_offset, place.new_offset, place.new_segment, place.epoch);
+        ELSE
+            UPDATE mqdb.consumer_offset o
+            SET next_offset = place.new_offset, segment = place.new_segment, updated_at = now, owner = NULL,
+                epoch = CASE WHEN o.owner IS NULL THEN o.epoch ELSE mqdb.next_epoch(o.epoch) END
+            WHERE o.group_id = id AND o.queue_key = place.queue_key;
+            PERFORM mqdb.take_offset_commits(pop_take.group_name, ARRAY[place.queue_key], ARRAY[place.folded_offset]);
+        END IF;
+    END LOOP;
+    RETURN QUERY
+    WITH message AS (
+        SELECT m.*, row_number() OVER (PARTITION BY m.queue_key ORDER BY m.queue_offset) - 1 AS step
+        FROM unnest(message_keys, message_offsets, message_segments) AS m (queue_key, queue_offset, segment)
+    ), inserted AS (
+        INSERT INTO mqdb.pop_batch AS b (group_id, queue_key, visible_at, segment, first_offset, steps, in_flight, client_id)
+        SELECT id, m.queue_key, now + invisible, min(m.segment), min(m.queue_offset),
+               CASE WHEN max(m.queue_offset) - min(m.queue_offset) >= count(*)
+                    THEN array_agg((m.queue_offset - m.first_offset)::integer ORDER BY m.queue_offset) END,
+               CASE WHEN count(*) = 64 THEN -1 ELSE (1::bigint << count(*)::integer) - 1 END, pop_take.client_id
+        FROM (SELECT g.*, min(g.queue_offset) OVER (PARTITION BY g.queue_key, g.step / 64) AS first_offset FROM message g) m
+        GROUP BY m.queue_key, m.step / 64
+        RETURNING b.*)
+    SELECT b.queue_key, b.first_offset, b.steps, b.segment, b.attempt, mqdb.receipt_handle(b, b.in_flight) FROM inserted b;
+END
+$$;
+COMMENT ON FUNCTION mqdb.pop_take(text, text, interval, integer[], bigint[], integer[], integer[], bigint[], integer[], boolean) IS 'Moves the cursors of a group, and puts the messages that were read in flight';
+
+-- Delivers messages again whose time has passed, those first that are due for longest. With `look_back` only those whose time has
+-- passed within it: under an old snapshot the index keeps entries of all rows that were deleted, and one would read them each time. In a group that reads in order nothing overtakes
+-- what is in flight of its queue.
+CREATE FUNCTION mqdb.pop_due(
+    group_name text, client_id text, invisible interval, queue_keys integer[], wanted integer, look_back interval DEFAULT NULL
+) RETURNS SETOF mqdb.popped
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET jit = off
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    of_group mqdb.subscription_group := mqdb.popping_group(pop_due.group_name);
+    is_owner boolean := mqdb.is_owner(session_user);
+    now timestamptz := mqdb.now();
+    since timestamptz := coalesce(now - look_back, '-infinity');
+    due mqdb.pop_batch;
+    places integer[];
+    taken bigint;
+BEGIN
+    PERFORM mqdb.check_pop(client_id, invisible, wanted);
+    FOR due IN
+        SELECT b.* FROM mqdb.pop_batch b
+        WHERE b.group_id = of_group.group_id AND b.visible_at > since AND b.visible_at <= now AND b.queue_key = ANY (queue_keys) AND of_group.consume_enable
+          AND (is_owner OR EXISTS (SELECT FROM mqdb.own_queue own WHERE own.queue_key = b.queue_key AND own.may_read))
+          AND (NOT of_group.consume_message_orderly OR NOT EXISTS (
+              SELECT FROM mqdb.pop_batch e
+              WHERE e.group_id = b.group_id AND e.queue_key = b.queue_key AND mqdb.first_in_flight(e) < mqdb.first_in_flight(b)))
+        ORDER BY b.visible_at LIMIT wanted FOR UPDATE OF b SKIP LOCKED
+    LOOP
+        EXIT WHEN wanted <= 0;
+        places := mqdb.places_of(due.in_flight, wanted);
+        SELECT bit_or(1::bigint << place) INTO taken FROM unnest(places) AS place;
+        IF taken = due.in_flight THEN
+            DELETE FROM mqdb.pop_batch b WHERE b.group_id = due.group_id AND b.queue_key = due.queue_key
+                AND b.batch_id = due.batch_id AND b.visible_at = due.visible_at;
+        ELSE
+            UPDATE mqdb.pop_batch b SET in_flight = due.in_flight & ~taken WHERE b.group_id = due.group_id
+                AND b.queue_key = due.queue_key AND b.batch_id = due.batch_id AND b.visible_at = due.visible_at;
+        END IF;
+        INSERT INTO mqdb.pop_batch (group_id, queue_key, visible_at, attempt, segment, first_offset, steps, in_flight, client_id)
+        VALUES (due.group_id, due.queue_key, now + invisible, due.attempt + 1, due.segment, due.first_offset, due.steps, taken,
+                pop_due.client_id)
+        RETURNING pop_batch.* INTO due;
+        RETURN NEXT ROW (due.queue_key, due.first_offset, due.steps, due.segment, due.attempt, mqdb.receipt_handle(due, taken))::mqdb.popped;
+        wanted := wanted - cardinality(places);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION mqdb.pop_due(text, text, interval, integer[], integer, interval) IS 'Puts messages in flight again whose time has passed';
+
+-- -- what becomes of it -----------------------------------------------------------------------------
+
+-- Each answer says whether the handle still counts; that of a message which was acknowledged before does, until its time has passed.
+CREATE FUNCTION mqdb.ack(group_name text, receipt_handles text[], is_durable boolean DEFAULT true) RETURNS boolean[]
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET jit = off
+SET enable_seqscan = off
+AS $$
+DECLARE
+    of_group mqdb.subscription_group := mqdb.popping_group(ack.group_name);
+    id integer := of_group.group_id;
+    answers boolean[];
+    freed text;
+BEGIN
+    PERFORM mqdb.commit_soon(is_durable);
+    WITH given AS MATERIALIZED (
+        SELECT * FROM mqdb.receipts(id, receipt_handles)
+    ), locked AS MATERIALIZED (
+        SELECT b.queue_key, b.batch_id, b.visible_at, b.in_flight & ~w.mask AS rest
+        FROM (SELECT g.queue_key, g.batch_id, bit_or(g.messages) AS mask FROM given g GROUP BY g.queue_key, g.batch_id) w
+        JOIN mqdb.pop_batch b ON b.group_id = id AND b.queue_key = w.queue_key AND b.batch_id = w.batch_id
+        ORDER BY b.queue_key, b.batch_id, b.visible_at FOR UPDATE OF b
+    ), done AS (
+        DELETE FROM mqdb.pop_batch b USING locked l
+        WHERE l.rest = 0 AND b.group_id = id AND b.queue_key = l.queue_key AND b.batch_id = l.batch_id AND b.visible_at = l.visible_at
+        RETURNING b.queue_key
+    ), cleared AS (
+        UPDATE mqdb.pop_batch b SET in_flight = l.rest FROM locked l
+        WHERE l.rest <> 0 AND l.rest <> b.in_flight
+          AND b.group_id = id AND b.queue_key = l.queue_key AND b.batch_id = l.batch_id AND b.visible_at = l.visible_at
+    )
+    SELECT array_agg(g.batch_id IS NOT NULL ORDER BY g.ordinal), (SELECT string_agg(DISTINCT d.queue_key::text, ',') FROM done d)
+    INTO answers, freed FROM given g;
+    IF of_group.consume_message_orderly AND freed IS NOT NULL THEN  -- the members that wait may have the next messages now
+        PERFORM pg_notify('mqdb_arrivals', mqdb.arrivals(freed));
+    END IF;
+    RETURN coalesce(answers, '{}');
+END
+$$;
+COMMENT ON FUNCTION mqdb.ack(text, text[], boolean) IS 'Acknowledges messages that were popped; says of each receipt handle whether it counts. RocketMQ: AckMessageProcessor';
+
+-- Has messages come again after another time, from now on. Returns new handles, of those messages that are in flight; NULL if none is, or
+-- if the handle does not count. The handle from before counts while its own time runs. RocketMQ: ChangeInvisibleTimeProcessor.
+CREATE FUNCTION mqdb.change_invisible(group_name text, receipt_handles text[], invisible interval) RETURNS text[]
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET jit = off
+SET enable_seqscan = off
+AS $$
+DECLARE
+    id integer := (mqdb.popping_group(change_invisible.group_name)).group_id;
+    until timestamptz;
+    receipts mqdb.receipt[] := ARRAY(SELECT r FROM mqdb.receipts(id, receipt_handles) r);
+    found record;
+    batch mqdb.pop_batch;
+    is_sooner boolean := false;
+BEGIN
+    PERFORM mqdb.check_invisible(invisible, '0');
+    until := mqdb.now() + invisible;
+    FOR found IN
+        SELECT b AS batch, b.in_flight & w.mask AS moved
+        FROM (SELECT r.queue_key, r.batch_id, bit_or(r.messages) AS mask FROM unnest(receipts) r
+              GROUP BY r.queue_key, r.batch_id) w
+        JOIN mqdb.pop_batch b ON b.group_id = id AND b.queue_key = w.queue_key AND b.batch_id = w.batch_id
+        WHERE b.in_flight & w.mask <> 0
+        ORDER BY b.queue_key, b.batch_id, b.visible_at FOR UPDATE OF b
+    LOOP
+        batch := found.batch;
+        IF found.moved = batch.in_flight THEN
+            DELETE FROM mqdb.pop_batch b WHERE b.group_id = id AND b.queue_key = batch.queue_key
+                AND b.batch_id = batch.batch_id AND b.visible_at = batch.visible_at;
+        ELSE
+            UPDATE mqdb.pop_batch b SET in_flight = batch.in_flight & ~found.moved WHERE b.group_id = id
+                AND b.queue_key = batch.queue_key AND b.batch_id = batch.batch_id AND b.visible_at = batch.visible_at;
+        END IF;
+        is_sooner := is_sooner OR until < batch.visible_at;
+        batch.visible_at := until;
+        batch.in_flight := found.moved;
+        INSERT INTO mqdb.pop_batch AS own OVERRIDING SYSTEM VALUE SELECT batch.*
+        ON CONFLICT (group_id, queue_key, batch_id, visible_at) DO UPDATE SET in_flight = own.in_flight | excluded.in_flight;
+    END LOOP;
+    IF is_sooner THEN  -- for those that wait until another time
+        PERFORM pg_notify('mqdb_arrivals', mqdb.arrivals(string_agg(DISTINCT r.queue_key::text, ','))) FROM unnest(receipts) r;
+    END IF;
+    RETURN ARRAY(
+        SELECT CASE WHEN b.in_flight & r.messages <> 0 THEN mqdb.receipt_handle(b, b.in_flight & r.messages) END
+        FROM unnest(receipts) r
+        LEFT JOIN mqdb.pop_batch b ON b.group_id = id AND b.queue_key = r.queue_key AND b.batch_id = r.batch_id AND b.visible_at = until
+        ORDER BY r.ordinal);
+END
+$$;
+COMMENT ON FUNCTION mqdb.change_invisible(text, text[], interval) IS 'Has messages that were popped come again after another time; returns new receipt handles. RocketMQ: ChangeInvisibleTimeProcessor';

@@ -1,0 +1,217 @@
+"""Push consumers of a group that pops: the same listeners, and no member owns a queue."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, text
+
+from mqdb.broker.consumers.groups import show_group, update_group
+from mqdb.common.group import ConsumeMode
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.errors import ConsumeModeConflict, ShutdownTimedOut
+from mqdb_client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
+from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member, duplicates
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.retries import set_delay
+from tests.fixtures.simple import Simple
+
+pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
+
+SOON = timedelta(milliseconds=50)
+
+
+@pytest.fixture
+def group(broker: Connection) -> str:
+    """A group that pops."""
+    update_group(broker, "readers", consume_mode=ConsumeMode.POP, retry_max_times=2)
+    return "readers"
+
+
+def in_flight(broker: Connection) -> int:
+    return sum(each.in_flight for each in show_group(broker, "readers").progress)
+
+
+def test_each_message_is_consumed_once_and_acknowledged(broker: Connection, member: Member, group: str) -> None:
+    route = topic(broker, queues=2)
+    for queue_id in range(2):
+        append(broker, route, *(f"{queue_id}-{n}" for n in range(150)), queue_id=queue_id)
+    inboxes = [Inbox(), Inbox(), Inbox()]
+    consumers = [member(inbox) for inbox in inboxes]
+
+    wait_until(lambda: sum(len(inbox.messages) for inbox in inboxes) == 300)
+
+    assert duplicates(*inboxes) == {}
+    wait_until(lambda: in_flight(broker) == 0)
+    assert [consumer.assignment for consumer in consumers] == [(), (), ()]
+
+
+def test_a_member_with_a_slow_message_delays_nobody(broker: Connection, member: Member, group: str) -> None:
+    route = topic(broker)
+    gate, inbox = Gate("slow"), Inbox()
+    member(gate, consume_thread_nums=1)
+    append(broker, route, "slow")
+    wait_until(lambda: gate.waiting == {"slow"})
+    member(inbox)
+
+    append(broker, route, *(str(n) for n in range(20)))
+
+    wait_until(lambda: len(inbox.messages) + len(gate.messages) >= 18)  # the other may have two more in hand
+    gate.open()
+    wait_until(lambda: in_flight(broker) == 0)
+    assert sorted(inbox.bodies + gate.bodies) == sorted(["slow", *(str(n) for n in range(20))])
+
+
+def test_a_failed_message_comes_again_and_is_dead_in_the_end(broker: Connection, member: Member, group: str) -> None:
+    set_delay(broker, "50ms")
+    route = topic(broker)
+    attempts: list[int] = []
+
+    def fail(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        [message] = messages
+        attempts.append(message.delivery_attempt)
+        raise ValueError("no such account")
+
+    member(fail)
+    append(broker, route, "x")
+
+    wait_until(lambda: in_flight(broker) == 0 and len(attempts) == 3)
+
+    assert attempts == [1, 2, 3]
+    dispatch_all(broker)
+    [letter] = broker.execute(text("SELECT exception, error, attempts, topic FROM mqdb.dlq"))
+    assert tuple(letter) == ("ValueError", "no such account", 3, "orders")
+
+
+def test_a_listener_says_when_a_message_comes_again(broker: Connection, member: Member, group: str) -> None:
+    route = topic(broker)
+    attempts: list[int] = []
+
+    def retry(messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        attempts.append(messages[0].delivery_attempt)
+        context.delay_when_next_consume = SOON
+        return SUCCESS if len(attempts) == 2 else LATER
+
+    member(retry)
+    append(broker, route, "x")
+
+    wait_until(lambda: in_flight(broker) == 0 and len(attempts) == 2)
+    assert attempts == [1, 2]
+
+
+def test_a_part_of_a_batch_is_acknowledged(broker: Connection, member: Member, group: str) -> None:
+    route = topic(broker)
+    append(broker, route, "a", "b", "c")
+    dispatch_all(broker)
+    batches: list[list[str]] = []
+
+    def first_only(messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        batches.append([message.body.decode() for message in messages])
+        context.ack_index, context.delay_when_next_consume = 0, SOON
+        return SUCCESS
+
+    member(first_only, consume_message_batch_max_size=3)
+
+    wait_until(lambda: in_flight(broker) == 0 and sum(map(len, batches)) >= 6)
+    assert batches[0] == ["a", "b", "c"]
+    assert [batch[0] for batch in batches] == ["a", "b", "c"]
+
+
+def test_a_listener_that_runs_for_long_keeps_its_messages(broker: Connection, member: Member, group: str) -> None:
+    """The time is prolonged before it has passed."""
+    route = topic(broker)
+    gate, other = Gate("slow"), Inbox()
+    member(gate, pop_invisible_time=timedelta(seconds=5))
+    append(broker, route, "slow")
+    wait_until(lambda: gate.waiting == {"slow"})
+    popped_until = "SELECT visible_at FROM mqdb.pop_batch"
+    first = broker.scalar(text(popped_until))
+    member(other)
+
+    wait_until(lambda: broker.scalar(text(popped_until)) > first)
+
+    gate.open()
+    wait_until(lambda: in_flight(broker) == 0)
+    assert (gate.bodies, other.bodies) == (["slow"], [])
+    assert [message.delivery_attempt for message in gate.messages] == [1]
+
+
+def test_a_shutdown_gives_back_what_no_listener_has_got(broker: Connection, member: Member, group: str) -> None:
+    route = topic(broker)
+    append(broker, route, "slow", "a", "b")
+    dispatch_all(broker)
+    gate, other = Gate("slow"), Inbox()
+    consumer = member(gate, consume_thread_nums=2)
+    wait_until(lambda: gate.waiting == {"slow"})
+    leaving = threading.Thread(target=consumer.shutdown)
+    leaving.start()
+    member(other)
+
+    wait_until(lambda: set(other.bodies + gate.bodies) >= {"a", "b"})
+    gate.open()
+    leaving.join(30)
+
+    assert sorted(gate.bodies + other.bodies) == ["a", "b", "slow"]
+    wait_until(lambda: in_flight(broker) == 0)
+
+
+def test_a_shutdown_that_waits_no_longer_gives_back_what_runs(broker: Connection, member: Member, group: str) -> None:
+    route = topic(broker)
+    append(broker, route, "slow")
+    gate, other = Gate("slow"), Inbox()
+    consumer = member(gate)
+    wait_until(lambda: gate.waiting == {"slow"})
+
+    with pytest.raises(ShutdownTimedOut):
+        consumer.shutdown(timedelta(milliseconds=100))
+
+    member(other)
+    other.wait_for(1)
+    assert [message.delivery_attempt for message in other.messages] == [2]
+    gate.open()
+
+
+def test_push_and_simple_consumers_share_a_group(
+    broker: Connection, member: Member, simple: Simple, group: str
+) -> None:
+    route = topic(broker)
+    inbox = Inbox()
+    member(inbox)
+    consumer = simple(group=group)
+    append(broker, route, *(str(n) for n in range(40)))
+
+    received: list[str] = []
+    while len(received) + len(inbox.bodies) < 40:
+        messages = consumer.receive(1, timeout=timedelta(milliseconds=100))
+        received += [message.body.decode() for message in messages]
+        consumer.ack(messages)
+
+    assert sorted(map(int, received + inbox.bodies)) == list(range(40))
+
+
+def test_a_suspended_member_pops_nothing(broker: Connection, member: Member, group: str) -> None:
+    route = topic(broker)
+    inbox = Inbox()
+    consumer = member(inbox)
+    consumer.suspend()
+    append(broker, route, "x")
+    dispatch_all(broker)
+
+    consumer.resume()
+
+    inbox.wait_for(1)
+
+
+@pytest.mark.parametrize("option", ["orderly", "exactly_once"])
+def test_a_listener_that_needs_a_queue_is_refused(
+    broker: Connection, database: Database, group: str, option: str
+) -> None:
+    topic(broker)
+    consumer = PushConsumer(group, f"broker-a={database.dsn}")
+    consumer.subscribe("orders")
+    consumer.register_listener(lambda *_: None, **{option: True})
+
+    with pytest.raises(ConsumeModeConflict, match="consumes by pop, and this consumer by pull"):
+        consumer.start()

@@ -1,0 +1,504 @@
+"""Pop: messages are in flight, acknowledged, come again, or end in the dead letter queue."""
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, text
+
+from mqdb.broker.consumers.groups import show_group, update_group
+from mqdb.broker.consumers.offsets import begin_queues, take_queues
+from mqdb.broker.consumers.pop import NOTHING_SEEN, Popped, Seen, ack, change_invisible, forward_to_dlq, pop
+from mqdb.common.failure import Failure
+from mqdb.common.group import FROM_FIRST_OFFSET, ConsumeMode
+from mqdb.common.message import MessageQueue
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.errors import ConsumeModeConflict, GroupNotIdle, ParameterInvalid, ReceiptHandleInvalid
+from mqdb.selector import compile_selector
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import parse_tag_expression
+from mqdb.store.engine import transaction
+from mqdb.store.topics.topics import TopicRoute
+from tests.fixtures.broker import append, bodies, dispatch_all, topic
+from tests.fixtures.delay import move_clock, stop_clock
+from tests.fixtures.postgres import Database
+
+GROUP = "workers"
+HALF_A_MINUTE = timedelta(seconds=30)
+
+
+class Queues:
+    """A topic whose messages a group pops, from its beginning."""
+
+    def __init__(self, broker: Connection, route: TopicRoute) -> None:
+        self.broker = broker
+        self.route = route
+        self._elapsed = timedelta()
+        begin_queues(broker, GROUP, route.queue_keys, FROM_FIRST_OFFSET)
+
+    def send(self, *texts: str, queue_id: int = 0, tag: str | None = None) -> None:
+        append(self.broker, self.route, *texts, queue_id=queue_id, tag=tag)
+        dispatch_all(self.broker)
+
+    def find(self, limit: int = 32, filter: MessageFilter | None = None, seen: Seen = NOTHING_SEEN) -> Popped:
+        queues = {
+            key: MessageQueue(self.route.config.name, "broker-a", number)
+            for number, key in enumerate(self.route.queue_keys)
+        }
+        return pop(self.broker, GROUP, "w1", queues, limit=limit, invisible=HALF_A_MINUTE, filter=filter, seen=seen)
+
+    def pop(self, limit: int = 32, filter: MessageFilter | None = None) -> list[ReceivedMessage]:
+        return self.find(limit, filter=filter).messages
+
+    def ack(self, *messages: ReceivedMessage) -> list[bool]:
+        return ack(self.broker, GROUP, [str(each.receipt_handle) for each in messages])
+
+    def pass_time(self, seconds: float) -> None:
+        self._elapsed += timedelta(seconds=seconds)
+        move_clock(self.broker, self._elapsed)
+
+    def in_flight(self) -> int:
+        return sum(each.in_flight for each in show_group(self.broker, GROUP).progress)
+
+    def rows(self) -> int:
+        return self.broker.scalar(text("SELECT count(*) FROM mqdb.pop_batch")) or 0
+
+
+@pytest.fixture
+def make(broker: Connection) -> Callable[..., Queues]:
+    """Make the topic and the group; the clock stands still."""
+
+    def make_queues(queues: int = 1, *, orderly: bool = False, retry_max_times: int | None = None) -> Queues:
+        stop_clock(broker)
+        route = topic(broker, queues=queues)
+        update_group(
+            broker,
+            GROUP,
+            consume_mode=ConsumeMode.POP,
+            consume_message_orderly=orderly,
+            retry_max_times=retry_max_times,
+        )
+        return Queues(broker, route)
+
+    return make_queues
+
+
+def letters(broker: Connection) -> list[tuple[str, str, int]]:
+    """Body, exception and number of deliveries of each dead letter."""
+    rows = broker.execute(text("SELECT convert_from(body, 'UTF8'), exception, attempts FROM mqdb.dlq"))
+    return [(body, exception, attempts) for body, exception, attempts in rows]
+
+
+def test_a_message_is_nobody_elses_until_its_time_has_passed(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a", "b", "c")
+
+    first, second = orders.pop(2), orders.pop()
+
+    assert (bodies(first), bodies(second), orders.pop()) == (["a", "b"], ["c"], [])
+    orders.pass_time(30)
+    again = orders.pop()
+    assert sorted(bodies(again)) == ["a", "b", "c"]
+    assert {each.delivery_attempt for each in again} == {2}
+
+
+def test_an_acknowledged_message_does_not_come_again(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a", "b", "c")
+    a, b, c = orders.pop()
+
+    assert orders.ack(c, a) == [True, True]
+
+    assert (orders.in_flight(), orders.rows()) == (1, 1)
+    orders.pass_time(31)
+    [again] = orders.pop()
+    assert (again.body, again.queue_offset) == (b"b", b.queue_offset)
+    assert orders.ack(again) == [True]
+    assert (orders.in_flight(), orders.rows()) == (0, 0)
+
+
+def test_the_handle_of_an_earlier_delivery_is_refused(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a")
+    [first] = orders.pop()
+    assert orders.ack(first, first) == [True, True]
+    assert orders.ack(first) == [True]  # as often as one likes, while its time runs
+    orders.send("b")
+    [second] = orders.pop()
+    orders.pass_time(30)
+
+    assert orders.ack(second) == [False]
+
+    [again] = orders.pop()
+    assert (orders.ack(second), orders.in_flight()) == ([False], 1)
+    assert (orders.ack(again), orders.in_flight()) == ([True], 0)
+
+
+@pytest.mark.parametrize("handle", ["", "x", "0" * 80, "0" * 79, "g" * 80, "f" * 80, "F" * 80, "\u0663" * 80])
+def test_what_is_no_handle_is_refused(make: Callable[..., Queues], handle: str) -> None:
+    orders = make()
+    orders.send("a")
+    [message] = orders.pop()
+
+    assert ack(orders.broker, GROUP, [handle, str(message.receipt_handle)]) == [False, True]
+    assert change_invisible(orders.broker, GROUP, [handle], HALF_A_MINUTE) == [None]
+
+
+def test_a_handle_counts_in_its_group_and_its_history_only(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a")
+    [message] = orders.pop()
+    update_group(orders.broker, "others", consume_mode=ConsumeMode.POP)
+    handle = str(message.receipt_handle)
+    of_another_history = f"{int(handle[:16], 16) ^ 1:016x}{handle[16:]}"
+
+    assert ack(orders.broker, "others", [handle]) == [False]
+    assert ack(orders.broker, GROUP, [of_another_history]) == [False]
+    assert orders.in_flight() == 1
+
+
+def test_a_longer_time_keeps_the_message(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a", "b")
+    a, _ = orders.pop()
+    orders.pass_time(20)
+
+    [longer] = change_invisible(orders.broker, GROUP, [str(a.receipt_handle)], timedelta(minutes=5))
+
+    orders.pass_time(15)
+    assert bodies(orders.pop()) == ["b"]
+    assert orders.ack(a) == [False]  # its own time has passed
+    assert (ack(orders.broker, GROUP, [str(longer)]), orders.in_flight()) == ([True], 1)
+
+
+def test_the_handle_from_before_counts_while_its_own_time_runs(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a")
+    [message] = orders.pop()
+    change_invisible(orders.broker, GROUP, [str(message.receipt_handle)], timedelta(minutes=5))
+
+    assert (orders.ack(message), orders.in_flight()) == ([True], 0)
+
+
+def test_a_failed_message_comes_again_when_it_is_to(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a", "b")
+    a, _ = orders.pop()
+
+    [now] = change_invisible(orders.broker, GROUP, [str(a.receipt_handle)], timedelta(0))
+
+    assert now is not None
+    [again] = orders.pop()
+    assert (again.body, again.delivery_attempt) == (b"a", 2)
+    assert change_invisible(orders.broker, GROUP, [now], timedelta(0)) == [None]
+
+
+def test_messages_of_one_pop_that_get_the_same_time_share_a_row(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send(*"abcd")
+    handles = [str(each.receipt_handle) for each in orders.pop()]
+
+    longer = change_invisible(orders.broker, GROUP, handles[:2], timedelta(minutes=1))
+    longer += change_invisible(orders.broker, GROUP, handles[2:3], timedelta(minutes=1))
+
+    assert (orders.rows(), orders.in_flight()) == (2, 4)
+    assert ack(orders.broker, GROUP, [str(each) for each in (*longer, handles[3])]) == [True] * 4
+    assert orders.rows() == 0
+
+
+def test_a_pop_takes_of_several_queues(make: Callable[..., Queues]) -> None:
+    orders = make(queues=3)
+    for queue_id, texts in ((0, "ab"), (2, "cd")):
+        orders.send(*texts, queue_id=queue_id)
+
+    assert bodies(orders.pop(3)) == ["a", "b", "c"]
+    assert bodies(orders.pop()) == ["d"]
+    assert orders.in_flight() == 4
+
+
+def test_more_than_64_messages_come_in_several_rows(make: Callable[..., Queues]) -> None:
+    orders = make()
+    texts = [str(n) for n in range(150)]
+    orders.send(*texts)
+
+    popped = orders.pop(150)
+
+    assert bodies(popped) == texts
+    assert (orders.rows(), orders.in_flight()) == (3, 150)
+    orders.pass_time(30)
+    assert len(orders.pop(100)) == 100
+    assert len(orders.pop(150)) == 50
+    assert orders.in_flight() == 150
+
+
+def test_a_part_of_what_is_due_leaves_the_rest(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send(*"abcde")
+    orders.pop()
+    orders.pass_time(30)
+
+    parts = [orders.pop(2), orders.pop(2), orders.pop(2)]
+
+    assert [bodies(part) for part in parts] == [["a", "b"], ["c", "d"], ["e"]]
+    assert all(orders.ack(*part) == [True] * len(part) for part in parts)
+    assert orders.rows() == 0
+
+
+@pytest.mark.parametrize(
+    "filter", [parse_tag_expression("paid"), compile_selector("TAGS = 'paid'")], ids=["tags", "SQL92"]
+)
+def test_a_filter_passes_over_the_others(make: Callable[..., Queues], filter: MessageFilter) -> None:
+    orders = make()
+    for n in range(6):
+        orders.send(str(n), tag="paid" if n % 2 else "open")
+
+    popped = orders.pop(filter=filter)
+
+    assert bodies(popped) == ["1", "3", "5"]
+    assert orders.ack(popped[1]) == [True]
+    orders.pass_time(30)
+    assert bodies(orders.pop(filter=filter)) == ["1", "5"]
+    assert show_group(orders.broker, GROUP).progress[0].next_offset == 6
+
+
+def test_a_pop_looks_on_while_nothing_matches(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send(*(str(n) for n in range(2_000)), tag="open")
+    orders.send("wanted", tag="paid")
+
+    assert bodies(orders.pop(filter=compile_selector("TAGS = 'paid'"))) == ["wanted"]
+
+
+def test_two_tags_with_one_code_are_told_apart(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("1", tag="Aa")
+    orders.send("2", tag="BB")  # the same hash
+
+    assert bodies(orders.pop(filter=parse_tag_expression("BB"))) == ["2"]
+    assert orders.in_flight() == 1
+
+
+def test_a_message_that_nobody_acknowledges_ends_in_the_dead_letter_queue(make: Callable[..., Queues]) -> None:
+    orders = make(retry_max_times=2)
+    orders.send("a", "b")
+    for attempt in (1, 2, 3):
+        popped = orders.pop()
+        assert {each.delivery_attempt for each in popped} == {attempt}
+        orders.ack(*(each for each in popped if each.body == b"b"))
+        orders.pass_time(30)
+
+    assert (orders.pop(), orders.in_flight()) == ([], 0)
+
+    dispatch_all(orders.broker)
+    assert letters(orders.broker) == [("a", "TIMEOUT", 3)]
+
+
+def test_a_member_may_give_a_message_up_at_once(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a", "b")
+    a, b = orders.pop()
+    failure = Failure("ValueError", "no such account", "", "w1", datetime.now(UTC))
+
+    forward_to_dlq(orders.broker, GROUP, [a], failure)
+
+    dispatch_all(orders.broker)
+    assert letters(orders.broker) == [("a", "ValueError", 1)]
+    assert orders.in_flight() == 1
+    orders.pass_time(30)
+    with pytest.raises(ReceiptHandleInvalid):
+        forward_to_dlq(orders.broker, GROUP, [b], failure)
+    assert (dispatch_all(orders.broker), orders.in_flight()) == (0, 1)
+
+
+def test_a_queue_in_order_waits_for_its_acks(make: Callable[..., Queues]) -> None:
+    orders = make(queues=2, orderly=True)
+    orders.send("a", "b", "c")
+    orders.send("x", queue_id=1)
+
+    first = orders.pop(2)
+    assert bodies(first) == ["a", "b"]
+    assert bodies(orders.pop()) == ["x"]
+    orders.ack(first[1])
+    assert orders.pop() == []
+    orders.ack(first[0])
+    assert bodies(orders.pop()) == ["c"]
+
+
+def test_nothing_overtakes_a_message_that_comes_again_in_order(make: Callable[..., Queues]) -> None:
+    orders = make(orderly=True)
+    orders.send(*"abcd")
+    a, b, _ = orders.pop(3)
+    change_invisible(orders.broker, GROUP, [str(a.receipt_handle)], timedelta(minutes=1))
+    orders.ack(b)
+
+    orders.pass_time(30)  # c is due, a is not
+
+    assert orders.pop() == []
+    orders.pass_time(30)
+    again = orders.pop(1)
+    assert bodies(again) == ["a"]
+    assert orders.pop() == []
+    orders.ack(*again)
+    again = orders.pop()
+    assert bodies(again) == ["c"]
+    orders.ack(*again)
+    assert bodies(orders.pop()) == ["d"]
+
+
+def test_what_retention_has_dropped_is_said(make: Callable[..., Queues], caplog: pytest.LogCaptureFixture) -> None:
+    orders = make()
+    orders.send("a", "b")
+    orders.pop()
+    orders.broker.execute(text("UPDATE mqdb.queue SET base_offset = 1"))
+    orders.pass_time(30)
+
+    assert bodies(orders.pop()) == ["b"]
+    assert orders.in_flight() == 1
+    assert "retention has dropped a message in flight" in caplog.text
+
+
+def test_a_pop_without_messages_says_when_one_comes_again(make: Callable[..., Queues]) -> None:
+    orders = make()
+    assert orders.find().seconds_to_next is None
+    orders.send("a")
+    orders.pop()
+    orders.pass_time(10)
+
+    assert orders.find().seconds_to_next == 20
+
+
+def test_a_pop_that_is_rolled_back_has_not_happened(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a")
+
+    def pop_and_fail() -> None:
+        with transaction(orders.broker):
+            assert bodies(orders.pop()) == ["a"]
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        pop_and_fail()
+
+    assert bodies(orders.pop()) == ["a"]
+    assert orders.in_flight() == 1
+
+
+def test_a_group_is_read_in_one_way(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a")
+    update_group(orders.broker, "pullers")
+
+    with pytest.raises(ConsumeModeConflict, match="--consume-mode pop"):
+        pop(orders.broker, "pullers", "w1", {orders.route.queue_keys[0]: MessageQueue("orders", "broker-a", 0)},
+            limit=1, invisible=HALF_A_MINUTE)  # fmt: skip
+    [message] = orders.pop()
+    with pytest.raises(GroupNotIdle, match="0 members, and 1 messages in flight"):
+        update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
+    assert take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys) == []
+    orders.ack(message)
+    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
+    [owned] = take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys)
+    assert owned.next_offset == 1
+
+
+def test_an_old_snapshot_makes_a_pop_no_slower(make: Callable[..., Queues], database: Database) -> None:
+    """It keeps dead rows. A pop reads none of them: of the cursor one commit, and what is due since the last look."""
+    orders = make()
+    orders.send(*(str(n) for n in range(120)))
+    holder = database.connect(autocommit=False)
+    holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    holder.execute("SELECT 1 FROM mqdb.pop_batch")
+    seen = NOTHING_SEEN
+
+    def pop_and_ack() -> int:
+        """How many buffers it has read."""
+        nonlocal seen
+        before = buffers(orders.broker)
+        found = orders.find(1, seen=seen)
+        seen = found.seen
+        orders.ack(*found.messages)
+        return buffers(orders.broker) - before
+
+    first = [pop_and_ack() for _ in range(20)]
+    orders.pass_time(31)  # all of it would be due
+    rest = [pop_and_ack() for _ in range(80)]
+
+    assert sorted(rest)[40] < 1.5 * sorted(first)[10]
+    holder.rollback()
+
+
+def buffers(broker: Connection) -> int:
+    """Hits of shared buffers in this database, all sessions'."""
+    broker.execute(text("SELECT pg_stat_force_next_flush()"))
+    broker.execute(text("SELECT pg_stat_clear_snapshot()"))
+    return (
+        broker.scalar(text("SELECT blks_hit + blks_read FROM pg_stat_database WHERE datname = current_database()")) or 0
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), [("limit", 0), ("limit", 1_025)])
+def test_bad_limits_are_refused(make: Callable[..., Queues], name: str, value: int) -> None:
+    with pytest.raises(ParameterInvalid, match=name):
+        make().pop(value)
+
+
+@pytest.mark.parametrize("invisible", [timedelta(0), timedelta(hours=12, microseconds=1), timedelta(days=-1)])
+def test_bad_times_are_refused(make: Callable[..., Queues], invisible: timedelta) -> None:
+    orders = make()
+    orders.send("a")
+    queue = {orders.route.queue_keys[0]: MessageQueue("orders", "broker-a", 0)}
+
+    with pytest.raises(ParameterInvalid, match=r"must be from 00:00:00\.001 to 12:00:00"):
+        pop(orders.broker, GROUP, "w1", queue, limit=1, invisible=invisible)
+    assert bodies(orders.pop()) == ["a"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_and_nothing_is_had_twice_at_a_time(make: Callable[..., Queues], seed: int) -> None:
+    """Workers pop, acknowledge, fail, forget and come late, in random turns, while messages come."""
+    chance = random.Random(seed)
+    orders = make(queues=3, retry_max_times=10**6)
+    held: dict[str, tuple[ReceivedMessage, float]] = {}
+    sent: list[str] = []
+    acknowledged: set[str] = set()
+    now = 0.0
+    for _ in range(120):
+        action = chance.choice(["send", "pop", "pop", "ack", "change", "wait"])
+        if action == "send":
+            texts = [f"m{len(sent) + n}" for n in range(chance.randint(1, 40))]
+            orders.send(*texts, queue_id=chance.randrange(3))
+            sent += texts
+        elif action == "pop":
+            for message in orders.pop(chance.choice([1, 7, 32, 100])):
+                [body] = bodies([message])
+                assert body not in acknowledged, f"seed {seed}: {body} comes after its ack"
+                assert body not in held or held[body][1] <= now, f"seed {seed}: two have {body}"
+                held[body] = message, now + 30
+        elif action == "ack":
+            some = chance.sample(sorted(held), min(len(held), chance.randint(0, 50)))
+            answers = orders.ack(*(held[body][0] for body in some))
+            for body, is_valid in zip(some, answers, strict=True):
+                assert is_valid == (held.pop(body)[1] > now), f"seed {seed}: the ack of {body}"
+                if is_valid:
+                    acknowledged.add(body)
+        elif action == "change":
+            some = chance.sample(sorted(held), min(len(held), chance.randint(0, 10)))
+            seconds = chance.choice([0, 5, 60])
+            handles = [str(held[body][0].receipt_handle) for body in some]
+            changed = change_invisible(orders.broker, GROUP, handles, timedelta(seconds=seconds))
+            for body, handle in zip(some, changed, strict=True):
+                message, until = held.pop(body)
+                assert (handle is not None) == (until > now), f"seed {seed}: the change of {body}"
+                if handle is not None:
+                    message.popped(handle)
+                    held[body] = message, now + seconds
+        else:
+            orders.pass_time(seconds := chance.choice([1, 10, 31]))
+            now += seconds
+    orders.pass_time(61)
+    while popped := orders.pop(100):
+        acknowledged |= set(bodies(popped))
+        assert all(orders.ack(*popped))
+    assert acknowledged == set(sent), f"seed {seed}"
+    assert (orders.rows(), orders.in_flight()) == (0, 0)
