@@ -22,6 +22,11 @@ def each(handle: str) -> Iterator[tuple[int, str]]:
             yield place, head + tail
 
 
+def of_place(handle: str, place: int) -> str:
+    """The handle of one message, of a handle of its batch."""
+    return handle[:_HEAD] + _TAILS[place]
+
+
 def together(handles: Iterable[str]) -> dict[str, str]:
     """A handle for each batch that the handles mean, by its head. What is no handle stands for itself."""
     messages: dict[str, int] = {}

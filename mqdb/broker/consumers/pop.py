@@ -13,24 +13,39 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
-from mqdb.broker.consumers.pull import PullRequest, PullResult, pull
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon, Window, open_window
+from mqdb.broker.consumers.pull import (
+    BASE,
+    DEFAULT_MAX_BYTES,
+    ENTRY_POS,
+    LOG_POS,
+    LOOKED_AT,
+    MAX,
+    NEWEST,
+    QUEUE_OFFSET,
+    PullRequest,
+    how_far,
+    message_of,
+    name_origins,
+    pull,
+    window_of,
+)
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack, send_back
+from mqdb.common import receipt_handle
 from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Dead, Retry, decide
-from mqdb.errors import ParameterInvalid, ReceiptHandleInvalid
+from mqdb.errors import MessageMissing, ParameterInvalid, ReceiptHandleInvalid
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import TagExpression
 from mqdb.store.consumers import groups, pop_batches
-from mqdb.store.consumers.pop_batches import Cursor
 from mqdb.store.engine import is_idle, transaction, translates
 from mqdb.store.schedule import delay_levels
 
@@ -61,6 +76,8 @@ class Seen(NamedTuple):
     """What a reader remembers of the pops of its queues."""
 
     horizon: Horizon = UNKNOWN_HORIZON
+    segment: int = 0
+    """None of the queues was read in an older one; 0 if that is not known."""
     looked_at: float = -math.inf
     """When it has looked for all that is due since the look before, by the monotonic clock."""
     looked_at_all: float = -math.inf
@@ -107,6 +124,8 @@ def pop(
     """
     if not 1 <= limit <= MAX_POPPED:
         raise ParameterInvalid("limit", limit, f"must be from 1 to {MAX_POPPED:,}")
+    if filter is not None and filter.matches_all:
+        filter = None
     wish = _Wish(group, client_id, queues, invisible, filter, is_durable=not is_idle(connection))
     is_due_first = random.random() < _DUE_FIRST
     messages: list[ReceivedMessage] = []
@@ -125,7 +144,7 @@ def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> l
     A handle counts until its time has passed, also for a message that was acknowledged before, and also after
     `change_invisible` has given out another one. Raises AccessDenied, ConsumeModeConflict.
     """
-    return pop_batches.ack(connection, group, receipt_handles) if receipt_handles else []
+    return pop_batches.ack(connection, group, receipt_handles)
 
 
 @translates
@@ -210,47 +229,79 @@ class _Wish(NamedTuple):
 
 
 def _new(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> tuple[list[ReceivedMessage], Seen]:
-    horizon = seen.horizon
-    messages: list[ReceivedMessage] = []
+    horizon, window = window_of(connection, {seen.segment}, seen.horizon)
     for _ in range(_LOOKS):
-        with transaction(connection):
-            cursors = pop_batches.lock_queues(connection, wish.group, list(wish.queues), limit)
-            if cursors is None:
-                continue
-            if not cursors:
-                break
-            requests = [PullRequest(wish.queues[each.queue_key], *each) for each in cursors]
-            results, horizon = pull(connection, requests, limit=limit, filter=wish.filter, horizon=horizon)
-            messages = list(_take(connection, wish, results, limit))
-        if messages:
+        rows = pop_batches.pop(connection, _parameters(wish, limit, horizon, window), wish.filter)
+        if not rows:
             break
-    return messages, seen._replace(horizon=horizon)
+        found = _read(wish, rows)
+        # The next window begins where these queues were read from.
+        seen = seen._replace(horizon=horizon._replace(newest_segment=found.newest), segment=found.segment)
+        pop_batches.ack(connection, wish.group, found.others)
+        if found.messages:
+            name_origins(connection, found.messages)
+            return found.messages, seen
+        if found.missing is not None:
+            if window == open_window(found.segment):
+                raise found.missing
+            window = open_window(found.segment)
+    return [], seen
 
 
-def _take(connection: Connection, wish: _Wish, results: Sequence[PullResult], limit: int) -> Iterator[ReceivedMessage]:
-    """Those of the messages that are wanted, up to the limit, put in flight."""
-    cursors: list[Cursor] = []
-    taken: list[tuple[Cursor, ReceivedMessage]] = []
-    for result in results:
-        request = result.request
-        if len(taken) == limit:
-            break
-        wanted = [message for message in result.messages if _matches(wish.filter, message)]
-        given = wanted[: limit - len(taken)]
-        taken += [(Cursor(request.queue_key, each.queue_offset, request.segment), each) for each in given]
-        if len(given) < len(wanted):
-            cursors.append(Cursor(request.queue_key, given[-1].queue_offset + 1, request.segment))
-        else:
-            cursors.append(Cursor(request.queue_key, result.next_begin_offset, result.segment))
-    if not cursors:
-        return
-    places = [place for place, _ in taken]
-    handles = pop_batches.take(
-        connection, wish.group, wish.client_id, wish.invisible, cursors, places, is_durable=wish.is_durable
-    )
-    for place, message in taken:
-        message.popped(handles[place.queue_key, place.next_offset])
-        yield message
+def _parameters(wish: _Wish, limit: int, horizon: Horizon, window: Window) -> dict[str, object]:
+    return {
+        "group": wish.group,
+        "client_id": wish.client_id,
+        "invisible": wish.invisible,
+        "is_durable": wish.is_durable,
+        "queue_keys": list(wish.queues),
+        "wanted": limit,
+        "limit": limit,
+        "scan_limit": how_far(wish.filter, None, limit, len(wish.queues)),
+        "max_bytes": DEFAULT_MAX_BYTES,
+        "newest_segment": horizon.newest_segment,
+        **window._asdict(),
+    }
+
+
+class _Found(NamedTuple):
+    messages: list[ReceivedMessage]
+    others: list[str]
+    """The handles of messages that the filter does not let through after all."""
+    missing: MessageMissing | None
+    """An entry, or its record, is not in the window."""
+    segment: int
+    newest: int
+
+
+def _read(wish: _Wish, rows: Sequence[tuple[Any, ...]]) -> _Found:
+    messages: list[ReceivedMessage] = []
+    others: list[str] = []
+    missing: MessageMissing | None = None
+    segments: list[int] = []
+    newest = 0
+    for *answer, queue_key, first_offset, segment, batch_offset, steps, handle in rows:
+        if queue_key is None:  # others hold all queues
+            continue
+        segments.append(segment)
+        newest = answer[NEWEST]
+        if handle is not None:
+            message = message_of(wish.queues[queue_key], queue_key, tuple(answer))
+            step = message.queue_offset - batch_offset
+            message.popped(receipt_handle.of_place(handle, step if steps is None else steps.index(step)))
+            if _matches(wish.filter, message):
+                messages.append(message)
+            else:
+                others.append(str(message.receipt_handle))
+        elif _is_missing(wish.filter, answer) and answer[BASE] <= first_offset < answer[MAX]:
+            missing = MessageMissing(queue_key, first_offset, answer[ENTRY_POS] or 0)
+    return _Found(messages, others, missing, min(segments, default=0), newest)
+
+
+def _is_missing(message_filter: MessageFilter | None, answer: Sequence[Any]) -> bool:
+    if answer[QUEUE_OFFSET] is not None:
+        return answer[LOG_POS] is None
+    return message_filter is None or answer[LOOKED_AT] is None
 
 
 def _matches(message_filter: MessageFilter | None, message: ReceivedMessage) -> bool:

@@ -9,7 +9,7 @@ The verdicts are RocketMQ's (PullMessageProcessor, DefaultMessageStore.getMessag
     entries                     FOUND, go on behind the last one returned, or looked at if fewer than `limit` matched
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -106,12 +106,12 @@ def pull(
         return [], horizon
     if filter is not None and filter.matches_all:
         filter = None
-    wish = _Wish(limit, _scan_limit(filter, scan_limit, limit, len(requests)), max_bytes, filter)
+    wish = _Wish(limit, how_far(filter, scan_limit, limit, len(requests)), max_bytes, filter)
     if any(request.history != horizon.history for request in requests):
         horizon = Horizon(history=requests[0].history)
-    horizon, window = _window(connection, requests, horizon)
+    horizon, window = window_of(connection, {request.segment for request in requests}, horizon)
     answers = _ask(connection, requests, wish, horizon, window)
-    newest = max((rows[0][_NEWEST] for rows in answers.values()), default=horizon.newest_segment)
+    newest = max((rows[0][NEWEST] for rows in answers.values()), default=horizon.newest_segment)
     results, missed = {}, []
     for index, rows in answers.items():
         try:
@@ -124,7 +124,7 @@ def pull(
         for nth, rows in again.items():
             results[missed[nth]] = _result(requests[missed[nth]], rows, wish)
     found = [result for _, result in sorted(results.items())]
-    _name_origins(connection, found)
+    name_origins(connection, [message for result in found for message in result.messages])
     return found, horizon._replace(newest_segment=newest)
 
 
@@ -134,7 +134,7 @@ def explain_pull(connection: Connection, requests: Sequence[PullRequest], *, fil
 
     It is carried out, and all segments from the requests' on are open to it.
     """
-    wish = _Wish(DEFAULT_LIMIT, _scan_limit(filter, None, DEFAULT_LIMIT, len(requests)), DEFAULT_MAX_BYTES, filter)
+    wish = _Wish(DEFAULT_LIMIT, how_far(filter, None, DEFAULT_LIMIT, len(requests)), DEFAULT_MAX_BYTES, filter)
     window = open_window(min(request.segment for request in requests))
     return consume_queue.explain(connection, _parameters(requests, wish, UNKNOWN_HORIZON, window), filter)
 
@@ -146,7 +146,8 @@ class _Wish(NamedTuple):
     filter: MessageFilter | None
 
 
-def _scan_limit(filter: MessageFilter | None, given: int | None, limit: int, queues: int) -> int:
+def how_far(filter: MessageFilter | None, given: int | None, limit: int, queues: int) -> int:
+    """How many entries of a queue are looked at, of so many queues."""
     if filter is None:
         return limit
     if given is None:
@@ -156,16 +157,16 @@ def _scan_limit(filter: MessageFilter | None, given: int | None, limit: int, que
 
 
 # Columns of a row of consume_queue.pull; the last two with a filter only.
-_ORDINAL, _BASE, _MAX, _NEWEST, _SEGMENT, _ENTRY_POS, _QUEUE_OFFSET, _LOG_POS = range(8)
-_BODY = _LOG_POS + 5
-_LOOKED_AT, _LOOKED_AT_SEGMENT = _LOG_POS + 12, _LOG_POS + 13
-_RECORD = slice(_LOG_POS, _LOOKED_AT)
+_ORDINAL, BASE, MAX, NEWEST, SEGMENT, ENTRY_POS, QUEUE_OFFSET, LOG_POS = range(8)
+_BODY = LOG_POS + 5
+LOOKED_AT, _LOOKED_AT_SEGMENT = LOG_POS + 12, LOG_POS + 13
+_RECORD = slice(LOG_POS, LOOKED_AT)
 
 _Rows = list[tuple[Any, ...]]
 
 
-def _window(connection: Connection, requests: Sequence[PullRequest], horizon: Horizon) -> tuple[Horizon, Window]:
-    hints = {request.segment for request in requests}
+def window_of(connection: Connection, hints: Collection[int], horizon: Horizon) -> tuple[Horizon, Window]:
+    """The window for readers that are in these segments; 0 stands for one that may be anywhere."""
     if 0 in hints:
         return horizon, open_window(0)
     window = horizon.window(hints)
@@ -199,31 +200,31 @@ def _parameters(requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, 
 
 def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
     """The verdict on one queue. Raises MessageMissing if entries or their records are not in the window."""
-    minimum, maximum, newest = rows[0][_BASE], rows[0][_MAX], rows[0][_NEWEST]
+    minimum, maximum, newest = rows[0][BASE], rows[0][MAX], rows[0][NEWEST]
     messages: list[ReceivedMessage] = []
     segment = request.segment
     if not minimum <= request.offset < maximum:
         status, next_begin = verdict(request.offset, minimum, maximum)
-    elif rows[0][_QUEUE_OFFSET if wish.filter is None else _LOOKED_AT] is None:
+    elif rows[0][QUEUE_OFFSET if wish.filter is None else LOOKED_AT] is None:
         # The first entry. Those that follow it in the window are there as well: offsets have no gaps.
         raise MessageMissing(request.queue_key, request.offset, 0)
     else:
-        entries = rows if rows[0][_QUEUE_OFFSET] is not None else []
-        messages = [_message(request, row, minimum, maximum) for row in entries]
+        entries = rows if rows[0][QUEUE_OFFSET] is not None else []
+        messages = [message_of(request.queue, request.queue_key, row) for row in entries]
         status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MSG
         # The answer ends where it is full. Else it has looked further than to its last message, if there is a filter.
         is_full = len(entries) >= wish.limit or sum(len(row[_BODY]) for row in entries) >= wish.max_bytes
-        last = _LOOKED_AT if wish.filter is not None and not is_full else _QUEUE_OFFSET
+        last = LOOKED_AT if wish.filter is not None and not is_full else QUEUE_OFFSET
         next_begin = rows[-1][last] + 1
-        segment = rows[-1][_SEGMENT if last == _QUEUE_OFFSET else _LOOKED_AT_SEGMENT]
+        segment = rows[-1][SEGMENT if last == QUEUE_OFFSET else _LOOKED_AT_SEGMENT]
     if next_begin == maximum:  # what comes next, dispatch has yet to write
         segment = newest
     return PullResult(request, status, next_begin, minimum, maximum, segment, messages)
 
 
-def _name_origins(connection: Connection, results: Sequence[PullResult]) -> None:
+def name_origins(connection: Connection, messages: Sequence[ReceivedMessage]) -> None:
     """Shorten the name of the first topic in messages that have failed: they carry it with its namespace."""
-    again = [message for result in results if is_group_topic(result.request.queue.topic) for message in result.messages]
+    again = [message for message in messages if is_group_topic(message.queue.topic)]
     namespace = acl.own_namespace(connection) if again else None
     if namespace is None:
         return
@@ -239,8 +240,9 @@ def verdict(offset: int, minimum: int, maximum: int) -> tuple[PullStatus, int]:
     return PullStatus.OFFSET_ILLEGAL, minimum if offset < minimum else maximum
 
 
-def _message(request: PullRequest, row: tuple[Any, ...], minimum: int, maximum: int) -> ReceivedMessage:
-    if row[_LOG_POS] is None:
-        raise MessageMissing(request.queue_key, row[_QUEUE_OFFSET], row[_ENTRY_POS])
-    values: list[Any] = [request.queue, row[_QUEUE_OFFSET], *row[_RECORD], minimum, maximum]
+def message_of(queue: MessageQueue, queue_key: int, row: tuple[Any, ...]) -> ReceivedMessage:
+    """The message in a row of a pull that has an entry. Raises MessageMissing if its record is not there."""
+    if row[LOG_POS] is None:
+        raise MessageMissing(queue_key, row[QUEUE_OFFSET], row[ENTRY_POS])
+    values: list[Any] = [queue, row[QUEUE_OFFSET], *row[_RECORD], row[BASE], row[MAX]]
     return ReceivedMessage(*values)

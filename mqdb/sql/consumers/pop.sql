@@ -9,27 +9,26 @@
 -- A message keeps its bit in all rows of its batch_id, so an ack does not need to know in which of them the message is.
 -- The functions have the rights of the owner: members may delete nothing.
 
--- The group, for a member that pops.
-CREATE FUNCTION mqdb.popping_group(group_name text) RETURNS mqdb.subscription_group
+-- The group, for a member that pops, and whether that is the owner, whose rights need no look.
+CREATE FUNCTION mqdb.popping_group(group_name text, OUT of_group mqdb.subscription_group, OUT is_owner boolean)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    found mqdb.subscription_group;
 BEGIN
-    IF NOT mqdb.is_owner(session_user) THEN  -- whose rights need no look
+    is_owner := mqdb.is_owner(session_user);
+    IF NOT is_owner THEN
         PERFORM mqdb.check_member(popping_group.group_name);
     END IF;
-    SELECT * INTO found FROM mqdb.subscription_group g WHERE g.group_name = mqdb.full_group(popping_group.group_name);
-    IF found.group_id IS NULL THEN
+    SELECT * INTO of_group FROM mqdb.subscription_group g WHERE g.group_name = mqdb.full_group(popping_group.group_name);
+    IF of_group.group_id IS NULL THEN
         PERFORM mqdb.refuse_parameter('group_name', popping_group.group_name, 'is no group');
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM mqdb.refuse_isolation('pop');
-    ELSIF found.consume_mode <> 'POP' THEN
-        RAISE EXCEPTION 'group "%" pulls, and does not pop', mqdb.own_name(found.group_name)
-            USING ERRCODE = 'MQ206', DETAIL = jsonb_build_object('group', mqdb.own_name(found.group_name), 'stored', lower(found.consume_mode), 'wanted', 'pop');
+    ELSIF of_group.consume_mode <> 'POP' THEN
+        RAISE EXCEPTION 'group "%" pulls, and does not pop', mqdb.own_name(of_group.group_name)
+            USING ERRCODE = 'MQ206', DETAIL = jsonb_build_object(
+                'group', mqdb.own_name(of_group.group_name), 'stored', lower(of_group.consume_mode), 'wanted', 'pop');
     END IF;
-    RETURN found;
 END
 $$;
 COMMENT ON FUNCTION mqdb.popping_group(text) IS 'A group, for one of its members that pops; raises an error for a role that may not be its member, and for a group that does not exist';
@@ -51,11 +50,12 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM mqdb.check_invisible(invisible, '1 ms');
     IF octet_length(client_id) > 1024 OR client_id IS NULL THEN
         PERFORM mqdb.refuse_parameter('client_id', client_id, 'must have up to 1,024 bytes');
     ELSIF wanted IS NULL OR wanted NOT BETWEEN 1 AND 1024 THEN
         PERFORM mqdb.refuse_parameter('wanted', wanted::text, 'must be from 1 to 1,024');
+    ELSIF invisible IS NULL OR invisible NOT BETWEEN '1 ms' AND '12 hours' THEN
+        PERFORM mqdb.check_invisible(invisible, '1 ms');
     END IF;
 END
 $$;
@@ -95,19 +95,6 @@ END;
 COMMENT ON FUNCTION mqdb.receipts(integer, text[]) IS 'What receipt handles of a group say';
 REVOKE EXECUTE ON FUNCTION mqdb.receipts(integer, text[]) FROM PUBLIC;
 
--- A pop is over sooner if nobody waits for the disk. If the server crashes, all handles from before are refused anyway.
-CREATE FUNCTION mqdb.commit_soon(is_durable boolean) RETURNS void
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF NOT is_durable THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION mqdb.commit_soon(boolean) IS 'Has the transaction commit without waiting for the disk, unless it is to be durable';
-
 -- The places of the lowest `wanted` bits.
 CREATE FUNCTION mqdb.places_of(in_flight bigint, wanted bigint DEFAULT 64) RETURNS integer[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -122,8 +109,39 @@ COMMENT ON FUNCTION mqdb.first_in_flight(mqdb.pop_batch) IS 'The lowest queue of
 -- -- pop -------------------------------------------------------------------------------------------
 
 CREATE TYPE mqdb.popped AS (
-    queue_key integer, first_offset bigint, steps integer[], segment integer, attempt integer, receipt_handle text);
-COMMENT ON TYPE mqdb.popped IS 'Messages of a queue that are in flight: those whose bits the handle has, at first_offset and the steps from there';
+    queue_key integer, first_offset bigint, last_offset bigint, steps integer[], segment integer, attempt integer, receipt_handle text);
+COMMENT ON TYPE mqdb.popped IS 'Messages of a queue that are in flight: those whose bits the handle has, at first_offset and the steps from there, up to last_offset';
+
+-- In a group that reads in order, a queue waits for what is in flight.
+CREATE FUNCTION mqdb.without_in_flight(id integer, queue_keys integer[]) RETURNS integer[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN ARRAY(SELECT k FROM unnest(queue_keys) AS k WHERE NOT EXISTS (
+        SELECT FROM mqdb.pop_batch b WHERE b.group_id = id AND b.queue_key = k));
+END
+$$;
+COMMENT ON FUNCTION mqdb.without_in_flight(integer, integer[]) IS 'Those of the queues of which a group has nothing in flight';
+REVOKE EXECUTE ON FUNCTION mqdb.without_in_flight(integer, integer[]) FROM PUBLIC;
+
+-- Takes messages out of a row, whose lock the caller has.
+CREATE FUNCTION mqdb.take_out(batch mqdb.pop_batch, messages bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF batch.in_flight = messages THEN
+        DELETE FROM mqdb.pop_batch b WHERE b.group_id = batch.group_id AND b.queue_key = batch.queue_key
+            AND b.batch_id = batch.batch_id AND b.visible_at = batch.visible_at;
+    ELSE
+        UPDATE mqdb.pop_batch b SET in_flight = batch.in_flight & ~messages WHERE b.group_id = batch.group_id
+            AND b.queue_key = batch.queue_key AND b.batch_id = batch.batch_id AND b.visible_at = batch.visible_at;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.take_out(mqdb.pop_batch, bigint) IS 'Takes messages out of what is in flight';
+REVOKE EXECUTE ON FUNCTION mqdb.take_out(mqdb.pop_batch, bigint) FROM PUBLIC;
 
 CREATE VIEW mqdb.pop_cursor AS
 SELECT o.group_id, o.queue_key, greatest(o.next_offset, c.next_offset) AS next_offset, greatest(o.segment, c.segment) AS segment,
@@ -148,29 +166,36 @@ SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
 DECLARE
-    of_group mqdb.subscription_group := mqdb.popping_group(pop_queues.group_name);
+    popping record;
     newest integer := (SELECT c.segment FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1);
-    is_owner boolean := mqdb.is_owner(session_user);
+    id integer;
     filled integer[];
     needed integer;
     locked integer[];
 BEGIN
-    PERFORM mqdb.check_pop('', '1 s', wanted);
+    popping := mqdb.popping_group(pop_queues.group_name);
+    IF wanted IS NULL OR wanted NOT BETWEEN 1 AND 1024 THEN
+        PERFORM mqdb.check_pop('', '1 s', wanted);
+    END IF;
+    IF NOT popping.is_owner THEN
+        queue_keys := ARRAY(SELECT own.queue_key FROM mqdb.own_queue own WHERE own.queue_key = ANY (queue_keys) AND own.may_read);
+    END IF;
+    IF (popping.of_group).consume_message_orderly THEN
+        queue_keys := mqdb.without_in_flight((popping.of_group).group_id, queue_keys);
+    END IF;
+    IF NOT (popping.of_group).consume_enable THEN
+        RETURN;
+    END IF;
+    id := (popping.of_group).group_id;
     SELECT array_agg(c.queue_key ORDER BY c.popped_at, c.queue_key), count(*) FILTER (WHERE c.before < wanted)
     INTO filled, needed
     FROM (SELECT f.*, sum(f.unread) OVER (ORDER BY f.popped_at, f.queue_key) - f.unread AS before
           FROM (SELECT o.queue_key, o.popped_at, coalesce(
                     (SELECT r.last_offset + 1 FROM mqdb.queue_run r
                      WHERE r.queue_key = q.queue_key AND r.segment >= newest
-                     ORDER BY r.last_offset DESC LIMIT 1), q.end_offset) - o.next_offset AS unread
+                     ORDER BY r.last_offset DESC LIMIT 1), q.end_offset) - greatest(o.next_offset, q.base_offset) AS unread
                 FROM mqdb.pop_cursor o JOIN mqdb.queue q USING (queue_key)
-                WHERE o.group_id = of_group.group_id AND o.queue_key = ANY (queue_keys) AND of_group.consume_enable
-                  AND (is_owner OR EXISTS (SELECT FROM mqdb.own_queue own WHERE own.queue_key = o.queue_key AND own.may_read))
-                  AND (o.owner IS NULL OR NOT EXISTS (
-                      SELECT FROM mqdb.client c
-                      WHERE c.client_id = o.owner AND c.group_name = of_group.group_name AND c.kind = 'CONSUMER'))
-                  AND (NOT of_group.consume_message_orderly OR NOT EXISTS (
-                      SELECT FROM mqdb.pop_batch b WHERE b.group_id = o.group_id AND b.queue_key = o.queue_key))) f
+                WHERE o.group_id = id AND o.queue_key = ANY (queue_keys)) f
           WHERE f.unread > 0) c;
     IF filled IS NULL THEN
         RETURN;
@@ -178,33 +203,37 @@ BEGIN
     IF cardinality(filled) > 1 THEN
         SELECT array_agg(l.queue_key) INTO locked
         FROM (SELECT o.queue_key FROM mqdb.consumer_offset o
-              WHERE o.group_id = of_group.group_id AND o.queue_key = ANY (filled)
+              WHERE o.group_id = id AND o.queue_key = ANY (filled)
               ORDER BY array_position(filled, o.queue_key) LIMIT needed FOR UPDATE SKIP LOCKED) l;
     END IF;
     IF locked IS NULL THEN
         BEGIN
             SELECT ARRAY[o.queue_key] INTO locked
-            FROM mqdb.consumer_offset o WHERE o.group_id = of_group.group_id AND o.queue_key = filled[1] FOR UPDATE;
+            FROM mqdb.consumer_offset o WHERE o.group_id = id AND o.queue_key = filled[1] FOR UPDATE;
         EXCEPTION WHEN lock_not_available THEN
             RETURN NEXT;
             RETURN;
         END;
     END IF;
     -- By a snapshot that is newer than the locks.
+    IF (popping.of_group).consume_message_orderly THEN
+        locked := mqdb.without_in_flight(id, locked);
+    END IF;
     RETURN QUERY
-    SELECT o.queue_key, o.next_offset, o.segment FROM mqdb.pop_cursor o
-    WHERE o.group_id = of_group.group_id AND o.queue_key = ANY (locked)
-      AND (NOT of_group.consume_message_orderly OR NOT EXISTS (
-          SELECT FROM mqdb.pop_batch b WHERE b.group_id = o.group_id AND b.queue_key = o.queue_key))
+    SELECT o.queue_key, greatest(o.next_offset, q.base_offset), o.segment FROM mqdb.pop_cursor o JOIN mqdb.queue q USING (queue_key)
+    WHERE o.group_id = id AND o.queue_key = ANY (locked)
     ORDER BY array_position(filled, o.queue_key);
 END
 $$;
 COMMENT ON FUNCTION mqdb.pop_queues(text, integer[], integer) IS 'Locks queues of a group that have messages, and returns where to read them';
 
--- Moves the cursors of queues that pop_queues has locked, and returns receipt handles for the messages that were read.
+-- Takes what was read of the queues that pop_queues has locked, up to `wanted` messages, and moves the cursors. The arrays have a value
+-- for each row of a pull (`pull_from` in mqdb/store/dispatch/consume_queue.py): its queue, where that ends, the newest segment, the entry, the
+-- size of its body, and how far the filter has looked. One statement locks, reads and takes.
 CREATE FUNCTION mqdb.pop_take(
-    group_name text, client_id text, invisible interval, queue_keys integer[], next_offsets bigint[], segments integer[],
-    message_keys integer[], message_offsets bigint[], message_segments integer[], is_durable boolean DEFAULT true
+    group_name text, client_id text, invisible interval, wanted integer, max_bytes bigint, is_durable boolean,
+    queue_keys integer[], max_offsets bigint[], newest integer[], offsets bigint[], segments integer[], sizes integer[],
+    seen_offsets bigint[], seen_segments integer[]
 ) RETURNS SETOF mqdb.popped
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -214,32 +243,52 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    id integer := (mqdb.popping_group(pop_take.group_name)).group_id;
+    popping record := mqdb.popping_group(pop_take.group_name);
+    id integer := (popping.of_group).group_id;
     now timestamptz := mqdb.now();
+    taken record;
     place record;
+    part bigint[];
+    batch mqdb.pop_batch;
 BEGIN
-    PERFORM mqdb.check_pop(client_id, invisible, greatest(cardinality(message_offsets), 1));
-    IF (SELECT count(DISTINCT o.queue_key) FROM mqdb.pop_cursor o
-        WHERE o.group_id = id AND o.queue_key = ANY (queue_keys)
-          AND (mqdb.is_owner(session_user) OR EXISTS (SELECT FROM mqdb.own_queue own WHERE own.queue_key = o.queue_key AND own.may_read))
-       ) IS DISTINCT FROM cardinality(queue_keys)
+    PERFORM mqdb.check_pop(client_id, invisible, wanted);
+    IF cardinality(queue_keys) <> ALL (ARRAY[cardinality(max_offsets), cardinality(newest), cardinality(offsets), cardinality(segments),
+                                             cardinality(sizes), cardinality(seen_offsets), cardinality(seen_segments)])
+        OR NOT popping.is_owner AND EXISTS (
+            SELECT FROM unnest(queue_keys, max_offsets, newest, offsets) AS g (queue_key, max_offset, newest, queue_offset)
+            WHERE NOT EXISTS (SELECT FROM mqdb.own_queue own WHERE own.queue_key = g.queue_key AND own.may_read)
+               OR g.max_offset IS NULL OR g.newest IS NULL
+               OR g.queue_offset NOT BETWEEN greatest(g.max_offset - 1000000000, 0) AND g.max_offset - 1)
     THEN
-        PERFORM mqdb.refuse_parameter('queue_keys', left(queue_keys::text, 100), 'give queues that the group reads, each once');
-    ELSIF EXISTS (SELECT FROM unnest(queue_keys, next_offsets, segments) AS g (k, o, s)
-                  WHERE k IS NULL OR o IS NULL OR o < 0 OR s IS NULL)
-        OR EXISTS (SELECT FROM unnest(message_keys, message_offsets, message_segments) AS g (k, o, s)
-                   JOIN unnest(queue_keys, next_offsets) AS q (k, past) USING (k)
-                   HAVING count(*) IS DISTINCT FROM cardinality(message_offsets)
-                       OR bool_or(o IS NULL OR s IS NULL OR o < 0 OR o >= past OR past - o >= 2147483647))
-    THEN
-        PERFORM mqdb.refuse_parameter('next_offsets', left(next_offsets::text, 100), 'give an offset and a segment for each queue and message');
+        PERFORM mqdb.refuse_parameter('queue_keys', left(queue_keys::text, 100), 'give queues that may be read, and offsets in them');
     END IF;
-    PERFORM mqdb.commit_soon(is_durable);
-    FOR place IN
-        SELECT o.*, g.next_offset AS new_offset, g.segment AS new_segment
-        FROM unnest(queue_keys, next_offsets, segments) AS g (queue_key, next_offset, segment)
-        JOIN mqdb.pop_cursor o ON o.group_id = id AND o.queue_key = g.queue_key AND o.next_offset < g.next_offset
+    IF NOT is_durable THEN  -- if the server crashes, all handles from before are refused anyway
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    FOR taken IN
+        SELECT r.queue_key, max(r.max_offset) AS max_offset, max(r.newest) AS newest,
+               array_agg(r.queue_offset ORDER BY r.number) FILTER (WHERE r.is_kept) AS offsets,
+               min(r.segment) FILTER (WHERE r.is_kept) AS first_segment, max(r.segment) FILTER (WHERE r.is_kept) AS last_segment,
+               max(r.seen_offset) AS seen_offset, max(r.seen_segment) AS seen_segment,
+               -- Whether there may be more that match before what was looked at.
+               count(r.queue_offset) >= wanted OR sum(r.size) >= max_bytes OR bool_or(r.queue_offset IS NOT NULL AND NOT r.is_kept) AS has_more
+        FROM (SELECT g.*, g.queue_offset IS NOT NULL
+                     AND count(g.queue_offset) OVER (ORDER BY g.number ROWS UNBOUNDED PRECEDING) <= wanted AS is_kept
+              FROM unnest(queue_keys, max_offsets, newest, offsets, segments, sizes, seen_offsets, seen_segments) WITH ORDINALITY
+                  AS g (queue_key, max_offset, newest, queue_offset, segment, size, seen_offset, seen_segment, number)) r
+        GROUP BY r.queue_key
+        -- Else a record was not there: the caller has read too few segments.
+        HAVING count(*) FILTER (WHERE r.queue_offset IS NOT NULL AND r.size IS NULL) = 0
     LOOP
+        SELECT o.*, CASE WHEN taken.has_more THEN taken.offsets[cardinality(taken.offsets)]
+                         ELSE greatest(taken.seen_offset, taken.offsets[cardinality(taken.offsets)]) END + 1 AS new_offset,
+               CASE WHEN taken.has_more THEN taken.last_segment ELSE greatest(taken.seen_segment, taken.last_segment) END AS new_segment
+        INTO place
+        FROM mqdb.pop_cursor o WHERE o.group_id = id AND o.queue_key = taken.queue_key;
+        CONTINUE WHEN place.new_offset > place.next_offset IS NOT TRUE;
+        IF place.new_offset = taken.max_offset THEN  -- what comes next, dispatch has yet to write
+            place.new_segment := taken.newest;
+        END IF;
         IF place.owner IS NULL AND place.folded_at BETWEEN now - interval '5 s' AND now THEN
             INSERT INTO mqdb.offset_commit (group_id, queue_key, from_offset, next_offset, segment, epoch)
             VALUES (id, place.queue_key, place.next_offset, place.new_offset, place.new_segment, place.epoch);
@@ -250,24 +299,21 @@ BEGIN
             WHERE o.group_id = id AND o.queue_key = place.queue_key;
             PERFORM mqdb.take_offset_commits(pop_take.group_name, ARRAY[place.queue_key], ARRAY[place.folded_offset]);
         END IF;
+        FOR number IN 0..coalesce(cardinality(taken.offsets) - 1, -1) BY 64 LOOP
+            part := taken.offsets[number + 1 : number + 64];
+            INSERT INTO mqdb.pop_batch AS b (group_id, queue_key, visible_at, segment, first_offset, steps, in_flight, client_id)
+            VALUES (id, place.queue_key, now + invisible, taken.first_segment, part[1],
+                    CASE WHEN part[cardinality(part)] - part[1] >= cardinality(part)
+                         THEN ARRAY(SELECT (o.queue_offset - part[1])::integer FROM unnest(part) WITH ORDINALITY AS o (queue_offset, n) ORDER BY n) END,
+                    CASE WHEN cardinality(part) = 64 THEN -1 ELSE (1::bigint << cardinality(part)) - 1 END, pop_take.client_id)
+            RETURNING b.* INTO batch;
+            RETURN NEXT ROW (batch.queue_key, batch.first_offset, part[cardinality(part)], batch.steps, batch.segment, batch.attempt,
+                             mqdb.receipt_handle(batch, batch.in_flight))::mqdb.popped;
+        END LOOP;
     END LOOP;
-    RETURN QUERY
-    WITH message AS (
-        SELECT m.*, row_number() OVER (PARTITION BY m.queue_key ORDER BY m.queue_offset) - 1 AS step
-        FROM unnest(message_keys, message_offsets, message_segments) AS m (queue_key, queue_offset, segment)
-    ), inserted AS (
-        INSERT INTO mqdb.pop_batch AS b (group_id, queue_key, visible_at, segment, first_offset, steps, in_flight, client_id)
-        SELECT id, m.queue_key, now + invisible, min(m.segment), min(m.queue_offset),
-               CASE WHEN max(m.queue_offset) - min(m.queue_offset) >= count(*)
-                    THEN array_agg((m.queue_offset - m.first_offset)::integer ORDER BY m.queue_offset) END,
-               CASE WHEN count(*) = 64 THEN -1 ELSE (1::bigint << count(*)::integer) - 1 END, pop_take.client_id
-        FROM (SELECT g.*, min(g.queue_offset) OVER (PARTITION BY g.queue_key, g.step / 64) AS first_offset FROM message g) m
-        GROUP BY m.queue_key, m.step / 64
-        RETURNING b.*)
-    SELECT b.queue_key, b.first_offset, b.steps, b.segment, b.attempt, mqdb.receipt_handle(b, b.in_flight) FROM inserted b;
 END
 $$;
-COMMENT ON FUNCTION mqdb.pop_take(text, text, interval, integer[], bigint[], integer[], integer[], bigint[], integer[], boolean) IS 'Moves the cursors of a group, and puts the messages that were read in flight';
+COMMENT ON FUNCTION mqdb.pop_take(text, text, interval, integer, bigint, boolean, integer[], bigint[], integer[], bigint[], integer[], integer[], bigint[], integer[]) IS 'Puts messages of locked queues in flight that were read, and moves the cursors of the group';
 
 -- Delivers messages again whose time has passed, those first that are due for longest. With `look_back` only those whose time has
 -- passed within it: under an old snapshot the index keeps entries of all rows that were deleted, and one would read them each time. In a group that reads in order nothing overtakes
@@ -283,8 +329,8 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    of_group mqdb.subscription_group := mqdb.popping_group(pop_due.group_name);
-    is_owner boolean := mqdb.is_owner(session_user);
+    popping record := mqdb.popping_group(pop_due.group_name);
+    of_group mqdb.subscription_group := popping.of_group;
     now timestamptz := mqdb.now();
     since timestamptz := coalesce(now - look_back, '-infinity');
     due mqdb.pop_batch;
@@ -295,7 +341,7 @@ BEGIN
     FOR due IN
         SELECT b.* FROM mqdb.pop_batch b
         WHERE b.group_id = of_group.group_id AND b.visible_at > since AND b.visible_at <= now AND b.queue_key = ANY (queue_keys) AND of_group.consume_enable
-          AND (is_owner OR EXISTS (SELECT FROM mqdb.own_queue own WHERE own.queue_key = b.queue_key AND own.may_read))
+          AND (popping.is_owner OR EXISTS (SELECT FROM mqdb.own_queue own WHERE own.queue_key = b.queue_key AND own.may_read))
           AND (NOT of_group.consume_message_orderly OR NOT EXISTS (
               SELECT FROM mqdb.pop_batch e
               WHERE e.group_id = b.group_id AND e.queue_key = b.queue_key AND mqdb.first_in_flight(e) < mqdb.first_in_flight(b)))
@@ -304,18 +350,13 @@ BEGIN
         EXIT WHEN wanted <= 0;
         places := mqdb.places_of(due.in_flight, wanted);
         SELECT bit_or(1::bigint << place) INTO taken FROM unnest(places) AS place;
-        IF taken = due.in_flight THEN
-            DELETE FROM mqdb.pop_batch b WHERE b.group_id = due.group_id AND b.queue_key = due.queue_key
-                AND b.batch_id = due.batch_id AND b.visible_at = due.visible_at;
-        ELSE
-            UPDATE mqdb.pop_batch b SET in_flight = due.in_flight & ~taken WHERE b.group_id = due.group_id
-                AND b.queue_key = due.queue_key AND b.batch_id = due.batch_id AND b.visible_at = due.visible_at;
-        END IF;
+        PERFORM mqdb.take_out(due, taken);
         INSERT INTO mqdb.pop_batch (group_id, queue_key, visible_at, attempt, segment, first_offset, steps, in_flight, client_id)
         VALUES (due.group_id, due.queue_key, now + invisible, due.attempt + 1, due.segment, due.first_offset, due.steps, taken,
                 pop_due.client_id)
         RETURNING pop_batch.* INTO due;
-        RETURN NEXT ROW (due.queue_key, due.first_offset, due.steps, due.segment, due.attempt, mqdb.receipt_handle(due, taken))::mqdb.popped;
+        RETURN NEXT ROW (due.queue_key, due.first_offset, due.first_offset + coalesce(due.steps[cardinality(due.steps)], 63), due.steps,
+                         due.segment, due.attempt, mqdb.receipt_handle(due, taken))::mqdb.popped;
         wanted := wanted - cardinality(places);
     END LOOP;
 END
@@ -323,6 +364,24 @@ $$;
 COMMENT ON FUNCTION mqdb.pop_due(text, text, interval, integer[], integer, interval) IS 'Puts messages in flight again whose time has passed';
 
 -- -- what becomes of it -----------------------------------------------------------------------------
+
+-- The rows in which messages of these receipts are, and which.
+CREATE FUNCTION mqdb.lock_batches(id integer, receipts mqdb.receipt[]) RETURNS TABLE (batch mqdb.pop_batch, messages bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT b, b.in_flight & w.messages
+    FROM (SELECT r.queue_key, r.batch_id, bit_or(r.messages) AS messages FROM unnest(receipts) r
+          WHERE r.batch_id IS NOT NULL GROUP BY r.queue_key, r.batch_id) w
+    JOIN mqdb.pop_batch b ON b.group_id = id AND b.queue_key = w.queue_key AND b.batch_id = w.batch_id
+    WHERE b.in_flight & w.messages <> 0
+    ORDER BY b.queue_key, b.batch_id, b.visible_at FOR UPDATE OF b;
+END
+$$;
+COMMENT ON FUNCTION mqdb.lock_batches(integer, mqdb.receipt[]) IS 'Locks the rows in which messages of these receipts are';
+REVOKE EXECUTE ON FUNCTION mqdb.lock_batches(integer, mqdb.receipt[]) FROM PUBLIC;
 
 -- Each answer says whether the handle still counts; that of a message which was acknowledged before does, until its time has passed.
 CREATE FUNCTION mqdb.ack(group_name text, receipt_handles text[], is_durable boolean DEFAULT true) RETURNS boolean[]
@@ -333,34 +392,24 @@ SET jit = off
 SET enable_seqscan = off
 AS $$
 DECLARE
-    of_group mqdb.subscription_group := mqdb.popping_group(ack.group_name);
-    id integer := of_group.group_id;
-    answers boolean[];
+    of_group mqdb.subscription_group := (mqdb.popping_group(ack.group_name)).of_group;
+    receipts mqdb.receipt[] := ARRAY(SELECT r FROM mqdb.receipts(of_group.group_id, receipt_handles) r ORDER BY r.ordinal);
+    found record;
     freed text;
 BEGIN
-    PERFORM mqdb.commit_soon(is_durable);
-    WITH given AS MATERIALIZED (
-        SELECT * FROM mqdb.receipts(id, receipt_handles)
-    ), locked AS MATERIALIZED (
-        SELECT b.queue_key, b.batch_id, b.visible_at, b.in_flight & ~w.mask AS rest
-        FROM (SELECT g.queue_key, g.batch_id, bit_or(g.messages) AS mask FROM given g GROUP BY g.queue_key, g.batch_id) w
-        JOIN mqdb.pop_batch b ON b.group_id = id AND b.queue_key = w.queue_key AND b.batch_id = w.batch_id
-        ORDER BY b.queue_key, b.batch_id, b.visible_at FOR UPDATE OF b
-    ), done AS (
-        DELETE FROM mqdb.pop_batch b USING locked l
-        WHERE l.rest = 0 AND b.group_id = id AND b.queue_key = l.queue_key AND b.batch_id = l.batch_id AND b.visible_at = l.visible_at
-        RETURNING b.queue_key
-    ), cleared AS (
-        UPDATE mqdb.pop_batch b SET in_flight = l.rest FROM locked l
-        WHERE l.rest <> 0 AND l.rest <> b.in_flight
-          AND b.group_id = id AND b.queue_key = l.queue_key AND b.batch_id = l.batch_id AND b.visible_at = l.visible_at
-    )
-    SELECT array_agg(g.batch_id IS NOT NULL ORDER BY g.ordinal), (SELECT string_agg(DISTINCT d.queue_key::text, ',') FROM done d)
-    INTO answers, freed FROM given g;
+    IF NOT is_durable THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    FOR found IN SELECT * FROM mqdb.lock_batches(of_group.group_id, receipts) LOOP
+        PERFORM mqdb.take_out(found.batch, found.messages);
+        IF (found.batch).in_flight = found.messages THEN
+            freed := concat_ws(',', freed, (found.batch).queue_key);
+        END IF;
+    END LOOP;
     IF of_group.consume_message_orderly AND freed IS NOT NULL THEN  -- the members that wait may have the next messages now
         PERFORM pg_notify('mqdb_arrivals', mqdb.arrivals(freed));
     END IF;
-    RETURN coalesce(answers, '{}');
+    RETURN ARRAY(SELECT r.batch_id IS NOT NULL FROM unnest(receipts) WITH ORDINALITY AS r ORDER BY r.ordinality);
 END
 $$;
 COMMENT ON FUNCTION mqdb.ack(text, text[], boolean) IS 'Acknowledges messages that were popped; says of each receipt handle whether it counts. RocketMQ: AckMessageProcessor';
@@ -375,7 +424,7 @@ SET jit = off
 SET enable_seqscan = off
 AS $$
 DECLARE
-    id integer := (mqdb.popping_group(change_invisible.group_name)).group_id;
+    id integer := ((mqdb.popping_group(change_invisible.group_name)).of_group).group_id;
     until timestamptz;
     receipts mqdb.receipt[] := ARRAY(SELECT r FROM mqdb.receipts(id, receipt_handles) r);
     found record;
@@ -384,25 +433,12 @@ DECLARE
 BEGIN
     PERFORM mqdb.check_invisible(invisible, '0');
     until := mqdb.now() + invisible;
-    FOR found IN
-        SELECT b AS batch, b.in_flight & w.mask AS moved
-        FROM (SELECT r.queue_key, r.batch_id, bit_or(r.messages) AS mask FROM unnest(receipts) r
-              GROUP BY r.queue_key, r.batch_id) w
-        JOIN mqdb.pop_batch b ON b.group_id = id AND b.queue_key = w.queue_key AND b.batch_id = w.batch_id
-        WHERE b.in_flight & w.mask <> 0
-        ORDER BY b.queue_key, b.batch_id, b.visible_at FOR UPDATE OF b
-    LOOP
+    FOR found IN SELECT * FROM mqdb.lock_batches(id, receipts) LOOP
         batch := found.batch;
-        IF found.moved = batch.in_flight THEN
-            DELETE FROM mqdb.pop_batch b WHERE b.group_id = id AND b.queue_key = batch.queue_key
-                AND b.batch_id = batch.batch_id AND b.visible_at = batch.visible_at;
-        ELSE
-            UPDATE mqdb.pop_batch b SET in_flight = batch.in_flight & ~found.moved WHERE b.group_id = id
-                AND b.queue_key = batch.queue_key AND b.batch_id = batch.batch_id AND b.visible_at = batch.visible_at;
-        END IF;
+        PERFORM mqdb.take_out(batch, found.messages);
         is_sooner := is_sooner OR until < batch.visible_at;
         batch.visible_at := until;
-        batch.in_flight := found.moved;
+        batch.in_flight := found.messages;
         INSERT INTO mqdb.pop_batch AS own OVERRIDING SYSTEM VALUE SELECT batch.*
         ON CONFLICT (group_id, queue_key, batch_id, visible_at) DO UPDATE SET in_flight = own.in_flight | excluded.in_flight;
     END LOOP;

@@ -1,26 +1,41 @@
 """Pop batches: messages that members of a group have popped, and not acknowledged yet.
 
-Whoever pops locks a queue by its row of consumer_offset, reads on from there, and takes what it has read. One row then
-holds up to 64 messages until all of them are acknowledged. RocketMQ: PopMessageProcessor, PopCheckPoint.
+A pop locks a queue by its row of consumer_offset, reads on from there, and takes what it has read. One row then holds
+up to 64 messages until all of them are acknowledged. RocketMQ: PopMessageProcessor, PopCheckPoint.
 In SQL: `mqdb/sql/consumers/pop.sql`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Connection,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    column,
+    func,
+    null,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from mqdb.common import receipt_handle
-from mqdb.store.engine import driver, is_idle
-
-
-class Cursor(NamedTuple):
-    """Where the group reads a queue next. `segment`: no message from there on lies in an older one."""
-
-    queue_key: int
-    next_offset: int
-    segment: int
+from mqdb.selector import Selector
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import TagExpression
+from mqdb.store.dispatch.consume_queue import Where, pull_from, run_statement
+from mqdb.store.engine import NumberedStatement, driver, is_idle, numbered
+from mqdb.store.filters.retry_filter import RetryFilter
 
 
 class PoppedMessage(NamedTuple):
@@ -33,37 +48,122 @@ class PoppedMessage(NamedTuple):
     receipt_handle: str
 
 
-def lock_queues(connection: Connection, group: str, queue_keys: Sequence[int], wanted: int) -> list[Cursor] | None:
-    """Lock as many of the queues as are likely to hold `wanted` new messages, until the transaction ends.
+def _pop(of_properties: Where | None = None, *, by_tags: bool = False) -> Select[Any]:
+    """Lock queues, read them, and put what is wanted in flight: one statement, one round trip.
 
-    Those first that nobody has popped for longest. Queues that others pop right now are left out, unless that leaves
-    none: then it waits up to 0.1 s for one. None if others still pop all that have messages.
+    Parameters: group, client_id, invisible, wanted, is_durable, queue_keys, and those of `pull_from`. Behind the
+    columns of the pull each row has the key of the queue, and from which offset and segment on it was read; then
+    first_offset, steps and receipt handle of the batch, NULL for a message that was not taken. A row without a queue
+    says that others hold all queues with messages.
+
+    The pull may have an older snapshot than the locks. Then it sees less of the end of a queue, and nothing else.
     """
-    rows = driver(connection).execute("SELECT * FROM mqdb.pop_queues(%s, %s, %s)", [group, _array(queue_keys), wanted])
-    cursors = rows.fetchall()
-    return None if cursors and cursors[0][0] is None else [Cursor._make(row) for row in cursors]
+    group, wanted = cast(bindparam("group"), Text), cast(bindparam("wanted"), Integer)
+    locked = func.mqdb.pop_queues(group, cast(bindparam("queue_keys"), ARRAY(Integer)), wanted)
+    queue = locked.table_valued(
+        column("queue_key", Integer),
+        column("next_offset", BigInteger),
+        column("segment", Integer),
+        with_ordinality="ordinal",
+        name="locked",
+    ).render_derived("locked")
+    its_request = (
+        queue.c.queue_key,
+        queue.c.next_offset.label("first_offset"),
+        queue.c.segment,
+        cast(null(), BigInteger).label("history"),
+        queue.c.ordinal,
+    )
+    request = select(*its_request).cte("request").prefix_with("MATERIALIZED")
+    answer = pull_from(request, of_properties, by_tags=by_tags).cte("answer").prefix_with("MATERIALIZED")
+    is_filtered = by_tags or of_properties is not None
+    looked_at = answer.c.looked_at if is_filtered else cast(null(), BigInteger)
+    looked_at_segment = answer.c.looked_at_segment if is_filtered else cast(null(), Integer)
+    columns = {
+        "queue_keys": request.c.queue_key,
+        "max_offsets": answer.c.max_offset,
+        "newest": answer.c.newest_segment,
+        "offsets": answer.c.queue_offset,
+        "segments": answer.c.segment,
+        "sizes": func.octet_length(answer.c.body),
+        "seen_offsets": looked_at,
+        "seen_segments": looked_at_segment,
+    }
+    arrays = select(
+        *(
+            func.array_agg(aggregate_order_by(each, answer.c.ordinal, answer.c.queue_offset)).label(name)
+            for name, each in columns.items()
+        )
+    ).join_from(answer, request, request.c.ordinal == answer.c.ordinal)
+    read = arrays.subquery("read")
+    popped = func.mqdb.pop_take(
+        group,
+        cast(bindparam("client_id"), Text),
+        cast(bindparam("invisible"), Interval),
+        wanted,
+        cast(bindparam("max_bytes"), BigInteger),
+        cast(bindparam("is_durable"), Boolean),
+        *(read.c[name] for name in columns),
+    ).table_valued(
+        column("queue_key", Integer),
+        column("first_offset", BigInteger),
+        column("last_offset", BigInteger),
+        column("steps", ARRAY(Integer)),
+        column("segment", Integer),
+        column("attempt", Integer),
+        column("receipt_handle", Text),
+    )
+    batch = popped.lateral("popped")
+    taken = select(batch).select_from(read.join(batch, true())).cte("taken").prefix_with("MATERIALIZED")
+    is_in = and_(
+        taken.c.queue_key == request.c.queue_key,
+        answer.c.queue_offset >= taken.c.first_offset,
+        answer.c.queue_offset <= taken.c.last_offset,
+    )
+    return (
+        select(
+            answer,
+            request.c.queue_key,
+            request.c.first_offset,
+            request.c.segment,
+            taken.c.first_offset,
+            taken.c.steps,
+            taken.c.receipt_handle,
+        )
+        .select_from(request.outerjoin(answer, answer.c.ordinal == request.c.ordinal).outerjoin(taken, is_in))
+        .order_by(request.c.ordinal, answer.c.queue_offset)
+    )
 
 
-def take(
-    connection: Connection,
-    group: str,
-    client_id: str,
-    invisible: timedelta,
-    cursors: Sequence[Cursor],
-    messages: Sequence[Cursor],
-    *,
-    is_durable: bool,
-) -> dict[tuple[int, int], str]:
-    """Move the cursors of locked queues on; returns the receipt handle of each message, by queue and offset.
+@cache
+def _pop_all() -> NumberedStatement:
+    return numbered(_pop())
 
-    `messages` have the offset of the message as `next_offset`, in ascending order for each queue. Unless `is_durable`,
-    the transaction commits without waiting for the disk.
-    """
-    arrays = [_array(column) for rows in (cursors, messages) for column in zip(*rows, strict=True)]
-    arrays += ["{}"] * (6 - len(arrays))
-    values = [group, client_id, invisible, *arrays, is_durable]
-    rows = driver(connection).execute("SELECT * FROM mqdb.pop_take(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)", values)
-    return {(each.queue_key, each.queue_offset): each.receipt_handle for each in _messages(rows)}
+
+@cache
+def _pop_tags() -> NumberedStatement:
+    return numbered(_pop(by_tags=True))
+
+
+@lru_cache(maxsize=256)
+def _pop_selected(selector: Selector | RetryFilter) -> NumberedStatement:
+    return numbered(_pop(selector.where))
+
+
+def pop(
+    connection: Connection, parameters: Mapping[str, Any], message_filter: MessageFilter | None
+) -> list[tuple[Any, ...]]:
+    """Rows as `_pop` describes them, in the binary forms that ReceivedMessage works out when asked."""
+    match message_filter:
+        case None:
+            statement = _pop_all()
+        case TagExpression():
+            statement = _pop_tags()
+        case Selector() | RetryFilter():
+            statement = _pop_selected(message_filter)
+        case _:
+            raise TypeError(message_filter)
+    return run_statement(connection, statement, parameters, message_filter)
 
 
 def due(
@@ -91,6 +191,8 @@ def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> l
 
     It waits for the disk only as a part of another transaction.
     """
+    if not receipt_handles:
+        return []
     batches = receipt_handle.together(receipt_handles)
     [(answers,)] = driver(connection).execute(
         "SELECT mqdb.ack(%s, %s, %s)", [group, list(batches.values()), not is_idle(connection)]
@@ -128,7 +230,7 @@ def seconds_to_next(connection: Connection, group: str) -> float | None:
 
 
 def _messages(rows: Iterable[tuple[Any, ...]]) -> Iterator[PoppedMessage]:
-    for queue_key, first_offset, steps, segment, attempt, handle in rows:
+    for queue_key, first_offset, _, steps, segment, attempt, handle in rows:
         for place, its_handle in receipt_handle.each(handle):
             offset = first_offset + (place if steps is None else steps[place])
             yield PoppedMessage(queue_key, offset, segment, attempt, its_handle)

@@ -27,6 +27,7 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.sql import FromClause
 
 from mqdb.selector import Selector
 from mqdb.selector.subscription import MessageFilter
@@ -65,11 +66,21 @@ Where: TypeAlias = Callable[[ColumnElement[Any], Mapping[str, ColumnElement[Any]
 
 
 def _pull(of_properties: Where | None = None, *, by_tags: bool = False) -> Select[Any]:
+    """A pull of queues that are given, by arrays of one length: queue_keys, offsets, histories."""
+    request = (
+        func.unnest(*(cast(bindparam(name), ARRAY(type_)) for name, type_ in _REQUEST.items()))
+        .table_valued("queue_key", "first_offset", "history", with_ordinality="ordinal", name="request")
+        .render_derived("request")
+    )
+    return pull_from(request, of_properties, by_tags=by_tags)
+
+
+def pull_from(request: FromClause, of_properties: Where | None = None, *, by_tags: bool = False) -> Select[Any]:
     """Entries of several queues with their records, and where each queue begins and ends. Uses queue_run_offset.
 
-    Parameters: queue_keys, offsets, histories (arrays of one length); limit, scan_limit (entries looked at) and
-    max_bytes (of bodies; the first is always given), each per queue; newest_segment (as the last answer said, 0 at
-    first); and the window: first_segment, last_segment, lowest_pos, past_pos.
+    `request` is a table of that name: queue_key, first_offset, history, ordinal. Parameters: limit, scan_limit (entries
+    looked at) and max_bytes (of bodies; the first is always given), each per queue; newest_segment (as the last answer
+    said, 0 at first); and the window: first_segment, last_segment, lowest_pos, past_pos.
     A row for each entry, ordered by request and offset; a queue without any has one row with NULL entries. A queue that
     is gone has no row, nor has one of another history than the log's.
     The window may end before the scan limit. Without a filter the rows show how far the answer goes; with one of the
@@ -77,11 +88,6 @@ def _pull(of_properties: Where | None = None, *, by_tags: bool = False) -> Selec
     parameters, not of sub-selects, so that partitions are pruned before the executor opens them: each open partition
     costs time for each record.
     """
-    request = (
-        func.unnest(*(cast(bindparam(name), ARRAY(type_)) for name, type_ in _REQUEST.items()))
-        .table_valued("queue_key", "first_offset", "history", with_ordinality="ordinal", name="request")
-        .render_derived("request")
-    )
     # Core correlates one level deep; the entries stand two below the request.
     queue_key = literal_column("request.queue_key", Integer)
     first_offset = literal_column("request.first_offset", BigInteger)
@@ -224,8 +230,17 @@ _CURSOR = "mqdb_pull_cursor"
 def pull(
     connection: Connection, parameters: Mapping[str, Any], message_filter: MessageFilter | None
 ) -> list[tuple[Any, ...]]:
-    """Rows as `_pull` describes them, in the binary forms that ReceivedMessage works out when asked."""
-    statement = statement_of(message_filter)
+    """Rows as `pull_from` describes them, in the binary forms that ReceivedMessage works out when asked."""
+    return run_statement(connection, statement_of(message_filter), parameters, message_filter)
+
+
+def run_statement(
+    connection: Connection,
+    statement: NumberedStatement,
+    parameters: Mapping[str, Any],
+    message_filter: MessageFilter | None,
+) -> list[tuple[Any, ...]]:
+    """The same, for a statement that was made of `pull_from` with this filter."""
     values = _values(statement, parameters, message_filter)
     return _cursor(connection).execute(statement.text, values).fetchall()
 

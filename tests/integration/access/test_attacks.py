@@ -634,7 +634,8 @@ BY_ALL = [
     Attack("54_pop_for_another_group", "SELECT * FROM mqdb.pop_queues('payroll', ARRAY[:secret_key], 9)", "MQ204"),
     Attack(
         "54_take_for_another_group",
-        "SELECT * FROM mqdb.pop_take('payroll', 'me', '1 min', ARRAY[:secret_key], '{9}', '{1}', '{}', '{}', '{}')",
+        "SELECT * FROM mqdb.pop_take('payroll', 'me', '1 min', 9, 9, true, ARRAY[:secret_key], '{9}', '{1}', '{1}', "
+        "'{1}', '{1}', '{1}', '{1}')",
         "MQ204",
     ),
     Attack(
@@ -1008,6 +1009,10 @@ BY_ROLE = {
         Attack("50_read_one_topic", "SELECT DISTINCT topic FROM mqdb.message WHERE topic <> 'orders'", NOTHING),
     ],
     GROUP: [
+        # Its group pulls. (test_principals.py has one that pops.)
+        Attack(
+            "54_pop_in_a_group_that_pulls", "SELECT * FROM mqdb.pop_queues('billing', ARRAY[:orders_key], 9)", "MQ206"
+        ),
         Attack("3_send_as_a_member", "SELECT mqdb.send('orders', 'x')", "MQ204"),
         Attack("3_write_as_a_member", record(":orders_key"), "MQ204"),
         Attack("15_schedule_as_a_member", record(":schedule_key", real("orders")), "MQ204"),

@@ -13,6 +13,7 @@ from mqdb_client import (
     Admin,
     ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
+    ConsumeMode,
     ConsumeOrderlyStatus,
     LitePullConsumer,
     Message,
@@ -238,6 +239,31 @@ def test_who_pops_acknowledges_as_well(shop: str, billing: str) -> None:
         (0, 1)
     ]
     assert rows(billing, "SELECT sum(bit_count(in_flight::bit(64))) FROM mqdb.pop_batch") == [(1,)]
+
+
+def test_who_pops_gets_nothing_of_a_queue_that_it_may_not_read(admin: Admin, billing: str, database: Database) -> None:
+    admin.groups.update("billing", consume_mode=ConsumeMode.POP)
+    with Producer("owner", database.dsn) as producer:
+        producer.send(Message("secret", "x"))
+    of_secret = "FROM mqdb.queue JOIN mqdb.topic USING (topic_id) WHERE topic = 'secret'"
+    keys = [key for (key,) in rows(database.dsn, f"SELECT queue_key {of_secret}")]
+    rows(
+        database.dsn,
+        "INSERT INTO mqdb.consumer_offset (group_id, queue_key, next_offset) SELECT group_id, key, 0 "
+        "FROM mqdb.subscription_group, unnest(%s::integer[]) AS key WHERE group_name = 'billing' RETURNING 1",
+        keys,
+    )
+
+    assert rows(billing, "SELECT * FROM mqdb.pop_queues('billing', %s, 9)", keys) == []
+    take = (
+        "SELECT * FROM mqdb.pop_take('billing', 'me', '1 min', 9, 9, true, %s, '{1}', '{1}', '{0}', '{1}', '{1}', '{0}', "
+        "'{1}')"
+    )
+    with pytest.raises(psycopg.Error, match="give queues that may be read"):
+        rows(billing, take, keys[:1])
+    assert len(rows(database.dsn, take, keys[:1])) == 1
+    rows(database.dsn, "UPDATE mqdb.pop_batch SET visible_at = '2000-01-01' RETURNING 1")
+    assert rows(billing, "SELECT * FROM mqdb.pop_due('billing', 'me', '1 min', %s, 9)", keys) == []
 
 
 def test_what_fails_too_often_is_a_dead_letter_of_the_group(
