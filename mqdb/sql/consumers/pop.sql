@@ -271,7 +271,8 @@ BEGIN
                min(r.segment) FILTER (WHERE r.is_kept) AS first_segment, max(r.segment) FILTER (WHERE r.is_kept) AS last_segment,
                max(r.seen_offset) AS seen_offset, max(r.seen_segment) AS seen_segment,
                -- Whether there may be more that match before what was looked at.
-               count(r.queue_offset) >= wanted OR sum(r.size) >= max_bytes OR bool_or(r.queue_offset IS NOT NULL AND NOT r.is_kept) AS has_more
+               count(r.queue_offset) >= wanted OR sum(r.size) >= max_bytes OR bool_or(r.queue_offset IS NOT NULL AND NOT r.is_kept)
+                   AS has_more
         FROM (SELECT g.*, g.queue_offset IS NOT NULL
                      AND count(g.queue_offset) OVER (ORDER BY g.number ROWS UNBOUNDED PRECEDING) <= wanted AS is_kept
               FROM unnest(queue_keys, max_offsets, newest, offsets, segments, sizes, seen_offsets, seen_segments) WITH ORDINALITY
@@ -304,7 +305,8 @@ BEGIN
             INSERT INTO mqdb.pop_batch AS b (group_id, queue_key, visible_at, segment, first_offset, steps, in_flight, client_id)
             VALUES (id, place.queue_key, now + invisible, taken.first_segment, part[1],
                     CASE WHEN part[cardinality(part)] - part[1] >= cardinality(part)
-                         THEN ARRAY(SELECT (o.queue_offset - part[1])::integer FROM unnest(part) WITH ORDINALITY AS o (queue_offset, n) ORDER BY n) END,
+                         THEN ARRAY(SELECT (o.queue_offset - part[1])::integer
+                                    FROM unnest(part) WITH ORDINALITY AS o (queue_offset, n) ORDER BY n) END,
                     CASE WHEN cardinality(part) = 64 THEN -1 ELSE (1::bigint << cardinality(part)) - 1 END, pop_take.client_id)
             RETURNING b.* INTO batch;
             RETURN NEXT ROW (batch.queue_key, batch.first_offset, part[cardinality(part)], batch.steps, batch.segment, batch.attempt,
@@ -315,9 +317,9 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.pop_take(text, text, interval, integer, bigint, boolean, integer[], bigint[], integer[], bigint[], integer[], integer[], bigint[], integer[]) IS 'Puts messages of locked queues in flight that were read, and moves the cursors of the group';
 
--- Delivers messages again whose time has passed, those first that are due for longest. With `look_back` only those whose time has
--- passed within it: under an old snapshot the index keeps entries of all rows that were deleted, and one would read them each time. In a group that reads in order nothing overtakes
--- what is in flight of its queue.
+-- Delivers messages again whose time has passed, those first that are due for longest. With `look_back` only those whose time has passed
+-- within it: under an old snapshot the index keeps entries of all rows that were deleted, and each look would read them. In a group that
+-- reads in order nothing overtakes what is in flight of its queue.
 CREATE FUNCTION mqdb.pop_due(
     group_name text, client_id text, invisible interval, queue_keys integer[], wanted integer, look_back interval DEFAULT NULL
 ) RETURNS SETOF mqdb.popped
@@ -340,7 +342,8 @@ BEGIN
     PERFORM mqdb.check_pop(client_id, invisible, wanted);
     FOR due IN
         SELECT b.* FROM mqdb.pop_batch b
-        WHERE b.group_id = of_group.group_id AND b.visible_at > since AND b.visible_at <= now AND b.queue_key = ANY (queue_keys) AND of_group.consume_enable
+        WHERE b.group_id = of_group.group_id AND b.visible_at > since AND b.visible_at <= now
+          AND b.queue_key = ANY (queue_keys) AND of_group.consume_enable
           AND (popping.is_owner OR EXISTS (SELECT FROM mqdb.own_queue own WHERE own.queue_key = b.queue_key AND own.may_read))
           AND (NOT of_group.consume_message_orderly OR NOT EXISTS (
               SELECT FROM mqdb.pop_batch e

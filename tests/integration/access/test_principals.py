@@ -256,8 +256,8 @@ def test_who_pops_gets_nothing_of_a_queue_that_it_may_not_read(admin: Admin, bil
 
     assert rows(billing, "SELECT * FROM mqdb.pop_queues('billing', %s, 9)", keys) == []
     take = (
-        "SELECT * FROM mqdb.pop_take('billing', 'me', '1 min', 9, 9, true, %s, '{1}', '{1}', '{0}', '{1}', '{1}', '{0}', "
-        "'{1}')"
+        "SELECT * FROM mqdb.pop_take('billing', 'me', '1 min', 9, 9, true, %s, '{1}', '{1}', '{0}', '{1}', '{1}', "
+        "'{0}', '{1}')"
     )
     with pytest.raises(psycopg.Error, match="give queues that may be read"):
         rows(billing, take, keys[:1])

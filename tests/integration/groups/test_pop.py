@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.consumers.groups import show_group, update_group
+from mqdb.broker.consumers.offset_reset import Boundary, reset_offsets
 from mqdb.broker.consumers.offsets import begin_queues, take_queues
 from mqdb.broker.consumers.pop import NOTHING_SEEN, Popped, Seen, ack, change_invisible, forward_to_dlq, pop
 from mqdb.common.failure import Failure
@@ -18,7 +19,7 @@ from mqdb.errors import ConsumeModeConflict, GroupNotIdle, ParameterInvalid, Rec
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store.engine import transaction
+from mqdb.store.engine import driver, transaction
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, bodies, dispatch_all, topic
 from tests.fixtures.delay import move_clock, stop_clock
@@ -382,6 +383,64 @@ def test_a_pop_that_is_rolled_back_has_not_happened(make: Callable[..., Queues])
 
     assert bodies(orders.pop()) == ["a"]
     assert orders.in_flight() == 1
+
+
+def test_a_reset_forgets_what_is_in_flight(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a", "b", "c")
+    orders.ack(orders.pop(1)[0])
+    [b] = orders.pop(1)
+
+    reset_offsets(orders.broker, GROUP, "orders", Boundary.EARLIEST)
+
+    assert (orders.in_flight(), orders.rows()) == (0, 0)
+    assert bodies(orders.pop()) == ["a", "b", "c"]
+    assert orders.ack(b) == [True]  # it counts, for nothing
+    assert orders.in_flight() == 3
+
+
+def test_a_queue_of_which_retention_has_dropped_all_is_passed_by(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a", "b")
+    orders.broker.execute(text("UPDATE mqdb.queue SET base_offset = 2"))
+
+    assert orders.pop() == []
+    orders.send("c")
+    assert bodies(orders.pop()) == ["c"]
+
+
+def test_messages_of_several_segments(make: Callable[..., Queues]) -> None:
+    orders = make(queues=2)
+    driver(orders.broker).execute("UPDATE mqdb.broker SET segment_size = 10")
+    seen = NOTHING_SEEN
+    for n in range(30):
+        orders.send(*(f"{n}-{each}" for each in range(5)), queue_id=n % 2)
+        driver(orders.broker).execute("SELECT mqdb.ensure_segments(2)")
+    received: list[str] = []
+    while (found := orders.find(7, seen=seen)).messages:
+        seen = found.seen
+        received += bodies(found.messages)
+        assert all(orders.ack(*found.messages))
+
+    assert sorted(received) == sorted(f"{n}-{each}" for n in range(30) for each in range(5))
+    assert (orders.in_flight(), orders.rows()) == (0, 0)
+
+
+def test_only_a_part_of_another_transaction_waits_for_the_disk(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a", "b")
+    durability = text("SELECT current_setting('synchronous_commit')")
+    usual = orders.broker.scalar(durability)
+    handles = [str(each.receipt_handle) for each in orders.pop()]
+
+    with transaction(orders.broker):
+        driver(orders.broker).execute("SELECT mqdb.ack(%s, %s, false)", [GROUP, handles[:1]])
+        assert orders.broker.scalar(durability) == "off"
+    with transaction(orders.broker):
+        ack(orders.broker, GROUP, handles)
+        orders.pop()
+        assert orders.broker.scalar(durability) == usual
+    assert orders.broker.scalar(durability) == usual
 
 
 def test_a_group_is_read_in_one_way(make: Callable[..., Queues]) -> None:

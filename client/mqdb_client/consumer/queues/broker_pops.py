@@ -38,8 +38,10 @@ class BrokerPops:
         self._seen: dict[MessageFilter | None, Seen] = {}
 
     def concerns(self, queue_keys: frozenset[int] | None) -> bool:
-        """Whether an arrival is in one of the queues that are read; None stands for any queue."""
-        return queue_keys is None or any(not queue_keys.isdisjoint(queues) for _, queues in list(self._begun.values()))
+        """Whether an arrival may be in one of the queues that are read; None stands for any queue."""
+        if queue_keys is None or not self._begun.keys() >= self.filters.keys():
+            return True
+        return any(not queue_keys.isdisjoint(queues) for _, queues in list(self._begun.values()))
 
     def begin(self) -> None:
         """Have a new group begin now in the topics that are there. Raises BrokerUnavailable and its kin."""
