@@ -526,8 +526,8 @@ class GroupNotIdle(Denied, code=ResponseCode.ILLEGAL_OPERATION, sqlstate="MQ205"
     members: int
     messages: int
     sentence = (
-        "group {group!r} has {members} members, and {messages} messages in flight; stop the members, and wait until no "
-        "message is in flight"
+        "group {group!r} has {members} members, and {messages} messages in flight; let its members acknowledge them, "
+        "and stop the members; or forget what is in flight: mqdb group offset reset"
     )
 
 
@@ -548,8 +548,8 @@ class ReceiptHandleInvalid(Denied, code=ResponseCode.ILLEGAL_OPERATION):
 
     handles: tuple[str, ...]
     sentence = (
-        "{handles!l}: the invisible time has passed, or the message was popped in another group, or before the server "
-        "was started; it comes again"
+        "{handles!l}: the message was acknowledged, or its invisible time has passed, or it was popped in another "
+        "group, or before the server was started"
     )
 
 

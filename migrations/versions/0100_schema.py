@@ -396,7 +396,7 @@ CREATE TABLE mqdb.pop_batch (
     queue_key integer NOT NULL,
     batch_id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     visible_at timestamptz NOT NULL,
-    attempt integer NOT NULL DEFAULT 1 CHECK (attempt > 0),
+    attempt integer NOT NULL DEFAULT 1 CHECK (attempt >= 0),
     segment integer NOT NULL,
     first_offset bigint NOT NULL CHECK (first_offset >= 0),
     steps integer[] CHECK (cardinality(steps) BETWEEN 2 AND 64),
@@ -410,7 +410,7 @@ CREATE INDEX pop_batch_visible_at ON mqdb.pop_batch (group_id, visible_at);
 COMMENT ON TABLE mqdb.pop_batch IS 'Messages that were popped and are not acknowledged yet, up to 64 of a queue in a row. RocketMQ: PopCheckPoint';
 COMMENT ON COLUMN mqdb.pop_batch.batch_id IS 'New for each delivery; a message keeps it if its invisible time is changed';
 COMMENT ON COLUMN mqdb.pop_batch.visible_at IS 'When the messages come again';
-COMMENT ON COLUMN mqdb.pop_batch.attempt IS 'Which delivery this is; the first is 1';
+COMMENT ON COLUMN mqdb.pop_batch.attempt IS 'Which delivery this is; the first is 1. One less if nobody has read it';
 COMMENT ON COLUMN mqdb.pop_batch.segment IS 'No message of the row lies in an older segment';
 COMMENT ON COLUMN mqdb.pop_batch.steps IS 'The queue offset of each message, counted from first_offset; NULL if they follow one another';
 COMMENT ON COLUMN mqdb.pop_batch.in_flight IS 'A bit for each message, the first in the lowest one; acknowledged messages have lost theirs';

@@ -153,6 +153,8 @@ class BrokerCollector(FamilyCollector):
         yield gauges("mqdb_consumer_lag_seconds", words, lambda lag: lag.lag_seconds, all_of=False)
         words = "Messages that failed and wait for their retry."
         yield gauges("mqdb_consumer_waiting_messages", words, lambda lag: lag.waiting)
+        words = "Messages that were popped and are not acknowledged."
+        yield gauges("mqdb_consumer_in_flight_messages", words, lambda lag: lag.in_flight)
         yield from self._of_members(sample)
 
     def _of_members(self, sample: Sample) -> Iterator[Metric]:
@@ -278,6 +280,7 @@ def _merged(rest: Sequence[TopicLag]) -> TopicLag:
         lag=sum(each.lag for each in rest),
         lag_seconds=max(each.lag_seconds for each in rest),
         waiting=sum(each.waiting for each in rest),
+        in_flight=sum(each.in_flight for each in rest),
         committed=sum(each.committed for each in rest),
         unowned_queues=sum(each.unowned_queues for each in rest),
     )

@@ -302,7 +302,7 @@ def test_a_group_is_set_to_pop_and_its_messages_are_printed(place: Place) -> Non
     ]
 
 
-def test_what_is_in_flight_keeps_a_group_from_changing(place: Place) -> None:
+def test_a_group_that_pulls_goes_on_where_it_has_popped_to(place: Place) -> None:
     place.done("group", "set", "workers", "--consume-mode", "pop")
     assert place.done("consume", "orders", "--group", "workers", "--pop", "--count", "1").split() == ["one"]
     place.done("group", "set", "workers", "--consume-mode", "pull")

@@ -6,7 +6,7 @@ from mqdb.web.lag_history import LagHistory
 
 
 def lag(group: str, messages: int, topic: str = "orders") -> TopicLag:
-    return TopicLag(group, topic, messages, 0.0, 0, 0, 0)
+    return TopicLag(group, topic, messages, 0.0, 0, 0, 0, 0)
 
 
 def test_the_last_samples_of_a_group_are_kept() -> None:

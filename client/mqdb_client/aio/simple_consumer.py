@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Self
 
 from mqdb.common.received_message import ReceivedMessage
+from mqdb.errors import MqdbError
 from mqdb.selector.tags import ALL_TAGS
 from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.client_config import configured_by
@@ -25,8 +26,8 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
                 await consumer.ack(message)
 
     `receive` waits in the loop, and no thread waits for it; each pop takes a thread for a moment. If its task is
-    cancelled, the messages that it was about to return come again at once, with one more delivery counted. All else is
-    as `SimpleConsumer` says, with tasks in the place of threads.
+    cancelled, it gives back the messages that it was about to return, and ends then. All else is as `SimpleConsumer`
+    says, with tasks in the place of threads.
     """
 
     @configured_by(SimpleConsumerConfig)
@@ -66,12 +67,10 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
         try:
             return await asyncio.shield(popping)
         except asyncio.CancelledError:
-            popping.add_done_callback(self._give_back)
+            with suppress(MqdbError):  # else they come again when their time has passed
+                if messages := await popping:
+                    await asyncio.to_thread(receiving.give_back, messages)
             raise
-
-    def _give_back(self, popping: "asyncio.Future[list[ReceivedMessage] | None]") -> None:
-        if not popping.cancelled() and popping.exception() is None and (messages := popping.result()):
-            asyncio.get_running_loop().run_in_executor(None, self._below.give_back, messages)
 
     ack = in_thread(SimpleConsumer.ack)
     change_invisible = in_thread(SimpleConsumer.change_invisible)
@@ -105,11 +104,6 @@ class _Below(SimpleConsumer):
     def begin_receive(self, max_messages: int, invisible_for: timedelta | None, timeout: timedelta | None) -> Receiving:
         """A call of `receive`. Raises what that raises of its arguments."""
         return self._begin_receive(max_messages, invisible_for, timeout)
-
-    def give_back(self, messages: list[ReceivedMessage]) -> None:
-        """Have messages come again at once."""
-        for message in messages:
-            self.change_invisible(message, timedelta(0))
 
 
 def _in_loop(wake: Callable[[], None]) -> Callable[[], None]:

@@ -21,7 +21,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker.consumers.pop import Failed, ack, change_invisible, fail
+from mqdb.broker.consumers.pop import MAX_POPPED, Failed, ack, change_invisible, fail
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
 from mqdb.common.group import StartingPoint
 from mqdb.common.message import MessageQueue
@@ -32,15 +32,12 @@ from mqdb.store.clients.clients import ClientKind
 from mqdb_client.backoff import pauses
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.push_strategy import PushStrategy
-from mqdb_client.consumer.queues.broker_pops import BrokerPops
+from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
 from mqdb_client.consumer.queues.popped_queue import PoppedQueue
 from mqdb_client.consumer.queues.share import TopicPresence
 from mqdb_client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
-
-#: It looks again after this long, whatever it has heard.
-_LONGEST_WAIT_SECONDS: Final = 5.0
 
 #: Between attempts while the broker is away.
 _LONGEST_PAUSE_SECONDS: Final = 2.0
@@ -64,15 +61,17 @@ class PopMember:
         self._group = config.group
         self._instance = instance
         self._strategy = strategy
-        self._pops = BrokerPops(instance, config.group, filters, start)
+        self._pops = BrokerPops(instance, config.group, filters, start, strategy.max_reconsume_times)
         self._invisible = strategy.invisible
         self._most = strategy.most_in_hand
         strategy.popping[instance.broker_name] = self.fail
         self._guard = threading.Lock()
         self._queues: dict[MessageQueue, PoppedQueue] = {}
-        self._in_hand: dict[tuple[MessageQueue, int], ReceivedMessage] = {}
+        #: By their positions in the log.
+        self._in_hand: dict[int, ReceivedMessage] = {}
         self._acks: list[str] = []
-        #: While invisible times are changed: a message that has failed must not be prolonged.
+        #: While something is popped, fails or is prolonged: a message that has failed must not be prolonged, nor come
+        #: again before it is out of hand.
         self._changing = threading.Lock()
         self._prolong_at = time.monotonic()
         self._woken = threading.Event()
@@ -154,28 +153,33 @@ class PopMember:
 
     def fail(self, requests: Sequence[SendBackRequest]) -> list[SentBack]:
         """Messages in hand have failed: they come again, or are dead. Raises MqdbError; then they are in hand still."""
-        with self._guard:
-            messages = [self._in_hand[request.queue, request.queue_offset] for request in requests]
-        failed = [
-            Failed(message, request.failure, request.retry) for message, request in zip(messages, requests, strict=True)
-        ]
         with self._changing:
+            with self._guard:
+                held = {request.log_pos: self._in_hand.get(request.log_pos) for request in requests}
+            failed = [
+                Failed(message, request.failure, request.retry)
+                for request in requests
+                if (message := held[request.log_pos]) is not None
+            ]
             with self._instance.connect() as connection:
                 results = fail(connection, self._group, failed, self._strategy.max_reconsume_times)
-            self._forget(messages)
+            self._forget([each.message for each in failed])
+            for each in failed:
+                self._queues[each.message.queue].forget([each.message])
         return results
 
-    def _forget(self, messages: list[ReceivedMessage]) -> None:
+    def _forget(self, messages: Sequence[ReceivedMessage]) -> None:
         """They are in hand no longer."""
-        with self._guard:
-            for message in messages:
-                self._in_hand.pop((message.queue, message.queue_offset), None)
-        self._woken.set()
+        if messages:
+            with self._guard:
+                for message in messages:
+                    self._in_hand.pop(message.log_pos, None)
+            self._woken.set()
 
     def _done(self, messages: list[ReceivedMessage]) -> None:
         with self._guard:
-            for message in messages:  # but for those that have failed
-                if self._in_hand.pop((message.queue, message.queue_offset), None) is not None:
+            for message in messages:
+                if self._in_hand.pop(message.log_pos, None) is not None:
                     self._acks.append(str(message.receipt_handle))
         self._woken.set()
 
@@ -196,16 +200,13 @@ class PopMember:
                 outage.works(self)
                 self._pauses = None
             except Exception as error:
-                if self._is_leaving and isinstance(error, BrokerUnavailable):
-                    outage.leave(self)  # the messages come again
-                    return
-                if not outage.covers(self, error):
+                if not outage.covers(self, error) and self._pauses is None:
                     unexpected = None if isinstance(error, MqdbError) else error
                     fields = {"group": self._group, "reason": str(error)}
                     logger.warning("cannot pop", extra=fields, exc_info=unexpected)
                 self._pauses = self._pauses or pauses(_LONGEST_PAUSE_SECONDS)
                 self._seconds = next(self._pauses)
-        with suppress(MqdbError):
+        with suppress(MqdbError):  # else the messages come again when their time has passed
             self._settle()
         outage.leave(self)
 
@@ -213,7 +214,7 @@ class PopMember:
         return self._is_over or (self._is_leaving and not self._in_hand and not self._acks)
 
     def _settle(self) -> None:
-        """Acknowledge what is done, prolong what is not, and give back what is not to be started."""
+        """Acknowledge what is done, prolong what is in hand, and give back what will not be started."""
         with self._guard:
             acks, self._acks = self._acks, []
         is_time = time.monotonic() >= self._prolong_at and not self._is_over
@@ -231,15 +232,16 @@ class PopMember:
                 logger.warning("consumed messages come again: their time has passed", extra=fields)
             if self._is_leaving:
                 for queue in self.held:
-                    self._give_back(connection, queue.give_up())
+                    self._give_back(connection, queue.give_up(), is_unread=True)
                 if self._is_over:
-                    self._give_back(connection, list(self._in_hand.values()))
+                    self._give_back(connection, list(self._in_hand.values()), is_unread=False)
             if is_time:
                 self._prolong(connection)
                 self._prolong_at = time.monotonic() + self._invisible.total_seconds() / 3
 
-    def _give_back(self, connection: Connection, messages: list[ReceivedMessage]) -> None:
-        change_invisible(connection, self._group, [str(message.receipt_handle) for message in messages], _AT_ONCE)
+    def _give_back(self, connection: Connection, messages: list[ReceivedMessage], *, is_unread: bool) -> None:
+        handles = [str(message.receipt_handle) for message in messages]
+        change_invisible(connection, self._group, handles, _AT_ONCE, is_unread=is_unread)
         self._forget(messages)
 
     def _prolong(self, connection: Connection) -> None:
@@ -256,20 +258,22 @@ class PopMember:
         """Pop what there is room for; returns in how many seconds to look again."""
         room = self._most - len(self._in_hand)
         if self._is_suspended or self._is_leaving or room < max(self._most // 4, 1):
-            return _LONGEST_WAIT_SECONDS
-        popped = self._pops.pop(room, self._invisible)
-        by_queue = attrgetter("queue")
-        for queue, messages in groupby(sorted(popped.messages, key=by_queue), by_queue):
-            self._deliver(queue, list(messages))
+            return LONGEST_WAIT_SECONDS
+        with self._changing:
+            popped = self._pops.pop(min(room, MAX_POPPED), self._invisible)
+            by_queue = attrgetter("queue")
+            for queue, messages in groupby(sorted(popped.messages, key=by_queue), by_queue):
+                self._deliver(queue, list(messages))
         if popped.messages:
             return 0.0
-        return min(popped.seconds_to_next or _LONGEST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS)
+        wait = LONGEST_WAIT_SECONDS if popped.seconds_to_next is None else popped.seconds_to_next
+        return min(wait, LONGEST_WAIT_SECONDS)
 
     def _deliver(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> None:
         new: list[ReceivedMessage] = []
         with self._guard:
             for message in messages:
-                mine = self._in_hand.setdefault((queue, message.queue_offset), message)
+                mine = self._in_hand.setdefault(message.log_pos, message)
                 if mine is message:
                     new.append(message)
                 else:  # its time has passed while a listener still runs
@@ -279,5 +283,5 @@ class PopMember:
                 popped_queue = PoppedQueue(queue, self._strategy.limits, self._done, self._forget)
                 self._queues[queue] = popped_queue
         if new:
-            popped_queue.put(new, new[-1].queue_offset + 1, 0)
+            popped_queue.add(new)
             self._strategy.deliver(popped_queue, len(new))

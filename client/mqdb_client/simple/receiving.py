@@ -1,27 +1,30 @@
 """Receiving: pops of all brokers, and waiting in between."""
 
+import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 import mqdb
+from mqdb.broker.consumers.pop import change_invisible
 from mqdb.common.group import ConsumeMode
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import retry_topic
-from mqdb.errors import BrokerUnavailable, ParameterInvalid
+from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid
 from mqdb.selector.subscription import MessageFilter, stored_form
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.cluster import Cluster
-from mqdb_client.consumer.queues.broker_pops import BrokerPops
+from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
 from mqdb_client.consumer.queues.share import starting_point
 from mqdb_client.simple.simple_config import SimpleConsumerConfig
 
-#: A call that waits looks again after this long, whatever it has heard.
-_LONGEST_WAIT_SECONDS: Final = 5.0
+#: While no broker answers.
+_BETWEEN_TRIES_SECONDS: Final = 1.0
 
 
 class PopReceiver:
@@ -30,30 +33,35 @@ class PopReceiver:
     def __init__(self, cluster: Cluster, config: SimpleConsumerConfig, filters: Mapping[str, MessageFilter]) -> None:
         """Join the group. Raises what keeps it from that; the cluster is given back then."""
         self.cluster = cluster
-        start = starting_point(config.consume_from_where, config.consume_timestamp)
-        read = {**filters, retry_topic(config.group): retry_filter(filters)}
-        self._pops = {each.broker_name: BrokerPops(each, config.group, read, start) for each in cluster.instances}
         self._wakers: set[Callable[[], None]] = set()
         self.is_left = False
         with ExitStack() as undo:
             undo.callback(cluster.release)
-            cluster.register(
-                Registration(
-                    client_id=cluster.instances[0].client_id,
-                    kind=ClientKind.CONSUMER,
-                    group=config.group,
-                    version=mqdb.__version__,
-                    subscriptions=stored_form(filters),
-                    subscription_version=config.subscription_version,
-                    consume_mode=ConsumeMode.POP,
-                )
-            )
-            for pops in self._pops.values():
-                undo.callback(pops.instance.on_arrival(partial(self._on_arrival, pops)).cancel)
-            for pops in self._pops.values():
-                if pops.instance.is_met:
-                    pops.begin()
+            self._enter(config, filters, undo)
             self._undo = undo.pop_all()
+
+    def _enter(self, config: SimpleConsumerConfig, filters: Mapping[str, MessageFilter], undo: ExitStack) -> None:
+        cluster = self.cluster
+        self._group = config.group
+        start = starting_point(config.consume_from_where, config.consume_timestamp)
+        read = {**filters, retry_topic(config.group): retry_filter(filters)}
+        self._pops = {each.broker_name: BrokerPops(each, config.group, read, start) for each in cluster.instances}
+        cluster.register(
+            Registration(
+                client_id=cluster.instances[0].client_id,
+                kind=ClientKind.CONSUMER,
+                group=config.group,
+                version=mqdb.__version__,
+                subscriptions=stored_form(filters),
+                subscription_version=config.subscription_version,
+                consume_mode=ConsumeMode.POP,
+            )
+        )
+        for pops in self._pops.values():
+            undo.callback(pops.instance.on_arrival(partial(self._on_arrival, pops)).cancel)
+        for pops in self._pops.values():
+            if pops.instance.is_met:
+                pops.begin()
 
     def pops_of(self, broker_name: str) -> BrokerPops:
         """Those of a broker. Raises ParameterInvalid for one that the settings do not name."""
@@ -65,12 +73,14 @@ class PopReceiver:
     def pop(self, limit: int, invisible: timedelta) -> tuple[list[ReceivedMessage], float]:
         """Up to `limit` messages of all brokers, and how many seconds at most to wait for others.
 
-        Raises BrokerUnavailable if no broker answers.
+        If an error comes when there are some already, they are returned. Raises it otherwise; BrokerUnavailable if no
+        broker answers.
         """
         messages: list[ReceivedMessage] = []
-        seconds_to_next = _LONGEST_WAIT_SECONDS
+        seconds_to_next = LONGEST_WAIT_SECONDS
         troubles: list[BrokerUnavailable] = []
-        for pops in self._pops.values():
+        # In any order, so that a broker with a backlog does not keep the others waiting for ever.
+        for pops in random.sample(list(self._pops.values()), len(self._pops)):
             if len(messages) == limit:
                 break
             try:
@@ -78,12 +88,23 @@ class PopReceiver:
             except BrokerUnavailable as trouble:
                 troubles.append(trouble)
                 continue
+            except MqdbError:
+                if not messages:
+                    raise
+                break
             messages += popped.messages
             if popped.seconds_to_next is not None:
                 seconds_to_next = min(seconds_to_next, popped.seconds_to_next)
         if len(troubles) == len(self._pops):
             raise troubles[0]
         return messages, seconds_to_next
+
+    def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Have messages come again at once that nobody has read."""
+        for broker_name, of_broker in groupby(messages, lambda message: message.queue.broker_name):
+            with self.pops_of(broker_name).instance.connect() as connection:
+                handles = [str(message.receipt_handle) for message in of_broker]
+                change_invisible(connection, self._group, handles, timedelta(0), is_unread=True)
 
     @contextmanager
     def woken_by(self, wake: Callable[[], None]) -> Iterator[None]:
@@ -123,10 +144,26 @@ class Receiving:
         self.woken_by = receiver.woken_by
 
     def pop(self) -> list[ReceivedMessage] | None:
-        """The answer of the call; None if it should wait. Raises BrokerUnavailable if no broker answers."""
-        messages, seconds_to_next = self._receiver.pop(self._limit, self._invisible)
+        """The answer of the call; None if it should wait. Raises BrokerUnavailable if no broker answers in time."""
+        if self._receiver.is_left:
+            return []
+        messages: list[ReceivedMessage] = []
+        seconds_to_next = _BETWEEN_TRIES_SECONDS
+        trouble: MqdbError | None = None
+        try:
+            messages, seconds_to_next = self._receiver.pop(self._limit, self._invisible)
+        except (BrokerUnavailable, IllegalState) as error:
+            trouble = error
         left = self._deadline - time.monotonic()
-        if messages or left <= 0 or self._receiver.is_left:
+        if messages or self._receiver.is_left:
             return messages
-        self.seconds = min(left, seconds_to_next)
-        return None
+        if left > 0 and not isinstance(trouble, IllegalState):
+            self.seconds = min(left, seconds_to_next)
+            return None
+        if trouble is not None:
+            raise trouble
+        return []
+
+    def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Have messages come again at once that the caller does not get. Raises BrokerUnavailable and its kin."""
+        self._receiver.give_back(messages)

@@ -87,6 +87,11 @@ def _agree(connection: Connection, registration: Registration) -> StoredSubscrip
     topics = (Resource(Access.READ, ResourceType.TOPIC, each.topic) for each in given)
     acl.require(connection, Resource(Access.READ, ResourceType.GROUP, group), *topics)
     stored = subscriptions.lock(connection, group, registration.consume_mode)
+    if (
+        stored.consume_mode != registration.consume_mode
+        and registration.message_model is MessageModel.CLUSTERING  # others own no queues, and keep their offsets
+    ):
+        raise ConsumeModeConflict(group, stored.consume_mode.lower(), registration.consume_mode.lower())
     if registration.is_renewal:
         if not stored.subscriptions:
             subscriptions.replace(connection, group, registration.subscription_version, given)
@@ -95,11 +100,6 @@ def _agree(connection: Connection, registration: Registration) -> StoredSubscrip
         raise ConsumptionForbidden(group, "consume_enable")
     if registration.message_model is MessageModel.BROADCASTING and not stored.consume_broadcast_enable:
         raise ConsumptionForbidden(group, "consume_broadcast_enable")
-    if (
-        stored.consume_mode != registration.consume_mode
-        and registration.message_model is MessageModel.CLUSTERING  # others own no queues, and keep their offsets
-    ):
-        raise ConsumeModeConflict(group, stored.consume_mode.lower(), registration.consume_mode.lower())
     check_filters(connection, {each.expression_type for each in given})
     version = registration.subscription_version
     others = clients.live_models(connection, group, but=registration.client_id)

@@ -42,10 +42,11 @@ from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Dead, Retry, decide
-from mqdb.errors import MessageMissing, ParameterInvalid, ReceiptHandleInvalid
+from mqdb.errors import BrokerUnavailable, MessageMissing, MqdbError, ParameterInvalid, ReceiptHandleInvalid
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import TagExpression
 from mqdb.store.consumers import groups, pop_batches
+from mqdb.store.consumers.pop_batches import PoppedMessage
 from mqdb.store.engine import is_idle, transaction, translates
 from mqdb.store.schedule import delay_levels
 
@@ -76,16 +77,16 @@ class Seen(NamedTuple):
     """What a reader remembers of the pops of its queues."""
 
     horizon: Horizon = UNKNOWN_HORIZON
-    segment: int = 0
-    """None of the queues was read in an older one; 0 if that is not known."""
+    segments: frozenset[int] = frozenset({0})
+    """From which queues were read the last time; 0 stands for any."""
     looked_at: float = -math.inf
-    """When it has looked for all that is due since the look before, by the monotonic clock."""
+    """The monotonic time of the last complete look for messages that became due since the look before."""
     looked_at_all: float = -math.inf
-    """When it has looked for all that is due."""
+    """The monotonic time of the last complete look for all messages that are due."""
 
     @property
     def look_back(self) -> timedelta | None:
-        """How far the next look goes back; None for one at all."""
+        """How far the next look goes back; None for all that is due."""
         now = time.monotonic()
         is_whole = now - self.looked_at_all > _WHOLE_LOOK_SECONDS
         return None if is_whole else timedelta(seconds=now - self.looked_at) + _MARGIN
@@ -100,7 +101,7 @@ class Popped(NamedTuple):
     messages: list[ReceivedMessage]
     seen: Seen
     seconds_to_next: float | None = None
-    """If there are no messages: how long it takes until one in flight of the group comes again; None without any."""
+    """Without messages: seconds until it may find some, unless new ones arrive before. None if nothing is in flight."""
 
 
 @translates
@@ -114,26 +115,41 @@ def pop(
     invisible: timedelta,
     filter: MessageFilter | None = None,
     seen: Seen = NOTHING_SEEN,
+    max_reconsume_times: int | None = None,
 ) -> Popped:
     """Up to `limit` messages of these queues, by their keys; they are the caller's for as long as `invisible`.
 
     In one of five pops messages that come again are looked for first, else new ones. Those that a `filter` does not let
     through are passed over. Each message has its receipt handle. The commit waits for the disk only as a part of
     another transaction: after a crash of the server all handles are refused anyway.
-    Raises ParameterInvalid, GroupNotFound, AccessDenied, ConsumeModeConflict, and MessageMissing as `pull`.
+    `max_reconsume_times` as for `send_back`. If an error comes when there are messages already, they are returned.
+    Raises ParameterInvalid, also for a group that does not exist, AccessDenied, ConsumeModeConflict, and MessageMissing
+    as `pull`.
     """
     if not 1 <= limit <= MAX_POPPED:
         raise ParameterInvalid("limit", limit, f"must be from 1 to {MAX_POPPED:,}")
     if filter is not None and filter.matches_all:
         filter = None
-    wish = _Wish(group, client_id, queues, invisible, filter, is_durable=not is_idle(connection))
+    is_durable = not is_idle(connection)
+    wish = _Wish(group, client_id, queues, invisible, filter, is_durable, max_reconsume_times)
     is_due_first = random.random() < _DUE_FIRST
     messages: list[ReceivedMessage] = []
+    has_more = False
     for pop_some in (_due, _new) if is_due_first else (_new, _due):
-        if len(messages) < limit:
-            some, seen = pop_some(connection, wish, limit - len(messages), seen)
-            messages += some
-    wait = None if messages else pop_batches.seconds_to_next(connection, group)
+        if len(messages) == limit:
+            break
+        try:
+            some = pop_some(connection, wish, limit - len(messages), seen)
+        except MqdbError:
+            if not messages:
+                raise
+            break  # the next pop meets it again; these messages are the caller's already
+        messages += some.messages
+        seen = some.seen
+        has_more |= some.has_more
+    wait = None
+    if not messages:
+        wait = 0.0 if has_more else pop_batches.seconds_to_next(connection, group)
     return Popped(messages, seen, wait)
 
 
@@ -149,14 +165,16 @@ def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> l
 
 @translates
 def change_invisible(
-    connection: Connection, group: str, receipt_handles: Sequence[str], invisible: timedelta
+    connection: Connection, group: str, receipt_handles: Sequence[str], invisible: timedelta, *, is_unread: bool = False
 ) -> list[str | None]:
     """Have messages come again `invisible` from now, 0 for at once; returns a new handle for each.
 
-    None stands for a message that was acknowledged, and for a handle that does not count.
-    Raises ParameterInvalid, AccessDenied, ConsumeModeConflict.
+    None stands for a message that was acknowledged, and for a handle that does not count. With `is_unread` this
+    delivery is not counted. Raises ParameterInvalid, AccessDenied, ConsumeModeConflict.
     """
-    return pop_batches.change_invisible(connection, group, receipt_handles, invisible) if receipt_handles else []
+    if not receipt_handles:
+        return []
+    return pop_batches.change_invisible(connection, group, receipt_handles, invisible, is_unread=is_unread)
 
 
 class Failed(NamedTuple):
@@ -198,8 +216,9 @@ def fail(
             results.append(SentBack(message.log_pos, isinstance(verdict, Dead), level, times))
         for delay, handles in later.items():
             pop_batches.change_invisible(connection, group, handles, delay)
-        pop_batches.ack(connection, group, [str(each.message.receipt_handle) for each in dead])
-        _bury(connection, group, [(each.message, each.failure, each.message.reconsume_times) for each in dead])
+        counted = _acknowledged(connection, group, [each.message for each in dead])
+        buried = [each for each in dead if each.message in counted]
+        _bury(connection, group, [(each.message, each.failure, each.message.reconsume_times) for each in buried])
     return results
 
 
@@ -226,26 +245,36 @@ class _Wish(NamedTuple):
     filter: MessageFilter | None
     #: Whether the commit waits for the disk.
     is_durable: bool
+    max_reconsume_times: int | None
 
 
-def _new(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> tuple[list[ReceivedMessage], Seen]:
-    horizon, window = window_of(connection, {seen.segment}, seen.horizon)
+class _Some(NamedTuple):
+    messages: list[ReceivedMessage]
+    seen: Seen
+    has_more: bool = False
+    """Whether it has stopped before it had looked at all there is."""
+
+
+def _new(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> _Some:
+    horizon, window = window_of(connection, seen.segments, seen.horizon)
     for _ in range(_LOOKS):
         rows = pop_batches.pop(connection, _parameters(wish, limit, horizon, window), wish.filter)
         if not rows:
-            break
-        found = _read(wish, rows)
-        # The next window begins where these queues were read from.
-        seen = seen._replace(horizon=horizon._replace(newest_segment=found.newest), segment=found.segment)
+            return _Some([], seen)
+        found = _read(wish, rows, window)
+        if not found.segments:  # others hold all queues
+            continue
+        # The next window holds what these queues are read from.
+        seen = seen._replace(horizon=horizon._replace(newest_segment=found.newest), segments=found.segments)
         pop_batches.ack(connection, wish.group, found.others)
         if found.messages:
             name_origins(connection, found.messages)
-            return found.messages, seen
+            return _Some(found.messages, seen)
         if found.missing is not None:
-            if window == open_window(found.segment):
+            before, window = window, open_window(min(found.segments))
+            if window == before:
                 raise found.missing
-            window = open_window(found.segment)
-    return [], seen
+    return _Some([], seen, has_more=True)
 
 
 def _parameters(wish: _Wish, limit: int, horizon: Horizon, window: Window) -> dict[str, object]:
@@ -270,20 +299,21 @@ class _Found(NamedTuple):
     """The handles of messages that the filter does not let through after all."""
     missing: MessageMissing | None
     """An entry, or its record, is not in the window."""
-    segment: int
+    segments: frozenset[int]
+    """From which the queues were read."""
     newest: int
 
 
-def _read(wish: _Wish, rows: Sequence[tuple[Any, ...]]) -> _Found:
+def _read(wish: _Wish, rows: Sequence[tuple[Any, ...]], window: Window) -> _Found:
     messages: list[ReceivedMessage] = []
     others: list[str] = []
     missing: MessageMissing | None = None
-    segments: list[int] = []
+    segments: set[int] = set()
     newest = 0
     for *answer, queue_key, first_offset, segment, batch_offset, steps, handle in rows:
         if queue_key is None:  # others hold all queues
             continue
-        segments.append(segment)
+        segments.add(segment)
         newest = answer[NEWEST]
         if handle is not None:
             message = message_of(wish.queues[queue_key], queue_key, tuple(answer))
@@ -293,9 +323,11 @@ def _read(wish: _Wish, rows: Sequence[tuple[Any, ...]]) -> _Found:
                 messages.append(message)
             else:
                 others.append(str(message.receipt_handle))
-        elif _is_missing(wish.filter, answer) and answer[BASE] <= first_offset < answer[MAX]:
+        elif segment < window.first_segment or (
+            _is_missing(wish.filter, answer) and answer[BASE] <= first_offset < answer[MAX]
+        ):
             missing = MessageMissing(queue_key, first_offset, answer[ENTRY_POS] or 0)
-    return _Found(messages, others, missing, min(segments, default=0), newest)
+    return _Found(messages, others, missing, frozenset(segments), newest)
 
 
 def _is_missing(message_filter: MessageFilter | None, answer: Sequence[Any]) -> bool:
@@ -309,43 +341,77 @@ def _matches(message_filter: MessageFilter | None, message: ReceivedMessage) -> 
     return not isinstance(message_filter, TagExpression) or message_filter.matches(message.tag)
 
 
-def _due(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> tuple[list[ReceivedMessage], Seen]:
+def _due(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> _Some:
     """Messages whose time has passed. Those that were delivered too often go to the dead letter queue."""
     looked_at, look_back = time.monotonic(), seen.look_back
     with transaction(connection):
         deliveries = pop_batches.due(
             connection, wish.group, wish.client_id, wish.invisible, list(wish.queues), limit, look_back
         )
-        if len(deliveries) < limit:
+        has_more = len(deliveries) == limit
+        if not has_more:
             looked_at_all = looked_at if look_back is None else seen.looked_at_all
             seen = seen._replace(looked_at=looked_at, looked_at_all=looked_at_all)
         if not deliveries:
-            return [], seen
-        most = groups.existing(connection, wish.group).retry_max_times + 1
-        requests = [
-            PullRequest(wish.queues[each.queue_key], each.queue_key, each.queue_offset, each.segment)
-            for each in deliveries
-        ]
-        results, _ = pull(connection, requests, limit=1)
-        found = {(each.request.queue_key, each.request.offset): each.messages for each in results}
-        messages, dead, ended = [], [], []
-        for each in deliveries:
-            message = next(iter(found.get((each.queue_key, each.queue_offset), [])), None)
-            if message is None:
-                fields = {"group": wish.group, "queue": str(wish.queues[each.queue_key]), "offset": each.queue_offset}
-                logger.warning("retention has dropped a message in flight", extra=fields)
-                ended.append(each.receipt_handle)
-                continue
+            return _Some([], seen)
+        messages, gone = _read_again(connection, wish, deliveries)
+        pop_batches.ack(connection, wish.group, gone)
+        most = wish.max_reconsume_times
+        if most is None:
+            most = groups.existing(connection, wish.group).retry_max_times
+    alive = [message for message in messages if message.reconsume_times <= most]
+    _give_up(connection, wish, [message for message in messages if message.reconsume_times > most])
+    return _Some(alive, seen, has_more)
+
+
+def _read_again(
+    connection: Connection, wish: _Wish, deliveries: Sequence[PoppedMessage]
+) -> tuple[list[ReceivedMessage], list[str]]:
+    """The messages that were delivered, and the handles of those that retention has dropped."""
+    requests = [
+        PullRequest(wish.queues[each.queue_key], each.queue_key, each.queue_offset, each.segment) for each in deliveries
+    ]
+    results, _ = pull(connection, requests, limit=1)
+    found = {(each.request.queue_key, each.request.offset): each.messages for each in results}
+    messages: list[ReceivedMessage] = []
+    gone: list[str] = []
+    for each in deliveries:
+        read = found.get((each.queue_key, each.queue_offset), [])
+        if not read:
+            fields = {"group": wish.group, "queue": str(wish.queues[each.queue_key]), "offset": each.queue_offset}
+            logger.warning("retention has dropped a message in flight", extra=fields)
+            gone.append(each.receipt_handle)
+        for message in read:
             message.popped(each.receipt_handle, each.attempt - 1)
-            if message.delivery_attempt <= most:
-                messages.append(message)
-            else:
-                failure = Failure.unacknowledged(wish.client_id, datetime.now(UTC), message.reconsume_times)
-                dead.append((message, failure, message.reconsume_times - 1))
-                ended.append(each.receipt_handle)
-        pop_batches.ack(connection, wish.group, ended)
-        _bury(connection, wish.group, dead)
-    return messages, seen
+            messages.append(message)
+    return messages, gone
+
+
+def _give_up(connection: Connection, wish: _Wish, messages: Sequence[ReceivedMessage]) -> None:
+    """Append messages to the dead letter queue. If that fails they are in flight, and the next delivery tries again."""
+    dead = [
+        (message, Failure.unacknowledged(wish.client_id, datetime.now(UTC), message.reconsume_times))
+        for message in messages
+    ]
+    try:
+        with transaction(connection):
+            counted = _acknowledged(connection, wish.group, messages)
+            _bury(
+                connection,
+                wish.group,
+                [(message, failure, message.reconsume_times - 1) for message, failure in dead if message in counted],
+            )
+    except BrokerUnavailable:
+        raise
+    except MqdbError as error:
+        fields = {"group": wish.group, "count": len(messages), "reason": str(error)}
+        logger.warning("messages that have failed too often cannot be appended to the DLQ", extra=fields)
+
+
+def _acknowledged(connection: Connection, group: str, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+    """Acknowledge messages; returns those whose handles count. The others come again."""
+    answers = pop_batches.ack(connection, group, [str(message.receipt_handle) for message in messages])
+    return [message for message, counts in zip(messages, answers, strict=True) if counts]
 
 
 def _bury(connection: Connection, group: str, dead: Sequence[tuple[ReceivedMessage, Failure, int]]) -> None:

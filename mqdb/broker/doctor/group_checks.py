@@ -97,7 +97,7 @@ def _owners(connection: Connection, thresholds: DoctorThresholds) -> list[Observ
         connection,
         """WITH attended AS MATERIALIZED (
                SELECT g.group_id, g.group_name FROM mqdb.subscription_group g
-               WHERE EXISTS (SELECT FROM mqdb.client c
+               WHERE g.consume_mode = 'PULL' AND EXISTS (SELECT FROM mqdb.client c
                              WHERE c.group_name = g.group_name AND c.kind = 'CONSUMER'
                                AND c.message_model = 'CLUSTERING'
                                AND c.registered_at < mqdb.now() - make_interval(secs => %(seconds)s))

@@ -202,7 +202,7 @@ DECLARE
 BEGIN
     SELECT * INTO stored FROM mqdb.subscription_group g WHERE g.group_name = check_mode_change.group_name FOR UPDATE;
     IF coalesce(consume_mode, stored.consume_mode) = stored.consume_mode
-        AND coalesce(consume_message_orderly, stored.consume_message_orderly) = stored.consume_message_orderly
+        AND (stored.consume_mode = 'PULL' OR coalesce(consume_message_orderly, stored.consume_message_orderly) = stored.consume_message_orderly)
     THEN
         RETURN;
     END IF;

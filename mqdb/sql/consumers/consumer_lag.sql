@@ -26,14 +26,16 @@ SELECT g.group_name,
        oldest.log_pos AS oldest_pos,
        coalesce(retry.messages, 0) AS waiting,
        coalesce(popped.messages, 0) AS in_flight,
+       g.consume_mode,
        o.owner,
        o.epoch,
        o.updated_at
 FROM mqdb.consumer_offset o
 JOIN (  -- as in mqdb.named_topic
-    SELECT g.group_id, g.group_name FROM mqdb.subscription_group g WHERE NOT EXISTS (SELECT FROM mqdb.own_namespace)
+    SELECT g.group_id, g.group_name, g.consume_mode FROM mqdb.subscription_group g WHERE NOT EXISTS (SELECT FROM mqdb.own_namespace)
     UNION ALL
-    SELECT g.group_id, mqdb.without_namespace(g.group_name, n.namespace) FROM mqdb.own_namespace n JOIN mqdb.subscription_group g ON g.group_id > 0
+    SELECT g.group_id, mqdb.without_namespace(g.group_name, n.namespace), g.consume_mode
+    FROM mqdb.own_namespace n JOIN mqdb.subscription_group g ON g.group_id > 0
 ) AS g USING (group_id)
 JOIN (WITH ends AS MATERIALIZED (TABLE mqdb.every_queue_end) TABLE ends) AS e USING (queue_key)
 JOIN (
@@ -82,6 +84,7 @@ COMMENT ON COLUMN mqdb.consumer_lag.lag_seconds IS 'Age of the oldest message ye
 COMMENT ON COLUMN mqdb.consumer_lag.oldest_pos IS 'Position of that message in the log; NULL where there is none';
 COMMENT ON COLUMN mqdb.consumer_lag.waiting IS 'Messages of the queue that the group has failed to consume, and that wait for their retry: then they are in the lag of its retry topic. Costs a look at all messages that wait in delay levels, and at retries among timers';
 COMMENT ON COLUMN mqdb.consumer_lag.in_flight IS 'Messages that members have popped and not acknowledged; those that wait for another delivery count';
-COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that reads the queue; NULL while nobody does';
+COMMENT ON COLUMN mqdb.consumer_lag.consume_mode IS 'PULL: each queue has an owner. POP: none has, all members read all queues';
+COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that reads the queue; NULL while nobody does, and in a group that pops';
 COMMENT ON COLUMN mqdb.consumer_lag.epoch IS 'Rises with each new owner and each reset';
 COMMENT ON COLUMN mqdb.consumer_lag.updated_at IS 'When offset or owner were last written; commits of exactly-once consumers are folded in later';

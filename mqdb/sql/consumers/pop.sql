@@ -204,12 +204,12 @@ BEGIN
         SELECT array_agg(l.queue_key) INTO locked
         FROM (SELECT o.queue_key FROM mqdb.consumer_offset o
               WHERE o.group_id = id AND o.queue_key = ANY (filled)
-              ORDER BY array_position(filled, o.queue_key) LIMIT needed FOR UPDATE SKIP LOCKED) l;
+              ORDER BY array_position(filled, o.queue_key) LIMIT needed FOR NO KEY UPDATE SKIP LOCKED) l;
     END IF;
     IF locked IS NULL THEN
         BEGIN
             SELECT ARRAY[o.queue_key] INTO locked
-            FROM mqdb.consumer_offset o WHERE o.group_id = id AND o.queue_key = filled[1] FOR UPDATE;
+            FROM mqdb.consumer_offset o WHERE o.group_id = id AND o.queue_key = filled[1] FOR NO KEY UPDATE;
         EXCEPTION WHEN lock_not_available THEN
             RETURN NEXT;
             RETURN;
@@ -334,7 +334,8 @@ DECLARE
     popping record := mqdb.popping_group(pop_due.group_name);
     of_group mqdb.subscription_group := popping.of_group;
     now timestamptz := mqdb.now();
-    since timestamptz := coalesce(now - look_back, '-infinity');
+    -- In order, one that was due before may have waited for another.
+    since timestamptz := CASE WHEN of_group.consume_message_orderly THEN '-infinity' ELSE coalesce(now - look_back, '-infinity') END;
     due mqdb.pop_batch;
     places integer[];
     taken bigint;
@@ -399,15 +400,22 @@ DECLARE
     receipts mqdb.receipt[] := ARRAY(SELECT r FROM mqdb.receipts(of_group.group_id, receipt_handles) r ORDER BY r.ordinal);
     found record;
     freed text;
+    left_over bigint := (SELECT sum(bit_count(g.messages::bit(64))) FROM (
+        SELECT bit_or(r.messages) AS messages FROM unnest(receipts) r WHERE r.batch_id IS NOT NULL GROUP BY r.queue_key, r.batch_id) g);
 BEGIN
     IF NOT is_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    FOR found IN SELECT * FROM mqdb.lock_batches(of_group.group_id, receipts) LOOP
-        PERFORM mqdb.take_out(found.batch, found.messages);
-        IF (found.batch).in_flight = found.messages THEN
-            freed := concat_ws(',', freed, (found.batch).queue_key);
-        END IF;
+    -- A second time if messages were not found: a change of their time may have moved them while this waited for a lock.
+    FOR look IN 1..2 LOOP
+        EXIT WHEN left_over > 0 IS NOT TRUE;
+        FOR found IN SELECT * FROM mqdb.lock_batches(of_group.group_id, receipts) LOOP
+            PERFORM mqdb.take_out(found.batch, found.messages);
+            left_over := left_over - bit_count(found.messages::bit(64));
+            IF (found.batch).in_flight = found.messages THEN
+                freed := concat_ws(',', freed, (found.batch).queue_key);
+            END IF;
+        END LOOP;
     END LOOP;
     IF of_group.consume_message_orderly AND freed IS NOT NULL THEN  -- the members that wait may have the next messages now
         PERFORM pg_notify('mqdb_arrivals', mqdb.arrivals(freed));
@@ -418,8 +426,10 @@ $$;
 COMMENT ON FUNCTION mqdb.ack(text, text[], boolean) IS 'Acknowledges messages that were popped; says of each receipt handle whether it counts. RocketMQ: AckMessageProcessor';
 
 -- Has messages come again after another time, from now on. Returns new handles, of those messages that are in flight; NULL if none is, or
--- if the handle does not count. The handle from before counts while its own time runs. RocketMQ: ChangeInvisibleTimeProcessor.
-CREATE FUNCTION mqdb.change_invisible(group_name text, receipt_handles text[], invisible interval) RETURNS text[]
+-- if the handle does not count. The handle from before counts while its own time runs. A delivery that nobody has read is not counted, if
+-- `is_unread` says so. RocketMQ: ChangeInvisibleTimeProcessor.
+CREATE FUNCTION mqdb.change_invisible(group_name text, receipt_handles text[], invisible interval, is_unread boolean DEFAULT false)
+RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -442,6 +452,9 @@ BEGIN
         is_sooner := is_sooner OR until < batch.visible_at;
         batch.visible_at := until;
         batch.in_flight := found.messages;
+        IF is_unread THEN
+            batch.attempt := greatest(batch.attempt - 1, 0);
+        END IF;
         INSERT INTO mqdb.pop_batch AS own OVERRIDING SYSTEM VALUE SELECT batch.*
         ON CONFLICT (group_id, queue_key, batch_id, visible_at) DO UPDATE SET in_flight = own.in_flight | excluded.in_flight;
     END LOOP;
@@ -455,4 +468,4 @@ BEGIN
         ORDER BY r.ordinal);
 END
 $$;
-COMMENT ON FUNCTION mqdb.change_invisible(text, text[], interval) IS 'Has messages that were popped come again after another time; returns new receipt handles. RocketMQ: ChangeInvisibleTimeProcessor';
+COMMENT ON FUNCTION mqdb.change_invisible(text, text[], interval, boolean) IS 'Has messages that were popped come again after another time; returns new receipt handles. RocketMQ: ChangeInvisibleTimeProcessor';

@@ -34,7 +34,7 @@ from mqdb.store.engine import translates
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
 from mqdb.store.log.history import History, is_current
 from mqdb.store.log.time_search import offsets_of_time
-from mqdb.store.tables import client, consumer_offset, offset_commit, pop_batch, queue
+from mqdb.store.tables import client, consumer_offset, offset_commit, pop_batch, queue, subscription_group
 
 
 class OwnedQueue(NamedTuple):
@@ -117,7 +117,8 @@ def take(
 ) -> list[OwnedQueue]:
     """Own those of the queues that nobody owns, or whose owner is no member any more; with `force`, all. By their keys.
 
-    A row that somebody else is changing right now is left out, and so is a queue of which messages are in flight.
+    A row that somebody else is changing right now is left out, and so are the queues of a group that pops,
+    and a queue of which messages are in flight.
     """
     is_member = exists().where(
         client.c.client_id == consumer_offset.c.owner, client.c.group_name == group, client.c.kind == "CONSUMER"
@@ -129,7 +130,11 @@ def take(
         consumer_offset.c.owner.is_(None), consumer_offset.c.owner == client_id, ~is_member
     )
     wanted = and_(
-        consumer_offset.c.group_id == group_id(group), consumer_offset.c.queue_key == func.any(array_of(queue_keys))
+        consumer_offset.c.group_id == group_id(group),
+        consumer_offset.c.queue_key == func.any(array_of(queue_keys)),
+        exists().where(
+            subscription_group.c.group_id == consumer_offset.c.group_id, subscription_group.c.consume_mode == "PULL"
+        ),
     )
     chosen = select(consumer_offset.c.queue_key).where(wanted if force else and_(wanted, is_free, ~has_popped))
     rows = connection.execute(

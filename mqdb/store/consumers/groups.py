@@ -45,6 +45,7 @@ _lag = table(
     column("oldest_pos", BigInteger),
     column("waiting", BigInteger),
     column("in_flight", BigInteger),
+    column("consume_mode", Text),
     column("owner", Text),
     column("epoch", BigInteger),
     column("updated_at"),
@@ -107,6 +108,7 @@ class QueueProgress(NamedTuple):
     waiting: int
     in_flight: int
     """Messages that were popped, and are not acknowledged."""
+    consume_mode: str
     owner: str | None
     epoch: int
     updated_at: datetime
@@ -122,10 +124,12 @@ class TopicLag(NamedTuple):
     """Age of the unread message with the lowest position; 0 without one."""
     waiting: int
     """Messages of the topic that the group has failed to consume, and that wait for their retry."""
+    in_flight: int
+    """Messages of the topic that the group has popped, and not acknowledged."""
     committed: int
     """The sum of its offsets in the queues of the topic."""
     unowned_queues: int
-    """Queues that no member reads."""
+    """Queues that no member reads; 0 in a group that pops."""
 
 
 class QueueLag(NamedTuple):
@@ -296,8 +300,9 @@ def lags(connection: Connection, name: str | None = None) -> list[TopicLag]:
         cast(func.sum(_lag.c.lag), BigInteger).label("lag"),
         func.min(_lag.c.oldest_pos).label("oldest_pos"),
         cast(func.sum(_lag.c.waiting), BigInteger).label("waiting"),
+        cast(func.sum(_lag.c.in_flight), BigInteger).label("in_flight"),
         cast(func.sum(_lag.c.next_offset), BigInteger).label("committed"),
-        func.count().filter(_lag.c.owner.is_(None)).label("unowned_queues"),
+        func.count().filter(_lag.c.owner.is_(None), _lag.c.consume_mode == "PULL").label("unowned_queues"),
     ).group_by(_lag.c.group_name, _lag.c.topic)
     if name is not None:
         queues = queues.where(_lag.c.group_name == name)
@@ -306,7 +311,7 @@ def lags(connection: Connection, name: str | None = None) -> list[TopicLag]:
     age = cast(extract("epoch", func.mqdb.now() - stored), Float)
     # greatest() ignores NULL: without an unread message, or without its record, the age is 0.
     columns = behind.c.group_name, behind.c.topic, behind.c.lag, func.greatest(age, 0.0), behind.c.waiting
-    rest = behind.c.committed, behind.c.unowned_queues
+    rest = behind.c.in_flight, behind.c.committed, behind.c.unowned_queues
     rows = connection.execute(select(*columns, *rest).order_by(behind.c.group_name, behind.c.topic))
     return [TopicLag(*row) for row in rows]
 

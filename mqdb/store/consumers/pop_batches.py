@@ -94,7 +94,12 @@ def _pop(of_properties: Where | None = None, *, by_tags: bool = False) -> Select
             func.array_agg(aggregate_order_by(each, answer.c.ordinal, answer.c.queue_offset)).label(name)
             for name, each in columns.items()
         )
-    ).join_from(answer, request, request.c.ordinal == answer.c.ordinal)
+    ).join_from(
+        answer,
+        request,
+        # Of a queue that is behind the window the pull may have passed entries over.
+        and_(request.c.ordinal == answer.c.ordinal, request.c.segment >= cast(bindparam("first_segment"), Integer)),
+    )
     read = arrays.subquery("read")
     popped = func.mqdb.pop_take(
         group,
@@ -187,7 +192,7 @@ def due(
 
 
 def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> list[bool]:
-    """Acknowledge messages; whether each handle counted. One counts as long as its time runs, however often.
+    """Acknowledge messages; returns whether each handle counted. A handle counts until its time has passed, also again.
 
     It waits for the disk only as a part of another transaction.
     """
@@ -202,21 +207,25 @@ def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> l
 
 
 def change_invisible(
-    connection: Connection, group: str, receipt_handles: Sequence[str], invisible: timedelta
+    connection: Connection, group: str, receipt_handles: Sequence[str], invisible: timedelta, *, is_unread: bool = False
 ) -> list[str | None]:
-    """Have messages come again `invisible` from now; the new handles, None for what is not in flight."""
+    """Have messages come again `invisible` from now; the new handles, None for what is not in flight.
+
+    With `is_unread` this delivery is not counted.
+    """
     batches = receipt_handle.together(receipt_handles)
     [(answers,)] = driver(connection).execute(
-        "SELECT mqdb.change_invisible(%s, %s, %s)", [group, list(batches.values()), invisible]
+        "SELECT mqdb.change_invisible(%s, %s, %s, %s)", [group, list(batches.values()), invisible, is_unread]
     )
     changed = dict(zip(batches, answers, strict=True))
     return [receipt_handle.moved(handle, changed) for handle in receipt_handles]
 
 
 def seconds_to_next(connection: Connection, group: str) -> float | None:
-    """How long it takes until the next message in flight is due; None if there is none.
+    """Seconds until the next message in flight is due; None if there is none.
 
-    A message that is due, and that the last pop has not found, is for another session, or waits for one before it.
+    Messages that are due already are left out. If a pop has not found one, another session has it, or an earlier
+    message of its queue comes first.
     """
     seconds: float | None
     [(seconds,)] = driver(connection).execute(

@@ -357,8 +357,11 @@ def test_a_queue_that_no_member_reads(shared_broker: Connection, orders: TopicRo
         [found] = observe(shared_broker, "owners", unowned_warn_seconds=600)
         shared_broker.exec_driver_sql("UPDATE mqdb.consumer_offset SET owner = 'c2'")
         owned = observe(shared_broker, "owners")
+        shared_broker.exec_driver_sql("UPDATE mqdb.consumer_offset SET owner = NULL")
+        shared_broker.exec_driver_sql("UPDATE mqdb.subscription_group SET consume_mode = 'POP'")
+        popped = observe(shared_broker, "owners", unowned_warn_seconds=600)
 
-    assert statuses(without_members) == statuses(with_a_new_one) == statuses(owned) == [OK]
+    assert statuses(without_members) == statuses(with_a_new_one) == statuses(owned) == statuses(popped) == [OK]
     assert (found.status, found.figures["queues"]) == (WARN, 1)
     assert ("is gone" in found.seen) is (owner is not None)
 

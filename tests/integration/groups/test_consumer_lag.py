@@ -237,4 +237,4 @@ def test_the_lag_of_a_topic_is_that_of_all_its_queues(
 def test_without_a_lag_the_age_of_a_topic_is_0(broker: Connection, owned: list[OwnedQueue]) -> None:
     commit(broker, owned, 4)
 
-    assert groups.lags(broker) == [TopicLag("readers", "orders", 0, 0.0, 0, 4, 0)]
+    assert groups.lags(broker) == [TopicLag("readers", "orders", 0, 0.0, 0, 0, 4, 0)]

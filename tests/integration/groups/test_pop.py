@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.consumers.groups import show_group, update_group
+from mqdb.broker.consumers.groups import show_group, show_topics, update_group
+from mqdb.broker.consumers.horizon import Horizon, SegmentBounds
 from mqdb.broker.consumers.offset_reset import Boundary, reset_offsets
 from mqdb.broker.consumers.offsets import begin_queues, take_queues
 from mqdb.broker.consumers.pop import NOTHING_SEEN, Popped, Seen, ack, change_invisible, forward_to_dlq, pop
+from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.failure import Failure
 from mqdb.common.group import FROM_FIRST_OFFSET, ConsumeMode
 from mqdb.common.message import MessageQueue
@@ -20,10 +22,14 @@ from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.store.engine import driver, transaction
+from mqdb.store.segments import segments
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, bodies, dispatch_all, topic
 from tests.fixtures.delay import move_clock, stop_clock
+from tests.fixtures.log import small_segments
 from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import Doing
 
 GROUP = "workers"
 HALF_A_MINUTE = timedelta(seconds=30)
@@ -385,6 +391,83 @@ def test_a_pop_that_is_rolled_back_has_not_happened(make: Callable[..., Queues])
     assert orders.in_flight() == 1
 
 
+def test_a_queue_that_lags_behind_the_window_loses_nothing(make: Callable[..., Queues]) -> None:
+    """A reader remembers the segments of what it has read last; another queue may lie before them."""
+    orders = make(queues=2)
+    small_segments(driver(orders.broker), 10, ahead=8)
+    orders.send("early-0", "early-1", "early-2", queue_id=1)
+    orders.send(*(f"a{n}" for n in range(40)), queue_id=0)
+    newest = orders.broker.scalar(text("SELECT max(segment) FROM mqdb.queue_run"))
+    orders.send("late", queue_id=1)
+    past_all = "UPDATE mqdb.consumer_offset SET next_offset = 40 WHERE queue_key = %s"
+    driver(orders.broker).execute(past_all, [orders.route.queue_keys[0]])
+    bounds = {number: SegmentBounds(lowest, past) for number, lowest, past in segments.bounds(orders.broker)}
+    seen = Seen(Horizon(newest, bounds), frozenset({newest}))
+    received: list[str] = []
+    while (found := orders.find(32, seen=seen)).messages:
+        received += bodies(found.messages)
+        assert all(orders.ack(*found.messages))
+
+    assert received == ["early-0", "early-1", "early-2", "late"]
+
+
+def test_an_ack_finds_a_message_whose_time_is_being_changed(make: Callable[..., Queues], database: Database) -> None:
+    orders = make()
+    orders.send("a")
+    handle = str(orders.pop()[0].receipt_handle)
+    changing = database.connect(autocommit=False)
+    changing.execute("SELECT mqdb.change_invisible(%s, %s, '5 minutes')", [GROUP, [handle]])
+    acking = Doing(lambda: ack(orders.broker, GROUP, [handle]))
+    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+    wait_until(lambda: database.rows(waits, database.name))
+
+    changing.commit()
+
+    assert acking.result() == [True]
+    assert orders.in_flight() == 0
+
+
+def test_a_letter_that_cannot_be_buried_keeps_nobody_from_popping(
+    make: Callable[..., Queues], caplog: pytest.LogCaptureFixture
+) -> None:
+    orders = make(retry_max_times=0)
+    orders.send("a")
+    orders.pop()
+    orders.pass_time(30)
+    find_or_create_retry_topic(orders.broker, GROUP)
+    orders.broker.execute(text("UPDATE mqdb.topic SET perm = 4 WHERE topic = '%RETRY%workers'"))
+    orders.send("b")
+
+    assert bodies(orders.pop()) == ["b"]
+    assert "cannot be appended to the DLQ" in caplog.text
+    orders.broker.execute(text("UPDATE mqdb.topic SET perm = 6 WHERE topic = '%RETRY%workers'"))
+    orders.pass_time(31)
+    orders.pop()
+    dispatch_all(orders.broker)
+    assert ("a", "TIMEOUT", 2) in letters(orders.broker)
+
+
+def test_a_delivery_that_nobody_has_read_is_not_counted(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a")
+    for _ in range(3):
+        [message] = orders.pop()
+        assert message.delivery_attempt == 1
+        handles = [str(message.receipt_handle)]
+        for _ in range(2):  # the second time by a client that has not heard the answer
+            assert change_invisible(orders.broker, GROUP, handles, timedelta(0), is_unread=True) != [None]
+
+
+def test_the_lag_tells_of_messages_in_flight(make: Callable[..., Queues]) -> None:
+    orders = make(queues=2)
+    orders.send("a", "b", "c")
+    orders.pop(2)
+
+    [lag] = show_topics(orders.broker, GROUP)
+
+    assert (lag.lag, lag.in_flight, lag.committed, lag.unowned_queues) == (1, 2, 2, 0)
+
+
 def test_a_reset_forgets_what_is_in_flight(make: Callable[..., Queues]) -> None:
     orders = make()
     orders.send("a", "b", "c")
@@ -411,11 +494,11 @@ def test_a_queue_of_which_retention_has_dropped_all_is_passed_by(make: Callable[
 
 def test_messages_of_several_segments(make: Callable[..., Queues]) -> None:
     orders = make(queues=2)
-    driver(orders.broker).execute("UPDATE mqdb.broker SET segment_size = 10")
+    small_segments(driver(orders.broker), 10, ahead=20)
     seen = NOTHING_SEEN
     for n in range(30):
         orders.send(*(f"{n}-{each}" for each in range(5)), queue_id=n % 2)
-        driver(orders.broker).execute("SELECT mqdb.ensure_segments(2)")
+    assert (orders.broker.scalar(text("SELECT max(segment) FROM mqdb.queue_run")) or 0) > 10
     received: list[str] = []
     while (found := orders.find(7, seen=seen)).messages:
         seen = found.seen
@@ -456,6 +539,7 @@ def test_a_group_is_read_in_one_way(make: Callable[..., Queues]) -> None:
         update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
     assert take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys) == []
     orders.ack(message)
+    assert take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys) == []
     update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
     [owned] = take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys)
     assert owned.next_offset == 1

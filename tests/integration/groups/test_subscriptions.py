@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.clients.membership import announce, register, unregister
 from mqdb.broker.consumers.groups import update_group
-from mqdb.common.group import MessageModel
-from mqdb.errors import ConsumptionForbidden, MessageModelConflict, SubscriptionConflict
+from mqdb.common.group import ConsumeMode, MessageModel
+from mqdb.errors import ConsumeModeConflict, ConsumptionForbidden, MessageModelConflict, SubscriptionConflict
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.clients.clients import ClientKind, Registration, live_principals
 from mqdb_client import Message
@@ -150,6 +150,15 @@ def test_an_old_member_may_come_back_after_a_lost_connection(present: Present) -
     present.renew("a", 1, orders="*")
 
     assert present.stored() == ({"orders": "A"}, 2)
+
+
+def test_a_member_that_pulls_cannot_come_back_once_its_group_pops(present: Present, broker: Connection) -> None:
+    present.join("a", 1, orders="*")
+    present.leave("a")
+    update_group(broker, "readers", consume_mode=ConsumeMode.POP)
+
+    with pytest.raises(ConsumeModeConflict):
+        present.renew("a", 1, orders="*")
 
 
 def test_members_cannot_mix_message_models(present: Present, broker: Connection) -> None:

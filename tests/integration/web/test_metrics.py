@@ -95,6 +95,7 @@ def test_metrics_are_what_the_broker_holds(served: Server) -> None:
         "mqdb_consumer_lag_messages{billing,orders}": 2 + 2,
         "mqdb_consumer_lag_messages{audit,orders}": 5,
         "mqdb_consumer_waiting_messages{billing,orders}": 0,
+        "mqdb_consumer_in_flight_messages{billing,orders}": 0,
         "mqdb_consumer_members{billing}": 1,
         "mqdb_consumer_members{audit}": 1,
         "mqdb_consumer_unowned_queues{billing}": 1,

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -12,9 +13,13 @@ from mqdb.common.group import FROM_FIRST_OFFSET, StartingPoint
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import retry_topic
+from mqdb.errors import MqdbError
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.instance import ClientInstance
+
+#: A consumer that pops looks again after this long, whatever it has heard.
+LONGEST_WAIT_SECONDS: Final = 5.0
 
 
 class BrokerPops:
@@ -26,12 +31,17 @@ class BrokerPops:
         group: str,
         filters: Mapping[str, MessageFilter],
         start: StartingPoint,
+        max_reconsume_times: int | None = None,
     ) -> None:
-        """`filters` are those of the topics that are read, and `start` is where the group begins."""
+        """`filters` are those of the topics that are read, and `start` is where the group begins.
+
+        `max_reconsume_times`: retries before a message is dead; None leaves it to the group.
+        """
         self.instance = instance
         self.filters = filters
         self._group = group
         self._start = start
+        self._max_reconsume_times = max_reconsume_times
         self._awaited: set[str] = {retry_topic(group)}
         #: The queues of each topic in which the group has begun, with the keys that they were made of.
         self._begun: dict[str, tuple[object, dict[int, MessageQueue]]] = {}
@@ -49,23 +59,32 @@ class BrokerPops:
             self._queues(connection)
 
     def pop(self, limit: int, invisible: timedelta) -> Popped:
-        """Up to `limit` messages. Raises what `mqdb.broker.consumers.pop.pop` raises, and BrokerUnavailable."""
+        """Up to `limit` messages. If an error comes when there are some already, they are returned.
+
+        Raises what `mqdb.broker.consumers.pop.pop` raises, and BrokerUnavailable.
+        """
         messages: list[ReceivedMessage] = []
         waits: list[float] = []
         with self.instance.connect() as connection:
             by_filter = self._queues(connection)
             # In any order, so that no topic keeps the others waiting for ever.
             for message_filter in random.sample(list(by_filter), len(by_filter)):
-                popped = pop(
-                    connection,
-                    self._group,
-                    self.instance.client_id,
-                    by_filter[message_filter],
-                    limit=limit - len(messages),
-                    invisible=invisible,
-                    filter=message_filter,
-                    seen=self._seen.get(message_filter, NOTHING_SEEN),
-                )
+                try:
+                    popped = pop(
+                        connection,
+                        self._group,
+                        self.instance.client_id,
+                        by_filter[message_filter],
+                        limit=limit - len(messages),
+                        invisible=invisible,
+                        filter=message_filter,
+                        seen=self._seen.get(message_filter, NOTHING_SEEN),
+                        max_reconsume_times=self._max_reconsume_times,
+                    )
+                except MqdbError:
+                    if not messages:
+                        raise
+                    break
                 self._seen[message_filter] = popped.seen
                 messages += popped.messages
                 if popped.seconds_to_next is not None:

@@ -12,7 +12,8 @@ class PoppedQueue(ProcessQueue):
     """A process queue without an owner in the database: no offset of it is committed.
 
     `on_done` is called with messages that the listener has consumed, and `on_lost` with those that nobody in this
-    process consumes any longer.
+    process consumes any longer. A message that has failed is finished when the broker knows it: `forget`. Whoever
+    finishes it again later changes nothing.
     """
 
     def __init__(
@@ -25,21 +26,51 @@ class PoppedQueue(ProcessQueue):
         super().__init__(queue, OwnedQueue(queue_key=0, epoch=0, next_offset=0, segment=0), limits)
         self._on_done = on_done
         self._on_lost = on_lost
+        self._held: dict[int, ReceivedMessage] = {}
+
+    def add(self, messages: list[ReceivedMessage]) -> None:
+        """Messages that were popped, ascending. Those of a dropped queue are lost."""
+        self._held.update((message.queue_offset, message) for message in messages)
+        if not self.put(messages, messages[-1].queue_offset + 1, 0):
+            self._lose(messages)
 
     def finish(self, messages: list[ReceivedMessage]) -> None:
         """Messages that were taken are done."""
-        super().finish(messages)
-        self._on_done(messages)
+        self._on_done(self.forget(messages))
+
+    def forget(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Messages that were taken are not consumed here; returns those that were in hand."""
+        held = [message for message in messages if self._held.get(message.queue_offset) is message]
+        for message in held:
+            del self._held[message.queue_offset]
+        if held:
+            super().finish(held)
+        return held
 
     def fail(self, messages: list[ReceivedMessage]) -> None:
         """Messages that were taken stay in hand, until `retry`; of a dropped queue they are lost."""
         super().fail(messages)
         if self.is_dropped:
-            self._on_lost(messages)
+            self._lose(messages)
+
+    def retry(self, messages: list[ReceivedMessage]) -> bool:
+        """Messages that failed can be taken again; False when dropped meanwhile, and they are lost."""
+        is_retried = super().retry(messages)
+        if not is_retried:
+            self._lose(messages)
+        return is_retried
+
+    def drop(self, *, is_lost: bool = False) -> None:
+        """Start nothing more. Messages that were not started are lost; what runs may finish."""
+        unstarted = self.give_up()
+        super().drop(is_lost=is_lost)
+        self._on_lost(unstarted)
 
     def give_up(self) -> list[ReceivedMessage]:
-        """Drop the queue; returns the messages that were not started."""
-        messages = self.take(len(self))
-        self.drop()
-        super().finish(messages)
-        return messages
+        """Start nothing of what is in hand; returns the messages that were not started."""
+        return self.forget(self.take(len(self)))
+
+    def _lose(self, messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            self._held.pop(message.queue_offset, None)
+        self._on_lost(messages)
