@@ -55,15 +55,14 @@ class PopMember:
         strategy: PushStrategy,
         filters: Mapping[str, MessageFilter],
         start: StartingPoint,
-        _presence: TopicPresence,
+        presence: TopicPresence,
     ) -> None:
         """`filters` are those of the topics that are read."""
         self._group = config.group
         self._instance = instance
         self._strategy = strategy
-        self._pops = BrokerPops(instance, config.group, filters, start, strategy.max_reconsume_times)
+        self._pops = BrokerPops(instance, config.group, filters, start, presence, strategy.max_reconsume_times)
         self._invisible = strategy.invisible
-        self._most = strategy.most_in_hand
         strategy.popping[instance.broker_name] = self.fail
         self._guard = threading.Lock()
         self._queues: dict[MessageQueue, PoppedQueue] = {}
@@ -256,8 +255,9 @@ class PopMember:
 
     def _pop(self) -> float:
         """Pop what there is room for; returns in how many seconds to look again."""
-        room = self._most - len(self._in_hand)
-        if self._is_suspended or self._is_leaving or room < max(self._most // 4, 1):
+        most = self._strategy.most_in_hand
+        room = most - len(self._in_hand)
+        if self._is_suspended or self._is_leaving or room < max(most // 4, 1):
             return LONGEST_WAIT_SECONDS
         with self._changing:
             popped = self._pops.pop(min(room, MAX_POPPED), self._invisible)

@@ -197,10 +197,12 @@ class PushConsumer:
         """
         with self._lifecycle:
             config = replace(self._config, consume_thread_nums=consume_thread_nums)
-            self._require_running("update_consume_thread_nums()")
+            members = self._require_running("update_consume_thread_nums()")
             assert self._strategy is not None
             self._strategy.consume.threads.resize(config.consume_thread_nums)
             self._config = config
+            for member in members.by_broker.values():
+                member.look_again()  # one that pops has room for more messages now
 
     def _require_running(self, what: str) -> Members:
         members = self._members

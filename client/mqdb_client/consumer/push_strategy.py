@@ -113,9 +113,8 @@ class PushStrategy(ConsumerStrategy):
         self._instances = {instance.broker_name: instance for instance in cluster.instances}
         self.message_model = config.message_model
         self.consume_mode = self._consume_mode()
-        #: When it pops: how long messages are invisible, unless that is prolonged, and how many it has in hand at most.
+        #: When it pops: how long messages are invisible, unless that is prolonged.
         self.invisible = config.pop_invisible_time
-        self.most_in_hand = 2 * config.consume_thread_nums * config.consume_message_batch_max_size
         self.max_reconsume_times = config.max_reconsume_times
         #: Takes messages that have failed, by the names of brokers.
         self.popping: dict[str, Callable[[Sequence[SendBackRequest]], list[SentBack]]] = {}
@@ -239,6 +238,11 @@ class PushStrategy(ConsumerStrategy):
             lease = Lease(renew_every=expiry / 3, client_expiry=expiry / 2, broker_expiry=expiry)
             store = LockedOffsetStore(group, client_id, lease)
         return ExactlyOnceOffsetStore(group, store) if self._consumption.exactly_once else store
+
+    @property
+    def most_in_hand(self) -> int:
+        """When it pops: how many messages it has in hand at most."""
+        return 2 * self.consume.threads.thread_nums * self._config.consume_message_batch_max_size
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
         """So many messages more are there for the listener."""

@@ -20,7 +20,7 @@ from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
-from mqdb_client.consumer.queues.share import starting_point
+from mqdb_client.consumer.queues.share import TopicPresence, starting_point
 from mqdb_client.simple.simple_config import SimpleConsumerConfig
 
 #: While no broker answers.
@@ -45,7 +45,10 @@ class PopReceiver:
         self._group = config.group
         start = starting_point(config.consume_from_where, config.consume_timestamp)
         read = {**filters, retry_topic(config.group): retry_filter(filters)}
-        self._pops = {each.broker_name: BrokerPops(each, config.group, read, start) for each in cluster.instances}
+        presence = TopicPresence(config.group, len(cluster.instances))
+        self._pops = {
+            each.broker_name: BrokerPops(each, config.group, read, start, presence) for each in cluster.instances
+        }
         cluster.register(
             Registration(
                 client_id=cluster.instances[0].client_id,

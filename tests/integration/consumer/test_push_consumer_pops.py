@@ -12,6 +12,7 @@ from mqdb.common.group import ConsumeMode
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import ConsumeModeConflict, ShutdownTimedOut
 from mqdb_client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
+from mqdb_client.consumer import pop_member
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member, duplicates
 from tests.fixtures.postgres import Database
@@ -202,6 +203,38 @@ def test_a_member_may_have_more_in_hand_than_one_pop_gives(broker: Connection, m
     inbox.wait_for(1_500)
     wait_until(lambda: in_flight(broker) == 0)
     assert duplicates(inbox) == {}
+
+
+def test_more_threads_have_more_in_hand(
+    broker: Connection, member: Member, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_member, "LONGEST_WAIT_SECONDS", 3600.0)  # it looks again only if it is told
+    route = topic(broker)
+    append(broker, route, *(str(n) for n in range(8)))
+    gate = Gate(*(str(n) for n in range(8)))
+    consumer = member(gate, consume_thread_nums=1, pop_invisible_time=timedelta(minutes=5))
+    wait_until(lambda: in_flight(broker) == 2)
+
+    consumer.update_consume_thread_nums(4)
+
+    wait_until(lambda: len(gate.waiting) == 4)
+    wait_until(lambda: in_flight(broker) == 8)
+    gate.open()
+    gate.wait_for(8)
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(
+    broker: Connection, member: Member, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = Inbox()
+    member(inbox)
+    wait_until(lambda: "topic does not exist yet" in caplog.messages)
+
+    append(broker, topic(broker), "first")
+    inbox.wait_for(1)
+
+    assert inbox.bodies == ["first"]
+    assert caplog.messages.count("topic does not exist yet") == 1
 
 
 def test_a_message_that_comes_again_at_once(broker: Connection, member: Member, group: str) -> None:

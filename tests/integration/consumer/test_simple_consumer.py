@@ -141,11 +141,14 @@ def test_many_workers_share_one_queue(broker: Connection, simple: Simple) -> Non
     assert in_flight(broker) == 0
 
 
-def test_a_new_topic_is_read_from_its_beginning(broker: Connection, simple: Simple) -> None:
+def test_a_new_topic_is_read_from_its_beginning(
+    broker: Connection, simple: Simple, caplog: pytest.LogCaptureFixture
+) -> None:
     consumer = simple(consume_from_where=ConsumeFromWhere.LAST_OFFSET)
     append(broker, topic(broker), "first")
 
     assert bodies(consumer.receive(1, MINUTE, MINUTE)) == ["first"]
+    assert caplog.messages.count("topic does not exist yet") == 1
 
 
 def test_a_shutdown_ends_a_waiting_call(broker: Connection, simple: Simple) -> None:

@@ -16,6 +16,7 @@ from mqdb.common.topic import retry_topic
 from mqdb.errors import MqdbError
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.topics.topics import TopicRoute
+from mqdb_client.consumer.queues.share import TopicPresence
 from mqdb_client.instance import ClientInstance
 
 #: A consumer that pops looks again after this long, whatever it has heard.
@@ -31,6 +32,7 @@ class BrokerPops:
         group: str,
         filters: Mapping[str, MessageFilter],
         start: StartingPoint,
+        presence: TopicPresence,
         max_reconsume_times: int | None = None,
     ) -> None:
         """`filters` are those of the topics that are read, and `start` is where the group begins.
@@ -41,6 +43,7 @@ class BrokerPops:
         self.filters = filters
         self._group = group
         self._start = start
+        self._presence = presence
         self._max_reconsume_times = max_reconsume_times
         self._awaited: set[str] = {retry_topic(group)}
         #: The queues of each topic in which the group has begun, with the keys that they were made of.
@@ -98,6 +101,7 @@ class BrokerPops:
         found: dict[MessageFilter | None, dict[int, MessageQueue]] = {}
         for topic, message_filter in self.filters.items():
             route = self.instance.routes.known(topic) or self.instance.routes.ask(topic, connection)
+            self._presence.note(topic, self.instance.broker_name, route is not None)
             if route is None:
                 self._awaited.add(topic)
             else:
