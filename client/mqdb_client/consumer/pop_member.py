@@ -33,6 +33,7 @@ from mqdb_client.backoff import pauses
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.push_strategy import PushStrategy
 from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
+from mqdb_client.consumer.queues.consume_pace import ConsumePace
 from mqdb_client.consumer.queues.popped_queue import PoppedQueue
 from mqdb_client.consumer.queues.share import TopicPresence
 from mqdb_client.instance import ClientInstance
@@ -69,6 +70,7 @@ class PopMember:
         #: By their positions in the log.
         self._in_hand: dict[int, ReceivedMessage] = {}
         self._acks: list[str] = []
+        self._pace = ConsumePace(time.monotonic())
         #: While something is popped, fails or is prolonged: a message that has failed must not be prolonged, nor come
         #: again before it is out of hand.
         self._changing = threading.Lock()
@@ -226,6 +228,7 @@ class PopMember:
                 with self._guard:
                     self._acks = acks + self._acks
                 raise
+            self._pace.count(len(acks))
             if refused:
                 fields = {"group": self._group, "count": refused}
                 logger.warning("consumed messages come again: their time has passed", extra=fields)
@@ -255,7 +258,8 @@ class PopMember:
 
     def _pop(self) -> float:
         """Pop what there is room for; returns in how many seconds to look again."""
-        most = self._strategy.most_in_hand
+        # Listeners that are quick have more in hand, so that one pop gets many.
+        most = max(self._strategy.most_in_hand, min(self._pace.messages(time.monotonic()), MAX_POPPED))
         room = most - len(self._in_hand)
         if self._is_suspended or self._is_leaving or room < max(most // 4, 1):
             return LONGEST_WAIT_SECONDS

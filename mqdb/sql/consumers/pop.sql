@@ -307,7 +307,7 @@ BEGIN
                     CASE WHEN part[cardinality(part)] - part[1] >= cardinality(part)
                          THEN ARRAY(SELECT (o.queue_offset - part[1])::integer
                                     FROM unnest(part) WITH ORDINALITY AS o (queue_offset, n) ORDER BY n) END,
-                    CASE WHEN cardinality(part) = 64 THEN -1 ELSE (1::bigint << cardinality(part)) - 1 END, pop_take.client_id)
+                    CASE WHEN cardinality(part) = 64 THEN -1 ELSE ~(-1::bigint << cardinality(part)) END, pop_take.client_id)
             RETURNING b.* INTO batch;
             RETURN NEXT ROW (batch.queue_key, batch.first_offset, part[cardinality(part)], batch.steps, batch.segment, batch.attempt,
                              mqdb.receipt_handle(batch, batch.in_flight))::mqdb.popped;

@@ -8,11 +8,13 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.consumers.groups import show_group, update_group
+from mqdb.broker.consumers.pop import Popped
 from mqdb.common.group import ConsumeMode
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import ConsumeModeConflict, ShutdownTimedOut
 from mqdb_client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
 from mqdb_client.consumer import pop_member
+from mqdb_client.consumer.queues.broker_pops import BrokerPops
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member, duplicates
 from tests.fixtures.postgres import Database
@@ -202,6 +204,28 @@ def test_a_member_may_have_more_in_hand_than_one_pop_gives(broker: Connection, m
 
     inbox.wait_for(1_500)
     wait_until(lambda: in_flight(broker) == 0)
+    assert duplicates(inbox) == {}
+
+
+def test_a_quick_listener_has_more_in_hand(
+    broker: Connection, member: Member, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    def pop(pops: BrokerPops, limit: int, invisible: timedelta) -> Popped:
+        limits.append(limit)
+        return unchanged(pops, limit, invisible)
+
+    unchanged = BrokerPops.pop
+    monkeypatch.setattr(BrokerPops, "pop", pop)
+    route = topic(broker)
+    append(broker, route, *(str(n) for n in range(3_000)))
+    inbox = Inbox()
+    member(inbox, consume_thread_nums=1)
+
+    inbox.wait_for(3_000)
+    assert limits[0] == 2
+    assert max(limits) > 2
     assert duplicates(inbox) == {}
 
 

@@ -239,6 +239,21 @@ def test_more_than_64_messages_come_in_several_rows(make: Callable[..., Queues])
     assert orders.in_flight() == 150
 
 
+@pytest.mark.parametrize("count", [1, 2, 62, 63, 64, 65, 127, 128])
+def test_any_number_of_messages_is_popped_and_acknowledged(make: Callable[..., Queues], count: int) -> None:
+    orders = make()
+    orders.send(*(str(n) for n in range(count)))
+
+    messages = orders.pop(1_024)
+    assert bodies(messages) == [str(n) for n in range(count)]
+    assert orders.ack(*messages[1:]) == [True] * (count - 1)
+    assert orders.in_flight() == 1
+    orders.pass_time(30)
+    [first] = orders.pop(1_024)
+    assert orders.ack(first) == [True]
+    assert orders.rows() == 0
+
+
 def test_a_part_of_what_is_due_leaves_the_rest(make: Callable[..., Queues]) -> None:
     orders = make()
     orders.send(*"abcde")
