@@ -104,16 +104,16 @@ class PopMember:
             undo.pop_all()
 
     def read(self, filters: Mapping[str, MessageFilter]) -> None:
-        """Read these topics from now on, and no others. What is in hand is consumed."""
+        """Read these topics from now on, and no others. Messages in hand are consumed."""
         self._pops.filters = filters
         self._woken.set()
 
     def suspend(self) -> None:
-        """Pop nothing. What is in hand is consumed."""
+        """Pop nothing until `resume`. Messages in hand are consumed."""
         self._is_suspended = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Pop again, after `suspend`."""
         self._is_suspended = False
         self._woken.set()
 
@@ -170,7 +170,7 @@ class PopMember:
         return results
 
     def _forget(self, messages: Sequence[ReceivedMessage]) -> None:
-        """They are in hand no longer."""
+        """Take messages out of what is in hand."""
         if messages:
             with self._guard:
                 for message in messages:
@@ -200,7 +200,7 @@ class PopMember:
                 self._seconds = min(self._pop(), max(self._prolong_at - time.monotonic(), 0.0))
                 outage.works(self)
                 self._pauses = None
-            except Exception as error:
+            except Exception as error:  # the edge of the thread: whatever fails is logged, and tried again
                 if not outage.covers(self, error) and self._pauses is None:
                     unexpected = None if isinstance(error, MqdbError) else error
                     fields = {"group": self._group, "reason": str(error)}

@@ -132,7 +132,7 @@ class PushStrategy(ConsumerStrategy):
         self.consume = self._consume_service(hooks)
 
     def _consume_mode(self) -> ConsumeMode:
-        """That of the group. Listeners that need to own a queue always pull: they are refused in a group that pops."""
+        """The mode of the group. Listeners that need to own a queue always pull, and a group that pops refuses them."""
         consumption = self._consumption
         if consumption.orderly or consumption.exactly_once or self.message_model is MessageModel.BROADCASTING:
             return ConsumeMode.PULL

@@ -137,7 +137,7 @@ class Receiving:
     """A call of `receive`: it pops until there are messages, and waits in between."""
 
     def __init__(self, receiver: PopReceiver, limit: int, invisible: timedelta, seconds: float) -> None:
-        """It ends after so many seconds."""
+        """`seconds` is how long the call may take."""
         self._receiver = receiver
         self._limit = limit
         self._invisible = invisible

@@ -20,7 +20,7 @@ class ConsumePace:
         self._count += messages
 
     def messages(self, now: float) -> int:
-        """How many were consumed in a tenth of a second, by the last span."""
+        """Messages consumed in a tenth of a second, as measured over the last span."""
         seconds = now - self._began
         if seconds >= _SPAN_SECONDS:
             self._messages = round(self._count * _SPAN_SECONDS / seconds)
