@@ -4,7 +4,8 @@
     another server is at the address      those that lead to the old one are cut: their waits end with an error
     no answer for 15 s                    a new connection asks whether the server works at the statement
         it does                           (a lock, a slow disk, a stopped client machine): nothing happens
-        it does not, or says nothing      the connection is cut; all are, if the new one gets no answer
+        it does not                       the connection is cut, and with it each whose backend does not work either
+        the new one gets no answer        all are cut
 
 Keepalives see none of this as long as a kernel answers for the server: its processes are stopped, a disk hangs, a proxy
 holds the line (docs/decisions/0034-lost-connections-make-others-suspect.md).
@@ -59,6 +60,10 @@ class Line:
         """Whether a statement has had no answer for too long."""
         is_long = now - self.waits_since >= silence.PATIENCE_SECONDS
         return is_long and self._pgconn.transaction_status == TransactionStatus.ACTIVE
+
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction is open, and its statements have had their answers."""
+        return self._pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
     def leads_elsewhere(self, history: History) -> bool:
         """Whether it is known to lead to a log of another history."""
@@ -138,9 +143,9 @@ class ConnectionWatch:
         now = time.monotonic()
         if self._is_asking or now < self._ask_at:
             return
-        if late := {line: line.waits_since for line in self._all() if line.is_late(now)}:
+        if any(line.is_late(now) for line in self._all()):
             self._is_asking = True
-            threading.Thread(target=self._ask, args=(late,), name="mqdb-asks-server", daemon=True).start()
+            threading.Thread(target=self._ask, name="mqdb-asks-server", daemon=True).start()
 
     # -- what the pool tells ------------------------------------------------------------------
 
@@ -162,10 +167,13 @@ class ConnectionWatch:
         with self._guard:
             return list(self._lines)
 
-    def _ask(self, late: dict[Line, float]) -> None:
+    def _ask(self) -> None:
         try:
             began = time.monotonic()
-            stranded = find_stranded(self._connect, late)
+            # Not only the late ones: what is found out a moment later would be a second outage. A listener may work for
+            # minutes between two statements of its transaction, and finds out by the next one.
+            waits = {line: line.waits_since for line in self._all() if not line.is_in_transaction()}
+            stranded = find_stranded(self._connect, waits)
             if stranded is None:
                 stranded = [line for line in self._all() if line.made_at < began]
             if stranded:

@@ -1,6 +1,7 @@
 """Silence: how a wait for a server that does not answer ends, and how to tell it from a statement that takes long."""
 
 import logging
+import math
 import os
 import re
 import socket
@@ -75,7 +76,7 @@ def in_time(connection: Connection, seconds: float = FIRST_ANSWERS_SECONDS) -> I
 
 
 class Wait(Protocol):
-    """A connection on which somebody waits for an answer."""
+    """A connection on which somebody waits for an answer, or on which nobody does."""
 
     @property
     def pid(self) -> int | None:
@@ -83,7 +84,7 @@ class Wait(Protocol):
 
     @property
     def waits_since(self) -> float:
-        """By time.monotonic."""
+        """By time.monotonic; infinity for nobody."""
 
     def is_late(self, now: float) -> bool:
         """Whether a statement has had no answer for PATIENCE_SECONDS."""
@@ -93,28 +94,30 @@ WaitT = TypeVar("WaitT", bound=Wait)
 
 
 def find_stranded(
-    connect: Callable[[], AbstractContextManager[Connection]], late: Mapping[WaitT, float]
+    connect: Callable[[], AbstractContextManager[Connection]], waits: Mapping[WaitT, float]
 ) -> list[WaitT] | None:
-    """Which of the late connections get no answer: their backend does not work at a statement, or is not there.
+    """Which connections get no answer: one is late, and its backend does not work at a statement, or is not there.
 
-    `late` says since when each has waited, and `connect` makes a new connection, by the same way. Returns None if
-    nothing answers on that within 5 s. Then all connections are stranded that are as old.
+    `waits` says since when each has waited, and `connect` makes a new connection, by the same way. If a late one is
+    stranded, all others in `waits` are whose backends do not work either. Returns None if nothing answers on the new
+    connection within 5 s. Then all connections are stranded that are as old.
     """
     try:
         with connect() as connection, translated(connection), in_time(connection):
             for pause in (_SECOND_LOOK_SECONDS, 0.0):
-                at_work = backends_at_work(connection, [wait.pid for wait in late if wait.pid is not None])
+                at_work = backends_at_work(connection, [wait.pid for wait in waits if wait.pid is not None])
                 time.sleep(pause)
-                now = time.monotonic()
-                late = {
+                waits = {
                     wait: since
-                    for wait, since in late.items()
-                    if wait.pid not in {None, *at_work} and wait.waits_since == since and wait.is_late(now)
+                    for wait, since in waits.items()
+                    # Who has waited and does so no longer, or waits anew, has had an answer.
+                    if wait.pid not in {None, *at_work} and since in (wait.waits_since, math.inf)
                 }
     except MqdbError as error:
         logger.debug("a new connection gets no answer", extra={"reason": str(error)})
         return [] if _has_answered(error) else None
-    return list(late)
+    now = time.monotonic()
+    return list(waits) if any(wait.is_late(now) for wait in waits) else []
 
 
 #: How a server refuses a connection; not one that starts, recovers or shuts down, which works at no statement of ours.

@@ -1,5 +1,6 @@
 """Which waits for a server are in vain, as a new connection finds out."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ class Waiting:
     waits_since: float = 0.0
 
     def is_late(self, _now: float) -> bool:
-        return True
+        return self.waits_since == 0.0
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,14 @@ def test_only_a_wait_whose_backend_works_at_nothing_is_in_vain(engine: Engine) -
 
         assert find_stranded(engine.connect, {stranded: 0.0, pooled: 0.0}) == [stranded]
         assert find_stranded(engine.connect, {stranded: time.monotonic()}) == []  # it has had an answer meanwhile
+
+
+def test_with_a_stranded_connection_those_are_lost_that_are_idle_or_have_waited_less(engine: Engine) -> None:
+    with engine.connect() as one, engine.connect() as other, engine.connect() as third:
+        pids = [each.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() for each in (one, other, third)]
+        late, idle = Waiting(pids[0]), Waiting(pids[1], math.inf)
+        waiting = Waiting(pids[2], time.monotonic())
+        asked = {each: each.waits_since for each in (late, idle, waiting)}
+
+        assert find_stranded(engine.connect, asked) == [late, idle, waiting]
+        assert find_stranded(engine.connect, {idle: math.inf, waiting: waiting.waits_since}) == []  # nobody is late
