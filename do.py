@@ -31,7 +31,9 @@ PYTHON = str(PROGRAMS / "python")
 #: The lock files, and the extras that each is for.
 LOCKS = {
     "requirements.lock": ("server", "embedded"),
-    "requirements-test.lock": ("server", "embedded", "spark", "compression", "metrics", "otel", "reload", "test"),
+    "requirements-test.lock": (
+        *("server", "embedded", "spark", "compression", "grpc", "metrics", "otel", "reload", "test"),
+    ),
     "requirements-contrib.lock": ("server", "embedded", "contrib"),
 }
 BUILD_BACKEND = "hatchling>=1.27"

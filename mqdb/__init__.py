@@ -13,8 +13,9 @@ import `mqdb_client`. ARCHITECTURE.md follows one message through these modules.
     settings      what a user may set, and where the brokers are
     process       signals, systemd; web: metrics and health
     server        the broker process: PostgreSQL, schema, services
-    dashboard, remoting   pages for people; the front for RocketMQ's clients
-    serving       `mqdb serve`, `mqdb web`, `mqdb remoting`, put together
+    fronts        what the fronts for RocketMQ's clients share
+    dashboard, remoting, grpc   pages for people; the fronts for clients of RocketMQ 4 and 5
+    serving       `mqdb serve`, `mqdb web`, `mqdb remoting`, `mqdb grpc`, put together
     cli           the command line
 """
 

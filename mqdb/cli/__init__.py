@@ -1,7 +1,7 @@
 """The command line: `mqdb ...` and `python -m mqdb ...`. The only part of mqdb that may import mqdb_client.
 
 app, options          all commands, and the options of each
-serve, web, remoting, worker   processes that serve
+serve, web, remoting, grpc, worker   processes that serve
 send, consume         messages in and out: records, lines, sender, sharing, delivery_time; formats
 topic, message, message_trace, group, group_offset, consumer, dlq   what there is
 delay, timer, cron, transaction, selector, acl, operation, doctor   and what happens to it

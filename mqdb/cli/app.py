@@ -22,6 +22,7 @@ from mqdb.cli.demo.command import demo
 from mqdb.cli.dlq.dead_letter_commands import app as dlq
 from mqdb.cli.doctor import doctor
 from mqdb.cli.group import app as group
+from mqdb.cli.grpc import grpc
 from mqdb.cli.message import app as message
 from mqdb.cli.migrate import migrate
 from mqdb.cli.operation import app as operation
@@ -48,6 +49,7 @@ _OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: The extra of the package that brings a library.
 _EXTRAS = dict.fromkeys(("alembic", "apscheduler", "jinja2", "prometheus_client", "starlette", "uvicorn"), "server")
 _EXTRAS |= {"pyspark": "spark", "pyarrow": "spark", "watchfiles": "reload"}
+_EXTRAS |= dict.fromkeys(("grpc", "google", "cryptography"), "grpc")
 
 #: Characters of a complaint about the command line, which repeats what was given.
 _MOST = 1_000
@@ -92,7 +94,7 @@ def mqdb(
         print(context.get_help())
 
 
-for function in (serve, web, remoting, worker, demo, migrate, send, consume, config, doctor):
+for function in (serve, web, remoting, grpc, worker, demo, migrate, send, consume, config, doctor):
     app.command(cls=Command)(function)
 app.add_typer(topic, name="topic")
 app.add_typer(message, name="message")

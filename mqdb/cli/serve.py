@@ -11,7 +11,6 @@ from mqdb.errors import ParameterInvalid
 
 if TYPE_CHECKING:
     from mqdb.dashboard.dashboard import Dashboard
-    from mqdb.remoting.front import Front
     from mqdb.server import Server
     from mqdb.settings import Settings
 
@@ -51,10 +50,9 @@ def serve(
         raise ParameterInvalid("port", port, "is for the embedded PostgreSQL; --dsn says where another one is")
     from mqdb.serving.broker import serve_broker
 
-    def on_serving(server: "Server", dashboard: "Dashboard | None", front: "Front | None") -> None:
+    def on_serving(server: "Server", dashboard: "Dashboard | None", front_lines: list[str]) -> None:
         lines = greeting(settings, server.dsn)
-        if front is not None:
-            lines.insert(-1, f"  remoting {front.address}")
+        lines[-1:-1] = front_lines
         if dashboard is not None and server.http_address is not None:
             lines.insert(-1, f"  metrics  http://{server.http_address}/metrics")
             lines.append(dashboard.welcome(server.http_address))

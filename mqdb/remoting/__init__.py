@@ -8,7 +8,6 @@
     producing  sends, transactions, replies, messages that are sent back
     consuming  pulls, offsets and locks of those who own queues
     tools      what RocketMQ's own tools ask
-    database   verbs in threads
 
-Imports point down this list.
+Imports point down this list. What the front for gRPC needs as well is in `mqdb.fronts`.
 """

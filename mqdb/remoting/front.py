@@ -4,18 +4,13 @@
                      ▲                          ▲
                      └── 40, 39, 326 ── Members ┴── the LISTEN connection of the client instance
 
-All state is of the loop, which runs in a thread of its own. To the database the front is one client, and those that
-come through it are its guests.
+All state is of the loop, which runs in a thread of its own.
 """
 
 import asyncio
 import logging
 import socket
-import sys
-import threading
-import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -23,15 +18,16 @@ from typing import Final
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.errors import ResponseCode
+from mqdb.fronts.database import Database
+from mqdb.fronts.front_thread import FrontThread, most_connections, reachable
 from mqdb.remoting.consuming.consuming import CONSUMING_TIMES, Consuming, ConsumingTimes
-from mqdb.remoting.database import Database
 from mqdb.remoting.handlers import Handler, administration_handlers, consuming_handlers, handlers
 from mqdb.remoting.producing.replies import Replies
 from mqdb.remoting.producing.send_back import SendBack
 from mqdb.remoting.producing.sends import Sends
 from mqdb.remoting.producing.transactions import ClientTransactions
 from mqdb.remoting.routes import NameServer
-from mqdb.remoting.session.access import AccessKeys
+from mqdb.remoting.session.access import FrameAccess
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.session.held_memory import HeldMemory
 from mqdb.remoting.session.listener import SocketListener, Tls
@@ -40,13 +36,8 @@ from mqdb.remoting.tools.lookup import Lookup
 from mqdb.remoting.tools.questions import Questions
 from mqdb.remoting.wire.answers import NO_ANSWER, Answer, refusal
 from mqdb.remoting.wire.frame import Frame
-from mqdb.web.probe_report import PASSED, Report
-from mqdb_client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
-
-#: Each takes a file, and the services of the process need files to reach the database.
-_MOST_CONNECTIONS: Final = 4_096
 
 #: Without a whole frame in this time a connection is closed: its client is gone, or has no need of it. Clients send
 #: something every 30 s.
@@ -61,18 +52,8 @@ _MOST_BEGUN_BYTES: Final = 512 * 2**20
 #: request may be such a frame.
 _MOST_STRANGERS_BYTES: Final = 128 * 2**20
 
-_LONGEST_STOP_SECONDS: Final = 10.0
 
-_TURN_SECONDS: Final = 1.0
-
-#: A loop that has not turned for so long is stuck.
-_STUCK_SECONDS: Final = 30.0
-
-#: The client instance asks the database every 5 s at least, and gets 2 s for the answer.
-_ANSWER_SECONDS: Final = 7.0
-
-
-class Front:
+class Front(FrontThread):
     """Serves one broker to RocketMQ's clients from `start` to `stop`."""
 
     def __init__(
@@ -92,111 +73,25 @@ class Front:
         `is_open`: while no access key has a secret, it serves everybody; by default if only this machine reaches it.
         `pool_dsn` leads to the same database through a pooler; LISTEN goes past it. `traffic` gets its counts.
         """
-        self._broker = broker
+        super().__init__("remoting", broker, pool_dsn)
         self._is_open = address.is_loopback if is_open is None else is_open
         self._tls = tls
-        self._pool_dsn = pool_dsn
         self._wanted = address
         self._advertised = advertised
         self._times = times
         self.traffic = traffic or Traffic()
-        self._instance: ClientInstance | None = None
-        self._turned_at = 0.0
-        self._address: HttpAddress | None = None
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
 
-    @property
-    def address(self) -> HttpAddress:
-        """Where it listens."""
-        assert self._address is not None
-        return self._address
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """The broker and its cluster."""
-        assert self._instance is not None
-        return self._instance.broker_name, self._instance.cluster_name
-
-    def liveness(self) -> Report:
-        """Whether the loop has turned lately."""
-        return Report({"front": self._loop_state()})
-
-    def readiness(self) -> Report:
-        """Whether it serves, and the database has answered lately. The database is not asked for this."""
-        assert self._instance is not None
-        is_silent = time.monotonic() - self._instance.answered_at > _ANSWER_SECONDS
-        database = f"has not answered for {_ANSWER_SECONDS:.0f} s" if is_silent else PASSED
-        return Report({"front": self._loop_state(), "database": database})
-
-    def _loop_state(self) -> str:
-        if self._thread is None or not self._thread.is_alive():
-            return "does not serve any more, the log says why"
-        is_stuck = time.monotonic() - self._turned_at > _STUCK_SECONDS
-        return f"its loop has not turned for {_STUCK_SECONDS:.0f} s" if is_stuck else PASSED
-
-    def start(self) -> None:
-        """Returns when clients may come.
-
-        Raises OSError where it cannot listen or the files of TLS are no good, OpenToAll if no key has a secret and it
-        is not to be open, BrokerUnavailable and its kin.
-        """
-        started: Future[HttpAddress] = Future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="mqdb-remoting", daemon=True)
-        self._thread.start()
-        self._address = started.result()
-
-    def stop(self) -> None:
-        """Close all connections, and wait for what is under way. Again: nothing happens."""
-        loop, stopping, thread = self._loop, self._stopping, self._thread
-        self._thread = None
-        if thread is None or loop is None or stopping is None:
-            return
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join(_LONGEST_STOP_SECONDS)
-
-    def _run(self, started: "Future[HttpAddress]") -> None:
-        try:
-            asyncio.run(self._serve(started))
-        except BaseException as error:
-            if started.done():
-                logger.exception("the front for RocketMQ's clients failed")
-            else:
-                started.set_exception(error)
-
-    async def _serve(self, started: "Future[HttpAddress]") -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        instance = self._instance = ClientInstance(self._broker, self._pool_dsn)
-        self._turn(self._loop)
-        async with AsyncExitStack() as stack:
-            instance.open()
-            stack.callback(instance.close)
-            # Where nobody serves, whoever consumes has to look after dispatch.
-            stack.enter_context(instance.awaiting_arrivals())
-            database = Database(instance)
-            stack.push_async_callback(database.close)
-            access = AccessKeys(database)
-            await access.begin(is_open=self._is_open)
-            listener = SocketListener(self._wanted, self._tls, most_connections() // 2)
-            stack.callback(listener.close)
-            own = HttpAddress(_reachable(self._wanted.host, instance), listener.port)
-            core = _Core(database, access, self._advertised or own, self._times, self.traffic)
-            stack.push_async_callback(core.close)
-            listener.start(core.connect)
-            started.set_result(HttpAddress(self._wanted.host, listener.port))
-            await self._stopping.wait()
-            listener.close()
-
-    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note that the loop turns, every second."""
-        self._turned_at = time.monotonic()
-        loop.call_later(_TURN_SECONDS, self._turn, loop)
-
-
-def _reachable(host: str, instance: ClientInstance) -> str:
-    """The address of a host of the socket, for clients: an IPv4 address, as offset ids have no room for others."""
-    return {"localhost": "127.0.0.1", "0.0.0.0": instance.address, "::": instance.address}.get(host, host)
+    async def _serve(self, database: Database, stack: AsyncExitStack) -> HttpAddress:
+        access = FrameAccess(database)
+        await access.begin(is_open=self._is_open)
+        listener = SocketListener(self._wanted, self._tls, most_connections() // 2)
+        stack.callback(listener.close)
+        own = HttpAddress(reachable(self._wanted.host, database.instance), listener.port)
+        core = _Core(database, access, self._advertised or own, self._times, self.traffic)
+        stack.push_async_callback(core.close)
+        stack.callback(listener.close)
+        listener.start(core.connect)
+        return HttpAddress(self._wanted.host, listener.port)
 
 
 def _ipv4_of(host: str) -> str:
@@ -208,23 +103,13 @@ def _ipv4_of(host: str) -> str:
         return host
 
 
-def most_connections() -> int:
-    """How many a front takes: no more than half of the files that the process may open."""
-    if sys.platform == "win32":
-        return _MOST_CONNECTIONS
-    import resource  # not at the top: it is missing on Windows, where this module must still be importable
-
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, files // 2)
-
-
 class _Core:
     """What the connections of a front share."""
 
     def __init__(
         self,
         database: Database,
-        access: AccessKeys,
+        access: FrameAccess,
         address: HttpAddress,
         times: ConsumingTimes,
         traffic: Traffic,
@@ -262,7 +147,7 @@ class _Core:
         """Let go of all clients: what they have sent is answered, or they would send it again."""
         for connection in self._connections:
             connection.stop_reading()
-        await asyncio.to_thread(self._sends.close)
+        await asyncio.to_thread(self._sends.appends.close)
         for connection in list(self._connections):
             connection.close()
         for each in (self._transactions, self._replies, self._questions):

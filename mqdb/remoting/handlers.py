@@ -3,13 +3,13 @@
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+from mqdb.fronts.database import Database
 from mqdb.remoting.consuming.consuming import Consuming
-from mqdb.remoting.database import Database
 from mqdb.remoting.producing.send_back import SendBack
 from mqdb.remoting.producing.sends import Sends
 from mqdb.remoting.producing.transactions import ClientTransactions
 from mqdb.remoting.routes import NameServer
-from mqdb.remoting.session.access import AccessKeys
+from mqdb.remoting.session.access import FrameAccess
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.session.members import FrontMembers
 from mqdb.remoting.tools.administration import Administration
@@ -98,7 +98,7 @@ def handlers(
 
 
 def administration_handlers(
-    database: Database, members: FrontMembers, access: AccessKeys, questions: Questions, address: tuple[str, int]
+    database: Database, members: FrontMembers, access: FrameAccess, questions: Questions, address: tuple[str, int]
 ) -> dict[int, Handler]:
     """The handler of each code that only RocketMQ's tools send; producers send 17, too."""
     administration = Administration(database, address)

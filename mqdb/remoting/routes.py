@@ -5,8 +5,8 @@ from functools import partial
 from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.topic import RETRY_PREFIX
 from mqdb.errors import ResponseCode
-from mqdb.remoting.database import Database
-from mqdb.remoting.session.access import AccessKeys
+from mqdb.fronts.database import Database
+from mqdb.remoting.session.access import FrameAccess
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.wire.answers import Answer
 from mqdb.remoting.wire.bodies import as_json
@@ -16,7 +16,7 @@ from mqdb.remoting.wire.frame import Frame
 class NameServer:
     """The name server's side of a front. `address` is what clients are told."""
 
-    def __init__(self, database: Database, access: AccessKeys, address: tuple[str, int]) -> None:
+    def __init__(self, database: Database, access: FrameAccess, address: tuple[str, int]) -> None:
         self._database = database
         self._access = access
         self._instance = database.instance

@@ -11,17 +11,19 @@ from mqdb.process.systemd import SystemdSupervisor
 from mqdb.remoting.session.traffic import Traffic
 from mqdb.server import Server, WebParts
 from mqdb.serving.front import front_of
+from mqdb.serving.grpc_front import grpc_front_of
 from mqdb.settings import Settings
+from mqdb.web.probe_report import Report
 
 if TYPE_CHECKING:
     from mqdb.dashboard.dashboard import Dashboard
-    from mqdb.remoting.front import Front
+    from mqdb.fronts.front_thread import FrontThread
     from mqdb.web.application import Metrics
 
 logger = logging.getLogger(__name__)
 
-#: Called when clients may come, with the server, and with the dashboard and the front if there are any.
-OnServing: TypeAlias = "Callable[[Server, Dashboard | None, Front | None], None]"
+#: Called when clients may come, with the server, the dashboard if there is one, and lines that say where fronts are.
+OnServing: TypeAlias = "Callable[[Server, Dashboard | None, list[str]], None]"
 
 
 def serve_broker(settings: Settings, on_serving: OnServing, on_welcome: Callable[[str], None]) -> None:
@@ -38,11 +40,14 @@ def serve_broker(settings: Settings, on_serving: OnServing, on_welcome: Callable
             _metrics_of(settings, traffic),
         )
         server = Server(settings, outlives_owner=True, web=web)
-        run(server, lambda front: on_serving(server, dashboard, front), traffic)
+        run(server, lambda lines: on_serving(server, dashboard, lines), traffic)
 
 
-def run(server: Server, on_serving: "Callable[[Front | None], None]", traffic: Traffic | None = None) -> None:
-    """Start a server and its front, and stop both when a signal comes. `traffic` gets the counts of the front."""
+def run(server: Server, on_serving: Callable[[list[str]], None], traffic: Traffic | None = None) -> None:
+    """Start a server and its fronts, and stop all when a signal comes.
+
+    `on_serving` gets lines that say where the fronts are, and `traffic` the counts of that for remoting.
+    """
     supervisor, health = SystemdSupervisor(), server.health
 
     def tell_alive() -> None:
@@ -58,15 +63,23 @@ def run(server: Server, on_serving: "Callable[[Front | None], None]", traffic: T
         if interrupted.is_set():
             supervisor.tell_stopping()
             return
-        with front_of(server.settings, server.dsn, traffic=traffic) as front:
-            health.beside = None if front is None else front.liveness
-            on_serving(front)
+        with (
+            front_of(server.settings, server.dsn, traffic=traffic) as remoting,
+            grpc_front_of(server.settings, server.dsn) as grpc,
+        ):
+            fronts: list[FrontThread] = [front for front in (remoting, grpc) if front is not None]
+            health.beside = partial(_liveness_of, fronts) if fronts else None
+            on_serving([line for front in fronts for line in front.lines])
             health.is_starting = False
             supervisor.tell_ready()
             interrupted.wait(tell_alive)
             supervisor.tell_stopping()
             health.end()
             logger.info("stopping")
+
+
+def _liveness_of(fronts: "list[FrontThread]") -> Report:
+    return Report({name: check for front in fronts for name, check in front.liveness().checks.items()})
 
 
 @contextmanager

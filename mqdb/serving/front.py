@@ -26,8 +26,8 @@ def front_of(
         yield None
         return
     # Nobody else pays for the import of its libraries.
+    from mqdb.fronts.access_keys import OpenToAll
     from mqdb.remoting.front import Front
-    from mqdb.remoting.session.access import OpenToAll
     from mqdb.remoting.session.listener import Tls
 
     name = settings.broker.name if settings.broker else settings.broker_name

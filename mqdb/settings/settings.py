@@ -138,6 +138,16 @@ class Settings(BaseModel):
     """Refuse clients that come without TLS. RocketMQ: tls.server.mode=enforcing."""
     remoting_advertised: Address | None = None
     """Where clients find that, if it is another address than the one listened on: behind a NAT, for example."""
+    grpc_open: bool = False
+    """Serve everybody at `grpc`, also beyond loopback, while no access key has a secret."""
+    grpc: Address | None = None
+    """Where `mqdb serve` and `mqdb grpc` answer RocketMQ 5's SDKs, as host:port; unset, `mqdb serve` does not."""
+    grpc_tls: Address | None = None
+    """Where they answer SDKs by TLS as well, which those for Java, Go, C# and C++ use unless they are told not to."""
+    grpc_certificate: File | None = None
+    """The certificate of `grpc_tls` in PEM; unset, one is made at each start, which nobody has vouched for."""
+    grpc_certificate_key: File | None = None
+    """Its key, in PEM and not encrypted; unset, it is in the file of the certificate."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
@@ -181,6 +191,16 @@ class Settings(BaseModel):
     def remoting_advertised_address(self) -> HttpAddress | None:
         """What `remoting_advertised` says; None where it says nothing."""
         return None if self.remoting_advertised is None else parse_http_address(self.remoting_advertised)
+
+    @property
+    def grpc_address(self) -> HttpAddress | None:
+        """What `grpc` says; None where it says nothing."""
+        return None if self.grpc is None else parse_http_address(self.grpc)
+
+    @property
+    def grpc_tls_address(self) -> HttpAddress | None:
+        """What `grpc_tls` says; None where it says nothing."""
+        return None if self.grpc_tls is None else parse_http_address(self.grpc_tls)
 
     @property
     def web_passwords(self) -> tuple[str, ...]:

@@ -78,6 +78,7 @@ ELSEWHERE = {
     "serve",
     "web",
     "remoting",
+    "grpc",
     "worker",
     "demo",
     "config",
@@ -133,9 +134,9 @@ def test_a_writing_command_says_that_the_primary_is_needed(stocked: Stocked, com
 # -- services -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["serve", "remoting"])
+@pytest.mark.parametrize("command", ["serve", "remoting", "grpc"])
 def test_services_end_at_a_standby(stocked: Stocked, command: str) -> None:
-    outcome = stocked.place.run(command, MQDB_REMOTING="127.0.0.1:0")
+    outcome = stocked.place.run(command, MQDB_REMOTING="127.0.0.1:0", MQDB_GRPC="127.0.0.1:0")
 
     assert_refused(outcome, *SENTENCE)
 

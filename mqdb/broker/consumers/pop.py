@@ -37,6 +37,7 @@ from mqdb.broker.consumers.pull import (
     window_of,
 )
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack, send_back
+from mqdb.broker.log.query import broker_info
 from mqdb.common import receipt_handle
 from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
@@ -235,6 +236,27 @@ def forward_to_dlq(connection: Connection, group: str, messages: Sequence[Receiv
         if lost:
             raise ReceiptHandleInvalid(tuple(lost))
         _bury(connection, group, [(message, failure, message.reconsume_times) for message in messages])
+
+
+@translates
+def forward_handle_to_dlq(connection: Connection, group: str, receipt_handle: str, failure: Failure) -> None:
+    """As `forward_to_dlq`, for whoever has kept nothing of the message but its receipt handle.
+
+    Raises ReceiptHandleInvalid also if retention has dropped the message.
+    """
+    with transaction(connection):
+        found = pop_batches.find(connection, group, receipt_handle)
+        if found is None:
+            raise ReceiptHandleInvalid((receipt_handle,))
+        place = found.message
+        queue = MessageQueue(found.topic, broker_info(connection).broker_name, found.queue_id)
+        request = PullRequest(queue, place.queue_key, place.queue_offset, place.segment)
+        [result], _ = pull(connection, [request], limit=1)
+        if not result.messages:
+            raise ReceiptHandleInvalid((receipt_handle,))
+        [message] = result.messages
+        message.popped(receipt_handle, place.attempt - 1)
+        forward_to_dlq(connection, group, [message], failure)
 
 
 class _Wish(NamedTuple):

@@ -23,9 +23,9 @@ from mqdb.broker.consumers import offsets, queue_locks
 from mqdb.broker.consumers.group_offsets import commit_positions
 from mqdb.broker.log.proofs import proven
 from mqdb.errors import MqdbError
+from mqdb.fronts.database import Database
 from mqdb.remoting.consuming.places import Place
 from mqdb.remoting.consuming.readings import Claim
-from mqdb.remoting.database import Database
 from mqdb.remoting.session.client import Client, Consumer
 from mqdb.remoting.session.members import FrontMembers
 from mqdb.store.consumers.consumer_offsets import OwnedQueue, owners

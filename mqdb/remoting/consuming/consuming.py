@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from mqdb.fronts.database import Database
 from mqdb.remoting.consuming.claims import Claims
 from mqdb.remoting.consuming.hand_over import HandOver, HandOverTimes
 from mqdb.remoting.consuming.holds import Holds, Wake
@@ -12,7 +13,6 @@ from mqdb.remoting.consuming.offsets import ClientOffsets
 from mqdb.remoting.consuming.places import Places
 from mqdb.remoting.consuming.pulls import Pulls, PullTimes
 from mqdb.remoting.consuming.readings import Claim
-from mqdb.remoting.database import Database
 from mqdb.remoting.session.client import Client, Consumer
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.session.members import FrontMembers

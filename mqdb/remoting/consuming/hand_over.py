@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection as DatabaseConnection
 
 from mqdb.errors import MqdbError
+from mqdb.fronts.database import Database
 from mqdb.rebalance import allocate_averagely
 from mqdb.remoting.consuming.claims import Claims
 from mqdb.remoting.consuming.holds import Holds, Wake
 from mqdb.remoting.consuming.readings import Claim
-from mqdb.remoting.database import Database
 from mqdb.store.clients.clients import members_of
 from mqdb.store.topics.topics import find_topics
 from mqdb_client.outage import level_of

@@ -11,10 +11,10 @@ from typing import Any
 
 from mqdb.broker.consumers import queue_locks
 from mqdb.errors import ParameterInvalid
+from mqdb.fronts.database import Database
 from mqdb.remoting.consuming.claims import Claims
 from mqdb.remoting.consuming.places import Place, Places
 from mqdb.remoting.consuming.readings import Claim
-from mqdb.remoting.database import Database
 from mqdb.remoting.session.client import Client, Consumer
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.session.members import FrontMembers

@@ -16,10 +16,10 @@ from mqdb.broker.consumers.pull import PullRequest, pull
 from mqdb.broker.log.proofs import proven
 from mqdb.common.group import check_group_name
 from mqdb.errors import MqdbError, ResponseCode, TopicNotFound
+from mqdb.fronts.database import Database
 from mqdb.remoting.consuming.claims import ClaimListener, Claims
 from mqdb.remoting.consuming.places import Place, Places
 from mqdb.remoting.consuming.readings import Claim, Reading
-from mqdb.remoting.database import Database
 from mqdb.remoting.session.client import Consumer
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.session.members import FrontMembers

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from mqdb.common.message import MessageQueue
 from mqdb.errors import QueueNotFound, TopicNotFound
-from mqdb.remoting.database import Database
+from mqdb.fronts.database import Database
 from mqdb.remoting.wire.frame import Frame
 from mqdb.store.log.history import History
 from mqdb.store.topics.topics import TopicRoute

@@ -17,13 +17,13 @@ from mqdb.broker.filters.filters import check_filters
 from mqdb.common.group import check_group_name
 from mqdb.common.topic import Perm, retry_topic
 from mqdb.errors import BrokerUnavailable, ConsumptionForbidden, ResponseCode, TopicNotFound
+from mqdb.fronts.database import Database
 from mqdb.remoting.consuming.claims import Claims
 from mqdb.remoting.consuming.holds import MOST_HELD, Hold, Holds, Wake
 from mqdb.remoting.consuming.offsets import ClientOffsets
 from mqdb.remoting.consuming.places import Place, Places
 from mqdb.remoting.consuming.readings import Claim, Reading
 from mqdb.remoting.consuming.turns import PullPage, Turns
-from mqdb.remoting.database import Database
 from mqdb.remoting.session.client import Client, Consumer, filter_of
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.session.members import FrontMembers

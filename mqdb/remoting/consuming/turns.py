@@ -20,8 +20,8 @@ from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb.fronts.database import Database
 from mqdb.remoting.consuming.read_ahead import ReadAhead
-from mqdb.remoting.database import Database
 from mqdb.remoting.wire.messages import encode_message
 from mqdb.selector.subscription import MessageFilter
 

@@ -22,7 +22,7 @@ from mqdb.broker.log import replies
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import MqdbError, ResponseCode
-from mqdb.remoting.database import Database
+from mqdb.fronts.database import Database
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.session.members import FrontMembers
 from mqdb.remoting.wire.answers import Answer

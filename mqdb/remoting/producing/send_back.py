@@ -24,8 +24,9 @@ from mqdb.common.property import Property
 from mqdb.common.retry import Retry
 from mqdb.common.topic import RETRY_PREFIX
 from mqdb.errors import GroupNotFound, MessageGone
-from mqdb.remoting.database import Database
-from mqdb.remoting.session.access import AccessKeys, topic_right
+from mqdb.fronts.access_keys import topic_right
+from mqdb.fronts.database import Database
+from mqdb.remoting.session.access import FrameAccess
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.wire.answers import Answer
 from mqdb.remoting.wire.frame import Frame
@@ -40,7 +41,7 @@ _NO_LIMIT: Final = -1
 class SendBack:
     """Takes back what clients of one front have failed."""
 
-    def __init__(self, database: Database, access: AccessKeys) -> None:
+    def __init__(self, database: Database, access: FrameAccess) -> None:
         self._database = database
         self._access = access
         self._instance = database.instance

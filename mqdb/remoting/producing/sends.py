@@ -2,15 +2,11 @@
 
     frame ──▶ header, properties ──▶ record ──▶ group append ──▶ ended ── one call to the loop ──▶ answers
 
-The sends of all connections that come while a statement is under way go together in the next one. Neither a task nor a
-thread is made for each.
 RocketMQ: SendMessageProcessor.
 """
 
 import random
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -35,11 +31,12 @@ from mqdb.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
-from mqdb.remoting.database import Database
+from mqdb.fronts.appends import Appends
+from mqdb.fronts.database import Database
+from mqdb.fronts.known_names import group_of_key, id_with_key, is_of_key
 from mqdb.remoting.producing.replies import Replies
 from mqdb.remoting.producing.send_back import SendBack, dead_properties
 from mqdb.remoting.session.connection import Connection
-from mqdb.remoting.session.known_names import group_of_key, id_with_key, is_of_key
 from mqdb.remoting.session.members import FrontMembers
 from mqdb.remoting.wire.answers import Answer, refusal
 from mqdb.remoting.wire.codes import RequestCode
@@ -49,7 +46,7 @@ from mqdb.remoting.wire.send_header import HALF_FLAG, ROLLBACK_FLAG, SendHeader
 from mqdb.selector.tags import tag_code
 from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb.store.topics.topics import TopicRoute
-from mqdb_client.producer.append import LATENESS_SECONDS, BrokerLink, NoAnswer, Unit, Waking
+from mqdb_client.producer.append import NoAnswer, Unit
 
 #: A little less than what clients wait for an answer, so that they hear why there is none that they want.
 #: Source: DefaultMQProducer.sendMsgTimeout, 3 s.
@@ -76,16 +73,7 @@ class Sends:
         self._instance = database.instance
         self._address = address
         self._ids = UniqueIdGenerator()
-        self.link = BrokerLink(self._instance, None, Waking())
-        self.link.open()
-        self._ended: deque[_SendUnit] = deque()
-        self._is_called = False
-        self._under_way = 0
-        self._is_watching = False
-
-    def close(self) -> None:
-        """Wait for what is under way, and disconnect. Not in the loop."""
-        self.link.close()
+        self.appends: Appends[_SendUnit] = Appends(database, self._conclude)
 
     def send(self, connection: Connection, frame: Frame) -> None:
         """10, 310, 320: store a message or a batch, and answer then. Raises what is wrong with it."""
@@ -130,7 +118,7 @@ class Sends:
         client_id = header.properties[Property.REPLY_TO_CLIENT]
         if is_of_key(client_id):
             return header
-        client_id = id_with_key(client_id, connection)
+        client_id = id_with_key(client_id, connection.access_key)
         await self._replies.await_replies(connection, client_id)
         return replace(header, properties={**header.properties, Property.REPLY_TO_CLIENT: client_id})
 
@@ -185,11 +173,7 @@ class Sends:
             records.append(made)
         unit = _SendUnit(connection, frame, header, queue_id, ids, records)
         unit.is_last = is_last
-        self._under_way += 1
-        if not self._is_watching:
-            self._is_watching = True
-            self._database.loop.call_later(LATENESS_SECONDS, self._end_late)
-        self.link.appends.hand_in(unit, partial(self._tell_ended, unit))
+        self.appends.hand_in(unit)
 
     def _record(
         self,
@@ -246,23 +230,11 @@ class Sends:
 
     # -- how they end -------------------------------------------------------------------------
 
-    def _tell_ended(self, unit: "_SendUnit") -> None:
-        """In any thread."""
-        self._ended.append(unit)
-        if not self._is_called:
-            self._is_called = True
-            with suppress(RuntimeError):  # the loop is closed, and so are all connections
-                self._database.loop.call_soon_threadsafe(self._conclude)
-
-    def _conclude(self) -> None:
-        self._is_called = False  # before it looks: whoever comes later calls again
-        while self._ended:
-            self._under_way -= 1
-            unit = self._ended.popleft()
-            if isinstance(unit.error, TopicNotFound) and not unit.is_last:
-                self._database.spawn(self._append_again(unit))
-            else:
-                unit.connection.answer(unit.frame, self._answer(unit))
+    def _conclude(self, unit: "_SendUnit") -> None:
+        if isinstance(unit.error, TopicNotFound) and not unit.is_last:
+            self._database.spawn(self._append_again(unit))
+        else:
+            unit.connection.answer(unit.frame, self._answer(unit))
 
     async def _append_again(self, unit: "_SendUnit") -> None:
         """The route was old: the topic was made anew, or the server was started anew, and has another history."""
@@ -275,12 +247,6 @@ class Sends:
             self._append(unit.connection, unit.frame, unit.header, route, is_last=True)
         except Exception as error:  # noqa: BLE001 - the client is told
             unit.connection.answer(unit.frame, refusal(error))
-
-    def _end_late(self) -> None:
-        self.link.appends.end_late()
-        self._is_watching = self._under_way > 0
-        if self._is_watching:
-            self._database.loop.call_later(LATENESS_SECONDS, self._end_late)
 
     def _answer(self, unit: "_SendUnit") -> Answer:
         error = unit.error

@@ -16,11 +16,12 @@ from mqdb.common.property import Property
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.common.unique_id import unique_id_of
 from mqdb.errors import MqdbError, ParameterInvalid
-from mqdb.remoting.database import Database
-from mqdb.remoting.session.access import AccessKeys, topic_right
+from mqdb.fronts.access_keys import topic_right
+from mqdb.fronts.database import Database
+from mqdb.fronts.known_names import group_of_key, own_group
+from mqdb.remoting.session.access import FrameAccess
 from mqdb.remoting.session.client import Client
 from mqdb.remoting.session.connection import Connection
-from mqdb.remoting.session.known_names import group_of_key, own_group
 from mqdb.remoting.session.members import FrontMembers
 from mqdb.remoting.wire.answers import Answer
 from mqdb.remoting.wire.codes import RequestCode
@@ -46,7 +47,9 @@ _MOST_QUESTIONS: Final = 256
 class ClientTransactions:
     """Those of the clients of one front. Of its loop. `address` is that of the front, as clients know it."""
 
-    def __init__(self, database: Database, access: AccessKeys, members: FrontMembers, address: tuple[str, int]) -> None:
+    def __init__(
+        self, database: Database, access: FrameAccess, members: FrontMembers, address: tuple[str, int]
+    ) -> None:
         self._database = database
         self._access = access
         self._members = members

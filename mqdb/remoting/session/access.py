@@ -1,66 +1,28 @@
 """Access: whose request it is, and whether its access key has the right to it.
 
-An access key is a principal of `mqdb acl` that is no role, with a secret. Clients sign each request with it. As soon as
-one key has a secret, all but routes have to be signed; while none has, a front serves everybody who reaches it, if that
-is this machine only or the settings say so. Names count whole: a client writes the namespace of its key itself.
+Clients sign each request with their access key. As soon as one key has a secret, all but routes have to be signed.
 RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
 """
 
-import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, TRACE_TOPIC
-from mqdb.errors import AccessDenied, MqdbError, ParameterInvalid, SignatureInvalid
-from mqdb.remoting.database import Database
+from mqdb.errors import AccessDenied, ParameterInvalid, SignatureInvalid
+from mqdb.fronts.access_keys import ADMINISTRATION, AccessKeys, group_right, topic_right
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.wire.bodies import parsed_object
 from mqdb.remoting.wire.codes import RequestCode
 from mqdb.remoting.wire.frame import Frame
 from mqdb.remoting.wire.signature import ACCESS_KEY, verify
-from mqdb.store.acl import Access, Resource, ResourceType, held, secrets
-
-#: How long a right that was taken away may still be used, and a new one not yet.
-_BELIEVED_SECONDS: Final = 5.0
-
-#: Rights that are remembered; then all are asked for anew.
-_MOST_REMEMBERED: Final = 10_000
+from mqdb.store.acl import Access, Resource, ResourceType
 
 _Wanted: TypeAlias = list[Resource]
 
 
-class OpenToAll(Exception):
-    """Whoever reaches the front could do everything."""
-
-
-class AccessKeys:
-    """The access keys of one broker. Of its loop."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._is_open = False
-        self._secrets: dict[str, str] = {}
-        self._loaded_at = 0.0
-        self._loading: asyncio.Task[None] | None = None
-        #: What each key may do, and when that was found.
-        self._known: dict[tuple[str, Resource], tuple[bool, float]] = {}
-
-    async def begin(self, *, is_open: bool) -> None:
-        """Find the keys. With `is_open` everybody may come while none has a secret; without, this raises OpenToAll."""
-        self._is_open = is_open
-        await self._load()
-        if not self._secrets and not self._is_open:
-            raise OpenToAll
-
-    @property
-    def are_asked_for(self) -> bool:
-        """Whether requests have to be signed, as far as is known. Looks again now and then, without waiting."""
-        if self._loading is None and time.monotonic() > self._loaded_at + _BELIEVED_SECONDS:
-            self._loading = self._database.spawn(self._load_again())
-        return bool(self._secrets) or not self._is_open
+class FrameAccess(AccessKeys):
+    """Who has signed a frame, and whether the key may do that. Of one front."""
 
     async def check(self, connection: Connection, frame: Frame) -> None:
         """Raises SignatureInvalid unless a request is signed by its key, AccessDenied if the key may not do that.
@@ -91,66 +53,16 @@ class AccessKeys:
 
     def _check_signature(self, frame: Frame) -> None:
         name = frame.fields.get(ACCESS_KEY, "")
-        secret = self._secrets.get(name)
-        if secret is None or not verify(secret, frame.fields, frame.body):
+        if not verify(self.secret_of(name), frame.fields, frame.body):
             raise SignatureInvalid(name)
 
     async def require(self, frame: Frame, *wanted: Resource) -> None:
         """Raises AccessDenied unless the key of a request has these rights; where nobody has a key, all have all."""
-        has = await self.allowed(frame, *wanted)
-        for each in wanted:
-            if each not in has:
-                raise AccessDenied(frame.fields.get(ACCESS_KEY, ""), *each)
+        await self.require_of(frame.fields.get(ACCESS_KEY, ""), *wanted)
 
     async def allowed(self, frame: Frame, *wanted: Resource) -> set[Resource]:
         """Those of the rights that the key of a request has; where nobody has a key, all have all."""
         return await self.held_by(frame.fields.get(ACCESS_KEY, ""), *wanted)
-
-    async def held_by(self, name: str, *wanted: Resource) -> set[Resource]:
-        """Those of the rights that a key has; where nobody has a key, all have all."""
-        if not self.are_asked_for or not wanted:
-            return set(wanted)
-        now = time.monotonic()
-        unknown = {each for each in wanted if self._known.get((name, each), (False, 0.0))[1] < now}
-        if unknown:
-            found = await self._database.run(partial(held, principal=name, wanted=unknown))
-            if len(self._known) > _MOST_REMEMBERED:
-                self._known.clear()
-            self._known |= {(name, each): (each in found, now + _BELIEVED_SECONDS) for each in unknown}
-        return {each for each in wanted if self._known[name, each][0]}
-
-    async def _load(self) -> None:
-        self._secrets = await self._database.run(secrets)
-        self._loaded_at = time.monotonic()
-
-    async def _load_again(self) -> None:
-        try:
-            with suppress(MqdbError):  # what is known holds until the database is there again
-                await self._load()
-        finally:
-            self._loaded_at = time.monotonic()
-            self._loading = None
-
-
-#: To all topics. It does what no other right allows.
-_ADMINISTRATION: Final = Resource(Access.ADMIN, ResourceType.TOPIC, "*")
-
-
-def topic_right(access: Access, topic: str) -> Resource:
-    """A right on a topic; to read or write a retry topic is to be a member of its group.
-
-    No right covers the topic of traces, which name messages of all topics: administrators read it.
-    """
-    if topic == TRACE_TOPIC:
-        return _ADMINISTRATION
-    if topic.startswith(RETRY_PREFIX):
-        return group_right(topic.removeprefix(RETRY_PREFIX))
-    return Resource(access, ResourceType.TOPIC, topic)
-
-
-def group_right(group: str) -> Resource:
-    """To be a member of a group."""
-    return Resource(Access.READ, ResourceType.GROUP, group)
 
 
 def rights_to_see_group(group: str) -> _Wanted:
@@ -245,7 +157,7 @@ def _nothing(_frame: Frame) -> _Wanted:
 
 def _everything(_frame: Frame) -> _Wanted:
     """What administrators do."""
-    return [_ADMINISTRATION]
+    return [ADMINISTRATION]
 
 
 def _parsed(frame: Frame) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from mqdb.common.group import FROM_FIRST_OFFSET, ConsumeFromWhere, MessageModel, StartingPoint
 from mqdb.common.topic import retry_topic
 from mqdb.errors import MqdbError
+from mqdb.fronts.known_names import group_of_key, key_of
 from mqdb.remoting.session.connection import Connection
-from mqdb.remoting.session.known_names import group_of_key, key_of
 from mqdb.remoting.wire.heartbeat import ConsumerData
 from mqdb.selector.selector import compile_selector
 from mqdb.selector.subscription import ExpressionType, MessageFilter, stored_form

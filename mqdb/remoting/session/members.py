@@ -19,10 +19,10 @@ from sqlalchemy import Connection as DatabaseConnection
 from mqdb.broker.clients import membership
 from mqdb.broker.filters.filters import check_filters
 from mqdb.errors import MessageModelConflict, MqdbError, ParameterInvalid, ResponseCode, SubscriptionConflict
-from mqdb.remoting.database import Database
+from mqdb.fronts.database import Database
+from mqdb.fronts.known_names import broadcasting_id, id_with_key, is_of_key, own_id
 from mqdb.remoting.session.client import Client, Consumer, consumer_of, filter_of
 from mqdb.remoting.session.connection import Connection
-from mqdb.remoting.session.known_names import broadcasting_id, id_with_key, is_of_key, own_id
 from mqdb.remoting.wire.answers import Answer
 from mqdb.remoting.wire.bodies import as_json, parsed_object
 from mqdb.remoting.wire.codes import RequestCode
@@ -108,8 +108,8 @@ class FrontMembers:
         said = Heartbeat(frame.body)
         client_id = said.client_id
         if said.is_broadcasting:
-            client_id = broadcasting_id(client_id, connection)
-        client_id = id_with_key(client_id, connection)
+            client_id = broadcasting_id(client_id, connection.peer)
+        client_id = id_with_key(client_id, connection.access_key)
         client = self.clients.get(client_id)
         consumers = {each.group: consumer_of(each) for each in said.consumers}
         groups = consumers.keys() | (client.consumers.keys() if client else ())

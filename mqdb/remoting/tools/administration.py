@@ -20,7 +20,7 @@ from mqdb.broker.log.query import log_span, positions_since
 from mqdb.broker.topics import topics
 from mqdb.common.topic import MessageType, Perm, TopicConfig, is_system_topic, reply_topic
 from mqdb.errors import GroupNotFound, ParameterInvalid, ResponseCode, TopicExists, TopicNotFound
-from mqdb.remoting.database import Database
+from mqdb.fronts.database import Database
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.tools import admin_bodies
 from mqdb.remoting.wire.answers import Answer

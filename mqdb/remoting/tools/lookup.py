@@ -15,8 +15,9 @@ from mqdb.common.recall_handle import decode_handle
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.unique_id import unique_id_of
 from mqdb.errors import RecallHandleInvalid, ResponseCode, TopicNotFound
-from mqdb.remoting.database import Database
-from mqdb.remoting.session.access import AccessKeys, topic_right
+from mqdb.fronts.access_keys import topic_right
+from mqdb.fronts.database import Database
+from mqdb.remoting.session.access import FrameAccess
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.wire.answers import Answer
 from mqdb.remoting.wire.bodies import milliseconds_of
@@ -33,7 +34,7 @@ _END: Final = 2**63 - 1
 class Lookup:
     """The messages of one broker, for those who look for one. `address` is that of the front, as clients know it."""
 
-    def __init__(self, database: Database, access: AccessKeys, address: tuple[str, int]) -> None:
+    def __init__(self, database: Database, access: FrameAccess, address: tuple[str, int]) -> None:
         self._database = database
         self._access = access
         self._instance = database.instance

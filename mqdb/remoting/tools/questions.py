@@ -22,11 +22,12 @@ from mqdb.broker.clients.client_requests import ANSWER_TIMEOUT, RequestKind, ask
 from mqdb.broker.log.messages import locate, read_copy
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import AccessDenied, ClientRequestTimeout, MqdbError, ResponseCode
-from mqdb.remoting.database import Database
-from mqdb.remoting.session.access import AccessKeys, topic_right
+from mqdb.fronts.access_keys import topic_right
+from mqdb.fronts.database import Database
+from mqdb.fronts.known_names import own_id
+from mqdb.remoting.session.access import FrameAccess
 from mqdb.remoting.session.client import Client
 from mqdb.remoting.session.connection import Connection
-from mqdb.remoting.session.known_names import own_id
 from mqdb.remoting.session.members import FrontMembers
 from mqdb.remoting.tools import admin_bodies
 from mqdb.remoting.tools.admin_bodies import QueueId
@@ -58,7 +59,9 @@ _OF_ASKER: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 class Questions:
     """What the clients of one broker are asked. Of the front's loop. `address` is that of the front."""
 
-    def __init__(self, database: Database, members: FrontMembers, access: AccessKeys, address: tuple[str, int]) -> None:
+    def __init__(
+        self, database: Database, members: FrontMembers, access: FrameAccess, address: tuple[str, int]
+    ) -> None:
         self._database = database
         self._members = members
         self._access = access

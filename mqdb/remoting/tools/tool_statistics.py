@@ -16,11 +16,11 @@ from mqdb.broker.topics.topics import group_progress, topic_stats
 from mqdb.common.group import ConsumeFromWhere
 from mqdb.common.topic import retry_topic
 from mqdb.errors import ResponseCode, TopicNotFound
-from mqdb.remoting.database import Database
-from mqdb.remoting.session.access import AccessKeys, rights_to_see_group
+from mqdb.fronts.database import Database
+from mqdb.fronts.known_names import own_id
+from mqdb.remoting.session.access import FrameAccess, rights_to_see_group
 from mqdb.remoting.session.client import Client
 from mqdb.remoting.session.connection import Connection
-from mqdb.remoting.session.known_names import own_id
 from mqdb.remoting.session.members import FrontMembers
 from mqdb.remoting.tools import admin_bodies
 from mqdb.remoting.tools.admin_bodies import QueueId
@@ -46,7 +46,7 @@ _VERSION: Final = 409
 class Statistics:
     """The figures of one broker, and its clients. Of the front's loop."""
 
-    def __init__(self, database: Database, members: FrontMembers, access: AccessKeys) -> None:
+    def __init__(self, database: Database, members: FrontMembers, access: FrameAccess) -> None:
         self._database = database
         self._members = members
         self._access = access

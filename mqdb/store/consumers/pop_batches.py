@@ -221,6 +221,39 @@ def change_invisible(
     return [receipt_handle.moved(handle, changed) for handle in receipt_handles]
 
 
+class FoundInFlight(NamedTuple):
+    """Where the message of a receipt handle is."""
+
+    topic: str
+    queue_id: int
+    message: PoppedMessage
+
+
+def find(connection: Connection, group: str, handle: str) -> FoundInFlight | None:
+    """The message of a receipt handle, or the first of several; None if none is in flight, or the time has passed."""
+    row = (
+        driver(connection)
+        .execute(
+            """SELECT mqdb.own_name(t.topic), q.queue_id, b.first_offset, b.steps, b.in_flight & r.messages,
+                      b.queue_key, b.segment, b.attempt
+               FROM mqdb.subscription_group g
+               CROSS JOIN LATERAL mqdb.receipts(g.group_id, ARRAY[%s::text]) r
+               JOIN mqdb.pop_batch b
+                 ON b.group_id = g.group_id AND b.queue_key = r.queue_key AND b.batch_id = r.batch_id
+               JOIN mqdb.queue q ON q.queue_key = b.queue_key JOIN mqdb.topic t ON t.topic_id = q.topic_id
+               WHERE g.group_name = mqdb.full_group(%s) AND b.in_flight & r.messages <> 0""",
+            [handle, group],
+        )
+        .fetchone()
+    )
+    if row is None:
+        return None
+    topic, queue_id, first_offset, steps, messages, queue_key, segment, attempt = row
+    place = (messages & -messages).bit_length() - 1
+    offset = first_offset + (place if steps is None else steps[place])
+    return FoundInFlight(topic, queue_id, PoppedMessage(queue_key, offset, segment, attempt, handle))
+
+
 def seconds_to_next(connection: Connection, group: str) -> float | None:
     """Seconds until the next message in flight is due; None if there is none.
 

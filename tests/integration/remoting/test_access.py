@@ -18,11 +18,11 @@ from mqdb.common.message import MAX_BODY_BYTES
 from mqdb.common.topic import TRACE_TOPIC
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import ParameterInvalid
+from mqdb.fronts.access_keys import OpenToAll
+from mqdb.fronts.known_names import own_id
 from mqdb.remoting import front as front_module
 from mqdb.remoting.front import Front
 from mqdb.remoting.session import members
-from mqdb.remoting.session.access import OpenToAll
-from mqdb.remoting.session.known_names import own_id
 from mqdb.remoting.wire.codes import RequestCode
 from mqdb.remoting.wire.frame import Frame, encode_frame
 from mqdb.remoting.wire.messages import offset_id

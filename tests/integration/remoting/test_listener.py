@@ -22,7 +22,8 @@ from sqlalchemy import Connection, text
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.errors import BrokerUnavailable
-from mqdb.remoting import front as front_module
+from mqdb.fronts import front_thread as front_module
+from mqdb.remoting import front as remoting_front
 from mqdb.remoting.front import Front
 from mqdb.remoting.session import connection as connection_module
 from mqdb.remoting.session import members
@@ -144,7 +145,7 @@ def is_served(fronts: Fronts) -> bool:
 def test_a_connection_that_says_nothing_is_closed(
     broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_module, "_IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(remoting_front, "_IDLE_SECONDS", 1.0)
     address = fronts.start().address
     talking = Talking(fronts)
 
@@ -156,7 +157,7 @@ def test_a_connection_that_says_nothing_is_closed(
 def test_a_frame_that_does_not_end_keeps_no_connection_open(
     broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_module, "_IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(remoting_front, "_IDLE_SECONDS", 1.0)
     address = fronts.start().address
     talking = Talking(fronts)
 
@@ -185,7 +186,7 @@ class Talking:
             asking_at = time.monotonic()
             answer = self._client.request(ROUTE.code)
         except OSError:  # the machine stood still
-            assert time.monotonic() - said_at > front_module._IDLE_SECONDS
+            assert time.monotonic() - said_at > remoting_front._IDLE_SECONDS
             self._client, self._said_at = self._fronts.connect(), time.monotonic()
             return False
         self._said_at = asking_at

@@ -14,7 +14,7 @@ from mqdb.broker.consumers import groups, offset_reset
 from mqdb.broker.consumers.offset_reset import Boundary
 from mqdb.common.dsn import BrokerDsn
 from mqdb.errors import BrokerUnavailable
-from mqdb.remoting.database import Database
+from mqdb.fronts.database import Database
 from mqdb.remoting.session import members
 from mqdb.remoting.wire.codes import RequestCode
 from mqdb.store.engine import create_engine

@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
-from mqdb.remoting import front as front_module
+from mqdb.fronts import front_thread as front_module
 from mqdb.remoting.front import Front
 from mqdb.remoting.session.connection import Connection as FrontConnection
 from mqdb.remoting.session.metrics import TrafficCollector

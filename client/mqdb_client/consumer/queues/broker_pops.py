@@ -61,10 +61,11 @@ class BrokerPops:
         with self.instance.connect() as connection:
             self._queues(connection)
 
-    def pop(self, limit: int, invisible: timedelta) -> Popped:
+    def pop(self, limit: int, invisible: timedelta, client_id: str | None = None) -> Popped:
         """Up to `limit` messages. If an error comes when there are some already, they are returned.
 
-        Raises what `mqdb.broker.consumers.pop.pop` raises, and BrokerUnavailable.
+        `client_id` says whose they are, if not this client's. Raises what `mqdb.broker.consumers.pop.pop` raises, and
+        BrokerUnavailable.
         """
         messages: list[ReceivedMessage] = []
         waits: list[float] = []
@@ -76,7 +77,7 @@ class BrokerPops:
                     popped = pop(
                         connection,
                         self._group,
-                        self.instance.client_id,
+                        client_id or self.instance.client_id,
                         by_filter[message_filter],
                         limit=limit - len(messages),
                         invisible=invisible,

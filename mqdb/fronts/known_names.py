@@ -6,7 +6,6 @@ Clients choose their ids and the names of their groups, so these say nothing of 
 from typing import Final
 
 from mqdb.errors import ParameterInvalid
-from mqdb.remoting.session.connection import Connection
 
 #: Between the id of a client that takes part in broadcasting, the same for all processes of a machine, and its port.
 _BROADCASTING: Final = "~bc"
@@ -21,9 +20,9 @@ def own_id(client_id: str) -> str:
     return client_id.partition(_OF_KEY)[0].partition(_BROADCASTING)[0]
 
 
-def broadcasting_id(client_id: str, connection: Connection) -> str:
-    """The id of a client that takes part in broadcasting."""
-    return client_id + _BROADCASTING + connection.peer.rpartition(":")[2]
+def broadcasting_id(client_id: str, peer: str) -> str:
+    """The id of a client at `address:port` that takes part in broadcasting."""
+    return client_id + _BROADCASTING + peer.rpartition(":")[2]
 
 
 def key_of(client_id: str) -> str:
@@ -36,17 +35,17 @@ def is_of_key(name: str) -> bool:
     return _OF_KEY in name
 
 
-def id_with_key(client_id: str, connection: Connection) -> str:
-    """The id by which the client on a connection is known.
+def id_with_key(client_id: str, access_key: str) -> str:
+    """The id by which a client is known that signs with a key; "" for none.
 
     Where access keys are asked for it names the key: a client of another key is another one, whatever it calls itself.
     Raises ParameterInvalid if it calls itself by such an id.
     """
-    if not connection.access_key:
+    if not access_key:
         return client_id
     if is_of_key(client_id):
         raise ParameterInvalid("clientID", client_id, f"must not hold {_OF_KEY!r}")
-    return client_id + _OF_KEY + connection.access_key
+    return client_id + _OF_KEY + access_key
 
 
 def group_of_key(group: str, access_key: str) -> str:

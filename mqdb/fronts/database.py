@@ -29,6 +29,10 @@ class Database:
         """What `work` says with a connection in AUTOCOMMIT. Raises what it raises; errors of the driver as ours."""
         return await self.loop.run_in_executor(self._threads, self._run, work)
 
+    async def call(self, work: Callable[[], T]) -> T:
+        """What `work` says, which connects by itself."""
+        return await self.loop.run_in_executor(self._threads, work)
+
     def _run(self, work: Callable[[Connection], T]) -> T:
         with self.instance.connect() as connection:
             return translates(work)(connection)  # some read what is stored without a verb

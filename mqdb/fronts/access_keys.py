@@ -1,0 +1,115 @@
+"""Access keys: their secrets, and what each key may do. Of RocketMQ's clients, in any protocol.
+
+An access key is a principal of `mqdb acl` that is no role, with a secret. While no key has one, a front serves
+everybody who reaches it, if that is this machine only or the settings say so. Names count whole: a client writes the
+namespace of its key itself.
+RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from mqdb.common.topic import RETRY_PREFIX, TRACE_TOPIC
+from mqdb.errors import AccessDenied, MqdbError, SignatureInvalid
+from mqdb.fronts.database import Database
+from mqdb.store.acl import Access, Resource, ResourceType, held, secrets
+
+#: How long a right that was taken away may still be used, and a new one not yet.
+_BELIEVED_SECONDS: Final = 5.0
+
+#: Rights that are remembered; then all are asked for anew.
+_MOST_REMEMBERED: Final = 10_000
+
+
+class OpenToAll(Exception):
+    """Whoever reaches the front could do everything."""
+
+
+class AccessKeys:
+    """The access keys of one broker. Of its loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._is_open = False
+        self._secrets: dict[str, str] = {}
+        self._loaded_at = 0.0
+        self._loading: asyncio.Task[None] | None = None
+        #: What each key may do, and when that was found.
+        self._known: dict[tuple[str, Resource], tuple[bool, float]] = {}
+
+    async def begin(self, *, is_open: bool) -> None:
+        """Find the keys. With `is_open` everybody may come while none has a secret; without, this raises OpenToAll."""
+        self._is_open = is_open
+        await self._load()
+        if not self._secrets and not self._is_open:
+            raise OpenToAll
+
+    @property
+    def are_asked_for(self) -> bool:
+        """Whether requests have to be signed, as far as is known. Looks again now and then, without waiting."""
+        if self._loading is None and time.monotonic() > self._loaded_at + _BELIEVED_SECONDS:
+            self._loading = self._database.spawn(self._load_again())
+        return bool(self._secrets) or not self._is_open
+
+    def secret_of(self, name: str) -> str:
+        """The secret of a key. Raises SignatureInvalid if there is none."""
+        secret = self._secrets.get(name)
+        if secret is None:
+            raise SignatureInvalid(name)
+        return secret
+
+    async def require_of(self, name: str, *wanted: Resource) -> None:
+        """Raises AccessDenied unless a key has these rights; where nobody has a key, all have all."""
+        has = await self.held_by(name, *wanted)
+        for each in wanted:
+            if each not in has:
+                raise AccessDenied(name, *each)
+
+    async def held_by(self, name: str, *wanted: Resource) -> set[Resource]:
+        """Those of the rights that a key has; where nobody has a key, all have all."""
+        if not self.are_asked_for or not wanted:
+            return set(wanted)
+        now = time.monotonic()
+        unknown = {each for each in wanted if self._known.get((name, each), (False, 0.0))[1] < now}
+        if unknown:
+            found = await self._database.run(partial(held, principal=name, wanted=unknown))
+            if len(self._known) > _MOST_REMEMBERED:
+                self._known.clear()
+            self._known |= {(name, each): (each in found, now + _BELIEVED_SECONDS) for each in unknown}
+        return {each for each in wanted if self._known[name, each][0]}
+
+    async def _load(self) -> None:
+        self._secrets = await self._database.run(secrets)
+        self._loaded_at = time.monotonic()
+
+    async def _load_again(self) -> None:
+        try:
+            with suppress(MqdbError):  # what is known holds until the database is there again
+                await self._load()
+        finally:
+            self._loaded_at = time.monotonic()
+            self._loading = None
+
+
+#: To all topics. It does what no other right allows.
+ADMINISTRATION: Final = Resource(Access.ADMIN, ResourceType.TOPIC, "*")
+
+
+def topic_right(access: Access, topic: str) -> Resource:
+    """A right on a topic; to read or write a retry topic is to be a member of its group.
+
+    No right covers the topic of traces, which name messages of all topics: administrators read it.
+    """
+    if topic == TRACE_TOPIC:
+        return ADMINISTRATION
+    if topic.startswith(RETRY_PREFIX):
+        return group_right(topic.removeprefix(RETRY_PREFIX))
+    return Resource(access, ResourceType.TOPIC, topic)
+
+
+def group_right(group: str) -> Resource:
+    """To be a member of a group."""
+    return Resource(Access.READ, ResourceType.GROUP, group)

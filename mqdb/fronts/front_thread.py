@@ -1,0 +1,153 @@
+"""A front: a loop in a thread of its own, from start to stop, and what its probes say.
+
+To the database a front is one client, and those that come through it are its guests.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from typing import Final
+
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.http_address import HttpAddress
+from mqdb.fronts.database import Database
+from mqdb.web.probe_report import PASSED, Report
+from mqdb_client.instance import ClientInstance
+
+logger = logging.getLogger(__name__)
+
+#: Each takes a file, and the services of the process need files to reach the database.
+_MOST_CONNECTIONS: Final = 4_096
+
+_LONGEST_STOP_SECONDS: Final = 10.0
+
+_TURN_SECONDS: Final = 1.0
+
+#: A loop that has not turned for so long is stuck.
+_STUCK_SECONDS: Final = 30.0
+
+#: The client instance asks the database every 5 s at least, and gets 2 s for the answer.
+_ANSWER_SECONDS: Final = 7.0
+
+
+class FrontThread(ABC):
+    """Serves one broker to RocketMQ's clients from `start` to `stop`."""
+
+    def __init__(self, protocol: str, broker: BrokerDsn, pool_dsn: str | None) -> None:
+        """`protocol` is what it speaks. `pool_dsn` leads to the same database through a pooler; LISTEN goes past it."""
+        self._protocol = protocol
+        self._broker = broker
+        self._pool_dsn = pool_dsn
+        self._instance: ClientInstance | None = None
+        self._turned_at = 0.0
+        self._address: HttpAddress | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    @abstractmethod
+    async def _serve(self, database: Database, stack: AsyncExitStack) -> HttpAddress:
+        """Begin to serve, and return where. The stack ends it."""
+
+    @property
+    def address(self) -> HttpAddress:
+        """Where it listens."""
+        assert self._address is not None
+        return self._address
+
+    @property
+    def lines(self) -> list[str]:
+        """Where it listens, for people."""
+        return [f"  {self._protocol:<8} {self.address}"]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The broker and its cluster."""
+        assert self._instance is not None
+        return self._instance.broker_name, self._instance.cluster_name
+
+    def liveness(self) -> Report:
+        """Whether the loop has turned lately."""
+        return Report({"front": self._loop_state()})
+
+    def readiness(self) -> Report:
+        """Whether it serves, and the database has answered lately. The database is not asked for this."""
+        assert self._instance is not None
+        is_silent = time.monotonic() - self._instance.answered_at > _ANSWER_SECONDS
+        database = f"has not answered for {_ANSWER_SECONDS:.0f} s" if is_silent else PASSED
+        return Report({"front": self._loop_state(), "database": database})
+
+    def _loop_state(self) -> str:
+        if self._thread is None or not self._thread.is_alive():
+            return "does not serve any more, the log says why"
+        is_stuck = time.monotonic() - self._turned_at > _STUCK_SECONDS
+        return f"its loop has not turned for {_STUCK_SECONDS:.0f} s" if is_stuck else PASSED
+
+    def start(self) -> None:
+        """Returns when clients may come.
+
+        Raises OSError where it cannot listen or the files of TLS are no good, OpenToAll if no key has a secret and it
+        is not to be open, BrokerUnavailable and its kin.
+        """
+        started: Future[HttpAddress] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name=f"mqdb-{self._protocol}", daemon=True)
+        self._thread.start()
+        self._address = started.result()
+
+    def stop(self) -> None:
+        """Close all connections, and wait for what is under way. Again: nothing happens."""
+        loop, stopping, thread = self._loop, self._stopping, self._thread
+        self._thread = None
+        if thread is None or loop is None or stopping is None:
+            return
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(_LONGEST_STOP_SECONDS)
+
+    def _run(self, started: "Future[HttpAddress]") -> None:
+        try:
+            asyncio.run(self._serve_until_stopped(started))
+        except BaseException as error:
+            if started.done():
+                logger.exception("the front for RocketMQ's clients failed")
+            else:
+                started.set_exception(error)
+
+    async def _serve_until_stopped(self, started: "Future[HttpAddress]") -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        instance = self._instance = ClientInstance(self._broker, self._pool_dsn)
+        self._turn(self._loop)
+        async with AsyncExitStack() as stack:
+            instance.open()
+            stack.callback(instance.close)
+            # Where nobody serves, whoever consumes has to look after dispatch.
+            stack.enter_context(instance.awaiting_arrivals())
+            database = Database(instance)
+            stack.push_async_callback(database.close)
+            address = await self._serve(database, stack)
+            started.set_result(address)
+            await self._stopping.wait()
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note that the loop turns, every second."""
+        self._turned_at = time.monotonic()
+        loop.call_later(_TURN_SECONDS, self._turn, loop)
+
+
+def reachable(host: str, instance: ClientInstance) -> str:
+    """The address of a host of the socket, for clients: an IPv4 address, as offset ids have no room for others."""
+    return {"localhost": "127.0.0.1", "0.0.0.0": instance.address, "::": instance.address}.get(host, host)
+
+
+def most_connections() -> int:
+    """How many a front takes: no more than half of the files that the process may open."""
+    if sys.platform == "win32":
+        return _MOST_CONNECTIONS
+    import resource  # not at the top: it is missing on Windows, where this module must still be importable
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, files // 2)

@@ -1,0 +1,17 @@
+"""RocketMQ 5's gRPC protocol, so that its SDKs can use mqdb as they are.
+
+    front         the server, and which handler a call has
+    certificate   that of a front that was given none
+    telemetry     the streams of clients: settings, and what the broker asks
+    transactions  half messages of clients: what has become of their transactions
+    sends         messages to the log
+    consuming     the calls of consumers
+    receiving     who waits for messages, and whose each one is
+    in_flight     messages that consumers have: acknowledged, prolonged, given up
+    routes        topics, and what each client may ask of them
+    members       the clients, and the groups that they are in
+    calls         who calls, and whether that may be
+    wire          messages and errors as the SDKs read them, without I/O
+
+Imports point down this list. What the front for the remoting protocol needs as well is in `mqdb.fronts`.
+"""

@@ -1,0 +1,40 @@
+"""The certificate of a front that was given none. Four of seven SDKs use TLS by default, and look at no certificate."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+_DAYS: Final = timedelta(days=3_650)
+_BEFORE: Final = timedelta(days=1)
+
+
+class Certificate(NamedTuple):
+    """A certificate and its key, in PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def self_signed(host: str) -> Certificate:
+    """A certificate for a name or an address that nobody has vouched for: it keeps out who listens, and nobody else."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + _DAYS)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName(host)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Certificate(certificate.public_bytes(Encoding.PEM), private)

@@ -1,0 +1,182 @@
+"""Consuming: the calls of consumers. RocketMQ: ReceiveMessageActivity, AckMessageActivity, ForwardMessageToDLQActivity.
+
+Each is answered from the call and the database alone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+from mqdb.broker.consumers.pop import LONGEST_INVISIBLE, forward_handle_to_dlq
+from mqdb.common.failure import Failure
+from mqdb.common.topic import Perm
+from mqdb.errors import ReceiptHandleInvalid
+from mqdb.fronts.access_keys import AccessKeys, group_right, topic_right
+from mqdb.fronts.database import Database
+from mqdb.grpc.calls import Call
+from mqdb.grpc.in_flight import RENEWED, SdkInFlight
+from mqdb.grpc.members import SdkMembers
+from mqdb.grpc.receiving import Lanes
+from mqdb.grpc.routes import SdkRoutes, group_of, topic_of
+from mqdb.grpc.wire.messages import filter_of, message_for
+from mqdb.grpc.wire.rocketmq_pb2 import (
+    AckMessageEntry,
+    AckMessageRequest,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    Code,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    Status,
+)
+from mqdb.grpc.wire.settings import LONGEST_POLL, MOST_RECEIVED
+from mqdb.grpc.wire.status import OK, CallRefused, status_of
+from mqdb.grpc.wire.times import length_of, timestamp
+from mqdb.store.acl import Access
+
+#: Source: ProxyConfig.grpcClientConsumerMinLongPollingTimeoutMillis, minInvisibleTimeMillsForRecv.
+_SHORTEST_POLL: Final = timedelta(seconds=5)
+_SHORTEST_INVISIBLE: Final = timedelta(seconds=10)
+
+#: So long before a client waits no longer it is told that there is nothing.
+_ANSWER_SECONDS: Final = 0.3
+
+_NOTHING: Final = Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
+_SOME_FAILED: Final = Status(code=Code.MULTIPLE_RESULTS, message="some failed; see the entries")
+
+
+class SdkConsuming:
+    """The calls of the consumers of one front. Of its loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        keys: AccessKeys,
+        members: SdkMembers,
+        routes: SdkRoutes,
+        receiving: Lanes,
+        in_flight: SdkInFlight,
+        store_host: str,
+    ) -> None:
+        """`store_host` is the address of the front, which is a part of messages."""
+        self._database = database
+        self._keys = keys
+        self._members = members
+        self._routes = routes
+        self._receiving = receiving
+        self._in_flight = in_flight
+        self._store_host = store_host
+
+    async def receive(
+        self, call: Call, request: ReceiveMessageRequest, seconds_left: float | None
+    ) -> AsyncIterator[ReceiveMessageResponse]:
+        """Messages, or word that there are none after a while. Raises what is wrong with the request.
+
+        What a client does not get any more, as it has gone, comes again at once.
+        """
+        arrived = self._database.loop.time()
+        group, topic = group_of(request.group, call.namespace), topic_of(request.message_queue.topic, call.namespace)
+        await self._keys.require_of(call.access_key, group_right(group), topic_right(Access.READ, topic))
+        if request.batch_size < 1:
+            raise CallRefused(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, and must be 1 at least")
+        invisible = RENEWED if request.auto_renew else _invisible(request)
+        filter = filter_of(request.filter_expression)
+        if not (await self._routes.find(topic)).config.perm & Perm.READ:
+            raise CallRefused(Code.FORBIDDEN, f"topic {topic} is not readable")
+        client = self._members.heard(call)
+        if group in client.refusals:
+            raise client.refusals[group].with_traceback(None)
+        if await self._routes.group(group) is None:  # and no settings have said so before
+            await self._members.enter(client, group, {topic: filter})
+        poll = LONGEST_POLL
+        if request.HasField("long_polling_timeout"):
+            poll = min(max(length_of(request.long_polling_timeout, "long_polling_timeout"), _SHORTEST_POLL), poll)
+        seconds = poll.total_seconds()
+        if seconds_left is not None:
+            seconds = min(seconds, seconds_left - _ANSWER_SECONDS)
+        limit = min(request.batch_size, MOST_RECEIVED)
+        messages = await self._receiving.receive(
+            call.client_id, group, topic, filter, limit, invisible, arrived + seconds
+        )
+        delivered = ReceiveMessageResponse(delivery_timestamp=timestamp(datetime.now(UTC)))
+        if not messages:
+            yield ReceiveMessageResponse(status=_NOTHING)
+            yield delivered
+            return
+        handles = [str(message.receipt_handle) for message in messages]
+        if request.auto_renew:
+            self._in_flight.keep(call.client_id, group, handles)
+        sent = 0
+        try:
+            yield ReceiveMessageResponse(status=OK)
+            for message in messages:
+                yield ReceiveMessageResponse(message=message_for(message, call.namespace, self._store_host))
+                sent += 1
+            yield delivered
+        except (asyncio.CancelledError, GeneratorExit):
+            self._database.spawn(self._in_flight.give_back(group, handles[sent:] or handles[-1:]))
+            raise
+
+    async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
+        """Acknowledge messages. A handle counts until its time has passed, also again."""
+        group = group_of(request.group, call.namespace)
+        await self._keys.require_of(call.access_key, group_right(group))
+        if not request.entries:
+            raise CallRefused(Code.BAD_REQUEST, "the call has no entries")
+        self._members.heard(call)
+        results = await asyncio.gather(*(self._ack(group, entry) for entry in request.entries))
+        codes = {result.status.code for result in results}
+        status = results[0].status if len(codes) == 1 else _SOME_FAILED
+        return AckMessageResponse(status=status, entries=results)
+
+    async def _ack(self, group: str, entry: AckMessageEntry) -> AckMessageResultEntry:
+        handle = entry.receipt_handle
+        try:
+            counts = await self._in_flight.ack(group, handle)
+            status = OK if counts else status_of(ReceiptHandleInvalid((handle,)))
+        except Exception as error:  # noqa: BLE001 - the client is told
+            status = status_of(error)
+        return AckMessageResultEntry(message_id=entry.message_id, receipt_handle=handle, status=status)
+
+    async def change(self, call: Call, request: ChangeInvisibleDurationRequest) -> ChangeInvisibleDurationResponse:
+        """Have a message come again after another time: sooner, as its listener has failed, or later."""
+        group = group_of(request.group, call.namespace)
+        await self._keys.require_of(call.access_key, group_right(group))
+        self._members.heard(call)
+        invisible = length_of(request.invisible_duration, "invisible_duration")
+        if not timedelta(0) <= invisible <= LONGEST_INVISIBLE:
+            raise _bad_invisible(invisible, timedelta(0))
+        new = await self._in_flight.change(group, request.receipt_handle, invisible)
+        if new is None:
+            raise ReceiptHandleInvalid((request.receipt_handle,))
+        return ChangeInvisibleDurationResponse(status=OK, receipt_handle=new)
+
+    async def forward(
+        self, call: Call, request: ForwardMessageToDeadLetterQueueRequest
+    ) -> ForwardMessageToDeadLetterQueueResponse:
+        """Append a message to the dead letter queue of its group: its client has failed it too often."""
+        group = group_of(request.group, call.namespace)
+        await self._keys.require_of(call.access_key, group_right(group))
+        self._members.heard(call)
+        handle = self._in_flight.counting(group, request.receipt_handle)
+        failure = Failure.unacknowledged(call.client_id, datetime.now(UTC), max(request.delivery_attempt, 1))
+        await self._database.run(partial(forward_handle_to_dlq, group=group, receipt_handle=handle, failure=failure))
+        return ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+def _invisible(request: ReceiveMessageRequest) -> timedelta:
+    invisible = length_of(request.invisible_duration, "invisible_duration")
+    if not _SHORTEST_INVISIBLE <= invisible <= LONGEST_INVISIBLE:
+        raise _bad_invisible(invisible, _SHORTEST_INVISIBLE)
+    return invisible
+
+
+def _bad_invisible(given: timedelta, shortest: timedelta) -> CallRefused:
+    reason = f"invisible_duration is {given}; it must be from {shortest} to {LONGEST_INVISIBLE}"
+    return CallRefused(Code.ILLEGAL_INVISIBLE_TIME, reason)

@@ -1,0 +1,205 @@
+"""The front for gRPC: a server where RocketMQ 5's SDKs come, and the loop that serves them.
+
+    SDKs ──▶ server ──▶ Callers ──▶ sends, consuming, telemetry, transactions, routes ──▶ Database
+
+How a call has ended is a field of the answer; to gRPC all is well. Several processes may listen at one port, and share
+what comes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.http_address import HttpAddress
+from mqdb.errors import MqdbError
+from mqdb.fronts.access_keys import AccessKeys
+from mqdb.fronts.database import Database
+from mqdb.fronts.front_thread import FrontThread, most_connections, reachable
+from mqdb.grpc.calls import Call, Callers
+from mqdb.grpc.certificate import Certificate
+from mqdb.grpc.consuming import SdkConsuming
+from mqdb.grpc.in_flight import SdkInFlight
+from mqdb.grpc.members import SdkMembers
+from mqdb.grpc.receiving import Lanes
+from mqdb.grpc.routes import SdkRoutes
+from mqdb.grpc.sends import SdkSends
+from mqdb.grpc.telemetry import Telemetry
+from mqdb.grpc.transactions import SdkTransactions
+from mqdb.grpc.wire import rocketmq_pb2 as pb
+from mqdb.grpc.wire.status import CallRefused, status_of
+from mqdb.grpc.wire.times import timestamp
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+#: The name by which SDKs call it.
+SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+
+#: Of a call: a body of 4 MiB, and what belongs to it. gRPC itself takes no more than 4 MiB.
+_MOST_CALL_BYTES: Final = 5 * 2**20
+
+#: A client whose machine is gone is noticed in this time, and its messages come again.
+_PING_MS: Final = 10_000
+_PING_ANSWER_MS: Final = 5_000
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _MOST_CALL_BYTES),
+    ("grpc.so_reuseport", 1),
+    ("grpc.keepalive_time_ms", _PING_MS),
+    ("grpc.keepalive_timeout_ms", _PING_ANSWER_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # SDKs ping as well, Java's after five minutes without a call.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+_STOP_SECONDS: Final = 1.0
+
+
+class GrpcFront(FrontThread):
+    """Serves one broker to RocketMQ 5's SDKs from `start` to `stop`."""
+
+    def __init__(
+        self,
+        broker: BrokerDsn,
+        address: HttpAddress,
+        *,
+        tls_address: HttpAddress | None = None,
+        certificate: Certificate | None = None,
+        is_open: bool | None = None,
+        pool_dsn: str | None = None,
+    ) -> None:
+        """At `tls_address` it speaks TLS, with the certificate that has to be given then.
+
+        `is_open`: while no access key has a secret, it serves everybody; by default if only this machine reaches it.
+        `pool_dsn` leads to the same database through a pooler; LISTEN goes past it.
+        """
+        super().__init__("grpc", broker, pool_dsn)
+        self._is_open = address.is_loopback if is_open is None else is_open
+        self._wanted = address
+        self._wanted_tls = tls_address
+        self._certificate = certificate
+        #: Where it speaks TLS, if it does.
+        self.tls_address: HttpAddress | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """Where it listens, for people."""
+        return super().lines + ([] if self.tls_address is None else [f"  grpc TLS {self.tls_address}"])
+
+    async def _serve(self, database: Database, stack: AsyncExitStack) -> HttpAddress:
+        keys = AccessKeys(database)
+        await keys.begin(is_open=self._is_open)
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=most_connections())
+        wanted = self._wanted
+        try:
+            port = server.add_insecure_port(str(wanted))
+            if self._wanted_tls is not None and self._certificate is not None:
+                pair = (self._certificate.key, self._certificate.certificate)
+                credentials = grpc.ssl_server_credentials([pair])
+                tls_port = server.add_secure_port(str(self._wanted_tls), credentials)
+                self.tls_address = HttpAddress(self._wanted_tls.host, tls_port)
+        except RuntimeError as error:  # gRPC says no more than that
+            raise OSError(str(error)) from error
+        host = reachable(wanted.host, database.instance)
+        calls = _Calls(database, keys, (host, port))
+        stack.push_async_callback(calls.close)
+        server.add_generic_rpc_handlers((calls.handlers(),))
+        await server.start()
+        stack.push_async_callback(server.stop, _STOP_SECONDS)
+        return HttpAddress(wanted.host, port)
+
+
+class _Calls:
+    """What the calls of a front share, and who answers which."""
+
+    def __init__(self, database: Database, keys: AccessKeys, address: tuple[str, int]) -> None:
+        """`address` is that of the front as clients know it."""
+        store_host = f"{address[0]}:{address[1]}"
+        self._callers = Callers(keys)
+        members = SdkMembers(database)
+        routes = SdkRoutes(database, address)
+        in_flight = SdkInFlight(database, members)
+        self._receiving = Lanes(database, in_flight)
+        self._routes = routes
+        self._sends = SdkSends(database, keys, members, routes)
+        self._transactions = SdkTransactions(database, keys, members, store_host)
+        self._telemetry = Telemetry(database, keys, members, routes, self._receiving, in_flight)
+        self._consuming = SdkConsuming(database, keys, members, routes, self._receiving, in_flight, store_host)
+
+    async def close(self) -> None:
+        """Wait for what is sent, and hear of nothing more."""
+        await asyncio.to_thread(self._sends.appends.close)
+        self._transactions.close()
+        self._receiving.close()
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """The table of calls, for a server."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "QueryRoute": self._unary(self._routes.query, pb.QueryRouteRequest, pb.QueryRouteResponse),
+                "QueryAssignment": self._unary(
+                    self._routes.assignment, pb.QueryAssignmentRequest, pb.QueryAssignmentResponse
+                ),
+                "Heartbeat": self._unary(self._telemetry.heartbeat, pb.HeartbeatRequest, pb.HeartbeatResponse),
+                "NotifyClientTermination": self._unary(
+                    self._telemetry.end, pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse
+                ),
+                "SendMessage": self._unary(self._sends.send, pb.SendMessageRequest, pb.SendMessageResponse),
+                "RecallMessage": self._unary(self._sends.recall, pb.RecallMessageRequest, pb.RecallMessageResponse),
+                "EndTransaction": self._unary(
+                    self._transactions.end, pb.EndTransactionRequest, pb.EndTransactionResponse
+                ),
+                "AckMessage": self._unary(self._consuming.ack, pb.AckMessageRequest, pb.AckMessageResponse),
+                "ChangeInvisibleDuration": self._unary(
+                    self._consuming.change, pb.ChangeInvisibleDurationRequest, pb.ChangeInvisibleDurationResponse
+                ),
+                "ForwardMessageToDeadLetterQueue": self._unary(
+                    self._consuming.forward,
+                    pb.ForwardMessageToDeadLetterQueueRequest,
+                    pb.ForwardMessageToDeadLetterQueueResponse,
+                ),
+                "ReceiveMessage": grpc.unary_stream_rpc_method_handler(
+                    self._receive, pb.ReceiveMessageRequest.FromString, pb.ReceiveMessageResponse.SerializeToString
+                ),
+                "Telemetry": grpc.stream_stream_rpc_method_handler(
+                    self._stream, pb.TelemetryCommand.FromString, pb.TelemetryCommand.SerializeToString
+                ),
+            },
+        )
+
+    def _unary(
+        self, answer: Callable[[Call, Any], Awaitable[Any]], request_type: Any, response_type: Any
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
+        async def run(request: Any, context: Any) -> Any:
+            try:
+                return await answer(self._callers.caller(context), request)
+            except Exception as error:  # noqa: BLE001 - the client is told
+                return response_type(status=status_of(error))
+
+        return grpc.unary_unary_rpc_method_handler(run, request_type.FromString, response_type.SerializeToString)
+
+    async def _receive(
+        self, request: pb.ReceiveMessageRequest, context: Any
+    ) -> AsyncIterator[pb.ReceiveMessageResponse]:
+        try:
+            call = self._callers.caller(context)
+            async for frame in self._consuming.receive(call, request, context.time_remaining()):
+                yield frame
+        except Exception as error:  # noqa: BLE001 - the client is told
+            yield pb.ReceiveMessageResponse(status=status_of(error))
+            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(datetime.now(UTC)))
+
+    async def _stream(self, said: AsyncIterator[pb.TelemetryCommand], context: Any) -> None:
+        try:
+            call = self._callers.caller(context)
+        except (CallRefused, MqdbError) as error:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        await self._telemetry.serve(call, said, context)

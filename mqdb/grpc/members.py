@@ -1,0 +1,223 @@
+"""Members: the clients of a front, and the groups that they are in.
+
+A client is one by its id. It gives a sign of life with each call, a heartbeat every 10 s among them, and has a stream
+for as long as it lives. Nothing of what it has said is needed to serve it: if this front is started anew, or its calls
+come to another one, they are answered from the database.
+RocketMQ: ClientActivity, ConsumerManager, ProducerManager.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+
+from sqlalchemy import Connection
+
+from mqdb.broker.clients import membership
+from mqdb.common.group import ConsumeMode
+from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb.fronts.database import Database
+from mqdb.grpc.calls import Call
+from mqdb.grpc.wire.rocketmq_pb2 import TelemetryCommand
+from mqdb.selector.subscription import MessageFilter, stored_form
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.transactions.open_halves import unasked_groups
+from mqdb_client.outage import level_of
+
+logger = logging.getLogger(__name__)
+
+#: Between two writes of the signs of life that have come, which is the time between two heartbeats of an SDK.
+_BEAT_SECONDS: Final = 10.0
+
+#: A client without a stream is alive for so long after its last call.
+_ALIVE_SECONDS: Final = 12.0
+
+#: After so long it is gone, and leaves its groups.
+_GONE_SECONDS: Final = 30.0
+
+#: A front remembers so many groups and topics of one client.
+_MOST_NAMES: Final = 1_000
+
+
+class Stream(Protocol):
+    """The telemetry stream of a client."""
+
+    def tell(self, command: TelemetryCommand) -> None:
+        """Send a command, if the client reads it."""
+
+
+@dataclass(slots=True, eq=False)
+class SdkClient:
+    """A client that has called."""
+
+    call: Call
+    heard_at: float
+    stream: Stream | None = None
+    consumers: dict[str, Registration] = field(default_factory=dict)
+    #: Why the broker does not take it as a consumer of a group.
+    refusals: dict[str, MqdbError] = field(default_factory=dict)
+    #: Topics that it sends to; True for those about whose half messages it is asked.
+    topics: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def has_row(self) -> bool:
+        """Whether the database knows it."""
+        return bool(self.consumers) or any(self.topics.values())
+
+
+class SdkMembers:
+    """The clients of one front. Of its loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._instance = database.instance
+        self.clients: dict[str, SdkClient] = {}
+        database.spawn(self._beat_forever())
+
+    def heard(self, call: Call) -> SdkClient:
+        """A client has called."""
+        client = self.clients.get(call.client_id)
+        if client is None:
+            client = self.clients[call.client_id] = SdkClient(call, time.monotonic())
+            self._instance.guests.add(call.client_id)
+        client.heard_at = time.monotonic()
+        return client
+
+    def is_alive(self, client_id: str) -> bool:
+        """Whether a client is there, so that its messages in flight may stay so."""
+        client = self.clients.get(client_id)
+        if client is None:
+            return False
+        return client.stream is not None or time.monotonic() - client.heard_at < _ALIVE_SECONDS
+
+    async def enter(self, client: SdkClient, group: str, filters: Mapping[str, MessageFilter]) -> None:
+        """A client is a consumer of a group, which is made if there is none. Notes why the broker refuses it."""
+        registration = Registration(
+            client.call.client_id,
+            ClientKind.CONSUMER,
+            group,
+            client.call.version,
+            language=client.call.language,
+            subscriptions=tuple(sorted(stored_form(filters))),
+            consume_mode=ConsumeMode.POP,
+        )
+        if client.consumers.get(group) == registration or len(client.consumers) >= _MOST_NAMES:
+            return
+        refusal = await self._register(client, registration)
+        if refusal is None:
+            client.consumers[group] = registration
+            client.refusals.pop(group, None)
+        elif isinstance(refusal, BrokerUnavailable):
+            raise refusal
+        else:
+            client.refusals[group] = refusal
+            fields = {"group": group, "client_id": client.call.client_id, "reason": str(refusal)}
+            logger.warning("the broker refuses a client", extra=fields)
+
+    async def ask_about_transactions(self, client: SdkClient, topic: str) -> None:
+        """Have a client asked about half messages for a topic from now on."""
+        if client.topics.get(topic) or (topic not in client.topics and len(client.topics) >= _MOST_NAMES):
+            return
+        client.topics[topic] = True
+        await self._register(client, self._checker(client, topic))
+
+    async def leave(self, client: SdkClient, group: str | None) -> None:
+        """A client leaves a group, or all that it is in."""
+        groups = list(client.consumers) if group is None else [group] if group in client.consumers else []
+        topics = [topic for topic, is_asked in client.topics.items() if is_asked] if group is None else []
+        for each in groups:
+            del client.consumers[each]
+            await self._unregister(client, each, ClientKind.CONSUMER)
+        for topic in topics:
+            client.topics[topic] = False
+            await self._unregister(client, topic, ClientKind.PRODUCER)
+
+    async def forget(self, client: SdkClient) -> None:
+        """A client is gone."""
+        if self.clients.get(client.call.client_id) is client:
+            del self.clients[client.call.client_id]
+            self._instance.guests.discard(client.call.client_id)
+        try:
+            await self.leave(client, None)
+        except MqdbError as error:  # the broker gives it up by itself
+            fields = {"client_id": client.call.client_id, "reason": str(error)}
+            logger.log(level_of(error), "cannot take a client out of its groups", extra=fields)
+
+    # -- how ----------------------------------------------------------------------------------
+
+    def _checker(self, client: SdkClient, topic: str) -> Registration:
+        call = client.call
+        return Registration(
+            call.client_id, ClientKind.PRODUCER, topic, call.version, language=call.language, checks_transactions=True
+        )
+
+    async def _register(self, client: SdkClient, registration: Registration) -> MqdbError | None:
+        def adopted(connection: Connection) -> None:
+            membership.adopt(connection, [client.call.client_id], self._instance.client_id)
+            membership.register(connection, registration)
+
+        try:
+            await self._database.run(adopted)
+        except MqdbError as error:
+            return error
+        return None
+
+    async def _unregister(self, client: SdkClient, group: str, kind: ClientKind) -> None:
+        """Unless it has come to another front meanwhile."""
+        client_id, host = client.call.client_id, self._instance.client_id
+
+        def left(connection: Connection) -> None:
+            if membership.is_guest(connection, client_id, host):
+                membership.unregister(connection, client_id, group, kind)
+
+        await self._database.run(left)
+
+    async def _beat_forever(self) -> None:
+        is_failing = False
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            try:
+                await self._beat()
+                is_failing = False
+            except Exception as error:
+                if not is_failing:
+                    unexpected = None if isinstance(error, MqdbError) else error
+                    logger.log(
+                        level_of(error), "cannot tell of clients", extra={"reason": str(error)}, exc_info=unexpected
+                    )
+                is_failing = True
+
+    async def _beat(self) -> None:
+        expired = time.monotonic() - _GONE_SECONDS
+        for client in [each for each in self.clients.values() if each.stream is None and each.heard_at < expired]:
+            await self.forget(client)
+        present = {each.call.client_id: each for each in self.clients.values() if each.has_row}
+        known = await self._database.run(partial(membership.heartbeat_all, client_ids=list(present)))
+        for client in [client for client_id, client in present.items() if client_id not in known]:
+            await self._renew(client)
+        await self._ask_about_orphans()
+
+    async def _renew(self, client: SdkClient) -> None:
+        """The broker has lost it, or this front has lost the broker."""
+        for registration in list(client.consumers.values()):
+            await self._register(client, registration._replace(is_renewal=True))
+        for topic, is_asked in client.topics.items():
+            if is_asked:
+                await self._register(client, self._checker(client, topic))
+
+    async def _ask_about_orphans(self) -> None:
+        """Have clients asked about half messages of others, who are gone perhaps."""
+        idle = [
+            (client, topic)
+            for client in self.clients.values()
+            for topic, is_asked in client.topics.items()
+            if client.stream is not None and not is_asked
+        ]
+        topics = {topic for _, topic in idle}
+        found = await self._database.run(partial(unasked_groups, groups=topics)) if topics else set()
+        for client, topic in idle:
+            if topic in found:
+                await self.ask_about_transactions(client, topic)

@@ -1,0 +1,139 @@
+"""Routes: the queues of topics, and what each client is told of its group. RocketMQ: RouteActivity."""
+
+import time
+from functools import partial
+from typing import Final, NamedTuple
+
+from mqdb.common.group import check_group_name
+from mqdb.common.topic import Perm, check_topic_name
+from mqdb.errors import NameInvalid, TopicNotFound
+from mqdb.fronts.database import Database
+from mqdb.grpc.calls import Call
+from mqdb.grpc.wire.messages import full_name
+from mqdb.grpc.wire.rocketmq_pb2 import (
+    Address,
+    AddressScheme,
+    Assignment,
+    Broker,
+    Code,
+    Endpoints,
+    MessageQueue,
+    MessageType,
+    Permission,
+    QueryAssignmentRequest,
+    QueryAssignmentResponse,
+    QueryRouteRequest,
+    QueryRouteResponse,
+    Resource,
+)
+from mqdb.grpc.wire.status import OK, CallRefused
+from mqdb.store.consumers import groups
+from mqdb.store.consumers.groups import GroupSettings
+from mqdb.store.topics.topics import TopicRoute
+
+#: How long the settings of a group are believed. Push consumers ask every 5 s for each topic.
+_BELIEVED_SECONDS: Final = 5.0
+
+_MOST_REMEMBERED: Final = 10_000
+
+#: A topic takes messages of all types, as those of RocketMQ 4 do.
+_ALL_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+
+_PERMISSIONS: Final = {
+    Perm.READ: Permission.READ,
+    Perm.WRITE: Permission.WRITE,
+    Perm.READ | Perm.WRITE: Permission.READ_WRITE,
+}
+
+
+class _Believed(NamedTuple):
+    settings: GroupSettings | None
+    until: float
+
+
+class SdkRoutes:
+    """Those of one broker. Of the loop of a front."""
+
+    def __init__(self, database: Database, address: tuple[str, int]) -> None:
+        """`address` is where clients find the front that do not say where they have found it."""
+        self._database = database
+        self._routes = database.instance.routes
+        self._own = Endpoints(scheme=AddressScheme.IPv4, addresses=[Address(host=address[0], port=address[1])])
+        self._groups: dict[str, _Believed] = {}
+
+    async def find(self, topic: str) -> TopicRoute:
+        """The route of a topic. Raises TopicNotFound."""
+        route = self._routes.known(topic) or await self._database.run(partial(self._routes.ask, topic))
+        if route is None:
+            raise TopicNotFound(topic)
+        return route
+
+    def forget(self, topic: str) -> None:
+        """A route is doubtful."""
+        self._routes.forget(topic)
+
+    async def group(self, name: str) -> GroupSettings | None:
+        """The settings of a group, as of some seconds ago; None if it is not there."""
+        now = time.monotonic()
+        believed = self._groups.get(name)
+        if believed is None or believed.until < now or believed.settings is None:
+            if len(self._groups) >= _MOST_REMEMBERED:
+                self._groups.clear()
+            found = await self._database.run(partial(groups.find, name=name))
+            believed = self._groups[name] = _Believed(found, now + _BELIEVED_SECONDS)
+        return believed.settings
+
+    async def query(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
+        """The queues of a topic, for whoever sends to it or reads it. Raises Refused, TopicNotFound."""
+        topic = topic_of(request.topic, call.namespace)
+        queues = self.queues(request.topic, await self.find(topic), request.endpoints)
+        return QueryRouteResponse(status=OK, message_queues=queues)
+
+    async def assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
+        """What a push consumer is to ask for: any queue, or in a group that reads in order each of them.
+
+        All members of a group are told the same. Raises CallRefused, TopicNotFound.
+        """
+        topic, group = topic_of(request.topic, call.namespace), group_of(request.group, call.namespace)
+        route, settings = await self.find(topic), await self.group(group)
+        numbers = range(len(route.read_queue_keys)) if settings and settings.consume_message_orderly else [-1]
+        assignments = [
+            Assignment(message_queue=self.queue(request.topic, number, request.endpoints)) for number in numbers
+        ]
+        return QueryAssignmentResponse(status=OK, assignments=assignments)
+
+    def queues(self, topic: Resource, route: TopicRoute, endpoints: Endpoints) -> list[MessageQueue]:
+        """The queues as clients are told. They come back where they have come from, behind a NAT too."""
+        count = max(len(route.read_queue_keys), len(route.write_queue_keys))
+        permission = _PERMISSIONS.get(route.config.perm & (Perm.READ | Perm.WRITE), Permission.NONE)
+        return [self.queue(topic, number, endpoints, permission) for number in range(count)]
+
+    def queue(
+        self, topic: Resource, number: int, endpoints: Endpoints, permission: Permission = Permission.READ_WRITE
+    ) -> MessageQueue:
+        """One queue; -1 stands for any."""
+        where = endpoints if endpoints.addresses else self._own
+        broker = Broker(name=self._database.instance.broker_name, endpoints=where)
+        return MessageQueue(
+            topic=topic, id=number, permission=permission, broker=broker, accept_message_types=_ALL_TYPES
+        )
+
+
+def topic_of(resource: Resource, namespace: str) -> str:
+    """The whole name of a topic. Raises Refused for what can be none."""
+    name = full_name(resource, namespace)
+    try:
+        check_topic_name(name)
+    except NameInvalid as error:
+        raise CallRefused(Code.ILLEGAL_TOPIC, str(error)) from error
+    return name
+
+
+def group_of(resource: Resource, namespace: str) -> str:
+    """The whole name of a group. Raises Refused for what can be none."""
+    name = full_name(resource, namespace)
+    try:
+        check_group_name(name)
+    except NameInvalid as error:
+        raise CallRefused(Code.ILLEGAL_CONSUMER_GROUP, str(error)) from error
+    return name

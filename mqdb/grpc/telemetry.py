@@ -1,0 +1,178 @@
+"""Telemetry: the stream of each client. It says who it is, hears its settings, and is asked about transactions.
+
+RocketMQ: ClientActivity, GrpcClientChannel.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, Protocol
+
+from mqdb.errors import MqdbError
+from mqdb.fronts.access_keys import AccessKeys, group_right, topic_right
+from mqdb.fronts.database import Database
+from mqdb.grpc.calls import Call
+from mqdb.grpc.in_flight import SdkInFlight
+from mqdb.grpc.members import SdkClient, SdkMembers
+from mqdb.grpc.receiving import Lanes
+from mqdb.grpc.routes import SdkRoutes, group_of, topic_of
+from mqdb.grpc.wire.messages import filter_of
+from mqdb.grpc.wire.rocketmq_pb2 import (
+    Code,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    NotifyClientTerminationRequest,
+    NotifyClientTerminationResponse,
+    Settings,
+    SubscriptionEntry,
+    TelemetryCommand,
+)
+from mqdb.grpc.wire.settings import consumer_settings, producer_settings
+from mqdb.grpc.wire.status import OK, CallRefused, status_of
+from mqdb.selector.subscription import MessageFilter
+from mqdb.store.acl import Access
+from mqdb.store.schedule import delay_levels
+
+logger = logging.getLogger(__name__)
+
+#: A client that does not read what it is told: Python's SDK stops to after its first settings.
+_MOST_UNREAD: Final = 1_024
+
+
+#: Of a group that is not there yet. Source: SubscriptionGroupConfig.retryMaxTimes.
+_MAX_RETRIES: Final = 16
+
+
+class Writer(Protocol):
+    """The part of grpc.aio.ServicerContext that is used here."""
+
+    async def write(self, message: TelemetryCommand) -> None:
+        """Send a message, and wait while the client does not read."""
+
+
+class _Stream:
+    """The commands to one client, sent in their order."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._unread: asyncio.Queue[TelemetryCommand] = asyncio.Queue(_MOST_UNREAD)
+
+    def tell(self, command: TelemetryCommand) -> None:
+        """Send a command; it is dropped if the client reads none."""
+        with suppress(asyncio.QueueFull):
+            self._unread.put_nowait(command)
+
+    async def write_forever(self) -> None:
+        """Until the stream is closed."""
+        while True:
+            await self._writer.write(await self._unread.get())
+
+
+class Telemetry:
+    """The streams of one front. Of its loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        keys: AccessKeys,
+        members: SdkMembers,
+        routes: SdkRoutes,
+        receiving: Lanes,
+        in_flight: SdkInFlight,
+    ) -> None:
+        self._database = database
+        self._keys = keys
+        self._members = members
+        self._routes = routes
+        self._receiving = receiving
+        self._in_flight = in_flight
+
+    async def serve(self, call: Call, said: AsyncIterator[TelemetryCommand], writer: Writer) -> None:
+        """A stream, until its client closes it."""
+        client, stream = self._members.heard(call), _Stream(writer)
+        client.stream = stream
+        writing = self._database.spawn(stream.write_forever())
+        try:
+            async for command in said:
+                client.heard_at = time.monotonic()
+                if command.HasField("settings"):
+                    stream.tell(await self._answer(client, command.settings))
+        finally:
+            writing.cancel()
+            client.heard_at = time.monotonic()
+            if client.stream is stream:
+                client.stream = None
+
+    async def heartbeat(self, call: Call, _request: HeartbeatRequest) -> HeartbeatResponse:
+        """A sign of life. Whoever is unknown here is served all the same."""
+        self._members.heard(call)
+        return HeartbeatResponse(status=OK)
+
+    async def end(self, call: Call, request: NotifyClientTerminationRequest) -> NotifyClientTerminationResponse:
+        """A client leaves: what it has is not prolonged any more."""
+        self._in_flight.let_go(call.client_id)
+        client = self._members.clients.get(call.client_id)
+        if client is not None:
+            group = group_of(request.group, call.namespace) if request.group.name else None
+            await self._members.leave(client, group)
+        return NotifyClientTerminationResponse(status=OK)
+
+    async def _answer(self, client: SdkClient, said: Settings) -> TelemetryCommand:
+        """The settings of a client. Without a status Python's SDK passes them over."""
+        try:
+            if said.HasField("publishing"):
+                await self._note_topics(client, said)
+                settings = producer_settings(said)
+            elif said.HasField("subscription"):
+                settings = await self._join(client, said)
+            else:
+                raise CallRefused(
+                    Code.UNRECOGNIZED_CLIENT_TYPE, "the settings have neither publishing nor subscription"
+                )
+        except Exception as error:  # noqa: BLE001 - the client is told
+            return TelemetryCommand(status=status_of(error), settings=said)
+        return TelemetryCommand(status=OK, settings=settings)
+
+    async def _note_topics(self, client: SdkClient, said: Settings) -> None:
+        for resource in said.publishing.topics:
+            topic = topic_of(resource, client.call.namespace)
+            if topic_right(Access.SEND, topic) in await self._keys.held_by(
+                client.call.access_key, topic_right(Access.SEND, topic)
+            ):
+                client.topics.setdefault(topic, False)
+
+    async def _join(self, client: SdkClient, said: Settings) -> Settings:
+        call, subscription = client.call, said.subscription
+        if not subscription.group.name:  # SDKs of some languages name it with their calls only
+            return consumer_settings(said, is_orderly=False, max_retries=_MAX_RETRIES, delays=await self._delays())
+        group = group_of(subscription.group, call.namespace)
+        filters = _filters(subscription.subscriptions, call.namespace)
+        rights = [topic_right(Access.READ, topic) for topic in filters]
+        await self._keys.require_of(call.access_key, group_right(group), *rights)
+        if filters:
+            await self._members.enter(client, group, filters)
+        if group not in client.refusals:
+            for topic, filter in filters.items():
+                try:
+                    await self._receiving.begin(group, topic, filter)
+                except MqdbError as error:
+                    fields = {"group": group, "topic": topic, "reason": str(error)}
+                    logger.debug("a group begins in a topic with its first pop", extra=fields)
+        settings = await self._routes.group(group)
+        return consumer_settings(
+            said,
+            is_orderly=settings is not None and settings.consume_message_orderly,
+            max_retries=_MAX_RETRIES if settings is None else settings.retry_max_times,
+            delays=await self._delays(),
+        )
+
+    async def _delays(self) -> tuple[timedelta, ...]:
+        levels = await self._database.run(delay_levels.find)
+        return levels.delays
+
+
+def _filters(entries: Iterable[SubscriptionEntry], namespace: str) -> dict[str, MessageFilter]:
+    return {topic_of(entry.topic, namespace): filter_of(entry.expression) for entry in entries}

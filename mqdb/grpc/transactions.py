@@ -1,0 +1,123 @@
+"""Half messages of clients: what has become of their transactions, said or asked for.
+
+    transaction checker ── NOTIFY c:<client id> ──▶ the front with that guest ── its stream ──▶ the client ── end
+
+SDKs have no producer groups, so the topic stands for one, as in RocketMQ's proxy: any client that sends to it may be
+asked. The transaction id is the position of the half message in the log.
+RocketMQ: EndTransactionActivity, TransactionService, GrpcClientChannel.
+"""
+
+import logging
+from functools import partial
+from typing import Final
+
+from mqdb.broker.transactions.transactions import EndTransaction, end
+from mqdb.common.transaction import LocalTransactionState
+from mqdb.common.unique_id import unique_id_of
+from mqdb.errors import MqdbError
+from mqdb.fronts.access_keys import AccessKeys, topic_right
+from mqdb.fronts.database import Database
+from mqdb.fronts.known_names import group_of_key
+from mqdb.grpc.calls import Call
+from mqdb.grpc.members import SdkClient, SdkMembers
+from mqdb.grpc.routes import topic_of
+from mqdb.grpc.wire.messages import TRANSACTION_ID, message_for
+from mqdb.grpc.wire.rocketmq_pb2 import (
+    Code,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    RecoverOrphanedTransactionCommand,
+    TelemetryCommand,
+    TransactionResolution,
+    TransactionSource,
+)
+from mqdb.grpc.wire.status import OK, CallRefused
+from mqdb.store.acl import Access
+from mqdb.store.transactions.half_checks import HalfCheck, open_checks
+from mqdb_client.outage import level_of
+
+logger = logging.getLogger(__name__)
+
+_STATES: Final = {
+    TransactionResolution.COMMIT: LocalTransactionState.COMMIT,
+    TransactionResolution.ROLLBACK: LocalTransactionState.ROLLBACK,
+}
+
+#: What a client is asked at a time; it is asked for the rest when it has answered.
+_MOST_QUESTIONS: Final = 256
+
+
+class SdkTransactions:
+    """Those of the clients of one front. Of its loop."""
+
+    def __init__(self, database: Database, keys: AccessKeys, members: SdkMembers, store_host: str) -> None:
+        self._database = database
+        self._keys = keys
+        self._members = members
+        self._instance = database.instance
+        self._store_host = store_host
+        #: What each client was asked of a topic and has not answered: positions, and how often each was checked.
+        self._asked: dict[tuple[SdkClient, str], dict[int, int]] = {}
+        self._handle = self._instance.on_request(database.in_loop(self._hear))
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._handle.cancel()
+
+    async def end(self, call: Call, request: EndTransactionRequest) -> EndTransactionResponse:
+        """The end of a half message. Raises what `mqdb.broker.transactions.transactions.end` raises."""
+        topic = topic_of(request.topic, call.namespace)
+        await self._keys.require_of(call.access_key, topic_right(Access.SEND, topic))
+        if not (request.transaction_id.isdecimal() and len(request.transaction_id) < 19 and request.message_id):
+            raise CallRefused(Code.INVALID_TRANSACTION_ID, f"{request.transaction_id!r} is no transaction id")
+        is_answer = request.source == TransactionSource.SOURCE_SERVER_CHECK
+        ended = EndTransaction(
+            group_of_key(topic, call.access_key),
+            int(request.transaction_id),
+            unique_id_of(request.message_id),
+            _STATES.get(request.resolution, LocalTransactionState.UNKNOWN),
+            asked_client=call.client_id if is_answer else None,
+        )
+        await self._database.run(partial(end, request=ended))
+        return EndTransactionResponse(status=OK)
+
+    def _hear(self, client_ids: frozenset[str] | None) -> None:
+        clients = self._members.clients.values()
+        for client in list(clients):
+            if client_ids is None or client.call.client_id in client_ids:
+                for topic in [topic for topic, is_asked in client.topics.items() if is_asked]:
+                    self._database.spawn(self._ask(client, topic))
+        there = set(clients)
+        self._asked = {key: asked for key, asked in self._asked.items() if key[0] in there}
+
+    async def _ask(self, client: SdkClient, topic: str) -> None:
+        """Ask a client what it was not asked before."""
+        call, right = client.call, topic_right(Access.SEND, topic)
+        find = partial(
+            open_checks,
+            broker_name=self._instance.broker_name,
+            client_id=call.client_id,
+            group=group_of_key(topic, call.access_key),
+            limit=_MOST_QUESTIONS,
+        )
+        try:
+            checks = await self._database.run(find)
+            may_know = await self._keys.held_by(call.access_key, right)
+        except MqdbError as error:  # it is asked again when its time has come
+            fields = {"topic": topic, "reason": str(error)}
+            logger.log(level_of(error), "cannot ask about transactions", extra=fields)
+            return
+        asked = self._asked.get((client, topic), {})
+        self._asked[client, topic] = {check.log_pos: check.check_times for check in checks}
+        for check in checks:
+            if may_know and asked.get(check.log_pos) != check.check_times:
+                self._tell(client, check)
+
+    def _tell(self, client: SdkClient, check: HalfCheck) -> None:
+        if client.stream is None:
+            return
+        transaction_id = str(check.log_pos)
+        message = message_for(check.message, client.call.namespace, self._store_host)
+        message.user_properties[TRANSACTION_ID] = transaction_id
+        command = RecoverOrphanedTransactionCommand(message=message, transaction_id=transaction_id)
+        client.stream.tell(TelemetryCommand(status=OK, recover_orphaned_transaction_command=command))

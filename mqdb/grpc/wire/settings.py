@@ -1,0 +1,59 @@
+"""Settings: what a client is told when it has said who it is. RocketMQ: ClientActivity, GrpcClientSettingsManager."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+from mqdb.common.message import MAX_BODY_BYTES
+from mqdb.grpc.wire.rocketmq_pb2 import (
+    CustomizedBackoff,
+    ExponentialBackoff,
+    Language,
+    Metric,
+    RetryPolicy,
+    Settings,
+)
+from mqdb.grpc.wire.times import duration
+
+#: Messages that a push consumer asks for at a time, and how long it waits for them.
+MOST_RECEIVED: Final = 32
+LONGEST_POLL: Final = timedelta(seconds=20)
+
+#: Of a producer, which sends again by itself.
+_SEND_ATTEMPTS: Final = 3
+_SEND_PAUSES: Final = ExponentialBackoff(
+    initial=duration(timedelta(milliseconds=10)), max=duration(timedelta(seconds=1)), multiplier=2
+)
+
+
+def producer_settings(said: Settings) -> Settings:
+    """Those of a producer, with what the broker decides."""
+    settings = _answer(said)
+    settings.backoff_policy.CopyFrom(RetryPolicy(max_attempts=_SEND_ATTEMPTS, exponential_backoff=_SEND_PAUSES))
+    settings.publishing.max_body_size = MAX_BODY_BYTES
+    # A topic of mqdb takes messages of all types, and the route says so.
+    settings.publishing.validate_message_type = True
+    return settings
+
+
+def consumer_settings(said: Settings, *, is_orderly: bool, max_retries: int, delays: Iterable[timedelta]) -> Settings:
+    """Those of a consumer of a group: whether it reads in order, and when it gets again what its listener fails."""
+    settings = _answer(said)
+    pauses = list(map(duration, delays))
+    policy = RetryPolicy(max_attempts=max_retries + 1)
+    if said.user_agent.language == Language.NODE_JS:  # it understands no other
+        policy.exponential_backoff.CopyFrom(ExponentialBackoff(initial=pauses[0], max=pauses[-1], multiplier=2))
+    else:
+        policy.customized_backoff.CopyFrom(CustomizedBackoff(next=pauses))
+    settings.backoff_policy.CopyFrom(policy)
+    settings.subscription.fifo = is_orderly
+    settings.subscription.receive_batch_size = MOST_RECEIVED
+    settings.subscription.long_polling_timeout.CopyFrom(duration(LONGEST_POLL))
+    return settings
+
+
+def _answer(said: Settings) -> Settings:
+    settings = Settings()
+    settings.CopyFrom(said)
+    settings.metric.CopyFrom(Metric(on=False))
+    return settings

@@ -1,0 +1,93 @@
+"""How a call has ended: codes of RocketMQ 5 for errors of mqdb. RocketMQ: GrpcProxyException, ResponseBuilder."""
+
+import logging
+from typing import Final
+
+from mqdb.errors import (
+    AccessDenied,
+    BodyEmpty,
+    BodyTooLarge,
+    BrokerUnavailable,
+    CompressedBodyBroken,
+    DelayTooLong,
+    Denied,
+    FilterDisabled,
+    GroupNotFound,
+    HalfMessageMismatch,
+    HalfMessageNotFound,
+    InvalidInput,
+    MqdbError,
+    NotFound,
+    PropertiesTooLarge,
+    PropertyInvalid,
+    PropertyReserved,
+    RecallHandleInvalid,
+    ReceiptHandleInvalid,
+    ScheduleInvalid,
+    SelectorSyntaxError,
+    SendGivenUp,
+    SendOutcomeUnknown,
+    SignatureInvalid,
+    StorageRefused,
+    TagExpressionInvalid,
+    TopicNotFound,
+)
+from mqdb.grpc.wire.rocketmq_pb2 import Code, Status
+
+logger = logging.getLogger(__name__)
+
+OK: Final = Status(code=Code.OK, message="OK")
+
+
+class CallRefused(Exception):
+    """A call is refused by a rule of the protocol, which mqdb itself does not have."""
+
+    def __init__(self, code: Code, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+#: The first that fits counts.
+_CODES: Final[tuple[tuple[type[MqdbError], Code], ...]] = (
+    (SignatureInvalid, Code.UNAUTHORIZED),
+    (AccessDenied, Code.FORBIDDEN),
+    (TopicNotFound, Code.TOPIC_NOT_FOUND),
+    (GroupNotFound, Code.CONSUMER_GROUP_NOT_FOUND),
+    (ReceiptHandleInvalid, Code.INVALID_RECEIPT_HANDLE),
+    (BodyEmpty, Code.MESSAGE_BODY_EMPTY),
+    (BodyTooLarge, Code.MESSAGE_BODY_TOO_LARGE),
+    (CompressedBodyBroken, Code.MESSAGE_CORRUPTED),
+    (PropertiesTooLarge, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+    (PropertyReserved, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    (PropertyInvalid, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    (ScheduleInvalid, Code.ILLEGAL_DELIVERY_TIME),
+    (DelayTooLong, Code.ILLEGAL_DELIVERY_TIME),
+    (TagExpressionInvalid, Code.ILLEGAL_FILTER_EXPRESSION),
+    (SelectorSyntaxError, Code.ILLEGAL_FILTER_EXPRESSION),
+    (FilterDisabled, Code.ILLEGAL_FILTER_EXPRESSION),
+    # As the original: it has no code of its own for these.
+    (HalfMessageNotFound, Code.INTERNAL_SERVER_ERROR),
+    (HalfMessageMismatch, Code.INTERNAL_SERVER_ERROR),
+    (RecallHandleInvalid, Code.INTERNAL_SERVER_ERROR),
+    (SendGivenUp, Code.PROXY_TIMEOUT),
+    (SendOutcomeUnknown, Code.PROXY_TIMEOUT),
+    (StorageRefused, Code.INTERNAL_ERROR),
+    (NotFound, Code.NOT_FOUND),
+    (Denied, Code.FORBIDDEN),
+    (InvalidInput, Code.BAD_REQUEST),
+)
+
+
+def status_of(error: Exception) -> Status:
+    """The code of an error, and its sentence, which people see. What is not foreseen goes to the log, too."""
+    if isinstance(error, CallRefused):
+        return Status(code=error.code, message=str(error))
+    if isinstance(error, BrokerUnavailable):
+        # Its sentence names the database, which is no affair of clients.
+        logger.debug("a call has found no database", extra={"reason": str(error)})
+        return Status(code=Code.INTERNAL_ERROR, message="the broker has no connection to its database at present")
+    if not isinstance(error, MqdbError):
+        logger.error("a call has failed in an unforeseen way", exc_info=error)
+        return Status(code=Code.INTERNAL_SERVER_ERROR, message=f"{type(error).__name__}: {error}")
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL_SERVER_ERROR)
+    return Status(code=code, message=str(error))

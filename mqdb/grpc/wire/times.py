@@ -1,0 +1,39 @@
+"""Times and durations as protobuf has them."""
+
+from datetime import UTC, datetime, timedelta
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from mqdb.grpc.wire.rocketmq_pb2 import Code
+from mqdb.grpc.wire.status import CallRefused
+
+
+def timestamp(time: datetime) -> Timestamp:
+    """A time, which is aware."""
+    made = Timestamp()
+    made.FromDatetime(time)
+    return made
+
+
+def duration(length: timedelta) -> Duration:
+    """A length of time."""
+    made = Duration()
+    made.FromTimedelta(length)
+    return made
+
+
+def time_of(given: Timestamp, name: str) -> datetime:
+    """An aware time in UTC. Raises Refused for one that no datetime can hold; `name` is that of the field."""
+    try:
+        return given.ToDatetime(UTC)
+    except (ValueError, OverflowError) as error:
+        raise CallRefused(Code.BAD_REQUEST, f"{name} is no time: {error}") from error
+
+
+def length_of(given: Duration, name: str) -> timedelta:
+    """A length of time. Raises Refused for one that no timedelta can hold; `name` is that of the field."""
+    try:
+        return given.ToTimedelta()
+    except (ValueError, OverflowError) as error:
+        raise CallRefused(Code.BAD_REQUEST, f"{name} is no duration: {error}") from error

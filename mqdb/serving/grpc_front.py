@@ -1,0 +1,64 @@
+"""The front for RocketMQ 5's SDKs: from the settings to one that answers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqdb.common.dsn import BrokerDsn
+from mqdb.errors import CannotListen, SettingInvalid
+from mqdb.settings import Settings
+
+if TYPE_CHECKING:
+    from mqdb.grpc.certificate import Certificate
+    from mqdb.grpc.front import GrpcFront
+
+
+@contextmanager
+def grpc_front_of(settings: Settings, dsn: str, pool_dsn: str | None = None) -> "Iterator[GrpcFront | None]":
+    """The front for RocketMQ 5's SDKs, if the settings say where.
+
+    Raises CannotListen, and SettingInvalid for what it cannot use.
+    """
+    address = settings.grpc_address
+    if address is None:
+        yield None
+        return
+    # Nobody else pays for the import of its libraries.
+    from mqdb.fronts.access_keys import OpenToAll
+    from mqdb.grpc.front import GrpcFront
+
+    name = settings.broker.name if settings.broker else settings.broker_name
+    front = GrpcFront(
+        BrokerDsn(name, dsn),
+        address,
+        tls_address=settings.grpc_tls_address,
+        certificate=_certificate_of(settings),
+        is_open=address.is_loopback or settings.grpc_open,
+        pool_dsn=pool_dsn,
+    )
+    try:
+        front.start()
+    except OpenToAll:
+        reason = "anybody who reaches it could do all; give an access key a secret (mqdb acl secret), or set grpc_open"
+        raise SettingInvalid("grpc", settings.grpc, settings.origin("grpc"), reason) from None
+    except OSError as error:
+        raise CannotListen("grpc", str(settings.grpc), settings.origin("grpc"), str(error)) from error
+    try:
+        yield front
+    finally:
+        front.stop()
+
+
+def _certificate_of(settings: Settings) -> "Certificate | None":
+    if settings.grpc_tls_address is None:
+        return None
+    from mqdb.grpc.certificate import Certificate, self_signed
+
+    if (path := settings.grpc_certificate) is None:
+        return self_signed(settings.grpc_tls_address.host)
+    try:
+        return Certificate(Path(path).read_bytes(), Path(settings.grpc_certificate_key or path).read_bytes())
+    except OSError as error:
+        reason = f"it, or its key, cannot be read: {error.strerror or error}"
+        raise SettingInvalid("grpc_certificate", str(path), settings.origin("grpc_certificate"), reason) from error

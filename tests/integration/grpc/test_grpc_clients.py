@@ -1,0 +1,300 @@
+"""Clients of the front for RocketMQ 5's SDKs: settings, lives and deaths, rights, and fronts that restart."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection
+
+from mqdb.fronts.access_keys import OpenToAll
+from mqdb.grpc import in_flight, members
+from mqdb.grpc.wire import rocketmq_pb2 as pb
+from mqdb.grpc.wire.times import timestamp
+from mqdb_client import Admin
+from tests.fixtures.broker import dispatch_all, topic
+from tests.fixtures.grpc_client import GrpcFronts, message, resource, subscription, texts
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+
+Code = pb.Code
+IN_FLIGHT = "SELECT client_id, visible_at FROM mqdb.pop_batch"
+DUE = "UPDATE mqdb.pop_batch SET visible_at = mqdb.now() - interval '1 s'"
+MEMBERS = "SELECT client_id, group_name, language FROM mqdb.client WHERE kind = 'CONSUMER' ORDER BY client_id"
+
+
+def begun(fronts: GrpcFronts, group: str = "workers", **filters: str) -> pb.TelemetryCommand:
+    """Have a group begin in topics; the answer to the settings."""
+    stream = fronts.connect("first").telemetry()
+    answer = stream.ask(subscription(group, **(filters or {"orders": "*"})))
+    stream.close()
+    return answer
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+def test_a_producer_hears_how_to_send(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    topic(broker, "orders")
+    said = pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=pb.Publishing(topics=[resource("orders")]))
+
+    answer = grpc_fronts.connect().telemetry().ask(said)
+
+    assert answer.status.code == Code.OK
+    settings = answer.settings
+    assert list(settings.publishing.topics) == [resource("orders")]
+    assert settings.publishing.max_body_size == 4 * 2**20
+    assert settings.backoff_policy.max_attempts == 3
+    assert settings.backoff_policy.exponential_backoff.initial.ToTimedelta() == timedelta(milliseconds=10)
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_a_consumer_hears_how_its_group_reads(broker: Connection, grpc_fronts: GrpcFronts, is_orderly: bool) -> None:
+    topic(broker, "orders", 3)
+    begun(grpc_fronts)
+    broker.exec_driver_sql(
+        "UPDATE mqdb.subscription_group SET consume_message_orderly = %s, retry_max_times = 4", (is_orderly,)
+    )
+    client = grpc_fronts.connect(front=grpc_fronts.start())  # another, which believes nothing yet
+
+    answer = client.telemetry().ask(subscription("workers", orders="*"))
+    assignment = client.call(
+        "QueryAssignment", pb.QueryAssignmentRequest(topic=resource("orders"), group=resource("workers"))
+    )
+
+    assert answer.status.code == Code.OK
+    settings = answer.settings
+    assert (settings.subscription.fifo, settings.subscription.receive_batch_size) == (is_orderly, 32)
+    assert settings.subscription.long_polling_timeout.seconds == 20
+    assert settings.backoff_policy.max_attempts == 5
+    assert [each.seconds for each in settings.backoff_policy.customized_backoff.next][:4] == [1, 5, 10, 30]
+    assert [each.message_queue.id for each in assignment.assignments] == ([0, 1, 2] if is_orderly else [-1])
+
+
+def test_node_hears_the_only_policy_that_it_understands(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    topic(broker, "orders")
+    said = subscription("workers", orders="*")
+    said.user_agent.language = pb.Language.NODE_JS
+
+    answer = grpc_fronts.connect().telemetry().ask(said)
+
+    assert answer.settings.backoff_policy.exponential_backoff.initial.seconds == 1
+
+
+def test_settings_that_say_nothing_are_refused(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    answer = grpc_fronts.connect().telemetry().ask(pb.Settings())
+
+    assert answer.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+
+
+# -- lives ----------------------------------------------------------------------------------------
+
+
+def test_a_consumer_is_a_member_until_it_says_that_it_leaves(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    topic(broker, "orders")
+    client = grpc_fronts.connect("one")
+    client.telemetry().ask(subscription("workers", orders="a"))
+    there = broker.exec_driver_sql(MEMBERS).all()
+
+    answer = client.call("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=resource("workers")))
+
+    assert there == [("one", "workers", "TEST")]
+    assert answer.status.code == Code.OK
+    assert broker.exec_driver_sql(MEMBERS).all() == []
+
+
+def test_a_client_that_has_vanished_leaves_its_groups(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(members, "_GONE_SECONDS", 0.3)
+    topic(broker, "orders")
+    stream = grpc_fronts.connect("one").telemetry()
+    stream.ask(subscription("workers", orders="*"))
+    wait_until(lambda: broker.exec_driver_sql(MEMBERS).all() != [])
+
+    stream.close()
+
+    wait_until(lambda: broker.exec_driver_sql(MEMBERS).all() == [])
+
+
+def test_who_subscribes_to_something_else_than_its_group_reads_nothing(
+    broker: Connection, grpc_fronts: GrpcFronts
+) -> None:
+    """What its filter passes over, the others of the group would never get."""
+    topic(broker, "orders")
+    grpc_fronts.connect("one").telemetry().ask(subscription("workers", orders="a"))
+    other = grpc_fronts.connect("other")
+    other.telemetry().ask(subscription("workers", orders="b"))
+
+    status = other.refused_receive("workers", "orders", tags="b")
+
+    assert status.code == Code.BAD_REQUEST
+    assert "workers" in status.message
+
+
+def test_messages_of_a_living_client_stay_in_flight_and_others_come_again(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_flight, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(members, "_GONE_SECONDS", 0.0)
+    topic(broker, "orders")
+    begun(grpc_fronts)
+    alive, killed = grpc_fronts.connect("alive"), grpc_fronts.connect("killed")
+    streams = [each.telemetry() for each in (alive, killed)]
+    for stream in streams:
+        stream.ask(subscription("workers", orders="*"))
+    alive.send("orders", "1", "2")
+    dispatch_all(broker)
+    [first] = alive.receive("workers", "orders", most=1, auto_renew=True)
+    [second] = killed.receive("workers", "orders", most=1, auto_renew=True)
+    before = {row[0]: row[1] for row in broker.exec_driver_sql(IN_FLIGHT)}
+
+    streams[1].close()
+    wait_until(lambda: [row[0] for row in broker.exec_driver_sql(MEMBERS)] == ["alive"])
+    monkeypatch.setattr(in_flight, "_LEFT_SECONDS", 60.0)
+
+    def prolonged() -> set[str]:
+        rows = broker.exec_driver_sql(IN_FLIGHT).all()
+        return {client_id for client_id, visible_at in rows if visible_at > before[client_id]}
+
+    wait_until(lambda: prolonged() == {"alive"})
+    assert "killed" not in prolonged()
+    # The client has the handle from before, and the one of now is another.
+    assert alive.ack("workers", "orders", first) == [Code.OK]
+    assert broker.exec_driver_sql("SELECT DISTINCT client_id FROM mqdb.pop_batch").all() == [("killed",)]
+    broker.exec_driver_sql(DUE)
+    [again] = alive.receive("workers", "orders")
+    assert (again.body, again.system_properties.delivery_attempt) == (second.body, 2)
+
+
+def test_a_front_that_is_started_anew_serves_who_comes_at_once(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    """RocketMQ's own proxy refuses receives and heartbeats until settings come again, after five minutes."""
+    topic(broker, "orders")
+    begun(grpc_fronts)
+    client = grpc_fronts.connect()
+    client.send("orders", "1", "2")
+    dispatch_all(broker)
+    [got] = client.receive("workers", "orders", most=1)
+
+    grpc_fronts.front.stop()
+    client = grpc_fronts.connect(front=grpc_fronts.start())
+
+    assert client.call("Heartbeat", pb.HeartbeatRequest(group=resource("workers"))).status.code == Code.OK
+    assert texts(client.receive("workers", "orders")) == ["2"]
+    assert client.ack("workers", "orders", got) == [Code.OK]
+
+
+# -- delays and transactions ----------------------------------------------------------------------
+
+
+def test_a_message_that_waits_is_recalled_by_its_handle(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    topic(broker, "orders")
+    client = grpc_fronts.connect()
+    [[due]] = broker.exec_driver_sql("SELECT mqdb.now() + interval '1 hour'").all()
+    answer = client.send("orders", "later", delivery_timestamp=timestamp(due), message_type=pb.MessageType.DELAY)
+    dispatch_all(broker)
+    [entry] = answer.entries
+
+    request = pb.RecallMessageRequest(topic=resource("orders"), recall_handle=entry.recall_handle)
+    recalled = client.call("RecallMessage", request)
+    nonsense = client.call("RecallMessage", pb.RecallMessageRequest(topic=resource("orders"), recall_handle="x"))
+
+    assert (recalled.status.code, recalled.message_id) == (Code.OK, entry.message_id)
+    assert nonsense.status.code == Code.INTERNAL_SERVER_ERROR
+
+
+@pytest.mark.parametrize("resolution", ["COMMIT", "ROLLBACK"])
+def test_a_half_message_ends_as_its_sender_says(broker: Connection, grpc_fronts: GrpcFronts, resolution: str) -> None:
+    topic(broker, "orders")
+    begun(grpc_fronts)
+    client = grpc_fronts.connect()
+    [entry] = client.send("orders", "half", message_type=pb.MessageType.TRANSACTION).entries
+    request = pb.EndTransactionRequest(
+        topic=resource("orders"),
+        message_id=entry.message_id,
+        transaction_id=entry.transaction_id,
+        resolution=resolution,
+    )
+
+    ended = client.call("EndTransaction", request)
+    others = [
+        client.call(
+            "EndTransaction", pb.EndTransactionRequest(topic=resource("orders"), message_id=one, transaction_id=two)
+        )
+        for one, two in [(entry.message_id, "x"), ("", entry.transaction_id), (entry.message_id, "12345678")]
+    ]
+    client.send("orders", "plain")
+    dispatch_all(broker)
+
+    assert ended.status.code == Code.OK
+    assert [each.status.code for each in others] == [
+        Code.INVALID_TRANSACTION_ID, Code.INVALID_TRANSACTION_ID, Code.INTERNAL_SERVER_ERROR
+    ]  # fmt: skip
+    got = client.receive("workers", "orders")
+    assert sorted(texts(got)) == (["half", "plain"] if resolution == "COMMIT" else ["plain"])
+    kinds = {each.body: each.system_properties.message_type for each in got}
+    assert kinds[b"plain"] == pb.MessageType.NORMAL
+    assert kinds.get(b"half", pb.MessageType.TRANSACTION) == pb.MessageType.TRANSACTION
+
+
+# -- rights and namespaces ------------------------------------------------------------------------
+
+
+def test_topics_of_a_namespace_are_others(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    """RocketMQ's own proxy passes the namespace over: what is sent in one is read in all."""
+    topic(broker, "orders")
+    topic(broker, "ns%orders")
+    stream = grpc_fronts.connect("inside", namespace="ns").telemetry()
+    stream.ask(subscription("workers", orders="*"))
+    begun(grpc_fronts)
+    inside, outside = grpc_fronts.connect("inside", namespace="ns"), grpc_fronts.connect("outside")
+
+    inside.send("orders", "in")
+    outside.send("orders", "out")
+    dispatch_all(broker)
+
+    assert texts(inside.receive("workers", "orders")) == ["in"]
+    assert texts(outside.receive("workers", "orders")) == ["out"]
+
+
+def test_who_does_not_sign_or_has_no_right_is_refused(
+    database: Database, broker: Connection, grpc_fronts: GrpcFronts
+) -> None:
+    for name in ("orders", "secret"):
+        topic(broker, name)
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("shop", send=["orders"], read=["orders"], group=["workers"], external=True)
+        admin.acl.set_secret("shop", "a long secret")
+    shop = grpc_fronts.connect("shop", key=("shop", "a long secret"))
+    stranger, liar = grpc_fronts.connect("stranger"), grpc_fronts.connect("liar", key=("shop", "wrong"))
+
+    assert shop.send("orders", "x").status.code == Code.OK
+    assert shop.send("secret", "x").status.code == Code.FORBIDDEN
+    assert shop.refused_receive("workers", "secret").code == Code.FORBIDDEN
+    assert shop.refused_receive("others", "orders").code == Code.FORBIDDEN
+    for each in (stranger, liar):
+        assert each.send("orders", "x").status.code == Code.UNAUTHORIZED
+        assert each.refused_receive("workers", "orders").code == Code.UNAUTHORIZED
+        assert each.call("QueryRoute", pb.QueryRouteRequest(topic=resource("orders"))).status.code == Code.UNAUTHORIZED
+
+
+def test_a_front_that_everybody_reaches_is_not_open_by_itself(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    with pytest.raises(OpenToAll):
+        grpc_fronts.start(is_open=False)
+
+
+def test_what_is_no_text_of_postgresql_is_refused(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    topic(broker, "orders")
+    client = grpc_fronts.connect()
+
+    codes = [
+        client.send_messages(message("orders", "x", tag="\0")).status.code,
+        client.send_messages(message("orders", "x", keys=["\0"])).status.code,
+        client.send_messages(message("orders", "x", born_host="\0")).status.code,
+        client.send_messages(message("orders", "x", message_group="\0")).status.code,
+        client.send_messages(message("orders", "x", message_id="\0")).status.code,
+        client.refused_receive("a\0", "orders").code,
+    ]
+
+    assert Code.OK not in codes
+    assert Code.INTERNAL_SERVER_ERROR not in codes
