@@ -73,14 +73,14 @@ class FrontThread(ABC):
 
     def liveness(self) -> Report:
         """Whether the loop has turned lately."""
-        return Report({"front": self._loop_state()})
+        return Report({self._protocol: self._loop_state()})
 
     def readiness(self) -> Report:
         """Whether it serves, and the database has answered lately. The database is not asked for this."""
         assert self._instance is not None
         is_silent = time.monotonic() - self._instance.answered_at > _ANSWER_SECONDS
         database = f"has not answered for {_ANSWER_SECONDS:.0f} s" if is_silent else PASSED
-        return Report({"front": self._loop_state(), "database": database})
+        return Report({self._protocol: self._loop_state(), "database": database})
 
     def _loop_state(self) -> str:
         if self._thread is None or not self._thread.is_alive():

@@ -99,4 +99,5 @@ def address_of(peer: str) -> str:
     kind, _, address = peer.partition(":")
     if kind == "ipv4":
         return address
-    return f"127.0.0.1:{address.rpartition(':')[2]}" if kind == "ipv6" and "::1" in address else "0.0.0.0:0"
+    is_own = kind == "ipv6" and address.startswith("%5B::1%5D")
+    return f"127.0.0.1:{address.rpartition(':')[2]}" if is_own else "0.0.0.0:0"

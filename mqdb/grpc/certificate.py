@@ -1,6 +1,8 @@
 """The certificate of a front that was given none. Four of seven SDKs use TLS by default, and look at no certificate."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from cryptography import x509
@@ -33,8 +35,14 @@ def self_signed(host: str) -> Certificate:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BEFORE)
         .not_valid_after(now + _DAYS)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host), x509.DNSName("localhost")]), critical=False)
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return Certificate(certificate.public_bytes(Encoding.PEM), private)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    with suppress(ValueError):
+        return x509.IPAddress(ip_address(host))
+    return x509.DNSName(host)

@@ -5,8 +5,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.common.http_address import HttpAddress
 from mqdb.fronts.access_keys import OpenToAll
 from mqdb.grpc import in_flight, members
+from mqdb.grpc.certificate import self_signed
 from mqdb.grpc.wire import rocketmq_pb2 as pb
 from mqdb.grpc.wire.times import timestamp
 from mqdb_client import Admin
@@ -281,6 +283,36 @@ def test_who_does_not_sign_or_has_no_right_is_refused(
 def test_a_front_that_everybody_reaches_is_not_open_by_itself(broker: Connection, grpc_fronts: GrpcFronts) -> None:
     with pytest.raises(OpenToAll):
         grpc_fronts.start(is_open=False)
+
+
+# -- TLS, and processes ---------------------------------------------------------------------------
+
+
+def test_a_front_speaks_tls_with_a_certificate_that_it_has_made(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    topic(broker, "orders")
+    made = self_signed("127.0.0.1")
+    front = grpc_fronts.start(tls_address=HttpAddress("127.0.0.1", 0), certificate=made)
+    assert front.tls_address is not None
+    assert str(front.tls_address) in front.lines[1]
+    client = grpc_fronts.connect(address=front.tls_address, trusts=made.certificate)
+
+    assert client.send("orders", "x").status.code == Code.OK
+
+
+def test_two_fronts_share_a_port(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    """What one has given out, the other one takes back."""
+    topic(broker, "orders")
+    begun(grpc_fronts)
+    grpc_fronts.start(port=grpc_fronts.front.address.port)
+    clients = [grpc_fronts.connect(f"client {number}") for number in range(8)]
+    for client in clients:
+        assert client.send("orders", "x").status.code == Code.OK
+    dispatch_all(broker)
+
+    got = [message for client in clients for message in client.receive("workers", "orders", most=1)]
+
+    assert len(got) == 8
+    assert grpc_fronts.connect().ack("workers", "orders", *got) == [Code.OK] * 8
 
 
 def test_what_is_no_text_of_postgresql_is_refused(broker: Connection, grpc_fronts: GrpcFronts) -> None:

@@ -263,7 +263,7 @@ def test_a_process_with_a_front_tells_its_traffic(
     assert found[f"{REQUESTS}{{GET_BROKER_CLUSTER_INFO,SUCCESS}}"] == 1
     assert (found["mqdb_client_outages_total"], found["mqdb_client_broker_away"]) == (0, 0)
     assert [json.loads(each)["status"] for each in probes] == ["ok", "ok"]
-    assert [json.loads(each)["checks"]["front"] for each in probes] == ["ok", "ok"]
+    assert [json.loads(each)["checks"]["remoting"] for each in probes] == ["ok", "ok"]
     assert (code, "Traceback" in errors) == (0, False)
 
 
