@@ -3,6 +3,7 @@
     front         the server, and which handler a call has
     certificate   that of a front that was given none
     telemetry     the streams of clients: settings, and what the broker asks
+    questions     what people ask running consumers
     transactions  half messages of clients: what has become of their transactions
     sends         messages to the log
     consuming     the calls of consumers

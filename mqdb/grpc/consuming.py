@@ -120,7 +120,8 @@ class SdkConsuming:
                 sent += 1
             yield delivered
         except (asyncio.CancelledError, GeneratorExit):
-            self._database.spawn(self._in_flight.give_back(group, handles[sent:] or handles[-1:]))
+            if unsent := handles[sent:]:
+                self._database.spawn(self._in_flight.give_back(group, unsent))
             raise
 
     async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:

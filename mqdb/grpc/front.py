@@ -26,6 +26,7 @@ from mqdb.grpc.certificate import Certificate
 from mqdb.grpc.consuming import SdkConsuming
 from mqdb.grpc.in_flight import SdkInFlight
 from mqdb.grpc.members import SdkMembers
+from mqdb.grpc.questions import SdkQuestions
 from mqdb.grpc.receiving import Lanes
 from mqdb.grpc.routes import SdkRoutes
 from mqdb.grpc.sends import SdkSends
@@ -130,14 +131,15 @@ class _Calls:
         self._routes = routes
         self._sends = SdkSends(database, keys, members, routes)
         self._transactions = SdkTransactions(database, keys, members, store_host)
-        self._telemetry = Telemetry(database, keys, members, routes, self._receiving, in_flight)
+        self._questions = SdkQuestions(database, keys, members, store_host)
+        self._telemetry = Telemetry(database, keys, members, routes, self._receiving, in_flight, self._questions)
         self._consuming = SdkConsuming(database, keys, members, routes, self._receiving, in_flight, store_host)
 
     async def close(self) -> None:
         """Wait for what is sent, and hear of nothing more."""
         await asyncio.to_thread(self._sends.appends.close)
-        self._transactions.close()
-        self._receiving.close()
+        for each in (self._transactions, self._questions, self._receiving):
+            each.close()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """The table of calls, for a server."""

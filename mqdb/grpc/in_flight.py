@@ -100,6 +100,8 @@ class SdkInFlight:
 
     async def give_back(self, group: str, handles: Sequence[str]) -> None:
         """Have messages come again at once that nobody has got."""
+        for handle in handles:
+            self._held.pop(handle, None)
         back = partial(
             pop.change_invisible, group=group, receipt_handles=handles, invisible=timedelta(0), is_unread=True
         )

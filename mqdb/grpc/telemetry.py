@@ -17,6 +17,7 @@ from mqdb.fronts.database import Database
 from mqdb.grpc.calls import Call
 from mqdb.grpc.in_flight import SdkInFlight
 from mqdb.grpc.members import SdkClient, SdkMembers
+from mqdb.grpc.questions import SdkQuestions
 from mqdb.grpc.receiving import Lanes
 from mqdb.grpc.routes import SdkRoutes, group_of, topic_of
 from mqdb.grpc.wire.messages import filter_of
@@ -82,6 +83,7 @@ class Telemetry:
         routes: SdkRoutes,
         receiving: Lanes,
         in_flight: SdkInFlight,
+        questions: SdkQuestions,
     ) -> None:
         self._database = database
         self._keys = keys
@@ -89,6 +91,7 @@ class Telemetry:
         self._routes = routes
         self._receiving = receiving
         self._in_flight = in_flight
+        self._questions = questions
 
     async def serve(self, call: Call, said: AsyncIterator[TelemetryCommand], writer: Writer) -> None:
         """A stream, until its client closes it."""
@@ -100,6 +103,10 @@ class Telemetry:
                 client.heard_at = time.monotonic()
                 if command.HasField("settings"):
                     stream.tell(await self._answer(client, command.settings))
+                elif command.HasField("thread_stack_trace"):
+                    self._questions.stacks(client, command.thread_stack_trace)
+                elif command.HasField("verify_message_result"):
+                    self._questions.consumed(client, command.verify_message_result, command.status)
         finally:
             writing.cancel()
             client.heard_at = time.monotonic()

@@ -73,6 +73,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MASTER_PERSISTENCE_TIMEOUT: _ClassVar[Code]
     SLAVE_PERSISTENCE_TIMEOUT: _ClassVar[Code]
     UNSUPPORTED: _ClassVar[Code]
+    FAILED_TO_CONSUME_MESSAGE: _ClassVar[Code]
 
 class DigestType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -182,6 +183,7 @@ PROXY_TIMEOUT: Code
 MASTER_PERSISTENCE_TIMEOUT: Code
 SLAVE_PERSISTENCE_TIMEOUT: Code
 UNSUPPORTED: Code
+FAILED_TO_CONSUME_MESSAGE: Code
 DIGEST_TYPE_UNSPECIFIED: DigestType
 CRC32: DigestType
 MD5: DigestType

@@ -1,5 +1,6 @@
 """Clients of the front for RocketMQ 5's SDKs: settings, lives and deaths, rights, and fronts that restart."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from mqdb.grpc.certificate import self_signed
 from mqdb.grpc.wire import rocketmq_pb2 as pb
 from mqdb.grpc.wire.times import timestamp
 from mqdb_client import Admin
-from tests.fixtures.broker import dispatch_all, topic
+from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.grpc_client import GrpcFronts, message, resource, subscription, texts
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -237,6 +238,47 @@ def test_a_half_message_ends_as_its_sender_says(broker: Connection, grpc_fronts:
     kinds = {each.body: each.system_properties.message_type for each in got}
     assert kinds[b"plain"] == pb.MessageType.NORMAL
     assert kinds.get(b"half", pb.MessageType.TRANSACTION) == pb.MessageType.TRANSACTION
+
+
+# -- questions ------------------------------------------------------------------------------------
+
+
+def test_a_client_tells_its_stacks(database: Database, broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    topic(broker, "orders")
+    stream = grpc_fronts.connect("one").telemetry()
+    stream.ask(subscription("workers", orders="*"))
+    with Admin(database.dsn) as admin, ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(admin.consumers.status, "one")
+        command = next(stream.said).print_thread_stack_trace_command
+        # A nonce that is none of ours, and then the right one.
+        stream.say(thread_stack_trace=pb.ThreadStackTrace(nonce="4711", thread_stack_trace="nonsense"))
+        stream.say(thread_stack_trace=pb.ThreadStackTrace(nonce=command.nonce, thread_stack_trace="main: at work"))
+        [told] = asked.result()
+
+    assert (told.group, told.details["state"], told.details["stack"]) == ("workers", "running", "main: at work")
+
+
+@pytest.mark.parametrize(("code", "result"), [(Code.OK, "CR_SUCCESS"), (Code.FAILED_TO_CONSUME_MESSAGE, "CR_LATER")])
+def test_a_client_consumes_the_message_that_it_is_given(
+    database: Database, broker: Connection, grpc_fronts: GrpcFronts, code: pb.Code, result: str
+) -> None:
+    route = topic(broker, "orders")
+    stream = grpc_fronts.connect("one").telemetry()
+    stream.ask(subscription("workers", orders="*"))
+    append(broker, route, "this one")
+    dispatch_all(broker)
+    [[message_id]] = broker.exec_driver_sql("SELECT msg_id FROM mqdb.message").all()
+    with Admin(database.dsn) as admin, ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(admin.consumers.consume, "one", "workers", str(message_id))
+        command = next(stream.said).verify_message_command
+        stream.say(
+            status=pb.Status(code=code, message="done"),
+            verify_message_result=pb.VerifyMessageResult(nonce=command.nonce),
+        )
+        told = asked.result()
+
+    assert command.message.body == b"this one"
+    assert (told.result.result, told.result.remark) == (result, "done")
 
 
 # -- rights and namespaces ------------------------------------------------------------------------
