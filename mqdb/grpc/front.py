@@ -114,6 +114,7 @@ class GrpcFront(FrontThread):
         server.add_generic_rpc_handlers((calls.handlers(),))
         await server.start()
         stack.push_async_callback(server.stop, _STOP_SECONDS)
+        stack.callback(calls.let_go)
         return HttpAddress(wanted.host, port)
 
 
@@ -135,10 +136,15 @@ class _Calls:
         self._telemetry = Telemetry(database, keys, members, routes, self._receiving, in_flight, self._questions)
         self._consuming = SdkConsuming(database, keys, members, routes, self._receiving, in_flight, store_host)
 
+    def let_go(self) -> None:
+        """End what waits for something to happen."""
+        self._receiving.close()
+        self._telemetry.close()
+
     async def close(self) -> None:
         """Wait for what is sent, and hear of nothing more."""
         await asyncio.to_thread(self._sends.appends.close)
-        for each in (self._transactions, self._questions, self._receiving):
+        for each in (self._transactions, self._questions):
             each.close()
 
     def handlers(self) -> grpc.GenericRpcHandler:

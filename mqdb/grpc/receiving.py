@@ -70,8 +70,11 @@ class Lanes:
         database.spawn(self._forget_forever())
 
     def close(self) -> None:
-        """Hear of nothing more."""
+        """Hear of nothing more. Who waits is told that there is nothing."""
         self._arrivals.cancel()
+        for lane in self._lanes.values():
+            for waiter in lane.waiting:
+                _give_up(waiter)
 
     async def begin(self, group: str, topic: str, filter: MessageFilter) -> None:
         """Have a group begin now in a topic where it has not. Raises what keeps it from that."""

@@ -92,26 +92,40 @@ class Telemetry:
         self._receiving = receiving
         self._in_flight = in_flight
         self._questions = questions
+        self._closing = asyncio.Event()
 
     async def serve(self, call: Call, said: AsyncIterator[TelemetryCommand], writer: Writer) -> None:
         """A stream, until its client closes it."""
         client, stream = self._members.heard(call), _Stream(writer)
         client.stream = stream
         writing = self._database.spawn(stream.write_forever())
+        hearing = self._database.spawn(self._hear(client, stream, said))
+        closing = self._database.spawn(self._closing.wait())
         try:
-            async for command in said:
-                client.heard_at = time.monotonic()
-                if command.HasField("settings"):
-                    stream.tell(await self._answer(client, command.settings))
-                elif command.HasField("thread_stack_trace"):
-                    self._questions.stacks(client, command.thread_stack_trace)
-                elif command.HasField("verify_message_result"):
-                    self._questions.consumed(client, command.verify_message_result, command.status)
+            done, _ = await asyncio.wait([writing, hearing, closing], return_when=asyncio.FIRST_COMPLETED)
+            for error in filter(None, (task.exception() for task in done if not task.cancelled())):
+                fields = {"client_id": call.client_id, "reason": str(error)}
+                logger.debug("the stream of a client is lost", extra=fields)
         finally:
-            writing.cancel()
+            for task in (writing, hearing, closing):
+                task.cancel()
             client.heard_at = time.monotonic()
             if client.stream is stream:
                 client.stream = None
+
+    def close(self) -> None:
+        """End all streams: the clients come again, to another front perhaps."""
+        self._closing.set()
+
+    async def _hear(self, client: SdkClient, stream: _Stream, said: AsyncIterator[TelemetryCommand]) -> None:
+        async for command in said:
+            client.heard_at = time.monotonic()
+            if command.HasField("settings"):
+                stream.tell(await self._answer(client, command.settings))
+            elif command.HasField("thread_stack_trace"):
+                self._questions.stacks(client, command.thread_stack_trace)
+            elif command.HasField("verify_message_result"):
+                self._questions.consumed(client, command.verify_message_result, command.status)
 
     async def heartbeat(self, call: Call, _request: HeartbeatRequest) -> HeartbeatResponse:
         """A sign of life. Whoever is unknown here is served all the same."""
