@@ -1,0 +1,134 @@
+"""Workers in Python and of RocketMQ 5's SDK pop in one group, and workers and fronts are killed with -9 at random."""
+
+import os
+import random
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from sqlalchemy import Connection, text
+
+from mqdb.common.http_address import HttpAddress
+from mqdb.grpc.wire import rocketmq_pb2 as pb
+from tests.fixtures.broker import dispatch_all, topic
+from tests.fixtures.consumer_processes import ConsumerProcess
+from tests.fixtures.grpc_client import GrpcClient, subscription
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+
+HERE = Path(__file__).parent
+RENEWED_SECONDS = 2.0
+MESSAGES = 400
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Crowd:
+    """A front and workers, started again when they are killed, and what all of them have said."""
+
+    def __init__(self, dsn: str) -> None:
+        self.port = free_port()
+        self._makers: dict[str, Callable[[], ConsumerProcess]] = {
+            "front": lambda: ConsumerProcess(
+                dsn, str(self.port), str(RENEWED_SECONDS), script=HERE / "grpc_front_process.py"
+            ),
+            "sdk 1": self._sdk,
+            "sdk 2": self._sdk,
+            "python": lambda: ConsumerProcess(
+                f"broker-a={dsn}", str(RENEWED_SECONDS), script=HERE / "pop_worker_process.py"
+            ),
+        }
+        self.living: dict[str, ConsumerProcess] = {}
+        self._dead: list[ConsumerProcess] = []
+
+    def _sdk(self) -> ConsumerProcess:
+        return ConsumerProcess(f"127.0.0.1:{self.port}", script=HERE / "sdk_worker_process.py")
+
+    def start(self, name: str) -> None:
+        process = self.living[name] = self._makers[name]()
+        if name == "front":
+            wait_until(lambda: "ready" in process.lines)
+
+    def start_all(self) -> None:
+        for name in self._makers:
+            if name != "front":
+                self.start(name)
+        wait_until(lambda: all("ready" in each.lines for each in self.living.values()), seconds=60)
+
+    def kill(self, name: str) -> None:
+        process = self.living.pop(name)
+        process.end(signal.SIGKILL)
+        self._dead.append(process)
+
+    def got(self) -> list[tuple[str, str]]:
+        lines = [line.split() for each in (*self._dead, *self.living.values()) for line in list(each.lines)]
+        return [(words[1], words[2]) for words in lines if words[0] == "got"]
+
+    def close(self) -> None:
+        for process in (*self._dead, *self.living.values()):
+            process.close()
+
+
+@pytest.fixture
+def crowd(database: Database) -> Iterator[Crowd]:
+    started = Crowd(database.dsn)
+    yield started
+    started.close()
+
+
+def send(client: GrpcClient, body: str) -> None:
+    """Until it is acknowledged."""
+    while True:
+        try:
+            if client.send("orders", body).status.code == pb.Code.OK:
+                return
+        except grpc.RpcError:
+            time.sleep(0.1)  # the front is being started anew
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("run", [0, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, 10))])
+def test_whoever_is_killed_no_message_is_lost(broker: Connection, crowd: Crowd, run: int) -> None:
+    seed = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1_000_000) + run
+    chance = random.Random(seed)
+    topic(broker, queues=chance.choice([1, 4]))
+    crowd.start("front")
+    client = GrpcClient(HttpAddress("127.0.0.1", crowd.port), "sender")
+    stream = client.telemetry()
+    stream.ask(subscription("workers", orders="*"))  # the group begins before the first message
+    stream.close()
+    crowd.start_all()
+    names = [f"m{number}" for number in range(MESSAGES)]
+    kills = Counter[str]()
+
+    for number, name in enumerate(names):
+        send(client, name)
+        if number % 20 == 19:
+            dispatch_all(broker)
+            if chance.random() < 0.3:
+                victim = chance.choice(list(crowd.living))
+                crowd.kill(victim)
+                crowd.start(victim)
+                kills[victim] += 1
+    dispatch_all(broker)
+    client.close()
+
+    in_flight = text("SELECT count(*) FROM mqdb.pop_batch")
+    wait_until(lambda: {body for body, _ in crowd.got()} == set(names) and broker.scalar(in_flight) == 0, seconds=120)
+    deliveries = Counter(crowd.got())
+    story = f"seed {seed}: kills {dict(kills)}, {len(deliveries)} deliveries of {MESSAGES}"
+    # A send whose answer was lost with the front was repeated, and is stored twice: as often as the front was killed.
+    twice = [each for each, times in deliveries.items() if times > 1]
+    assert len(twice) <= kills["front"], f"{story}: delivered twice: {twice}"
+    assert max(deliveries.values()) <= 2, story
