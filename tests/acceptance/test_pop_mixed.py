@@ -1,4 +1,4 @@
-"""Workers in Python and of RocketMQ 5's SDK pop in one group, and workers and fronts are killed with -9 at random."""
+"""Workers in Python and of RocketMQ 5's SDK pop in one group; workers, fronts and brokers are killed with -9."""
 
 import os
 import random
@@ -7,19 +7,24 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import grpc
+import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.common.http_address import HttpAddress
 from mqdb.grpc.wire import rocketmq_pb2 as pb
+from mqdb_client import Admin
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.consumer_processes import ConsumerProcess
+from tests.fixtures.faults import faulty_broker
 from tests.fixtures.grpc_client import GrpcClient, subscription
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.serve import query
 
 HERE = Path(__file__).parent
 RENEWED_SECONDS = 2.0
@@ -89,11 +94,21 @@ def crowd(database: Database) -> Iterator[Crowd]:
 def send(client: GrpcClient, body: str) -> None:
     """Until it is acknowledged."""
     while True:
-        try:
+        with suppress(grpc.RpcError):  # the front is being started anew
             if client.send("orders", body).status.code == pb.Code.OK:
                 return
-        except grpc.RpcError:
-            time.sleep(0.1)  # the front is being started anew
+        time.sleep(0.1)
+
+
+def begin(crowd: Crowd) -> GrpcClient:
+    """Start all, with the group at the beginning of its topic; a client to send with."""
+    crowd.start("front")
+    client = GrpcClient(HttpAddress("127.0.0.1", crowd.port), "sender")
+    stream = client.telemetry()
+    stream.ask(subscription("workers", orders="*"))
+    stream.close()
+    crowd.start_all()
+    return client
 
 
 @pytest.mark.slow
@@ -103,12 +118,7 @@ def test_whoever_is_killed_no_message_is_lost(broker: Connection, crowd: Crowd, 
     seed = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1_000_000) + run
     chance = random.Random(seed)
     topic(broker, queues=chance.choice([1, 4]))
-    crowd.start("front")
-    client = GrpcClient(HttpAddress("127.0.0.1", crowd.port), "sender")
-    stream = client.telemetry()
-    stream.ask(subscription("workers", orders="*"))  # the group begins before the first message
-    stream.close()
-    crowd.start_all()
+    client = begin(crowd)
     names = [f"m{number}" for number in range(MESSAGES)]
     kills = Counter[str]()
 
@@ -132,3 +142,45 @@ def test_whoever_is_killed_no_message_is_lost(broker: Connection, crowd: Crowd, 
     twice = [each for each, times in deliveries.items() if times > 1]
     assert len(twice) <= kills["front"], f"{story}: delivered twice: {twice}"
     assert max(deliveries.values()) <= 2, story
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("run", range(10))
+def test_through_outages_of_the_broker_no_message_is_lost(tmp_path: Path, run: int) -> None:
+    """PostgreSQL and `mqdb serve` are killed too. What was in flight in a PostgreSQL that was killed comes twice."""
+    seed = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1_000_000) + run
+    chance = random.Random(seed)
+    names = [f"m{number}" for number in range(MESSAGES)]
+    kills = Counter[str]()
+    with faulty_broker(tmp_path) as broker, closing(Crowd(broker.dsn)) as crowd:
+        broker.start_serving()
+        with Admin(broker.dsn) as admin:
+            admin.topics.create("orders", queues=chance.choice([1, 4]))
+        client = begin(crowd)
+        for number, name in enumerate(names):
+            send(client, name)
+            if number % 40 == 39:
+                what = chance.choice([*crowd.living, "serve", "serve", "postgres", "postgres"])
+                kills[what] += 1
+                if what == "serve":
+                    broker.kill_serving(chance)
+                    broker.start_serving()
+                elif what == "postgres":
+                    broker.kill_postgres(chance)
+                    broker.server.restart()
+                else:
+                    crowd.kill(what)
+                    crowd.start(what)
+        client.close()
+        story = f"seed {seed}: kills {dict(kills)}"
+        wait_until(lambda: {body for body, _ in crowd.got()} == set(names) and none_in_flight(broker.dsn), seconds=120)
+        many = [each for each, times in Counter(crowd.got()).items() if times > 1 + kills["front"] + kills["postgres"]]
+        assert many == [], story
+
+
+def none_in_flight(dsn: str) -> bool:
+    with suppress(psycopg.OperationalError):
+        return query(dsn, "SELECT count(*) FROM mqdb.pop_batch") == [(0,)]
+    return False
