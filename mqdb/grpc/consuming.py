@@ -11,8 +11,9 @@ from typing import Final
 
 from mqdb.broker.consumers.pop import LONGEST_INVISIBLE, forward_handle_to_dlq
 from mqdb.common.failure import Failure
+from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import Perm
-from mqdb.errors import ReceiptHandleInvalid
+from mqdb.errors import BrokerUnavailable, ReceiptHandleInvalid
 from mqdb.fronts.access_keys import AccessKeys, group_right, topic_right
 from mqdb.fronts.database import Database
 from mqdb.grpc.calls import Call
@@ -43,6 +44,9 @@ from mqdb.store.acl import Access
 #: Source: ProxyConfig.grpcClientConsumerMinLongPollingTimeoutMillis, minInvisibleTimeMillsForRecv.
 _SHORTEST_POLL: Final = timedelta(seconds=5)
 _SHORTEST_INVISIBLE: Final = timedelta(seconds=10)
+
+#: From one try to the next while there is no database.
+_AGAIN_SECONDS: Final = 1.0
 
 #: So long before a client waits no longer it is told that there is nothing.
 _ANSWER_SECONDS: Final = 0.3
@@ -80,30 +84,14 @@ class SdkConsuming:
 
         What a client does not get any more, as it has gone, comes again at once.
         """
-        arrived = self._database.loop.time()
-        group, topic = group_of(request.group, call.namespace), topic_of(request.message_queue.topic, call.namespace)
-        await self._keys.require_of(call.access_key, group_right(group), topic_right(Access.READ, topic))
-        if request.batch_size < 1:
-            raise CallRefused(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, and must be 1 at least")
-        invisible = RENEWED if request.auto_renew else _invisible(request)
-        filter = filter_of(request.filter_expression)
-        if not (await self._routes.find(topic)).config.perm & Perm.READ:
-            raise CallRefused(Code.FORBIDDEN, f"topic {topic} is not readable")
-        client = self._members.heard(call)
-        if group in client.refusals:
-            raise client.refusals[group].with_traceback(None)
-        if await self._routes.group(group) is None:  # and no settings have said so before
-            await self._members.enter(client, group, {topic: filter})
         poll = LONGEST_POLL
         if request.HasField("long_polling_timeout"):
             poll = min(max(length_of(request.long_polling_timeout, "long_polling_timeout"), _SHORTEST_POLL), poll)
         seconds = poll.total_seconds()
         if seconds_left is not None:
             seconds = min(seconds, seconds_left - _ANSWER_SECONDS)
-        limit = min(request.batch_size, MOST_RECEIVED)
-        messages = await self._receiving.receive(
-            call.client_id, group, topic, filter, limit, invisible, arrived + seconds
-        )
+        group = group_of(request.group, call.namespace)
+        messages = await self._wait(call, group, request, self._database.loop.time() + seconds)
         delivered = ReceiveMessageResponse(delivery_timestamp=timestamp(datetime.now(UTC)))
         if not messages:
             yield ReceiveMessageResponse(status=_NOTHING)
@@ -123,6 +111,40 @@ class SdkConsuming:
             if unsent := handles[sent:]:
                 self._database.spawn(self._in_flight.give_back(group, unsent))
             raise
+
+    async def _wait(
+        self, call: Call, group: str, request: ReceiveMessageRequest, until: float
+    ) -> list[ReceivedMessage]:
+        """Messages, if some come until then. While there is no database it waits, as if there were no messages.
+
+        A client that is refused comes again at once.
+        """
+        loop = self._database.loop
+        while True:
+            try:
+                return await self._receive(call, group, request, until)
+            except BrokerUnavailable as error:
+                if not error.may_pass or loop.time() + _AGAIN_SECONDS >= until:
+                    raise
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _receive(
+        self, call: Call, group: str, request: ReceiveMessageRequest, until: float
+    ) -> list[ReceivedMessage]:
+        topic = topic_of(request.message_queue.topic, call.namespace)
+        await self._keys.require_of(call.access_key, group_right(group), topic_right(Access.READ, topic))
+        if request.batch_size < 1:
+            raise CallRefused(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, and must be 1 at least")
+        invisible = RENEWED if request.auto_renew else _invisible(request)
+        filter = filter_of(request.filter_expression)
+        if not (await self._routes.find(topic)).config.perm & Perm.READ:
+            raise CallRefused(Code.FORBIDDEN, f"topic {topic} is not readable")
+        client = self._members.heard(call)
+        if await self._routes.group(group) is None and group not in client.refused:  # no settings have come
+            await self._members.enter(client, group, {topic: filter})
+        client.check(group)
+        limit = min(request.batch_size, MOST_RECEIVED)
+        return await self._receiving.receive(call.client_id, group, topic, filter, limit, invisible, until)
 
     async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
         """Acknowledge messages. A handle counts until its time has passed, also again."""

@@ -21,7 +21,8 @@ from mqdb.common.group import ConsumeMode
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.fronts.database import Database
 from mqdb.grpc.calls import Call
-from mqdb.grpc.wire.rocketmq_pb2 import TelemetryCommand
+from mqdb.grpc.wire.rocketmq_pb2 import Code, TelemetryCommand
+from mqdb.grpc.wire.status import CallRefused
 from mqdb.selector.subscription import MessageFilter, stored_form
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.transactions.open_halves import unasked_groups
@@ -37,6 +38,9 @@ _ALIVE_SECONDS: Final = 12.0
 
 #: After so long it is gone, and leaves its groups.
 _GONE_SECONDS: Final = 30.0
+
+#: Of one front. Whoever needs no key may call itself as it likes.
+_MOST_CLIENTS: Final = 20_000
 
 #: A front remembers so many groups and topics of one client.
 _MOST_NAMES: Final = 1_000
@@ -57,10 +61,15 @@ class SdkClient:
     heard_at: float
     stream: Stream | None = None
     consumers: dict[str, Registration] = field(default_factory=dict)
-    #: Why the broker does not take it as a consumer of a group.
-    refusals: dict[str, MqdbError] = field(default_factory=dict)
+    #: What it wants to be, and why the broker does not take it, by group.
+    refused: dict[str, tuple[Registration, MqdbError]] = field(default_factory=dict)
     #: Topics that it sends to; True for those about whose half messages it is asked.
     topics: dict[str, bool] = field(default_factory=dict)
+
+    def check(self, group: str) -> None:
+        """Raises why it may not consume for a group."""
+        if (refused := self.refused.get(group)) is not None:
+            raise refused[1].with_traceback(None)  # which would grow each time, and keep what it leads to
 
     @property
     def has_row(self) -> bool:
@@ -78,9 +87,11 @@ class SdkMembers:
         database.spawn(self._beat_forever())
 
     def heard(self, call: Call) -> SdkClient:
-        """A client has called."""
+        """A client has called. Raises CallRefused if there are too many."""
         client = self.clients.get(call.client_id)
         if client is None:
+            if len(self.clients) >= _MOST_CLIENTS:
+                raise CallRefused(Code.TOO_MANY_REQUESTS, f"there are {_MOST_CLIENTS:,} clients already")
             client = self.clients[call.client_id] = SdkClient(call, time.monotonic())
             self._instance.guests.add(call.client_id)
         client.heard_at = time.monotonic()
@@ -104,18 +115,8 @@ class SdkMembers:
             subscriptions=tuple(sorted(stored_form(filters))),
             consume_mode=ConsumeMode.POP,
         )
-        if client.consumers.get(group) == registration or len(client.consumers) >= _MOST_NAMES:
-            return
-        refusal = await self._register(client, registration)
-        if refusal is None:
-            client.consumers[group] = registration
-            client.refusals.pop(group, None)
-        elif isinstance(refusal, BrokerUnavailable):
-            raise refusal
-        else:
-            client.refusals[group] = refusal
-            fields = {"group": group, "client_id": client.call.client_id, "reason": str(refusal)}
-            logger.warning("the broker refuses a client", extra=fields)
+        if client.consumers.get(group) != registration and len(client.consumers) < _MOST_NAMES:
+            await self._enter(client, registration)
 
     async def ask_about_transactions(self, client: SdkClient, topic: str) -> None:
         """Have a client asked about half messages for a topic from now on."""
@@ -147,6 +148,20 @@ class SdkMembers:
             logger.log(level_of(error), "cannot take a client out of its groups", extra=fields)
 
     # -- how ----------------------------------------------------------------------------------
+
+    async def _enter(self, client: SdkClient, registration: Registration) -> None:
+        group = registration.group
+        refusal = await self._register(client, registration)
+        if refusal is None:
+            client.consumers[group] = registration
+            client.refused.pop(group, None)
+            return
+        if isinstance(refusal, BrokerUnavailable):
+            raise refusal
+        if str(refusal) != str(client.refused.get(group, ("", ""))[1]):
+            fields = {"group": group, "client_id": client.call.client_id, "reason": str(refusal)}
+            logger.warning("the broker refuses a client", extra=fields)
+        client.refused[group] = (registration, refusal)
 
     def _checker(self, client: SdkClient, topic: str) -> Registration:
         call = client.call
@@ -198,6 +213,9 @@ class SdkMembers:
         known = await self._database.run(partial(membership.heartbeat_all, client_ids=list(present)))
         for client in [client for client_id, client in present.items() if client_id not in known]:
             await self._renew(client)
+        for client in list(self.clients.values()):
+            for registration, _ in list(client.refused.values()):  # whoever stood in its way may have left
+                await self._enter(client, registration)
         await self._ask_about_orphans()
 
     async def _renew(self, client: SdkClient) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from mqdb.common.group import ConsumeFromWhere, StartingPoint
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import retry_topic
+from mqdb.errors import BrokerUnavailable
 from mqdb.fronts.database import Database
 from mqdb.grpc.in_flight import SdkInFlight
 from mqdb.selector.subscription import MessageFilter
@@ -129,9 +130,12 @@ class Lanes:
                 try:
                     messages, seconds = await self._database.call(partial(_pop, lane, waiter))
                 except Exception as error:  # noqa: BLE001 - whoever waits is told
-                    lane.waiting.remove(waiter)
-                    if not waiter.future.done():
-                        waiter.future.set_exception(error)
+                    # Without a database there is none for the others either.
+                    told = list(lane.waiting) if isinstance(error, BrokerUnavailable) else [waiter]
+                    for each in told:
+                        lane.waiting.remove(each)
+                        if not each.future.done():
+                            each.future.set_exception(error)
                     continue
                 if messages:
                     lane.waiting.remove(waiter)

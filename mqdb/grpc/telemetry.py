@@ -160,9 +160,8 @@ class Telemetry:
     async def _note_topics(self, client: SdkClient, said: Settings) -> None:
         for resource in said.publishing.topics:
             topic = topic_of(resource, client.call.namespace)
-            if topic_right(Access.SEND, topic) in await self._keys.held_by(
-                client.call.access_key, topic_right(Access.SEND, topic)
-            ):
+            right = topic_right(Access.SEND, topic)
+            if right in await self._keys.held_by(client.call.access_key, right):
                 client.topics.setdefault(topic, False)
 
     async def _join(self, client: SdkClient, said: Settings) -> Settings:
@@ -175,7 +174,7 @@ class Telemetry:
         await self._keys.require_of(call.access_key, group_right(group), *rights)
         if filters:
             await self._members.enter(client, group, filters)
-        if group not in client.refusals:
+        if group not in client.refused:
             for topic, filter in filters.items():
                 try:
                     await self._receiving.begin(group, topic, filter)

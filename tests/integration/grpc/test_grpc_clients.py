@@ -1,6 +1,7 @@
 """Clients of the front for RocketMQ 5's SDKs: settings, lives and deaths, rights, and fronts that restart."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -8,7 +9,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.http_address import HttpAddress
 from mqdb.fronts.access_keys import OpenToAll
-from mqdb.grpc import in_flight, members
+from mqdb.grpc import consuming, in_flight, members
 from mqdb.grpc.certificate import self_signed
 from mqdb.grpc.wire import rocketmq_pb2 as pb
 from mqdb.grpc.wire.times import timestamp
@@ -17,6 +18,7 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.grpc_client import GrpcFronts, message, resource, subscription, texts
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.proxy import Proxy
 
 Code = pb.Code
 IN_FLIGHT = "SELECT client_id, visible_at FROM mqdb.pop_batch"
@@ -132,6 +134,42 @@ def test_who_subscribes_to_something_else_than_its_group_reads_nothing(
 
     assert status.code == Code.BAD_REQUEST
     assert "workers" in status.message
+
+
+def test_a_client_that_was_refused_is_taken_when_the_others_have_left(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
+    topic(broker, "orders")
+    one, other = grpc_fronts.connect("one"), grpc_fronts.connect("other")
+    streams = [each.telemetry() for each in (one, other)]
+    streams[0].ask(subscription("workers", orders="a"))
+    streams[1].ask(subscription("workers", orders="b"))
+    one.call("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=resource("workers")))
+
+    wait_until(lambda: [row[0] for row in broker.exec_driver_sql(MEMBERS)] == ["other"])
+
+
+def test_a_receive_waits_for_the_database_as_for_messages(
+    broker: Connection, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SDKs that are refused come again at once, with thousands of calls a second."""
+    monkeypatch.setattr(consuming, "_AGAIN_SECONDS", 0.1)
+    topic(broker, "orders")
+    with closing(GrpcFronts(Database(proxy.dsn))) as fronts:
+        begun(fronts)
+        client = fronts.connect()
+        waiting = client.begin_receive("workers", "orders", poll=20)
+        proxy.cut()
+        new = client.begin_receive("workers", "orders", poll=20)
+        refused = client.send("orders", "x")
+        proxy.restore()
+        wait_until(lambda: client.send("orders", "1", "2").status.code == Code.OK)
+        dispatch_all(broker)
+        got = [frame.message.body for frames in (waiting, new) for frame in frames if frame.HasField("message")]
+
+    assert refused.status.code in (Code.INTERNAL_ERROR, Code.PROXY_TIMEOUT)
+    assert sorted(got) == [b"1", b"2"]
 
 
 def test_messages_of_a_living_client_stay_in_flight_and_others_come_again(
