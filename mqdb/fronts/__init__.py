@@ -1,6 +1,7 @@
 """What the fronts for RocketMQ's clients share, whatever protocol they speak.
 
     front_thread   a loop in a thread of its own, from start to stop, and its probes
+    repeating      what a front does again and again
     appends        records of clients go to the log by group append
     access_keys    who has signed, and what a key may do
     known_names    how the broker knows clients and producer groups that have a key

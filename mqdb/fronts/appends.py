@@ -5,15 +5,37 @@ thread is made for each.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
+from mqdb.common.message import SendStatus
 from mqdb.fronts.database import Database
+from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb_client.producer.append import LATENESS_SECONDS, BrokerLink, Unit, Waking
 
-UnitT = TypeVar("UnitT", bound=Unit)
+
+class FrontUnit(Unit):
+    """Messages of one request, whose records are made when the request comes."""
+
+    __slots__ = ("places", "status")
+
+    def __init__(self, topic: str, deadline: float, timeout_seconds: float, records: Sequence[Record]) -> None:
+        super().__init__(topic, deadline, timeout_seconds)
+        self.records = records
+        self.places: Sequence[LogPlace] = ()
+        self.status = SendStatus.SEND_OK
+
+    def make_records(self) -> None:
+        """They are made."""
+
+    def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
+        self.places = places
+        self.status = status
+
+
+UnitT = TypeVar("UnitT", bound=FrontUnit)
 
 
 class Appends(Generic[UnitT]):

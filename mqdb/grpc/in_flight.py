@@ -19,6 +19,7 @@ from typing import Final
 from mqdb.broker.consumers import pop
 from mqdb.errors import MqdbError
 from mqdb.fronts.database import Database
+from mqdb.fronts.repeating import repeat
 from mqdb.grpc.members import SdkMembers
 from mqdb_client.outage import level_of
 
@@ -59,7 +60,7 @@ class SdkInFlight:
         #: By the handles that clients have.
         self._held: dict[str, _Held] = {}
         self._acks: dict[str, list[tuple[str, asyncio.Future[bool]]]] = {}
-        database.spawn(self._prolong_forever())
+        database.spawn(repeat(lambda: _LOOK_SECONDS, self._prolong, "cannot prolong messages"))
 
     def keep(self, client_id: str, group: str, handles: Iterable[str]) -> None:
         """Prolong the time of messages that a client was given just now."""
@@ -132,20 +133,6 @@ class SdkInFlight:
                 if not future.done():
                     future.set_result(answer)
         del self._acks[group]
-
-    async def _prolong_forever(self) -> None:
-        is_failing = False
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            try:
-                await self._prolong()
-                is_failing = False
-            except Exception as error:
-                if not is_failing:
-                    unexpected = None if isinstance(error, MqdbError) else error
-                    fields = {"reason": str(error)}
-                    logger.log(level_of(error), "cannot prolong messages", extra=fields, exc_info=unexpected)
-                is_failing = True
 
     async def _prolong(self) -> None:
         now = self._database.loop.time()

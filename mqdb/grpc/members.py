@@ -6,7 +6,6 @@ come to another one, they are answered from the database.
 RocketMQ: ClientActivity, ConsumerManager, ProducerManager.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from mqdb.broker.clients import membership
 from mqdb.common.group import ConsumeMode
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.fronts.database import Database
+from mqdb.fronts.repeating import repeat
 from mqdb.grpc.calls import Call
 from mqdb.grpc.wire.rocketmq_pb2 import Code, TelemetryCommand
 from mqdb.grpc.wire.status import CallRefused
@@ -84,7 +84,7 @@ class SdkMembers:
         self._database = database
         self._instance = database.instance
         self.clients: dict[str, SdkClient] = {}
-        database.spawn(self._beat_forever())
+        database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "cannot tell of clients"))
 
     def heard(self, call: Call) -> SdkClient:
         """A client has called. Raises CallRefused if there are too many."""
@@ -189,21 +189,6 @@ class SdkMembers:
                 membership.unregister(connection, client_id, group, kind)
 
         await self._database.run(left)
-
-    async def _beat_forever(self) -> None:
-        is_failing = False
-        while True:
-            await asyncio.sleep(_BEAT_SECONDS)
-            try:
-                await self._beat()
-                is_failing = False
-            except Exception as error:
-                if not is_failing:
-                    unexpected = None if isinstance(error, MqdbError) else error
-                    logger.log(
-                        level_of(error), "cannot tell of clients", extra={"reason": str(error)}, exc_info=unexpected
-                    )
-                is_failing = True
 
     async def _beat(self) -> None:
         expired = time.monotonic() - _GONE_SECONDS

@@ -8,16 +8,15 @@ from typing import Final
 
 from mqdb.broker.log.send import json_object
 from mqdb.broker.schedule.recall_handles import recall_handle_of
-from mqdb.broker.schedule.timers import RecallStatus, recall
+from mqdb.broker.schedule.timers import recall_from
 from mqdb.common.delivery_schedule import Half, Wait, schedule_of
 from mqdb.common.message import MessageQueue, SendStatus
 from mqdb.common.property import Property, check_stored_properties
-from mqdb.common.recall_handle import decode_handle
 from mqdb.common.topic import check_send_topic
 from mqdb.common.unique_id import format_unique_id, unique_id_of
-from mqdb.errors import RecallHandleInvalid, TopicNotFound, TopicNotWritable
+from mqdb.errors import TopicNotFound, TopicNotWritable
 from mqdb.fronts.access_keys import AccessKeys, topic_right
-from mqdb.fronts.appends import Appends
+from mqdb.fronts.appends import Appends, FrontUnit
 from mqdb.fronts.database import Database
 from mqdb.fronts.known_names import group_of_key
 from mqdb.grpc.calls import Call
@@ -39,7 +38,7 @@ from mqdb.selector.tags import tag_code
 from mqdb.store.acl import Access
 from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb.store.topics.topics import TopicRoute
-from mqdb_client.producer.append import NoAnswer, Unit
+from mqdb_client.producer.append import NoAnswer
 from mqdb_client.producer.queues.queue_selector import by_hash, turns
 
 #: A little less than the 3 s that Go's SDK waits, so that it hears why there is no answer that it wants.
@@ -55,24 +54,14 @@ _STATUSES: Final = {
 _UNKNOWN: Final = "the database has not answered; the message may be stored"
 
 
-class _Sending(Unit):
+class _Sending(FrontUnit):
     """The messages of one call."""
 
-    __slots__ = ("future", "places", "status")
+    __slots__ = ("future",)
 
     def __init__(self, topic: str, records: Sequence[Record], future: "asyncio.Future[None]") -> None:
-        super().__init__(topic, time.monotonic() + _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
-        self.records = records
+        super().__init__(topic, time.monotonic() + _TIMEOUT_SECONDS, _TIMEOUT_SECONDS, records)
         self.future = future
-        self.places: Sequence[LogPlace] = ()
-        self.status = SendStatus.SEND_OK
-
-    def make_records(self) -> None:
-        """They are made."""
-
-    def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
-        self.places = places
-        self.status = status
 
 
 class SdkSends:
@@ -117,13 +106,8 @@ class SdkSends:
         """Take a message back before its time of delivery. Raises RecallHandleInvalid where that is over."""
         topic, handle = topic_of(request.topic, call.namespace), request.recall_handle
         await self._keys.require_of(call.access_key, topic_right(Access.SEND, topic))
-        decoded = decode_handle(handle)
-        if decoded.topic != topic:
-            raise RecallHandleInvalid(handle, f"is of topic {decoded.topic!r}, not of {topic!r}")
-        status = await self._database.run(partial(recall, handle=handle))
-        if status is not RecallStatus.RECALLED:
-            raise RecallHandleInvalid(handle, f"the message is not to be taken back: {status}")
-        return RecallMessageResponse(status=OK, message_id=decoded.message_id)
+        message_id = await self._database.run(partial(recall_from, topic=topic, handle=handle))
+        return RecallMessageResponse(status=OK, message_id=message_id)
 
     async def _append(self, call: Call, topic: str, messages: Sequence[SdkMessage]) -> tuple[list[Record], _Sending]:
         route = await self._routes.find(topic)

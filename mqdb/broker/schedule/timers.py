@@ -231,6 +231,21 @@ def recall(connection: Connection, handle: str, *, actor: str | None = None) -> 
     return recall_message(connection, found.unique_id, found.topic, actor=actor)
 
 
+@translates
+def recall_from(connection: Connection, topic: str, handle: str) -> str:
+    """As `recall`, for a client of RocketMQ, which names the topic too; returns the id by which it knows the message.
+
+    Raises RecallHandleInvalid also for a handle of another topic, and if the message is not taken back.
+    """
+    decoded = decode_handle(handle)
+    if decoded.topic != topic:
+        raise RecallHandleInvalid(handle, f"is of topic {decoded.topic!r}, not of {topic!r}")
+    status = recall(connection, handle)
+    if status is not RecallStatus.RECALLED:
+        raise RecallHandleInvalid(handle, f"the message is not to be taken back: {status}")
+    return decoded.message_id
+
+
 _scheduled: Final = table("scheduled", column("topic", Text), column("msg_id", Text), schema="mqdb")
 
 

@@ -31,7 +31,7 @@ from mqdb.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
-from mqdb.fronts.appends import Appends
+from mqdb.fronts.appends import Appends, FrontUnit
 from mqdb.fronts.database import Database
 from mqdb.fronts.known_names import group_of_key, id_with_key, is_of_key
 from mqdb.remoting.producing.replies import Replies
@@ -44,9 +44,9 @@ from mqdb.remoting.wire.frame import Frame
 from mqdb.remoting.wire.messages import decode_batch, offset_id
 from mqdb.remoting.wire.send_header import HALF_FLAG, ROLLBACK_FLAG, SendHeader
 from mqdb.selector.tags import tag_code
-from mqdb.store.log.commit_log import LogPlace, Record
+from mqdb.store.log.commit_log import Record
 from mqdb.store.topics.topics import TopicRoute
-from mqdb_client.producer.append import NoAnswer, Unit
+from mqdb_client.producer.append import NoAnswer
 
 #: A little less than what clients wait for an answer, so that they hear why there is none that they want.
 #: Source: DefaultMQProducer.sendMsgTimeout, 3 s.
@@ -298,10 +298,10 @@ def _queue(header: SendHeader, route: TopicRoute) -> tuple[int, int]:
     return queue_id, keys[queue_id]
 
 
-class _SendUnit(Unit):
+class _SendUnit(FrontUnit):
     """The messages of one request."""
 
-    __slots__ = ("connection", "frame", "header", "ids", "is_last", "places", "queue_id", "status")
+    __slots__ = ("connection", "frame", "header", "ids", "is_last", "queue_id")
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class _SendUnit(Unit):
         ids: Sequence[str],
         records: Sequence[Record],
     ) -> None:
-        super().__init__(header.topic, frame.heard_at + _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
+        super().__init__(header.topic, frame.heard_at + _TIMEOUT_SECONDS, _TIMEOUT_SECONDS, records)
         self.connection = connection
         self.frame = frame
         self.header = header
@@ -320,13 +320,3 @@ class _SendUnit(Unit):
         self.is_last = False
         self.queue_id = queue_id
         self.ids = ids
-        self.records = records
-        self.places: Sequence[LogPlace] = ()
-        self.status = SendStatus.SEND_OK
-
-    def make_records(self) -> None:
-        """They are made."""
-
-    def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
-        self.places = places
-        self.status = status

@@ -6,7 +6,6 @@ while the front is (`membership.adopt`).
 RocketMQ: ClientManageProcessor, ConsumerManageProcessor, ConsumerManager, ProducerManager.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Collection, Iterable
@@ -21,6 +20,7 @@ from mqdb.broker.filters.filters import check_filters
 from mqdb.errors import MessageModelConflict, MqdbError, ParameterInvalid, ResponseCode, SubscriptionConflict
 from mqdb.fronts.database import Database
 from mqdb.fronts.known_names import broadcasting_id, id_with_key, is_of_key, own_id
+from mqdb.fronts.repeating import repeat
 from mqdb.remoting.session.client import Client, Consumer, consumer_of, filter_of
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.wire.answers import Answer
@@ -67,7 +67,7 @@ class FrontMembers:
         self._instance = database.instance
         self._listener = listener
         self.clients: dict[str, Client] = {}
-        database.spawn(self._beat_forever())
+        database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "cannot tell of clients"))
 
     def close(self) -> None:
         """Wait for no client: its time would end while the loop does."""
@@ -333,21 +333,6 @@ class FrontMembers:
             for group, is_asked in list(client.producers.items()):
                 if is_asked:
                     await self._register(self._checker(client, group))
-
-    async def _beat_forever(self) -> None:
-        is_failing = False
-        while True:
-            await asyncio.sleep(_BEAT_SECONDS)
-            try:
-                await self._beat()
-                is_failing = False
-            except Exception as error:
-                if not is_failing:
-                    unexpected = None if isinstance(error, MqdbError) else error
-                    logger.log(
-                        level_of(error), "cannot tell of clients", extra={"reason": str(error)}, exc_info=unexpected
-                    )
-                is_failing = True
 
     async def _beat(self) -> None:
         expired = time.monotonic() - membership.CLIENT_EXPIRY.total_seconds()

@@ -10,11 +10,10 @@ from typing import Final
 from sqlalchemy import Connection as DatabaseConnection
 
 from mqdb.broker.log.messages import find_by_key, find_copies, locate, read_copy
-from mqdb.broker.schedule.timers import RecallStatus, recall
-from mqdb.common.recall_handle import decode_handle
+from mqdb.broker.schedule.timers import recall_from
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.unique_id import unique_id_of
-from mqdb.errors import RecallHandleInvalid, ResponseCode, TopicNotFound
+from mqdb.errors import ResponseCode, TopicNotFound
 from mqdb.fronts.access_keys import topic_right
 from mqdb.fronts.database import Database
 from mqdb.remoting.session.access import FrameAccess
@@ -68,13 +67,7 @@ class Lookup:
     async def recall(self, _connection: Connection, frame: Frame) -> Answer:
         """370: take a message back before its time of delivery. Raises RecallHandleInvalid where that is over."""
         topic, handle = frame.text("topic"), frame.text("recallHandle")
-        decoded = decode_handle(handle)
-        if decoded.topic != topic:
-            raise RecallHandleInvalid(handle, f"is of topic {decoded.topic!r}, not of {topic!r}")
-        status = await self._database.run(partial(recall, handle=handle))
-        if status is not RecallStatus.RECALLED:
-            raise RecallHandleInvalid(handle, f"the message is not to be taken back: {status}")
-        return Answer(fields={"msgId": decoded.message_id})
+        return Answer(fields={"msgId": await self._database.run(partial(recall_from, topic=topic, handle=handle))})
 
     def _find(
         self, connection: DatabaseConnection, topic: str, key: str, is_unique: bool, most: int
