@@ -14,6 +14,11 @@ _HANDLE: Final = re.compile("[0-9a-f]{80}")
 _TAILS: Final = tuple(f"{1 << place:016x}" for place in range(64))
 
 
+def is_handle(text: str) -> bool:
+    """Whether a text has the form of a handle. The database takes no text with U+0000."""
+    return _HANDLE.fullmatch(text) is not None
+
+
 def each(handle: str) -> Iterator[tuple[int, str]]:
     """The place in the batch, and the handle, of each message that a handle means."""
     head, messages = handle[:_HEAD], int(handle[_HEAD:], 16)

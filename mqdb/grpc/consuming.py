@@ -11,6 +11,7 @@ from typing import Final
 
 from mqdb.broker.consumers.pop import LONGEST_INVISIBLE, forward_handle_to_dlq
 from mqdb.common.failure import Failure
+from mqdb.common.receipt_handle import is_handle
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import Perm
 from mqdb.errors import BrokerUnavailable, ReceiptHandleInvalid
@@ -187,6 +188,8 @@ class SdkConsuming:
         group = group_of(request.group, call.namespace)
         await self._keys.require_of(call.access_key, group_right(group))
         self._members.heard(call)
+        if not is_handle(request.receipt_handle):
+            raise ReceiptHandleInvalid((request.receipt_handle,))
         handle = self._in_flight.counting(group, request.receipt_handle)
         failure = Failure.unacknowledged(call.client_id, datetime.now(UTC), max(request.delivery_attempt, 1))
         await self._database.run(partial(forward_handle_to_dlq, group=group, receipt_handle=handle, failure=failure))

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from mqdb.broker.consumers import pop
+from mqdb.common.receipt_handle import is_handle
 from mqdb.errors import MqdbError
 from mqdb.fronts.database import Database
 from mqdb.fronts.repeating import repeat
@@ -77,6 +78,8 @@ class SdkInFlight:
 
         Raises what `mqdb.broker.consumers.pop.ack` raises.
         """
+        if not is_handle(handle):  # it would fail the statement, and the others that go with it
+            return False
         future: asyncio.Future[bool] = self._database.loop.create_future()
         given = (self.counting(group, handle), future)
         if group in self._acks:
@@ -93,6 +96,8 @@ class SdkInFlight:
 
         Raises what `mqdb.broker.consumers.pop.change_invisible` raises.
         """
+        if not is_handle(handle):
+            return None
         counting = self.counting(group, handle)
         change = partial(pop.change_invisible, group=group, receipt_handles=[counting], invisible=invisible)
         [new] = await self._database.run(change)

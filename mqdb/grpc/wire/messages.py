@@ -49,6 +49,8 @@ _MOST_GROUP_BYTES: Final = 64
 _NOT_OF_USERS: Final = RESERVED_PROPERTIES | {SHARDING_KEY, TRANSACTION_ID, "MQDB_PRODUCER_CLIENT"}
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: Times that the database takes end here: the domain `message_time`.
+_PAST_TIMES: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -123,9 +125,19 @@ def sent(message: Message) -> SdkMessage:
         _checked_keys(system.keys),
         properties,
         _plain_body(message),
-        time_of(system.born_timestamp, "born_timestamp") if system.HasField("born_timestamp") else datetime.now(UTC),
+        _born_time(system),
         group,
     )
+
+
+def _born_time(system: SystemProperties) -> datetime:
+    """When a message was made: as it says, or now."""
+    if not system.HasField("born_timestamp"):
+        return datetime.now(UTC)
+    born = time_of(system.born_timestamp, "born_timestamp")
+    if not _EPOCH <= born < _PAST_TIMES:
+        raise CallRefused(Code.BAD_REQUEST, f"born_timestamp is {born}; it must be since 1970, and before 9999")
+    return born
 
 
 def _kind_of(system: SystemProperties) -> MessageType:
@@ -133,6 +145,9 @@ def _kind_of(system: SystemProperties) -> MessageType:
     is_fifo, is_delayed = system.HasField("message_group"), system.HasField("delivery_timestamp")
     said = system.message_type
     found = MessageType.FIFO if is_fifo else MessageType.DELAY if is_delayed else MessageType.NORMAL
+    if said not in MessageType.values():  # LITE and PRIORITY of the protocol are among these
+        reason = f"topics take no message of type {said}"
+        raise CallRefused(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, reason)
     if said not in (MessageType.MESSAGE_TYPE_UNSPECIFIED, MessageType.TRANSACTION):
         if said != found:
             names = f"the message says it is {MessageType.Name(said)}, and has the fields of {MessageType.Name(found)}"

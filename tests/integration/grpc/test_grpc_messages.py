@@ -6,6 +6,7 @@ from hashlib import md5
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import Connection
 
 from mqdb.grpc.wire import rocketmq_pb2 as pb
@@ -148,6 +149,10 @@ def test_messages_of_clients_in_python_are_read_too(broker: Connection, client: 
             message("orders", "x", message_type=pb.MessageType.TRANSACTION, message_group="g"),
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
         ),
+        (message("orders", "x", born_timestamp=Timestamp(seconds=-1)), Code.BAD_REQUEST),
+        (message("orders", "x", born_timestamp=Timestamp(seconds=253_370_764_800)), Code.BAD_REQUEST),
+        # A message with a priority, as the newest SDKs have it.
+        (message("orders", "x", message_type=6), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (message("orders", "no gzip", body_encoding=pb.Encoding.GZIP), Code.MESSAGE_CORRUPTED),
         (message("absent", "x"), Code.TOPIC_NOT_FOUND),
         (message("no topic", "x"), Code.ILLEGAL_TOPIC),
@@ -269,9 +274,10 @@ def test_a_handle_that_is_none_is_refused_and_the_others_count(broker: Connectio
     sent(broker, client, "1")
     [got] = client.receive("workers", "orders")
 
-    codes = client.ack_handles("workers", "orders", "nonsense", got.system_properties.receipt_handle, "")
+    codes = client.ack_handles("workers", "orders", "nonsense", got.system_properties.receipt_handle, "", "\0")
 
-    assert codes == [Code.INVALID_RECEIPT_HANDLE, Code.OK, Code.INVALID_RECEIPT_HANDLE]
+    wrong = Code.INVALID_RECEIPT_HANDLE
+    assert codes == [wrong, Code.OK, wrong, wrong]
     request = pb.AckMessageRequest(group=resource("workers"), topic=resource("orders"))
     assert client.call("AckMessage", request).status.code == Code.BAD_REQUEST
 
@@ -300,7 +306,8 @@ def test_a_change_that_is_impossible_is_refused(broker: Connection, client: Grpc
     ]
 
     assert codes == [Code.ILLEGAL_INVISIBLE_TIME, Code.ILLEGAL_INVISIBLE_TIME]
-    assert client.change("workers", "nonsense", 10).status.code == Code.INVALID_RECEIPT_HANDLE
+    for handle in ("nonsense", "\0"):
+        assert client.change("workers", handle, 10).status.code == Code.INVALID_RECEIPT_HANDLE
 
 
 def test_a_message_that_has_failed_too_often_for_its_client_is_dead(broker: Connection, client: GrpcClient) -> None:
@@ -314,8 +321,10 @@ def test_a_message_that_has_failed_too_often_for_its_client_is_dead(broker: Conn
     )
 
     answers = [client.call("ForwardMessageToDeadLetterQueue", request).status.code for _ in range(2)]
+    request.receipt_handle = "\0"
+    answers.append(client.call("ForwardMessageToDeadLetterQueue", request).status.code)
 
-    assert answers == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
+    assert answers == [Code.OK, Code.INVALID_RECEIPT_HANDLE, Code.INVALID_RECEIPT_HANDLE]
     dispatch_all(broker)
     [dead] = client.receive("undertakers", "%DLQ%workers", poll=20)
     assert dead.body == b"1"
