@@ -20,7 +20,9 @@ def grpc(
     tls: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where to serve by TLS as well; MQDB_GRPC_TLS.")
     ] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /healthz and /readyz.")] = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /healthz, /readyz and /metrics.")
+    ] = None,
 ) -> None:
     """Serve RocketMQ 5's SDKs: Java, Go, Python, Node, C#, C++, Rust.
 
@@ -49,8 +51,12 @@ def grpc(
         assert front is not None
         print("\n".join(["mqdb grpc", *front.lines]), flush=True)
         if http is not None:  # MQDB_HTTP is that of mqdb serve, on the same machine perhaps
-            where = stack.enter_context(metrics_served(settings, front))
-            print(f"  probes   http://{where}/readyz", flush=True)
+            # Nobody else pays for the import of its libraries.
+            from mqdb.grpc.traffic import CallTrafficCollector
+
+            collector = CallTrafficCollector(*front.names, front.traffic)
+            where = stack.enter_context(metrics_served(settings, front, collector))
+            print(f"  metrics  http://{where}/metrics", flush=True)
         print("  end      Ctrl-C", flush=True)
         log_from(context, logging.INFO)
         warn_of_unknown_variables()

@@ -11,6 +11,7 @@
     in_flight     messages that consumers have: acknowledged, prolonged, given up
     routes        topics, and what each client may ask of them
     members       the clients, and the groups that they are in
+    traffic       what is counted, and told as metrics
     calls         who calls, and whether that may be
     wire          messages and errors as the SDKs read them, without I/O
 

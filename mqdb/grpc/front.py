@@ -7,6 +7,7 @@ what comes.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -31,8 +32,10 @@ from mqdb.grpc.receiving import Lanes
 from mqdb.grpc.routes import SdkRoutes
 from mqdb.grpc.sends import SdkSends
 from mqdb.grpc.telemetry import Telemetry
+from mqdb.grpc.traffic import CallTraffic
 from mqdb.grpc.transactions import SdkTransactions
 from mqdb.grpc.wire import rocketmq_pb2 as pb
+from mqdb.grpc.wire.rocketmq_pb2 import Code
 from mqdb.grpc.wire.status import CallRefused, status_of
 from mqdb.grpc.wire.times import timestamp
 
@@ -75,15 +78,17 @@ class GrpcFront(FrontThread):
         certificate: Certificate | None = None,
         is_open: bool | None = None,
         pool_dsn: str | None = None,
+        traffic: CallTraffic | None = None,
     ) -> None:
         """At `tls_address` it speaks TLS, with the certificate that has to be given then.
 
         `is_open`: while no access key has a secret, it serves everybody; by default if only this machine reaches it.
-        `pool_dsn` leads to the same database through a pooler; LISTEN goes past it.
+        `pool_dsn` leads to the same database through a pooler; LISTEN goes past it. `traffic` gets its counts.
         """
         super().__init__("grpc", broker, pool_dsn)
         self._is_open = address.is_loopback if is_open is None else is_open
         self._wanted = address
+        self.traffic = traffic or CallTraffic()
         self._wanted_tls = tls_address
         self._certificate = certificate
         #: Where it speaks TLS, if it does.
@@ -109,7 +114,7 @@ class GrpcFront(FrontThread):
         except RuntimeError as error:  # gRPC says no more than that
             raise OSError(str(error)) from error
         host = reachable(wanted.host, database.instance)
-        calls = _Calls(database, keys, (host, port))
+        calls = _Calls(database, keys, (host, port), self.traffic)
         stack.push_async_callback(calls.close)
         server.add_generic_rpc_handlers((calls.handlers(),))
         await server.start()
@@ -121,14 +126,15 @@ class GrpcFront(FrontThread):
 class _Calls:
     """What the calls of a front share, and who answers which."""
 
-    def __init__(self, database: Database, keys: AccessKeys, address: tuple[str, int]) -> None:
+    def __init__(self, database: Database, keys: AccessKeys, address: tuple[str, int], traffic: CallTraffic) -> None:
         """`address` is that of the front as clients know it."""
+        self._traffic = traffic
         store_host = f"{address[0]}:{address[1]}"
         self._callers = Callers(keys)
-        members = SdkMembers(database)
+        members = SdkMembers(database, traffic)
         routes = SdkRoutes(database, address)
-        in_flight = SdkInFlight(database, members)
-        self._receiving = Lanes(database, in_flight)
+        in_flight = SdkInFlight(database, members, traffic)
+        self._receiving = Lanes(database, in_flight, traffic)
         self._routes = routes
         self._sends = SdkSends(database, keys, members, routes)
         self._transactions = SdkTransactions(database, keys, members, store_host)
@@ -149,31 +155,22 @@ class _Calls:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """The table of calls, for a server."""
+        answers: dict[str, Callable[[Call, Any], Awaitable[Any]]] = {
+            "QueryRoute": self._routes.query,
+            "QueryAssignment": self._routes.assignment,
+            "Heartbeat": self._telemetry.heartbeat,
+            "NotifyClientTermination": self._telemetry.end,
+            "SendMessage": self._sends.send,
+            "RecallMessage": self._sends.recall,
+            "EndTransaction": self._transactions.end,
+            "AckMessage": self._consuming.ack,
+            "ChangeInvisibleDuration": self._consuming.change,
+            "ForwardMessageToDeadLetterQueue": self._consuming.forward,
+        }
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "QueryRoute": self._unary(self._routes.query, pb.QueryRouteRequest, pb.QueryRouteResponse),
-                "QueryAssignment": self._unary(
-                    self._routes.assignment, pb.QueryAssignmentRequest, pb.QueryAssignmentResponse
-                ),
-                "Heartbeat": self._unary(self._telemetry.heartbeat, pb.HeartbeatRequest, pb.HeartbeatResponse),
-                "NotifyClientTermination": self._unary(
-                    self._telemetry.end, pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse
-                ),
-                "SendMessage": self._unary(self._sends.send, pb.SendMessageRequest, pb.SendMessageResponse),
-                "RecallMessage": self._unary(self._sends.recall, pb.RecallMessageRequest, pb.RecallMessageResponse),
-                "EndTransaction": self._unary(
-                    self._transactions.end, pb.EndTransactionRequest, pb.EndTransactionResponse
-                ),
-                "AckMessage": self._unary(self._consuming.ack, pb.AckMessageRequest, pb.AckMessageResponse),
-                "ChangeInvisibleDuration": self._unary(
-                    self._consuming.change, pb.ChangeInvisibleDurationRequest, pb.ChangeInvisibleDurationResponse
-                ),
-                "ForwardMessageToDeadLetterQueue": self._unary(
-                    self._consuming.forward,
-                    pb.ForwardMessageToDeadLetterQueueRequest,
-                    pb.ForwardMessageToDeadLetterQueueResponse,
-                ),
+                **{name: self._unary(name, answer) for name, answer in answers.items()},
                 "ReceiveMessage": grpc.unary_stream_rpc_method_handler(
                     self._receive, pb.ReceiveMessageRequest.FromString, pb.ReceiveMessageResponse.SerializeToString
                 ),
@@ -183,27 +180,35 @@ class _Calls:
             },
         )
 
-    def _unary(
-        self, answer: Callable[[Call, Any], Awaitable[Any]], request_type: Any, response_type: Any
-    ) -> "grpc.RpcMethodHandler[Any, Any]":
+    def _unary(self, name: str, answer: Callable[[Call, Any], Awaitable[Any]]) -> "grpc.RpcMethodHandler[Any, Any]":
+        request_type, response_type = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+
         async def run(request: Any, context: Any) -> Any:
+            began = time.monotonic()
             try:
-                return await answer(self._callers.caller(context), request)
+                response = await answer(self._callers.caller(context), request)
             except Exception as error:  # noqa: BLE001 - the client is told
-                return response_type(status=status_of(error))
+                response = response_type(status=status_of(error))
+            self._traffic.ended(name, response.status.code, time.monotonic() - began)
+            return response
 
         return grpc.unary_unary_rpc_method_handler(run, request_type.FromString, response_type.SerializeToString)
 
     async def _receive(
         self, request: pb.ReceiveMessageRequest, context: Any
     ) -> AsyncIterator[pb.ReceiveMessageResponse]:
+        began, code = time.monotonic(), Code.CODE_UNSPECIFIED
         try:
             call = self._callers.caller(context)
             async for frame in self._consuming.receive(call, request, context.time_remaining()):
+                code = code or frame.status.code
                 yield frame
         except Exception as error:  # noqa: BLE001 - the client is told
-            yield pb.ReceiveMessageResponse(status=status_of(error))
+            status = status_of(error)
+            code = status.code
+            yield pb.ReceiveMessageResponse(status=status)
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(datetime.now(UTC)))
+        self._traffic.ended("ReceiveMessage", code, time.monotonic() - began)
 
     async def _stream(self, said: AsyncIterator[pb.TelemetryCommand], context: Any) -> None:
         try:

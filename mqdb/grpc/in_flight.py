@@ -22,6 +22,7 @@ from mqdb.errors import MqdbError
 from mqdb.fronts.database import Database
 from mqdb.fronts.repeating import repeat
 from mqdb.grpc.members import SdkMembers
+from mqdb.grpc.traffic import CallTraffic
 from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ class _Held:
 class SdkInFlight:
     """Of one front. Of its loop."""
 
-    def __init__(self, database: Database, members: SdkMembers) -> None:
+    def __init__(self, database: Database, members: SdkMembers, traffic: CallTraffic) -> None:
+        self._traffic = traffic
         self._database = database
         self._members = members
         #: By the handles that clients have.
@@ -141,6 +143,7 @@ class SdkInFlight:
 
     async def _prolong(self) -> None:
         now = self._database.loop.time()
+        self._traffic.held = len(self._held)
         due: defaultdict[str, list[tuple[str, _Held]]] = defaultdict(list)
         for original, held in list(self._held.items()):
             if now - held.since > _LONGEST_SECONDS or held.until < now:

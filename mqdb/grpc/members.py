@@ -21,6 +21,7 @@ from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.fronts.database import Database
 from mqdb.fronts.repeating import repeat
 from mqdb.grpc.calls import Call
+from mqdb.grpc.traffic import CallTraffic
 from mqdb.grpc.wire.rocketmq_pb2 import Code, TelemetryCommand
 from mqdb.grpc.wire.status import CallRefused
 from mqdb.selector.subscription import MessageFilter, stored_form
@@ -80,7 +81,8 @@ class SdkClient:
 class SdkMembers:
     """The clients of one front. Of its loop."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, traffic: CallTraffic) -> None:
+        self._traffic = traffic
         self._database = database
         self._instance = database.instance
         self.clients: dict[str, SdkClient] = {}
@@ -94,8 +96,23 @@ class SdkMembers:
                 raise CallRefused(Code.TOO_MANY_REQUESTS, f"there are {_MOST_CLIENTS:,} clients already")
             client = self.clients[call.client_id] = SdkClient(call, time.monotonic())
             self._instance.guests.add(call.client_id)
+            self._traffic.clients = len(self.clients)
         client.heard_at = time.monotonic()
         return client
+
+    def attach(self, call: Call, stream: Stream) -> SdkClient:
+        """A client has opened its stream."""
+        client = self.heard(call)
+        client.stream = stream
+        self._traffic.streams += 1
+        return client
+
+    def detach(self, client: SdkClient, stream: Stream) -> None:
+        """A stream is closed; the client may have another one."""
+        client.heard_at = time.monotonic()
+        self._traffic.streams -= 1
+        if client.stream is stream:
+            client.stream = None
 
     def is_alive(self, client_id: str) -> bool:
         """Whether a client is there, so that its messages in flight may stay so."""
@@ -140,6 +157,7 @@ class SdkMembers:
         """A client is gone."""
         if self.clients.get(client.call.client_id) is client:
             del self.clients[client.call.client_id]
+            self._traffic.clients = len(self.clients)
             self._instance.guests.discard(client.call.client_id)
         try:
             await self.leave(client, None)

@@ -20,6 +20,7 @@ from mqdb.common.topic import retry_topic
 from mqdb.errors import BrokerUnavailable
 from mqdb.fronts.database import Database
 from mqdb.grpc.in_flight import SdkInFlight
+from mqdb.grpc.traffic import CallTraffic
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
@@ -63,7 +64,8 @@ class _Lane:
 class Lanes:
     """Of one front. Of its loop."""
 
-    def __init__(self, database: Database, in_flight: SdkInFlight) -> None:
+    def __init__(self, database: Database, in_flight: SdkInFlight, traffic: CallTraffic) -> None:
+        self._traffic = traffic
         self._database = database
         self._in_flight = in_flight
         self._lanes: dict[tuple[str, str, str, str], _Lane] = {}
@@ -104,9 +106,11 @@ class Lanes:
             lane.is_running = True
             self._database.spawn(self._run(lane))
         timer = self._database.loop.call_at(until, _give_up, waiter)
+        self._traffic.waiting += 1
         try:
             return await waiter.future
         finally:
+            self._traffic.waiting -= 1
             timer.cancel()
 
     def _lane(self, group: str, topic: str, filter: MessageFilter) -> _Lane:

@@ -96,8 +96,8 @@ class Telemetry:
 
     async def serve(self, call: Call, said: AsyncIterator[TelemetryCommand], writer: Writer) -> None:
         """A stream, until its client closes it."""
-        client, stream = self._members.heard(call), _Stream(writer)
-        client.stream = stream
+        stream = _Stream(writer)
+        client = self._members.attach(call, stream)
         writing = self._database.spawn(stream.write_forever())
         hearing = self._database.spawn(self._hear(client, stream, said))
         closing = self._database.spawn(self._closing.wait())
@@ -109,9 +109,7 @@ class Telemetry:
         finally:
             for task in (writing, hearing, closing):
                 task.cancel()
-            client.heard_at = time.monotonic()
-            if client.stream is stream:
-                client.stream = None
+            self._members.detach(client, stream)
 
     def close(self) -> None:
         """End all streams: the clients come again, to another front perhaps."""

@@ -12,7 +12,7 @@ start; nothing else has to know. One that was made anew is migrated before, as a
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -69,8 +69,8 @@ class WebParts(NamedTuple):
     pages: "Pages | None" = None
     #: Gets the lag of each group, for the pages.
     lag_history: "LagHistory | None" = None
-    #: Makes metrics for the names of the broker and its cluster. They are told whether this process leads or not.
-    metrics_of: "Callable[[str, str], Metrics] | None" = None
+    #: Each makes metrics for the names of the broker and its cluster. They are told whether this process leads or not.
+    metrics_of: "Sequence[Callable[[str, str], Metrics]]" = ()
 
 
 class Server:
@@ -345,8 +345,7 @@ class Server:
                 is_leader=self._leadership.is_leader,
             )
         ]
-        if self._web_parts.metrics_of is not None:
-            metrics.append(self._web_parts.metrics_of(*names))
+        metrics += [make(*names) for make in self._web_parts.metrics_of]
         application = create_application(
             self.health,
             *metrics,

@@ -4,11 +4,10 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from mqdb.process.signals import interruption
 from mqdb.process.systemd import SystemdSupervisor
-from mqdb.remoting.session.traffic import Traffic
 from mqdb.server import Server, WebParts
 from mqdb.serving.front import front_of
 from mqdb.serving.grpc_front import grpc_front_of
@@ -18,6 +17,8 @@ from mqdb.web.probe_report import Report
 if TYPE_CHECKING:
     from mqdb.dashboard.dashboard import Dashboard
     from mqdb.fronts.front_thread import FrontThread
+    from mqdb.grpc.traffic import CallTraffic
+    from mqdb.remoting.session.traffic import Traffic
     from mqdb.web.application import Metrics
 
 logger = logging.getLogger(__name__)
@@ -32,22 +33,23 @@ def serve_broker(settings: Settings, on_serving: OnServing, on_welcome: Callable
     `on_welcome` gets each new link to the dashboard. Raises what `Server.start` raises, also after a wait for the
     primary; CannotListen and SettingInvalid if the dashboard or the front cannot be served.
     """
-    traffic = Traffic()
+    traffic = FrontTraffic.of(settings)
     with dashboard_of(settings, on_welcome) as dashboard:
         web = WebParts(
             dashboard.application if dashboard else None,
             dashboard.lag_history if dashboard else None,
-            _metrics_of(settings, traffic),
+            traffic.metrics_of() if settings.http else (),
         )
         server = Server(settings, outlives_owner=True, web=web)
         run(server, lambda lines: on_serving(server, dashboard, lines), traffic)
 
 
-def run(server: Server, on_serving: Callable[[list[str]], None], traffic: Traffic | None = None) -> None:
+def run(server: Server, on_serving: Callable[[list[str]], None], traffic: "FrontTraffic | None" = None) -> None:
     """Start a server and its fronts, and stop all when a signal comes.
 
-    `on_serving` gets lines that say where the fronts are, and `traffic` the counts of that for remoting.
+    `on_serving` gets lines that say where the fronts are, and `traffic` their counts.
     """
+    traffic = traffic or FrontTraffic.of(server.settings)
     supervisor, health = SystemdSupervisor(), server.health
 
     def tell_alive() -> None:
@@ -64,8 +66,8 @@ def run(server: Server, on_serving: Callable[[list[str]], None], traffic: Traffi
             supervisor.tell_stopping()
             return
         with (
-            front_of(server.settings, server.dsn, traffic=traffic) as remoting,
-            grpc_front_of(server.settings, server.dsn) as grpc,
+            front_of(server.settings, server.dsn, traffic=traffic.remoting) as remoting,
+            grpc_front_of(server.settings, server.dsn, traffic=traffic.grpc) as grpc,
         ):
             fronts: list[FrontThread] = [front for front in (remoting, grpc) if front is not None]
             health.beside = partial(_liveness_of, fronts) if fronts else None
@@ -98,10 +100,34 @@ def dashboard_of(settings: Settings, on_welcome: Callable[[str], None]) -> "Iter
         dashboard.close()
 
 
-def _metrics_of(settings: Settings, traffic: Traffic) -> "Callable[[str, str], Metrics] | None":
-    """The metrics of the front, if the settings say where both are served."""
-    if settings.http is None or settings.remoting is None:
-        return None
-    from mqdb.remoting.session.metrics import TrafficCollector
+class FrontTraffic(NamedTuple):
+    """The counts of the fronts that the settings ask for."""
 
-    return partial(TrafficCollector, traffic=traffic)
+    remoting: "Traffic | None"
+    grpc: "CallTraffic | None"
+
+    @classmethod
+    def of(cls, settings: Settings) -> "FrontTraffic":
+        """Counts of nothing yet."""
+        from mqdb.remoting.session.traffic import Traffic
+
+        remoting = None if settings.remoting is None else Traffic()
+        if settings.grpc is None:
+            return cls(remoting, None)
+        from mqdb.grpc.traffic import CallTraffic
+
+        return cls(remoting, CallTraffic())
+
+    def metrics_of(self) -> "list[Callable[[str, str], Metrics]]":
+        """What makes their metrics."""
+        makers: list[Callable[[str, str], Metrics]] = []
+        if self.remoting is not None:
+            from mqdb.remoting.session.metrics import TrafficCollector
+
+            makers.append(partial(TrafficCollector, traffic=self.remoting))
+        if self.grpc is not None:
+            from mqdb.grpc.traffic import CallTrafficCollector
+
+            is_alone = self.remoting is None
+            makers.append(partial(CallTrafficCollector, traffic=self.grpc, is_alone=is_alone))
+        return makers

@@ -12,11 +12,14 @@ from mqdb.settings import Settings
 if TYPE_CHECKING:
     from mqdb.grpc.certificate import Certificate
     from mqdb.grpc.front import GrpcFront
+    from mqdb.grpc.traffic import CallTraffic
 
 
 @contextmanager
-def grpc_front_of(settings: Settings, dsn: str, pool_dsn: str | None = None) -> "Iterator[GrpcFront | None]":
-    """The front for RocketMQ 5's SDKs, if the settings say where.
+def grpc_front_of(
+    settings: Settings, dsn: str, pool_dsn: str | None = None, traffic: "CallTraffic | None" = None
+) -> "Iterator[GrpcFront | None]":
+    """The front for RocketMQ 5's SDKs, if the settings say where; `traffic` gets its counts.
 
     Raises CannotListen, and SettingInvalid for what it cannot use.
     """
@@ -36,6 +39,7 @@ def grpc_front_of(settings: Settings, dsn: str, pool_dsn: str | None = None) -> 
         certificate=_certificate_of(settings),
         is_open=address.is_loopback or settings.grpc_open,
         pool_dsn=pool_dsn,
+        traffic=traffic,
     )
     try:
         front.start()

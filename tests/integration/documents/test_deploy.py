@@ -144,7 +144,7 @@ def test_alerts_and_dashboard_ask_for_what_is_exported(database: Database) -> No
         producer.send(Message("orders", "the oldest"))
 
     front = partial(TrafficCollector, traffic=Traffic())
-    with Server(load_settings(dsn=database.dsn, http=ANY_PORT), web=WebParts(metrics_of=front)) as server:
+    with Server(load_settings(dsn=database.dsn, http=ANY_PORT), web=WebParts(metrics_of=[front])) as server:
         wait_for_sample(server)
         page = get(server, "/metrics").body
     MetricsHook(clients := CollectorRegistry())

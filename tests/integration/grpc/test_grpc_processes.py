@@ -28,6 +28,12 @@ def addresses(process: Running) -> dict[str, str]:
     return found
 
 
+def page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
 @pytest.mark.parametrize("command", [("serve",), ("grpc", "--http", ANY_PORT)])
 def test_a_process_serves_sdks(
     tmp_path: Path, database: Database, broker: Connection, grpc_fronts: GrpcFronts, command: tuple[str, ...]
@@ -38,13 +44,14 @@ def test_a_process_serves_sdks(
         found = addresses(process)
         client = grpc_fronts.connect(address=parse_http_address(found["grpc"]))
         sent = client.send("orders", "x")
-        url = (found.get("probes") or found["metrics"]).replace("readyz", "healthz").replace("metrics", "healthz")
-        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
-            checks = json.loads(answer.read())["checks"]
+        checks = json.loads(page(found["metrics"].replace("metrics", "healthz")))["checks"]
+        metrics = page(found["metrics"])
         code, errors = process.interrupt()
 
     assert sent.status.code == Code.OK
     assert checks["grpc"] == "ok"
+    assert 'call="SendMessage",cluster="DefaultCluster",code="OK"} 1.0' in metrics
+    assert "mqdb_client_outages_total{" in metrics
     assert found["grpc TLS"] != found["grpc"]
     assert (code, "Traceback" in errors) == (0, False)
 

@@ -234,7 +234,7 @@ def test_a_process_that_does_not_lead_tells_its_own_front(database: Database) ->
     settings = load_settings(dsn=database.dsn, http=ANY_PORT)
     with Server(settings) as leader:
         wait_until(lambda: leader.is_leader)
-        with Server(settings, web=WebParts(metrics_of=partial(TrafficCollector, traffic=Traffic()))) as standby:
+        with Server(settings, web=WebParts(metrics_of=[partial(TrafficCollector, traffic=Traffic())])) as standby:
             told, untold = scrape(standby), scrape(leader)
 
     assert (told["mqdb_leader"], told["mqdb_remoting_connections"]) == (0, 0)
