@@ -47,7 +47,8 @@ def grpc(
 
     broker = brokers_of(settings)[0]
     with interruption() as interrupted, ExitStack() as stack:
-        front = stack.enter_context(grpc_front_of(settings, broker.dsn, settings.pool_dsn_of(broker.name)))
+        pool_dsn = settings.pool_dsn_of(broker.name)
+        front = stack.enter_context(grpc_front_of(settings, broker.dsn, pool_dsn, shares_port=True))
         assert front is not None
         print("\n".join(["mqdb grpc", *front.lines]), flush=True)
         if http is not None:  # MQDB_HTTP is that of mqdb serve, on the same machine perhaps

@@ -54,6 +54,10 @@ class AccessKeys:
             self._loading = self._database.spawn(self._load_again())
         return bool(self._secrets) or not self._is_open
 
+    def is_known(self, name: str) -> bool:
+        """Whether a key has a secret; where nobody has a key, all are known."""
+        return not self.are_asked_for or name in self._secrets
+
     def secret_of(self, name: str) -> str:
         """The secret of a key. Raises SignatureInvalid if there is none."""
         secret = self._secrets.get(name)

@@ -19,10 +19,11 @@ _THREADS: Final = 8
 class Database:
     """One broker's, for one loop. Made and closed in it."""
 
-    def __init__(self, instance: ClientInstance) -> None:
+    def __init__(self, instance: ClientInstance, protocol: str) -> None:
+        """`protocol` is what its front speaks; the threads are called so."""
         self.instance = instance
         self.loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mqdb-remoting")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"mqdb-{protocol}")
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Callable[[Connection], T]) -> T:

@@ -126,7 +126,7 @@ class FrontThread(ABC):
             stack.callback(instance.close)
             # Where nobody serves, whoever consumes has to look after dispatch.
             stack.enter_context(instance.awaiting_arrivals())
-            database = Database(instance)
+            database = Database(instance, self._protocol)
             stack.push_async_callback(database.close)
             address = await self._serve(database, stack)
             started.set_result(address)

@@ -60,7 +60,10 @@ class Callers:
         self._keys = keys
 
     def caller(self, context: CallContext) -> Call:
-        """Who calls. Raises Refused without a client id, SignatureInvalid unless a key has signed that is asked for."""
+        """Who calls.
+
+        Raises CallRefused without a client id, and SignatureInvalid if keys are asked for and none has signed.
+        """
         metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
         client_id = metadata.get(_CLIENT_ID, "")
         if not client_id:

@@ -4,7 +4,8 @@ Each is answered from the call and the database alone.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -14,7 +15,7 @@ from mqdb.common.failure import Failure
 from mqdb.common.receipt_handle import is_handle
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import Perm
-from mqdb.errors import BrokerUnavailable, ReceiptHandleInvalid
+from mqdb.errors import BrokerUnavailable, MqdbError, ReceiptHandleInvalid, TopicNotFound
 from mqdb.fronts.access_keys import AccessKeys, group_right, topic_right
 from mqdb.fronts.database import Database
 from mqdb.grpc.calls import Call
@@ -42,6 +43,8 @@ from mqdb.grpc.wire.status import OK, CallRefused, status_of
 from mqdb.grpc.wire.times import length_of, timestamp
 from mqdb.store.acl import Access
 
+logger = logging.getLogger(__name__)
+
 #: Source: ProxyConfig.grpcClientConsumerMinLongPollingTimeoutMillis, minInvisibleTimeMillsForRecv.
 _SHORTEST_POLL: Final = timedelta(seconds=5)
 _SHORTEST_INVISIBLE: Final = timedelta(seconds=10)
@@ -57,7 +60,7 @@ _SOME_FAILED: Final = Status(code=Code.MULTIPLE_RESULTS, message="some failed; s
 
 
 class SdkConsuming:
-    """The calls of the consumers of one front. Of its loop."""
+    """The calls of the consumers of one front. Call it from the event loop only."""
 
     def __init__(
         self,
@@ -98,20 +101,33 @@ class SdkConsuming:
             yield ReceiveMessageResponse(status=_NOTHING)
             yield delivered
             return
-        handles = [str(message.receipt_handle) for message in messages]
+        frames = self._frames(call, messages)
+        handles = [frame.message.system_properties.receipt_handle for frame in frames]
         if request.auto_renew:
             self._in_flight.keep(call.client_id, group, handles)
         sent = 0
         try:
             yield ReceiveMessageResponse(status=OK)
-            for message in messages:
-                yield ReceiveMessageResponse(message=message_for(message, call.namespace, self._store_host))
+            for frame in frames:
+                yield frame
                 sent += 1
             yield delivered
-        except (asyncio.CancelledError, GeneratorExit):
+        except BaseException:
             if unsent := handles[sent:]:
                 self._database.spawn(self._in_flight.give_back(group, unsent))
             raise
+
+    def _frames(self, call: Call, messages: Sequence[ReceivedMessage]) -> list[ReceiveMessageResponse]:
+        """Messages as the client reads them. One that no SDK could read comes again, and is dead in the end."""
+        frames = []
+        for message in messages:
+            try:
+                frames.append(ReceiveMessageResponse(message=message_for(message, call.namespace, self._store_host)))
+            except Exception as error:
+                fields = {"queue": str(message.queue), "offset": message.queue_offset, "reason": str(error)}
+                unexpected = None if isinstance(error, MqdbError) else error
+                logger.warning("a message cannot be delivered to an SDK", extra=fields, exc_info=unexpected)
+        return frames
 
     async def _wait(
         self, call: Call, group: str, request: ReceiveMessageRequest, until: float
@@ -138,12 +154,14 @@ class SdkConsuming:
             raise CallRefused(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, and must be 1 at least")
         invisible = RENEWED if request.auto_renew else _invisible(request)
         filter = filter_of(request.filter_expression)
-        if not (await self._routes.find(topic)).config.perm & Perm.READ:
+        try:
+            route = await self._routes.find(topic)
+        except TopicNotFound:
+            self._receiving.await_topic(group, topic, filter)
+            raise
+        if not route.config.perm & Perm.READ:
             raise CallRefused(Code.FORBIDDEN, f"topic {topic} is not readable")
-        client = self._members.heard(call)
-        if await self._routes.group(group) is None and group not in client.refused:  # no settings have come
-            await self._members.enter(client, group, {topic: filter})
-        client.check(group)
+        await self._members.agree(self._members.heard(call), group, topic, filter)
         limit = min(request.batch_size, MOST_RECEIVED)
         return await self._receiving.receive(call.client_id, group, topic, filter, limit, invisible, until)
 
@@ -153,7 +171,7 @@ class SdkConsuming:
         await self._keys.require_of(call.access_key, group_right(group))
         if not request.entries:
             raise CallRefused(Code.BAD_REQUEST, "the call has no entries")
-        self._members.heard(call)
+        self._members.note_alive(call.client_id)
         results = await asyncio.gather(*(self._ack(group, entry) for entry in request.entries))
         codes = {result.status.code for result in results}
         status = results[0].status if len(codes) == 1 else _SOME_FAILED
@@ -172,7 +190,7 @@ class SdkConsuming:
         """Have a message come again after another time: sooner, as its listener has failed, or later."""
         group = group_of(request.group, call.namespace)
         await self._keys.require_of(call.access_key, group_right(group))
-        self._members.heard(call)
+        self._members.note_alive(call.client_id)
         invisible = length_of(request.invisible_duration, "invisible_duration")
         if not timedelta(0) <= invisible <= LONGEST_INVISIBLE:
             raise _bad_invisible(invisible, timedelta(0))
@@ -187,10 +205,10 @@ class SdkConsuming:
         """Append a message to the dead letter queue of its group: its client has failed it too often."""
         group = group_of(request.group, call.namespace)
         await self._keys.require_of(call.access_key, group_right(group))
-        self._members.heard(call)
+        self._members.note_alive(call.client_id)
         if not is_handle(request.receipt_handle):
             raise ReceiptHandleInvalid((request.receipt_handle,))
-        handle = self._in_flight.counting(group, request.receipt_handle)
+        handle = self._in_flight.current_handle(group, request.receipt_handle)
         failure = Failure.unacknowledged(call.client_id, datetime.now(UTC), max(request.delivery_attempt, 1))
         await self._database.run(partial(forward_handle_to_dlq, group=group, receipt_handle=handle, failure=failure))
         return ForwardMessageToDeadLetterQueueResponse(status=OK)

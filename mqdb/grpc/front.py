@@ -21,7 +21,7 @@ from mqdb.common.http_address import HttpAddress
 from mqdb.errors import MqdbError
 from mqdb.fronts.access_keys import AccessKeys
 from mqdb.fronts.database import Database
-from mqdb.fronts.front_thread import FrontThread, most_connections, reachable
+from mqdb.fronts.front_thread import FrontThread, reachable
 from mqdb.grpc.calls import Call, Callers
 from mqdb.grpc.certificate import Certificate
 from mqdb.grpc.consuming import SdkConsuming
@@ -52,11 +52,16 @@ _MOST_CALL_BYTES: Final = 5 * 2**20
 _PING_MS: Final = 10_000
 _PING_ANSWER_MS: Final = 5_000
 
+#: Calls under way, which take no files: each push consumer has a stream, and a receive for each of its topics.
+_MOST_CALLS: Final = 100_000
+_MOST_OF_A_CONNECTION: Final = 4_096
+
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MOST_CALL_BYTES),
-    ("grpc.so_reuseport", 1),
     ("grpc.keepalive_time_ms", _PING_MS),
     ("grpc.keepalive_timeout_ms", _PING_ANSWER_MS),
+    ("grpc.http2.ping_timeout_ms", _PING_ANSWER_MS),
+    ("grpc.max_concurrent_streams", _MOST_OF_A_CONNECTION),
     ("grpc.keepalive_permit_without_calls", 1),
     # SDKs ping as well, Java's after five minutes without a call.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -79,14 +84,18 @@ class GrpcFront(FrontThread):
         is_open: bool | None = None,
         pool_dsn: str | None = None,
         traffic: CallTraffic | None = None,
+        shares_port: bool = False,
     ) -> None:
         """At `tls_address` it speaks TLS, with the certificate that has to be given then.
 
         `is_open`: while no access key has a secret, it serves everybody; by default if only this machine reaches it.
         `pool_dsn` leads to the same database through a pooler; LISTEN goes past it. `traffic` gets its counts.
+        `shares_port`: others may listen at the same ports, and the kernel shares the connections out.
         """
         super().__init__("grpc", broker, pool_dsn)
-        self._is_open = address.is_loopback if is_open is None else is_open
+        addresses = [each for each in (address, tls_address) if each is not None]
+        self._is_open = all(each.is_loopback for each in addresses) if is_open is None else is_open
+        self._shares_port = shares_port
         self._wanted = address
         self.traffic = traffic or CallTraffic()
         self._wanted_tls = tls_address
@@ -102,7 +111,9 @@ class GrpcFront(FrontThread):
     async def _serve(self, database: Database, stack: AsyncExitStack) -> HttpAddress:
         keys = AccessKeys(database)
         await keys.begin(is_open=self._is_open)
-        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=most_connections())
+        server = grpc.aio.server(
+            options=(*_OPTIONS, ("grpc.so_reuseport", int(self._shares_port))), maximum_concurrent_rpcs=_MOST_CALLS
+        )
         wanted = self._wanted
         try:
             port = server.add_insecure_port(str(wanted))

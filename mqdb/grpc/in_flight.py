@@ -18,7 +18,7 @@ from typing import Final
 
 from mqdb.broker.consumers import pop
 from mqdb.common.receipt_handle import is_handle
-from mqdb.errors import MqdbError
+from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.fronts.database import Database
 from mqdb.fronts.repeating import repeat
 from mqdb.grpc.members import SdkMembers
@@ -43,7 +43,7 @@ _MOST_AT_ONCE: Final = 1_000
 
 @dataclass(slots=True)
 class _Held:
-    """A message that is prolonged."""
+    """A message that a push consumer has."""
 
     client_id: str
     group: str
@@ -51,18 +51,23 @@ class _Held:
     handle: str
     since: float
     until: float
+    #: Whether its time is prolonged; not once it is acknowledged, failed, or its client has left.
+    is_prolonged: bool = True
 
 
 class SdkInFlight:
-    """Of one front. Of its loop."""
+    """The messages in flight of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, members: SdkMembers, traffic: CallTraffic) -> None:
         self._traffic = traffic
         self._database = database
         self._members = members
-        #: By the handles that clients have.
+        #: By the handles that clients have, until those of now have run out.
         self._held: dict[str, _Held] = {}
         self._acks: dict[str, list[tuple[str, asyncio.Future[bool]]]] = {}
+        #: Held while a statement prolongs: what it changes nobody else may change.
+        self._prolonging = asyncio.Lock()
+        self._failing: set[str] = set()
         database.spawn(repeat(lambda: _LOOK_SECONDS, self._prolong, "cannot prolong messages"))
 
     def keep(self, client_id: str, group: str, handles: Iterable[str]) -> None:
@@ -71,9 +76,11 @@ class SdkInFlight:
         until = now + RENEWED.total_seconds()
         self._held |= {handle: _Held(client_id, group, handle, now, until) for handle in handles}
 
-    def let_go(self, client_id: str) -> None:
-        """Prolong nothing more for a client."""
-        self._held = {handle: held for handle, held in self._held.items() if held.client_id != client_id}
+    def let_go(self, client_id: str, group: str | None) -> None:
+        """Prolong nothing more for a client in a group, or in any. What it has still counts for its time."""
+        for held in self._held.values():
+            if held.client_id == client_id and group in (None, held.group):
+                held.is_prolonged = False
 
     async def ack(self, group: str, handle: str) -> bool:
         """Acknowledge a message; False if the handle does not count. Those of one group go together.
@@ -83,14 +90,15 @@ class SdkInFlight:
         if not is_handle(handle):  # it would fail the statement, and the others that go with it
             return False
         future: asyncio.Future[bool] = self._database.loop.create_future()
-        given = (self.counting(group, handle), future)
+        given = (self.current_handle(group, handle), future)
         if group in self._acks:
             self._acks[group].append(given)
         else:
             self._acks[group] = [given]
             self._database.spawn(self._ack_all(group))
         counts = await future
-        self._held.pop(handle, None)
+        if (held := self._held.get(handle)) is not None:
+            held.is_prolonged = False
         return counts
 
     async def change(self, group: str, handle: str, invisible: timedelta) -> str | None:
@@ -100,10 +108,19 @@ class SdkInFlight:
         """
         if not is_handle(handle):
             return None
-        counting = self.counting(group, handle)
+        held = self._held.get(handle)
+        if held is not None:
+            held.is_prolonged = False
+            async with self._prolonging:  # else what is under way would come after this
+                pass
+        counting = self.current_handle(group, handle)
         change = partial(pop.change_invisible, group=group, receipt_handles=[counting], invisible=invisible)
-        [new] = await self._database.run(change)
-        self._held.pop(handle, None)
+        try:
+            [new] = await self._database.run(change)
+        except MqdbError:
+            if held is not None:
+                held.is_prolonged = True
+            raise
         return new
 
     async def give_back(self, group: str, handles: Sequence[str]) -> None:
@@ -117,9 +134,9 @@ class SdkInFlight:
             await self._database.run(back)
         except MqdbError as error:
             fields = {"group": group, "count": len(handles), "reason": str(error)}
-            logger.log(level_of(error), "messages that nobody has got come again when their time is over", extra=fields)
+            logger.log(level_of(error), "could not give back undelivered messages", extra=fields)
 
-    def counting(self, group: str, handle: str) -> str:
+    def current_handle(self, group: str, handle: str) -> str:
         """The handle of now, of one that a client has."""
         held = self._held.get(handle)
         return handle if held is None or held.group != group else held.handle
@@ -143,23 +160,38 @@ class SdkInFlight:
 
     async def _prolong(self) -> None:
         now = self._database.loop.time()
-        self._traffic.held = len(self._held)
         due: defaultdict[str, list[tuple[str, _Held]]] = defaultdict(list)
         for original, held in list(self._held.items()):
-            if now - held.since > _LONGEST_SECONDS or held.until < now:
+            if held.until < now:
                 del self._held[original]
+            elif now - held.since > _LONGEST_SECONDS:
+                held.is_prolonged = False
             elif held.until - now < _LEFT_SECONDS and self._members.is_alive(held.client_id):
                 due[held.group].append((original, held))
+        self._traffic.held = len(self._held)
         for group, given in due.items():
-            for start in range(0, len(given), _MOST_AT_ONCE):
-                await self._prolong_some(group, given[start : start + _MOST_AT_ONCE])
+            try:
+                for start in range(0, len(given), _MOST_AT_ONCE):
+                    await self._prolong_some(group, given[start : start + _MOST_AT_ONCE])
+                self._failing.discard(group)
+            except BrokerUnavailable:
+                raise
+            except MqdbError as error:  # the affair of this group
+                if group not in self._failing:
+                    fields = {"group": group, "reason": str(error)}
+                    logger.warning("cannot prolong messages of a group", extra=fields)
+                self._failing.add(group)
 
     async def _prolong_some(self, group: str, given: Sequence[tuple[str, _Held]]) -> None:
-        until = self._database.loop.time() + RENEWED.total_seconds()
-        handles = [held.handle for _, held in given]
-        change = partial(pop.change_invisible, group=group, receipt_handles=handles, invisible=RENEWED)
-        for (original, held), new in zip(given, await self._database.run(change), strict=True):
-            if new is None:  # acknowledged meanwhile
-                self._held.pop(original, None)
-            else:
-                held.handle, held.until = new, until
+        async with self._prolonging:
+            given = [(original, held) for original, held in given if held.is_prolonged]
+            if not given:
+                return
+            until = self._database.loop.time() + RENEWED.total_seconds()
+            handles = [held.handle for _, held in given]
+            change = partial(pop.change_invisible, group=group, receipt_handles=handles, invisible=RENEWED)
+            for (_, held), new in zip(given, await self._database.run(change), strict=True):
+                if new is None:  # acknowledged meanwhile
+                    held.is_prolonged = False
+                else:
+                    held.handle, held.until = new, until

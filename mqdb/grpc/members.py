@@ -8,7 +8,7 @@ RocketMQ: ClientActivity, ConsumerManager, ProducerManager.
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -19,13 +19,15 @@ from mqdb.broker.clients import membership
 from mqdb.common.group import ConsumeMode
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.fronts.database import Database
+from mqdb.fronts.known_names import group_of_key
 from mqdb.fronts.repeating import repeat
 from mqdb.grpc.calls import Call
 from mqdb.grpc.traffic import CallTraffic
 from mqdb.grpc.wire.rocketmq_pb2 import Code, TelemetryCommand
 from mqdb.grpc.wire.status import CallRefused
-from mqdb.selector.subscription import MessageFilter, stored_form
+from mqdb.selector.subscription import MessageFilter, SubscriptionData, stored_form
 from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers import subscriptions
 from mqdb.store.transactions.open_halves import unasked_groups
 from mqdb_client.outage import level_of
 
@@ -39,6 +41,9 @@ _ALIVE_SECONDS: Final = 12.0
 
 #: After so long it is gone, and leaves its groups.
 _GONE_SECONDS: Final = 30.0
+
+#: How long the subscriptions of a group are believed.
+_BELIEVED_SECONDS: Final = 5.0
 
 #: Of one front. Whoever needs no key may call itself as it likes.
 _MOST_CLIENTS: Final = 20_000
@@ -72,6 +77,10 @@ class SdkClient:
         if (refused := self.refused.get(group)) is not None:
             raise refused[1].with_traceback(None)  # which would grow each time, and keep what it leads to
 
+    def halves_of(self, topic: str) -> str:
+        """The producer group of its half messages for a topic."""
+        return group_of_key(topic, self.call.access_key)
+
     @property
     def has_row(self) -> bool:
         """Whether the database knows it."""
@@ -79,13 +88,15 @@ class SdkClient:
 
 
 class SdkMembers:
-    """The clients of one front. Of its loop."""
+    """The clients of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, traffic: CallTraffic) -> None:
         self._traffic = traffic
         self._database = database
         self._instance = database.instance
         self.clients: dict[str, SdkClient] = {}
+        #: What groups subscribe to, and until when that is believed.
+        self._stored: dict[str, tuple[Collection[SubscriptionData], float]] = {}
         database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "cannot tell of clients"))
 
     def heard(self, call: Call) -> SdkClient:
@@ -123,35 +134,56 @@ class SdkMembers:
 
     async def enter(self, client: SdkClient, group: str, filters: Mapping[str, MessageFilter]) -> None:
         """A client is a consumer of a group, which is made if there is none. Notes why the broker refuses it."""
-        registration = Registration(
-            client.call.client_id,
-            ClientKind.CONSUMER,
-            group,
-            client.call.version,
-            language=client.call.language,
-            subscriptions=tuple(sorted(stored_form(filters))),
-            consume_mode=ConsumeMode.POP,
-        )
-        if client.consumers.get(group) != registration and len(client.consumers) < _MOST_NAMES:
-            await self._enter(client, registration)
+        registration = self._consumer(client, group, stored_form(filters))
+        await self._enter_once(client, registration)
+
+    async def agree(self, client: SdkClient, group: str, topic: str, filter: MessageFilter) -> None:
+        """Have a client that receives by a filter be a member that subscribes to that. Raises why it may not consume.
+
+        A filter that the others of the group do not have would pass over their messages. Whoever has not said yet what
+        it subscribes to, as this front has been started anew, is served if the group does.
+        """
+        client.check(group)
+        wanted = SubscriptionData(topic, str(filter.expression_type), filter.canonical_text)
+        registration = client.consumers.get(group)
+        given = () if registration is None else registration.subscriptions
+        if wanted in given or (registration is None and wanted in await self._subscriptions(group)):
+            return
+        registration = self._consumer(client, group, (*(each for each in given if each.topic != topic), wanted))
+        await self._enter_once(client, registration)
+        client.check(group)
 
     async def ask_about_transactions(self, client: SdkClient, topic: str) -> None:
         """Have a client asked about half messages for a topic from now on."""
         if client.topics.get(topic) or (topic not in client.topics and len(client.topics) >= _MOST_NAMES):
             return
+        refusal = await self._register(client, self._checker(client, topic))
+        if refusal is not None:
+            raise refusal
         client.topics[topic] = True
-        await self._register(client, self._checker(client, topic))
+
+    def note_topic(self, client: SdkClient, topic: str) -> None:
+        """A client sends to a topic: it may be asked about half messages of others."""
+        if len(client.topics) < _MOST_NAMES:
+            client.topics.setdefault(topic, False)
+
+    def note_alive(self, client_id: str) -> None:
+        """A client has called that need not be known."""
+        if (client := self.clients.get(client_id)) is not None:
+            client.heard_at = time.monotonic()
 
     async def leave(self, client: SdkClient, group: str | None) -> None:
         """A client leaves a group, or all that it is in."""
         groups = list(client.consumers) if group is None else [group] if group in client.consumers else []
         topics = [topic for topic, is_asked in client.topics.items() if is_asked] if group is None else []
+        for each in list(client.refused) if group is None else [group]:
+            client.refused.pop(each, None)
         for each in groups:
-            del client.consumers[each]
+            client.consumers.pop(each, None)
             await self._unregister(client, each, ClientKind.CONSUMER)
         for topic in topics:
             client.topics[topic] = False
-            await self._unregister(client, topic, ClientKind.PRODUCER)
+            await self._unregister(client, client.halves_of(topic), ClientKind.PRODUCER)
 
     async def forget(self, client: SdkClient) -> None:
         """A client is gone."""
@@ -166,6 +198,37 @@ class SdkMembers:
             logger.log(level_of(error), "cannot take a client out of its groups", extra=fields)
 
     # -- how ----------------------------------------------------------------------------------
+
+    def _consumer(self, client: SdkClient, group: str, subscriptions: Iterable[SubscriptionData]) -> Registration:
+        call = client.call
+        return Registration(
+            call.client_id,
+            ClientKind.CONSUMER,
+            group,
+            call.version,
+            language=call.language,
+            subscriptions=tuple(sorted(subscriptions)),
+            consume_mode=ConsumeMode.POP,
+        )
+
+    async def _subscriptions(self, group: str) -> Collection[SubscriptionData]:
+        """What a group subscribes to, as of some seconds ago."""
+        found, until = self._stored.get(group, ((), 0.0))
+        if time.monotonic() > until:
+            if len(self._stored) > _MOST_CLIENTS:
+                self._stored.clear()
+            found = await self._database.run(partial(subscriptions.find, group=group))
+            self._stored[group] = found, time.monotonic() + _BELIEVED_SECONDS
+        return found
+
+    async def _enter_once(self, client: SdkClient, registration: Registration) -> None:
+        group = registration.group
+        if client.consumers.get(group) == registration:
+            client.refused.pop(group, None)
+        elif len(client.consumers) < _MOST_NAMES and len(registration.subscriptions) <= _MOST_NAMES:
+            await self._enter(client, registration)
+        else:
+            raise CallRefused(Code.TOO_MANY_REQUESTS, f"a client has {_MOST_NAMES:,} groups and topics at most")
 
     async def _enter(self, client: SdkClient, registration: Registration) -> None:
         group = registration.group
@@ -184,7 +247,12 @@ class SdkMembers:
     def _checker(self, client: SdkClient, topic: str) -> Registration:
         call = client.call
         return Registration(
-            call.client_id, ClientKind.PRODUCER, topic, call.version, language=call.language, checks_transactions=True
+            call.client_id,
+            ClientKind.PRODUCER,
+            client.halves_of(topic),
+            call.version,
+            language=call.language,
+            checks_transactions=True,
         )
 
     async def _register(self, client: SdkClient, registration: Registration) -> MqdbError | None:
@@ -218,14 +286,15 @@ class SdkMembers:
             await self._renew(client)
         for client in list(self.clients.values()):
             for registration, _ in list(client.refused.values()):  # whoever stood in its way may have left
-                await self._enter(client, registration)
+                if registration.group in client.refused and client.call.client_id in self.clients:
+                    await self._enter(client, registration)
         await self._ask_about_orphans()
 
     async def _renew(self, client: SdkClient) -> None:
         """The broker has lost it, or this front has lost the broker."""
         for registration in list(client.consumers.values()):
             await self._register(client, registration._replace(is_renewal=True))
-        for topic, is_asked in client.topics.items():
+        for topic, is_asked in list(client.topics.items()):
             if is_asked:
                 await self._register(client, self._checker(client, topic))
 
@@ -237,8 +306,8 @@ class SdkMembers:
             for topic, is_asked in client.topics.items()
             if client.stream is not None and not is_asked
         ]
-        topics = {topic for _, topic in idle}
-        found = await self._database.run(partial(unasked_groups, groups=topics)) if topics else set()
+        groups = {client.halves_of(topic) for client, topic in idle}
+        found = await self._database.run(partial(unasked_groups, groups=groups)) if groups else set()
         for client, topic in idle:
-            if topic in found:
+            if client.halves_of(topic) in found:
                 await self.ask_about_transactions(client, topic)

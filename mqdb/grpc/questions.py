@@ -44,7 +44,7 @@ _MOST_OPEN: Final = 1_000
 
 
 class SdkQuestions:
-    """Those to the clients of one front. Of its loop."""
+    """Those to the clients of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, keys: AccessKeys, members: SdkMembers, store_host: str) -> None:
         self._database = database
@@ -106,7 +106,9 @@ class SdkQuestions:
                         del self._open[next(iter(self._open))]
                     await self._ask(client, request, nonce)
         except MqdbError as error:
-            logger.log(level_of(error), "cannot see what is asked", extra={"group": group, "reason": str(error)})
+            logger.log(
+                level_of(error), "cannot read what was asked of a client", extra={"group": group, "reason": str(error)}
+            )
 
     async def _ask(self, client: SdkClient, request: ClientRequest, nonce: str) -> None:
         command: TelemetryCommand | None = None

@@ -10,6 +10,7 @@ RocketMQ: ReceiveMessageActivity, PopLongPollingService.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -21,12 +22,17 @@ from mqdb.errors import BrokerUnavailable
 from mqdb.fronts.database import Database
 from mqdb.grpc.in_flight import SdkInFlight
 from mqdb.grpc.traffic import CallTraffic
+from mqdb.grpc.wire.rocketmq_pb2 import Code
+from mqdb.grpc.wire.status import CallRefused
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
 from mqdb_client.consumer.queues.share import TopicPresence
 
 logger = logging.getLogger(__name__)
+
+#: Of one front.
+_MOST_LANES: Final = 10_000
 
 #: A lane is forgotten when nobody has waited for so long.
 _IDLE_SECONDS: Final = 120.0
@@ -36,7 +42,7 @@ _BEGINNING: Final = StartingPoint(ConsumeFromWhere.LAST_OFFSET)
 
 
 class _Waiter:
-    """One who waits."""
+    """A receive that waits."""
 
     def __init__(self, client_id: str, limit: int, invisible: timedelta, loop: asyncio.AbstractEventLoop) -> None:
         self.client_id = client_id
@@ -53,6 +59,7 @@ class _Lane:
         read = {**filters, retry_topic(group): retry_filter(filters)}
         presence = TopicPresence(group, 1)
         self.group = group
+        self.topic = topic
         self.pops = BrokerPops(database.instance, group, read, _BEGINNING, presence)
         self.waiting: deque[_Waiter] = deque()
         #: Set when there may be something to find.
@@ -62,7 +69,7 @@ class _Lane:
 
 
 class Lanes:
-    """Of one front. Of its loop."""
+    """The lanes of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, in_flight: SdkInFlight, traffic: CallTraffic) -> None:
         self._traffic = traffic
@@ -78,6 +85,10 @@ class Lanes:
         for lane in self._lanes.values():
             for waiter in lane.waiting:
                 _give_up(waiter)
+
+    def await_topic(self, group: str, topic: str, filter: MessageFilter) -> None:
+        """A topic is not there. If it comes, the group reads it from its beginning."""
+        self._lane(group, topic, filter).pops.await_topic(topic)
 
     async def begin(self, group: str, topic: str, filter: MessageFilter) -> None:
         """Have a group begin now in a topic where it has not. Raises what keeps it from that."""
@@ -109,6 +120,10 @@ class Lanes:
         self._traffic.waiting += 1
         try:
             return await waiter.future
+        except asyncio.CancelledError:
+            if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
+                self._give_back(group, waiter.future.result())
+            raise
         finally:
             self._traffic.waiting -= 1
             timer.cancel()
@@ -117,6 +132,8 @@ class Lanes:
         key = (group, topic, str(filter.expression_type), filter.canonical_text)
         lane = self._lanes.get(key)
         if lane is None:
+            if len(self._lanes) >= _MOST_LANES:
+                raise CallRefused(Code.TOO_MANY_REQUESTS, f"receives have {_MOST_LANES:,} groups and filters already")
             lane = self._lanes[key] = _Lane(self._database, group, topic, filter)
         lane.idle_since = self._database.loop.time()
         return lane
@@ -144,8 +161,7 @@ class Lanes:
                 if messages:
                     lane.waiting.remove(waiter)
                     if waiter.future.done():  # the client has gone meanwhile
-                        handles = [str(message.receipt_handle) for message in messages]
-                        self._database.spawn(self._in_flight.give_back(lane.group, handles))
+                        self._give_back(lane.group, messages)
                     else:
                         waiter.future.set_result(messages)
                 else:
@@ -156,6 +172,8 @@ class Lanes:
 
     async def _wait(self, lane: _Lane, seconds: float) -> None:
         """Until something may be found, or nobody waits any longer."""
+        # A future that is done would end the wait at once, for as long as it is there.
+        lane.waiting = deque(waiter for waiter in lane.waiting if not waiter.future.done())
         woken = asyncio.ensure_future(lane.woken.wait())
         try:
             waits: list[asyncio.Future[Any]] = [woken, *(waiter.future for waiter in lane.waiting)]
@@ -163,11 +181,20 @@ class Lanes:
         finally:
             woken.cancel()
 
+    def _give_back(self, group: str, messages: Sequence[ReceivedMessage]) -> None:
+        if messages:
+            handles = [str(message.receipt_handle) for message in messages]
+            self._database.spawn(self._in_flight.give_back(group, handles))
+
     async def _forget_forever(self) -> None:
         while True:
             await asyncio.sleep(_IDLE_SECONDS / 2)
             earliest = self._database.loop.time() - _IDLE_SECONDS
-            self._lanes = {key: lane for key, lane in self._lanes.items() if lane.waiting or lane.idle_since > earliest}
+            self._lanes = {
+                key: lane
+                for key, lane in self._lanes.items()
+                if lane.waiting or lane.idle_since > earliest or lane.pops.awaits(lane.topic)
+            }
 
 
 def _pop(lane: _Lane, waiter: _Waiter) -> tuple[list[ReceivedMessage], float]:

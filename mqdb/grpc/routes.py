@@ -52,7 +52,7 @@ class _Believed(NamedTuple):
 
 
 class SdkRoutes:
-    """Those of one broker. Of the loop of a front."""
+    """The routes of one broker. Call it from the event loop only."""
 
     def __init__(self, database: Database, address: tuple[str, int]) -> None:
         """`address` is where clients find the front that do not say where they have found it."""
@@ -84,7 +84,7 @@ class SdkRoutes:
         return believed.settings
 
     async def query(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
-        """The queues of a topic, for whoever sends to it or reads it. Raises Refused, TopicNotFound."""
+        """The queues of a topic, for whoever sends to it or reads it. Raises CallRefused, TopicNotFound."""
         topic = topic_of(request.topic, call.namespace)
         queues = self.queues(request.topic, await self.find(topic), request.endpoints)
         return QueryRouteResponse(status=OK, message_queues=queues)
@@ -120,7 +120,7 @@ class SdkRoutes:
 
 
 def topic_of(resource: Resource, namespace: str) -> str:
-    """The whole name of a topic. Raises Refused for what can be none."""
+    """The whole name of a topic. Raises CallRefused for what can be none."""
     name = full_name(resource, namespace)
     try:
         check_topic_name(name)
@@ -130,7 +130,7 @@ def topic_of(resource: Resource, namespace: str) -> str:
 
 
 def group_of(resource: Resource, namespace: str) -> str:
-    """The whole name of a group. Raises Refused for what can be none."""
+    """The whole name of a group. Raises CallRefused for what can be none."""
     name = full_name(resource, namespace)
     try:
         check_group_name(name)

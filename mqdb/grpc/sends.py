@@ -65,7 +65,7 @@ class _Sending(FrontUnit):
 
 
 class SdkSends:
-    """The sends of one front. Of its loop."""
+    """The sends of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, keys: AccessKeys, members: SdkMembers, routes: SdkRoutes) -> None:
         self._database = database

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -41,6 +40,10 @@ logger = logging.getLogger(__name__)
 
 #: A client that does not read what it is told: Python's SDK stops to after its first settings.
 _MOST_UNREAD: Final = 1_024
+_MOST_UNREAD_BYTES: Final = 16 * 2**20
+
+#: Of what a client says of itself: a thousand topics with their filters.
+_MOST_SETTINGS_BYTES: Final = 256 * 1024
 
 
 #: Of a group that is not there yet. Source: SubscriptionGroupConfig.retryMaxTimes.
@@ -60,20 +63,25 @@ class _Stream:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._unread: asyncio.Queue[TelemetryCommand] = asyncio.Queue(_MOST_UNREAD)
+        self._unread_bytes = 0
 
     def tell(self, command: TelemetryCommand) -> None:
         """Send a command; it is dropped if the client reads none."""
-        with suppress(asyncio.QueueFull):
+        size = command.ByteSize()
+        if self._unread_bytes + size <= _MOST_UNREAD_BYTES and not self._unread.full():
+            self._unread_bytes += size
             self._unread.put_nowait(command)
 
     async def write_forever(self) -> None:
         """Until the stream is closed."""
         while True:
-            await self._writer.write(await self._unread.get())
+            command = await self._unread.get()
+            await self._writer.write(command)
+            self._unread_bytes -= command.ByteSize()
 
 
 class Telemetry:
-    """The streams of one front. Of its loop."""
+    """The streams of one front. Call it from the event loop only."""
 
     def __init__(
         self,
@@ -132,16 +140,19 @@ class Telemetry:
 
     async def end(self, call: Call, request: NotifyClientTerminationRequest) -> NotifyClientTerminationResponse:
         """A client leaves: what it has is not prolonged any more."""
-        self._in_flight.let_go(call.client_id)
+        group = group_of(request.group, call.namespace) if request.group.name else None
+        self._in_flight.let_go(call.client_id, group)
         client = self._members.clients.get(call.client_id)
         if client is not None:
-            group = group_of(request.group, call.namespace) if request.group.name else None
             await self._members.leave(client, group)
         return NotifyClientTerminationResponse(status=OK)
 
     async def _answer(self, client: SdkClient, said: Settings) -> TelemetryCommand:
         """The settings of a client. Without a status Python's SDK passes them over."""
         try:
+            if said.ByteSize() > _MOST_SETTINGS_BYTES:
+                reason = f"the settings have {said.ByteSize():,} bytes; the limit is {_MOST_SETTINGS_BYTES:,}"
+                raise CallRefused(Code.BAD_REQUEST, reason)
             if said.HasField("publishing"):
                 await self._note_topics(client, said)
                 settings = producer_settings(said)
@@ -152,7 +163,7 @@ class Telemetry:
                     Code.UNRECOGNIZED_CLIENT_TYPE, "the settings have neither publishing nor subscription"
                 )
         except Exception as error:  # noqa: BLE001 - the client is told
-            return TelemetryCommand(status=status_of(error), settings=said)
+            return TelemetryCommand(status=status_of(error), settings=Settings(client_type=said.client_type))
         return TelemetryCommand(status=OK, settings=settings)
 
     async def _note_topics(self, client: SdkClient, said: Settings) -> None:
@@ -160,7 +171,7 @@ class Telemetry:
             topic = topic_of(resource, client.call.namespace)
             right = topic_right(Access.SEND, topic)
             if right in await self._keys.held_by(client.call.access_key, right):
-                client.topics.setdefault(topic, False)
+                self._members.note_topic(client, topic)
 
     async def _join(self, client: SdkClient, said: Settings) -> Settings:
         call, subscription = client.call, said.subscription

@@ -48,7 +48,7 @@ _MOST_QUESTIONS: Final = 256
 
 
 class SdkTransactions:
-    """Those of the clients of one front. Of its loop."""
+    """Those of the clients of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, keys: AccessKeys, members: SdkMembers, store_host: str) -> None:
         self._database = database
@@ -102,7 +102,7 @@ class SdkTransactions:
         )
         try:
             checks = await self._database.run(find)
-            may_know = await self._keys.held_by(call.access_key, right)
+            may_know = self._keys.is_known(call.access_key) and await self._keys.held_by(call.access_key, right)
         except MqdbError as error:  # it is asked again when its time has come
             fields = {"topic": topic, "reason": str(error)}
             logger.log(level_of(error), "cannot ask about transactions", extra=fields)

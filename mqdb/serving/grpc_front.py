@@ -17,14 +17,24 @@ if TYPE_CHECKING:
 
 @contextmanager
 def grpc_front_of(
-    settings: Settings, dsn: str, pool_dsn: str | None = None, traffic: "CallTraffic | None" = None
+    settings: Settings,
+    dsn: str,
+    pool_dsn: str | None = None,
+    traffic: "CallTraffic | None" = None,
+    *,
+    shares_port: bool = False,
 ) -> "Iterator[GrpcFront | None]":
     """The front for RocketMQ 5's SDKs, if the settings say where; `traffic` gets its counts.
 
+    With `shares_port` several processes may listen there.
+
     Raises CannotListen, and SettingInvalid for what it cannot use.
     """
-    address = settings.grpc_address
+    address, tls_address = settings.grpc_address, settings.grpc_tls_address
     if address is None:
+        if tls_address is not None:
+            reason = "it is served beside grpc, which says nothing"
+            raise SettingInvalid("grpc_tls", settings.grpc_tls, settings.origin("grpc_tls"), reason)
         yield None
         return
     # Nobody else pays for the import of its libraries.
@@ -35,11 +45,12 @@ def grpc_front_of(
     front = GrpcFront(
         BrokerDsn(name, dsn),
         address,
-        tls_address=settings.grpc_tls_address,
+        tls_address=tls_address,
         certificate=_certificate_of(settings),
-        is_open=address.is_loopback or settings.grpc_open,
+        is_open=settings.grpc_open or None,
         pool_dsn=pool_dsn,
         traffic=traffic,
+        shares_port=shares_port,
     )
     try:
         front.start()

@@ -41,6 +41,7 @@ from mqdb.broker.log.query import broker_info
 from mqdb.common import receipt_handle
 from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
+from mqdb.common.receipt_handle import is_handle
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Dead, Retry, decide
 from mqdb.errors import BrokerUnavailable, MessageMissing, MqdbError, ParameterInvalid, ReceiptHandleInvalid
@@ -242,18 +243,24 @@ def forward_to_dlq(connection: Connection, group: str, messages: Sequence[Receiv
 def forward_handle_to_dlq(connection: Connection, group: str, receipt_handle: str, failure: Failure) -> None:
     """As `forward_to_dlq`, for whoever has kept nothing of the message but its receipt handle.
 
-    Raises ReceiptHandleInvalid also if retention has dropped the message.
+    If the message is not in flight any more nothing happens: it was forwarded before, as a client asks again that has
+    lost the answer, or it comes again. Raises ReceiptHandleInvalid for what is no handle.
     """
     with transaction(connection):
+        if not is_handle(receipt_handle):
+            raise ReceiptHandleInvalid((receipt_handle,))
         found = pop_batches.find(connection, group, receipt_handle)
         if found is None:
-            raise ReceiptHandleInvalid((receipt_handle,))
+            return
         place = found.message
         queue = MessageQueue(found.topic, broker_info(connection).broker_name, found.queue_id)
         request = PullRequest(queue, place.queue_key, place.queue_offset, place.segment)
         [result], _ = pull(connection, [request], limit=1)
         if not result.messages:
-            raise ReceiptHandleInvalid((receipt_handle,))
+            fields = {"group": group, "queue": str(queue), "offset": place.queue_offset}
+            logger.warning("retention has dropped a message in flight", extra=fields)
+            ack(connection, group, [receipt_handle])
+            return
         [message] = result.messages
         message.popped(receipt_handle, place.attempt - 1)
         forward_to_dlq(connection, group, [message], failure)

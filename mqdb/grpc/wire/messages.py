@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import md5
 from typing import Final, NamedTuple
 
+from mqdb.common.delivery_schedule import MAX_MILLISECONDS
 from mqdb.common.message import MAX_BODY_BYTES
 from mqdb.common.property import KEY_SEPARATOR, RESERVED_PROPERTIES, Property
 from mqdb.common.received_message import ReceivedMessage
@@ -95,7 +96,7 @@ class SdkMessage(NamedTuple):
 
 
 def sent(message: Message) -> SdkMessage:
-    """Raises Refused, BodyEmpty, BodyTooLarge, PropertyInvalid and PropertyReserved for what an SDK may not send."""
+    """Raises CallRefused, BodyEmpty, BodyTooLarge, PropertyInvalid, PropertyReserved for what an SDK may not send."""
     system = message.system_properties
     if not system.message_id:
         raise CallRefused(Code.ILLEGAL_MESSAGE_ID, "message_id is missing")
@@ -141,7 +142,7 @@ def _born_time(system: SystemProperties) -> datetime:
 
 
 def _kind_of(system: SystemProperties) -> MessageType:
-    """The type of a message: what it says, or what its fields say. Raises Refused where they disagree."""
+    """The type of a message: what it says, or what its fields say. Raises CallRefused where they disagree."""
     is_fifo, is_delayed = system.HasField("message_group"), system.HasField("delivery_timestamp")
     said = system.message_type
     found = MessageType.FIFO if is_fifo else MessageType.DELAY if is_delayed else MessageType.NORMAL
@@ -228,7 +229,7 @@ def message_for(message: ReceivedMessage, namespace: str, store_host: str) -> Me
         message_group=group,
     )
     due = properties.get(Property.TIMER_DELIVER_MS) or properties.get(Property.TIMER_OUT_MS)
-    if due is not None and due.isdecimal():
+    if due is not None and due.isdecimal() and int(due) <= MAX_MILLISECONDS:
         system.delivery_timestamp.CopyFrom(timestamp(_EPOCH + int(due) * _MILLISECOND))
     if message.queue.topic.startswith(DLQ_PREFIX):
         origin = properties.get(Property.DLQ_ORIGIN_TOPIC) or properties.get(Property.RETRY_TOPIC, "")

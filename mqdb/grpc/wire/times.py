@@ -24,7 +24,7 @@ def duration(length: timedelta) -> Duration:
 
 
 def time_of(given: Timestamp, name: str) -> datetime:
-    """An aware time in UTC. Raises Refused for one that no datetime can hold; `name` is that of the field."""
+    """An aware time in UTC. Raises CallRefused for one that no datetime can hold; `name` is that of the field."""
     try:
         return given.ToDatetime(UTC)
     except (ValueError, OverflowError) as error:
@@ -32,7 +32,7 @@ def time_of(given: Timestamp, name: str) -> datetime:
 
 
 def length_of(given: Duration, name: str) -> timedelta:
-    """A length of time. Raises Refused for one that no timedelta can hold; `name` is that of the field."""
+    """A length of time. Raises CallRefused for one that no timedelta can hold; `name` is that of the field."""
     try:
         return given.ToTimedelta()
     except (ValueError, OverflowError) as error:

@@ -8,11 +8,12 @@ In SQL: `mqdb/sql/consumers/replace_subscriptions.sql`, `mqdb/sql/topics/make_to
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Text, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Text, cast, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.common.group import ConsumeMode
 from mqdb.selector.subscription import SubscriptionData
+from mqdb.store.engine import translates
 from mqdb.store.tables import subscription, subscription_group
 
 
@@ -48,10 +49,20 @@ def lock(connection: Connection, group: str, mode: ConsumeMode = ConsumeMode.PUL
         row = connection.execute(settings).one_or_none()
         if row is None:
             connection.execute(select(func.mqdb.make_group(group, mode)))
+    stored = _of(connection, subscription.c.group_id == row.group_id)
+    return StoredSubscriptions(*row, subscriptions=stored)._replace(consume_mode=ConsumeMode(row.consume_mode))
+
+
+@translates
+def find(connection: Connection, group: str) -> frozenset[SubscriptionData]:
+    """What a group has subscribed to; nothing if it is not there."""
+    its_id = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group)
+    return _of(connection, subscription.c.group_id == its_id.scalar_subquery())
+
+
+def _of(connection: Connection, which: ColumnElement[bool]) -> frozenset[SubscriptionData]:
     columns = (subscription.c[field] for field in SubscriptionData._fields)
-    stored = connection.execute(select(*columns).where(subscription.c.group_id == row.group_id))
-    found = StoredSubscriptions(*row, subscriptions=frozenset(SubscriptionData(*each) for each in stored))
-    return found._replace(consume_mode=ConsumeMode(found.consume_mode))
+    return frozenset(SubscriptionData(*each) for each in connection.execute(select(*columns).where(which)))
 
 
 def replace(connection: Connection, group: str, version: int, wanted: Collection[SubscriptionData]) -> None:

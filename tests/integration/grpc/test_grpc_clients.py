@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.broker.consumers.pop import Popped
 from mqdb.common.http_address import HttpAddress
 from mqdb.fronts.access_keys import OpenToAll
 from mqdb.grpc import consuming, in_flight, members
@@ -14,6 +15,7 @@ from mqdb.grpc.certificate import self_signed
 from mqdb.grpc.wire import rocketmq_pb2 as pb
 from mqdb.grpc.wire.times import timestamp
 from mqdb_client import Admin
+from mqdb_client.consumer.queues.broker_pops import BrokerPops
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.grpc_client import GrpcFronts, message, resource, subscription, texts
 from tests.fixtures.postgres import Database
@@ -134,6 +136,80 @@ def test_who_subscribes_to_something_else_than_its_group_reads_nothing(
 
     assert status.code == Code.BAD_REQUEST
     assert "workers" in status.message
+
+
+def test_a_filter_that_its_group_does_not_have_reads_nothing(broker: Connection, grpc_fronts: GrpcFronts) -> None:
+    """The settings of the client have not come yet, or it has subscribed to something else since."""
+    topic(broker, "orders")
+    one = grpc_fronts.connect("one")
+    one.telemetry().ask(subscription("workers", orders="*"))
+    other = grpc_fronts.connect("other")
+    one.send_messages(message("orders", "1", tag="a"), message("orders", "2", tag="b"))
+    dispatch_all(broker)
+
+    assert other.refused_receive("workers", "orders", tags="a").code == Code.BAD_REQUEST
+    assert sorted(texts(grpc_fronts.connect("third").receive("workers", "orders"))) == ["1", "2"]
+
+
+def test_a_client_that_takes_its_change_back_is_not_refused_any_more(
+    broker: Connection, grpc_fronts: GrpcFronts
+) -> None:
+    topic(broker, "orders")
+    grpc_fronts.connect("other").telemetry().ask(subscription("workers", orders="a"))
+    client = grpc_fronts.connect("one")
+    stream = client.telemetry()
+    for tags in ("a", "b", "a"):
+        stream.ask(subscription("workers", orders=tags))
+    client.send_messages(message("orders", "1", tag="a"))
+    dispatch_all(broker)
+
+    assert texts(client.receive("workers", "orders", tags="a")) == ["1"]
+
+
+def test_a_client_that_was_refused_and_has_left_comes_not_back(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_BEAT_SECONDS", 0.05)
+    topic(broker, "orders")
+    clients = {tags: grpc_fronts.connect(tags) for tags in "ab"}
+    for tags, client in clients.items():
+        client.telemetry().ask(subscription("workers", orders=tags))
+    for client in reversed(clients.values()):
+        client.call("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=resource("workers")))
+
+    later = grpc_fronts.connect("later").telemetry().ask(subscription("later", orders="*"))
+    wait_until(lambda: [row[0] for row in broker.exec_driver_sql(MEMBERS)] == ["later"])
+
+    assert later.status.code == Code.OK
+
+
+def test_a_receive_that_is_given_up_keeps_nobody_busy(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind one that waits: what is over would end each wait of the lane at once."""
+    pops: list[int] = []
+    pop = BrokerPops.pop
+
+    def counted(self: BrokerPops, limit: int, invisible: timedelta, client_id: str | None = None) -> Popped:
+        pops.append(limit)
+        return pop(self, limit, invisible, client_id)
+
+    monkeypatch.setattr(BrokerPops, "pop", counted)
+    topic(broker, "orders")
+    begun(grpc_fronts)
+    client = grpc_fronts.connect()
+    waiting = client.begin_receive("workers", "orders", poll=20, most=1)
+    wait_until(lambda: 1 in pops)
+    gone = client.begin_receive("workers", "orders", poll=20, most=2)
+    wait_until(lambda: len(pops) > 1)
+    gone.cancel()
+    before = len(pops)
+    client.receive("others", "orders", poll=5)  # as long as that takes
+    client.send("orders", "x")
+    dispatch_all(broker)
+
+    assert [frame.message.body for frame in waiting if frame.HasField("message")] == [b"x"]
+    assert len(pops) - before < 20
 
 
 def test_a_client_that_was_refused_is_taken_when_the_others_have_left(
@@ -360,6 +436,14 @@ def test_who_does_not_sign_or_has_no_right_is_refused(
         assert each.call("QueryRoute", pb.QueryRouteRequest(topic=resource("orders"))).status.code == Code.UNAUTHORIZED
 
 
+def test_a_front_is_open_by_itself_if_all_its_addresses_are_of_this_machine(
+    broker: Connection, grpc_fronts: GrpcFronts
+) -> None:
+    everywhere = HttpAddress("0.0.0.0", 0)
+    with pytest.raises(OpenToAll):
+        grpc_fronts.start(tls_address=everywhere, certificate=self_signed("localhost"))
+
+
 def test_a_front_that_everybody_reaches_is_not_open_by_itself(broker: Connection, grpc_fronts: GrpcFronts) -> None:
     with pytest.raises(OpenToAll):
         grpc_fronts.start(is_open=False)
@@ -382,8 +466,9 @@ def test_a_front_speaks_tls_with_a_certificate_that_it_has_made(broker: Connecti
 def test_two_fronts_share_a_port(broker: Connection, grpc_fronts: GrpcFronts) -> None:
     """What one has given out, the other one takes back."""
     topic(broker, "orders")
+    first = grpc_fronts.start(shares_port=True)
     begun(grpc_fronts)
-    grpc_fronts.start(port=grpc_fronts.front.address.port)
+    grpc_fronts.start(port=first.address.port, shares_port=True)
     clients = [grpc_fronts.connect(f"client {number}") for number in range(8)]
     for client in clients:
         assert client.send("orders", "x").status.code == Code.OK

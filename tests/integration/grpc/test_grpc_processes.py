@@ -14,6 +14,7 @@ from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.command_line import Place, Running
 from tests.fixtures.grpc_client import PATIENCE_SECONDS, GrpcFronts, subscription, texts
 from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
 
 ANY_PORT = "127.0.0.1:0"
 Code = pb.Code
@@ -45,13 +46,13 @@ def test_a_process_serves_sdks(
         client = grpc_fronts.connect(address=parse_http_address(found["grpc"]))
         sent = client.send("orders", "x")
         checks = json.loads(page(found["metrics"].replace("metrics", "healthz")))["checks"]
+        wait_until(lambda: "mqdb_client_outages_total{" in page(found["metrics"]))  # its first sample
         metrics = page(found["metrics"])
         code, errors = process.interrupt()
 
     assert sent.status.code == Code.OK
     assert checks["grpc"] == "ok"
     assert 'call="SendMessage",cluster="DefaultCluster",code="OK"} 1.0' in metrics
-    assert "mqdb_client_outages_total{" in metrics
     assert found["grpc TLS"] != found["grpc"]
     assert (code, "Traceback" in errors) == (0, False)
 

@@ -252,7 +252,7 @@ def test_a_connection_that_breaks_under_a_request_is_an_error_of_ours(database: 
     async def ask() -> None:
         instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
         instance.open()
-        below = Database(instance)
+        below = Database(instance, "remoting")
         try:
             await below.run(
                 lambda connection: connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))

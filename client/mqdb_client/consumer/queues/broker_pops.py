@@ -56,6 +56,14 @@ class BrokerPops:
             return True
         return any(not queue_keys.isdisjoint(queues) for _, queues in list(self._begun.values()))
 
+    def await_topic(self, topic: str) -> None:
+        """A topic is not there now: it is read from its beginning when it appears."""
+        self._awaited.add(topic)
+
+    def awaits(self, topic: str) -> bool:
+        """Whether a topic has not appeared yet."""
+        return topic in self._awaited and topic not in self._begun
+
     def begin(self) -> None:
         """Have a new group begin now in the topics that are there. Raises BrokerUnavailable and its kin."""
         with self.instance.connect() as connection:
