@@ -3,11 +3,18 @@
 The cases of one language run in one process, several at a time.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from mqdb.broker.dead_letters import DeadLetterFilter
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.http_address import HttpAddress
+from mqdb.grpc.front import GrpcFront
 from mqdb_client import Admin
-from tests.fixtures.sdk_programs import LONG, PROGRAMS, QUICK, RunSdk, SdkFront
+from tests.fixtures.processes import wait_until
+from tests.fixtures.program_cache import skipped_if_missing
+from tests.fixtures.sdk_programs import LONG, PROGRAMS, QUICK, RESTART, RunSdk, SdkFront, new_prefix, run_program
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
@@ -40,3 +47,34 @@ def test_a_message_that_fails_too_often_is_a_dead_letter(
     with Admin(sdk_front.dsn) as admin:
         [letter] = admin.dead_letters.read(DeadLetterFilter(group=name))
     assert (letter.topic, letter.body) == (name, b"poison")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_an_sdk_goes_on_after_a_restart_of_the_front(sdk_front: SdkFront, language: str) -> None:
+    """After a restart of RocketMQ's own proxy, Go's push consumer gets nothing for minutes."""
+
+    def start(port: int) -> GrpcFront:
+        front = GrpcFront(BrokerDsn("broker-a", sdk_front.dsn), HttpAddress("127.0.0.1", port))
+        front.start()
+        return front
+
+    with skipped_if_missing():
+        PROGRAMS[language]()
+    prefix, front = new_prefix(language), start(0)
+    with ThreadPoolExecutor(1) as pool, Admin(sdk_front.dsn) as admin:
+        try:
+            here = SdkFront(str(front.address), sdk_front.dsn)
+            running = pool.submit(run_program, language, here, [RESTART], prefix)
+
+            def sent() -> int:
+                names = [topic.name for topic in admin.topics.list()]
+                topic = f"{prefix}-{RESTART}"
+                return sum(admin.messages.end_of(topic).values()) if topic in names else 0
+
+            wait_until(lambda: sent() > 20 or running.done(), 60)
+            front.stop()
+            front = start(front.address.port)
+            running.result().assert_ok(RESTART)
+        finally:
+            front.stop()

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"sort"
 	"strconv"
+	"strings"
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
@@ -34,6 +35,11 @@ var cases = map[string]func(*place) error{
 	"retry":                caseRetry,
 	"dlq":                  caseDLQ,
 	"fifo_dlq":             caseFifoDLQ,
+	"fifo_simple":          caseFifoSimple,
+	"large":                caseLarge,
+	"unknown_topic":        caseUnknownTopic,
+	"slow":                 caseSlow,
+	"restart":              caseRestart,
 	"change_invisible":     caseChangeInvisible,
 	"workers":              caseWorkers,
 	"close":                caseClose,
@@ -247,12 +253,40 @@ func caseSQL(p *place) error {
 	return same("messages", wanted, sorted(got.bodies()))
 }
 
+func caseLarge(p *place) error {
+	got := &inbox{}
+	if _, err := p.push(got.listen); err != nil {
+		return err
+	}
+	producer, err := p.producer()
+	if err != nil {
+		return err
+	}
+	body := strings.Repeat("0123456789abcdef", 4*1024*1024/16)
+	if _, err := send(producer, p.message(body)); err != nil {
+		return err
+	}
+	got.waitFor(1, aWhile)
+	return same("is the same body", true, reflect.DeepEqual(got.bodies(), []string{body}))
+}
+
+func caseUnknownTopic(p *place) error {
+	unknown := &place{endpoint: p.endpoint, topic: p.topic + "-none"}
+	_, err := unknown.producer()
+	if err != nil && strings.Contains(err.Error(), v2.Code_TOPIC_NOT_FOUND.String()) {
+		return nil
+	}
+	return fmt.Errorf("a producer for a topic that does not exist: %v", err)
+}
+
 // -- order -----------------------------------------------------------------------------------------
 
 func caseFifo(p *place) error {
 	got := &inbox{}
-	if _, err := p.push(got.listen); err != nil {
-		return err
+	for i := 0; i < 2; i++ {
+		if _, err := p.push(got.listen); err != nil {
+			return err
+		}
 	}
 	producer, err := p.producer()
 	if err != nil {
@@ -309,6 +343,46 @@ func caseFifoDLQ(p *place) error {
 	got.waitFor(3, 8*time.Second)
 	// The SDK consumes the rest of its batch while a failed message waits.
 	return same("deliveries", []string{"next", "poison", "poison"}, sorted(got.bodies()))
+}
+
+func caseFifoSimple(p *place) error {
+	consumer, err := p.simple()
+	if err != nil {
+		return err
+	}
+	sent := bodies("fifo", 4)
+	go func() {
+		time.Sleep(time.Second)
+		if producer, err := p.producer(); err == nil {
+			for _, body := range sent {
+				message := p.message(body)
+				message.SetMessageGroup("one")
+				_, _ = send(producer, message)
+			}
+		}
+	}()
+	view, err := receiveOne(consumer)
+	if err != nil {
+		return err
+	}
+	early, err := receive(consumer, 1)
+	if err != nil {
+		return err
+	}
+	if err := same("number of messages before the first ack", 0, len(early)); err != nil {
+		return err
+	}
+	found := []string{string(view.GetBody())}
+	for len(found) < len(sent) {
+		if err := consumer.Ack(context.Background(), view); err != nil {
+			return err
+		}
+		if view, err = receiveOne(consumer); err != nil {
+			return err
+		}
+		found = append(found, string(view.GetBody()))
+	}
+	return errors.Join(same("messages", sent, found), consumer.Ack(context.Background(), view))
 }
 
 // -- times -----------------------------------------------------------------------------------------
@@ -512,6 +586,28 @@ func caseRetry(p *place) error {
 	return nil
 }
 
+func caseSlow(p *place) error {
+	got := &inbox{}
+	_, err := p.push(func(view *rmq.MessageView) rmq.ConsumerResult {
+		got.put(view, 0)
+		// Longer than the server keeps a message for a consumer that does not live.
+		time.Sleep(40 * time.Second)
+		return rmq.SUCCESS
+	})
+	if err != nil {
+		return err
+	}
+	producer, err := p.producer()
+	if err != nil {
+		return err
+	}
+	if _, err := send(producer, p.message("slow")); err != nil {
+		return err
+	}
+	got.waitFor(1, 42*time.Second)
+	return same("messages", []string{"slow"}, got.bodies())
+}
+
 func caseDLQ(p *place) error {
 	got := &inbox{}
 	_, err := p.push(func(view *rmq.MessageView) rmq.ConsumerResult {
@@ -625,6 +721,49 @@ func caseWorkers(p *place) error {
 		same("messages", sent, sorted(got.bodies())),
 		same("number of consumers that got messages", count, len(who)),
 	)
+}
+
+// Somebody restarts the server in the meantime.
+func caseRestart(p *place) error {
+	got := &inbox{}
+	if _, err := p.push(got.listen); err != nil {
+		return err
+	}
+	producer, err := p.producer()
+	if err != nil {
+		return err
+	}
+	sent := bodies("restart", 100)
+	for _, body := range sent {
+		until := time.Now().Add(patience)
+		for {
+			_, err := send(producer, p.message(body))
+			if err == nil {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+			if time.Now().After(until) {
+				return fmt.Errorf("no send succeeds: %w", err)
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	// A message whose ack or receipt was lost comes twice.
+	found := func() []string {
+		once, seen := []string{}, map[string]bool{}
+		for _, body := range got.bodies() {
+			if !seen[body] {
+				once = append(once, body)
+			}
+			seen[body] = true
+		}
+		return sorted(once)
+	}
+	until := time.Now().Add(patience)
+	for len(found()) < len(sent) && time.Now().Before(until) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return same("messages", sent, found())
 }
 
 func caseClose(p *place) error {

@@ -24,6 +24,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
 import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
+import org.apache.rocketmq.client.java.exception.NotFoundException;
 import sdk.Inbox.Delivery;
 
 /** The cases. A new group gets only messages that are sent after it has begun, so each case starts its consumer first. */
@@ -46,6 +47,11 @@ final class Cases {
         Map.entry("retry", Cases::retry),
         Map.entry("dlq", Cases::dlq),
         Map.entry("fifo_dlq", Cases::fifoDlq),
+        Map.entry("fifo_simple", Cases::fifoSimple),
+        Map.entry("large", Cases::large),
+        Map.entry("unknown_topic", Cases::unknownTopic),
+        Map.entry("slow", Cases::slow),
+        Map.entry("restart", Cases::restart),
         Map.entry("change_invisible", Cases::changeInvisible),
         Map.entry("workers", Cases::workers),
         Map.entry("close", Cases::close));
@@ -173,11 +179,35 @@ final class Cases {
             sorted(inbox.bodies()));
     }
 
+    private static void large(Place place) throws Exception {
+        Inbox inbox = new Inbox();
+        place.push(inbox.listener());
+        String body = "0123456789abcdef".repeat(4 * 1024 * 1024 / 16);
+        place.producer().send(place.message(body));
+        inbox.waitFor(1, A_WHILE);
+        check(inbox.bodies().equals(List.of(body)), "the body is another one");
+    }
+
+    private static void unknownTopic(Place place) throws Exception {
+        try {
+            place.other("-none").producer();
+            throw new AssertionError("a producer starts for a topic that does not exist");
+        } catch (IllegalStateException refused) {
+            Throwable cause = refused;
+            while (cause.getCause() != null) {
+                cause = cause.getCause();
+            }
+            check(cause instanceof NotFoundException, "refused for another reason: " + cause);
+        }
+    }
+
     // -- order ----------------------------------------------------------------------------------
 
     private static void fifo(Place place) throws Exception {
         Inbox inbox = new Inbox();
-        place.push(inbox.listener());
+        for (int i = 0; i < 2; i++) {
+            place.push(inbox.listener());
+        }
         Producer producer = place.producer();
         List<String> groups = List.of("one", "two", "three");
         List<String> sent = bodies("fifo", 20);
@@ -207,6 +237,25 @@ final class Cases {
         }
         inbox.waitFor(3, Duration.ofSeconds(8));
         same("deliveries", List.of("poison", "poison", "next"), inbox.bodies());
+    }
+
+    private static void fifoSimple(Place place) throws Exception {
+        SimpleConsumer consumer = place.simple();
+        CompletableFuture<List<MessageView>> receiving = consumer.receiveAsync(1, INVISIBLE);
+        Thread.sleep(1_000);
+        Producer producer = place.producer();
+        for (String body : bodies("fifo", 4)) {
+            producer.send(place.builder(body).setMessageGroup("one").build());
+        }
+        List<MessageView> got = new ArrayList<>(receiving.get());
+        same("first message", List.of("fifo 00"), got.stream().map(Inbox::bodyOf).collect(Collectors.toList()));
+        same("messages before the first ack", List.of(), consumer.receive(1, INVISIBLE));
+        for (int i = 1; i < 4; i++) {
+            consumer.ack(got.get(i - 1));
+            got.add(receiveOne(consumer));
+        }
+        same("messages", bodies("fifo", 4), got.stream().map(Inbox::bodyOf).collect(Collectors.toList()));
+        consumer.ack(got.get(3));
     }
 
     // -- times ----------------------------------------------------------------------------------
@@ -307,6 +356,23 @@ final class Cases {
         }
     }
 
+    private static void slow(Place place) throws Exception {
+        Inbox inbox = new Inbox();
+        place.push(view -> {
+            inbox.put(view, 0);
+            try {
+                // Longer than the server keeps a message for a consumer that does not live.
+                Thread.sleep(40_000);
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+            return ConsumeResult.SUCCESS;
+        });
+        place.producer().send(place.message("slow"));
+        inbox.waitFor(1, Duration.ofSeconds(42));
+        same("messages", List.of("slow"), inbox.bodies());
+    }
+
     private static void dlq(Place place) throws Exception {
         Inbox inbox = new Inbox();
         place.push(view -> {
@@ -378,6 +444,34 @@ final class Cases {
         same("messages", sent, sorted(inbox.bodies()));
         Set<Integer> who = got.stream().map(Delivery::consumer).collect(Collectors.toCollection(TreeSet::new));
         same("number of consumers that got messages", count, who.size());
+    }
+
+    /** Somebody restarts the server in the meantime. */
+    private static void restart(Place place) throws Exception {
+        Inbox inbox = new Inbox();
+        place.push(inbox.listener());
+        Producer producer = place.producer();
+        List<String> sent = bodies("restart", 100);
+        for (String body : sent) {
+            long until = System.nanoTime() + Inbox.PATIENCE.toNanos();
+            while (true) {
+                try {
+                    producer.send(place.message(body));
+                    break;
+                } catch (Exception error) {
+                    // Not always a ClientException: the SDK lets errors of gRPC through.
+                    Thread.sleep(100);
+                    check(System.nanoTime() < until, "no send succeeds: " + error);
+                }
+            }
+            Thread.sleep(100);
+        }
+        long until = System.nanoTime() + Inbox.PATIENCE.toNanos();
+        while (!Set.copyOf(inbox.bodies()).containsAll(sent) && System.nanoTime() < until) {
+            Thread.sleep(100);
+        }
+        // A message whose ack or receipt was lost comes twice.
+        same("messages", sent, sorted(new TreeSet<>(inbox.bodies())));
     }
 
     private static void close(Place place) throws Exception {

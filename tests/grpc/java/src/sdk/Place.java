@@ -31,8 +31,17 @@ final class Place implements AutoCloseable {
     private final List<Closeable> clients = Collections.synchronizedList(new ArrayList<>());
 
     Place(String endpoint, String topic) {
+        this(ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(false).build(), topic);
+    }
+
+    private Place(ClientConfiguration configuration, String topic) {
         this.topic = topic;
-        this.configuration = ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(false).build();
+        this.configuration = configuration;
+    }
+
+    /** Another topic of the same server. */
+    Place other(String suffix) {
+        return new Place(configuration, topic + suffix);
     }
 
     Producer producer() throws ClientException {
