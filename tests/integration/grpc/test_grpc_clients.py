@@ -21,10 +21,12 @@ from tests.fixtures.grpc_client import GrpcFronts, message, resource, subscripti
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
+from tests.fixtures.transactions import Checker
 
 Code = pb.Code
 IN_FLIGHT = "SELECT client_id, visible_at FROM mqdb.pop_batch"
 DUE = "UPDATE mqdb.pop_batch SET visible_at = mqdb.now() - interval '1 s'"
+CHECKERS = "SELECT client_id FROM mqdb.client WHERE checks_transactions"
 MEMBERS = "SELECT client_id, group_name, language FROM mqdb.client WHERE kind = 'CONSUMER' ORDER BY client_id"
 
 
@@ -442,6 +444,54 @@ def test_a_front_is_open_by_itself_if_all_its_addresses_are_of_this_machine(
     everywhere = HttpAddress("0.0.0.0", 0)
     with pytest.raises(OpenToAll):
         grpc_fronts.start(tls_address=everywhere, certificate=self_signed("localhost"))
+
+
+@pytest.mark.parametrize("access_key", ["", "shop"])
+def test_the_sender_of_a_half_message_is_asked_and_another_if_it_is_gone(
+    database: Database,
+    broker: Connection,
+    grpc_fronts: GrpcFronts,
+    monkeypatch: pytest.MonkeyPatch,
+    access_key: str,
+) -> None:
+    """Clients of one key are asked about the half messages of that key."""
+    monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
+    topic(broker, "orders")
+    if access_key:
+        with Admin(database.dsn) as admin:
+            admin.acl.grant("shop", send=["orders"], external=True)
+            admin.acl.set_secret("shop", "a long secret")
+    key = ("shop", "a long secret") if access_key else None
+    said = pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=pb.Publishing(topics=[resource("orders")]))
+    checker = Checker(broker)
+
+    sender = grpc_fronts.connect("sender", key=key)
+    stream = sender.telemetry()
+    stream.ask(said)
+    [entry] = sender.send("orders", "half", message_type=pb.MessageType.TRANSACTION).entries
+    dispatch_all(broker)
+    checker.after(timedelta(seconds=7))
+    first = next(stream.said).recover_orphaned_transaction_command
+    stream.close()
+    sender.call("NotifyClientTermination", pb.NotifyClientTerminationRequest())
+    checker.after(timedelta(seconds=60))  # there is nobody to ask
+    other = grpc_fronts.connect("other", key=key)
+    other_stream = other.telemetry()
+    other_stream.ask(said)
+    wait_until(lambda: [row[0].partition(" ")[0] for row in broker.exec_driver_sql(CHECKERS)] == ["other"])
+    checker.after(timedelta(seconds=60))
+    second = next(other_stream.said).recover_orphaned_transaction_command
+
+    assert first.transaction_id == second.transaction_id == entry.transaction_id
+    assert first.message.system_properties.message_id == entry.message_id
+    request = pb.EndTransactionRequest(
+        topic=resource("orders"),
+        message_id=entry.message_id,
+        transaction_id=second.transaction_id,
+        resolution=pb.TransactionResolution.COMMIT,
+        source=pb.TransactionSource.SOURCE_SERVER_CHECK,
+    )
+    assert other.call("EndTransaction", request).status.code == Code.OK
 
 
 def test_a_front_that_everybody_reaches_is_not_open_by_itself(broker: Connection, grpc_fronts: GrpcFronts) -> None:
