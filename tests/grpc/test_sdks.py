@@ -4,16 +4,20 @@ The cases of one language run in one process, several at a time.
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from mqdb.broker.dead_letters import DeadLetterFilter
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
+from mqdb.grpc.certificate import self_signed
 from mqdb.grpc.front import GrpcFront
 from mqdb_client import Admin
+from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.program_cache import skipped_if_missing
+from tests.fixtures.remoting_kit import served_broker
 from tests.fixtures.sdk_programs import LONG, PROGRAMS, QUICK, RESTART, RunSdk, SdkFront, new_prefix, run_program
 
 
@@ -78,3 +82,30 @@ def test_an_sdk_goes_on_after_a_restart_of_the_front(sdk_front: SdkFront, langua
             running.result().assert_ok(RESTART)
         finally:
             front.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("language", ["go", "java"])  # which look at no certificate
+def test_an_sdk_signs_and_speaks_tls(database: Database, tmp_path: Path, language: str) -> None:
+    with skipped_if_missing():
+        PROGRAMS[language]()
+    prefix, cases = new_prefix(language), (*QUICK, "dlq", "fifo_dlq", "recall", "transaction_check")
+    names = [f"{prefix}-{case}" for case in cases]
+    with served_broker(database.dsn, tmp_path), Admin(database.dsn) as admin:
+        admin.acl.grant("shop", send=names, read=names, group=names, external=True)
+        admin.acl.set_secret("shop", "a long secret")
+        anywhere = HttpAddress("127.0.0.1", 0)
+        front = GrpcFront(
+            BrokerDsn("broker-a", database.dsn), anywhere, tls_address=anywhere, certificate=self_signed("127.0.0.1")
+        )
+        front.start()
+        try:
+            here = SdkFront(str(front.tls_address), database.dsn)
+            key = {"SDK_ACCESS_KEY": "shop", "SDK_SECRET_KEY": "a long secret"}
+            run = run_program(language, here, cases, prefix, SDK_TLS="1", **key)
+            stranger = run_program(language, here, ["push"], SDK_TLS="1")
+        finally:
+            front.stop()
+    for case in cases:
+        run.assert_ok(case)
+    assert not stranger.outcomes["push"].ok

@@ -3,7 +3,8 @@
 //	go run . ENDPOINT PREFIX CASE...
 //
 // The topic of a case is named PREFIX-CASE and exists already; its consumer group has the same name. Each case prints a
-// line of JSON, {"case", "ok", "seconds", "detail"}. Several cases run at a time, because most of them wait.
+// line of JSON, {"case", "ok", "seconds", "detail"}. Several cases run at a time, because most of them wait. SDK_TLS in
+// the environment asks for TLS, SDK_ACCESS_KEY and SDK_SECRET_KEY for signatures.
 package main
 
 import (
@@ -19,7 +20,7 @@ import (
 const atATime = 4
 
 func main() {
-	rmq.EnableSsl = false
+	_, rmq.EnableSsl = os.LookupEnv("SDK_TLS")
 	endpoint, prefix, names := os.Args[1], os.Args[2], os.Args[3:]
 	waiting := make(chan string, len(names))
 	for _, name := range names {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -22,7 +23,10 @@ type place struct {
 }
 
 func (p *place) config() *rmq.Config {
-	return &rmq.Config{Endpoint: p.endpoint, ConsumerGroup: p.topic, Credentials: &credentials.SessionCredentials{}}
+	keys := &credentials.SessionCredentials{
+		AccessKey: os.Getenv("SDK_ACCESS_KEY"), AccessSecret: os.Getenv("SDK_SECRET_KEY"),
+	}
+	return &rmq.Config{Endpoint: p.endpoint, ConsumerGroup: p.topic, Credentials: keys}
 }
 
 func (p *place) producer(options ...rmq.ProducerOption) (rmq.Producer, error) {

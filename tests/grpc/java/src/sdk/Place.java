@@ -8,8 +8,10 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.MessageListener;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
@@ -31,12 +33,23 @@ final class Place implements AutoCloseable {
     private final List<Closeable> clients = Collections.synchronizedList(new ArrayList<>());
 
     Place(String endpoint, String topic) {
-        this(ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(false).build(), topic);
+        this(configuration(endpoint), topic);
     }
 
     private Place(ClientConfiguration configuration, String topic) {
         this.topic = topic;
         this.configuration = configuration;
+    }
+
+    private static ClientConfiguration configuration(String endpoint) {
+        Map<String, String> environment = System.getenv();
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
+            .setEndpoints(endpoint).enableSsl(environment.containsKey("SDK_TLS"));
+        if (environment.containsKey("SDK_ACCESS_KEY")) {
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(
+                environment.get("SDK_ACCESS_KEY"), environment.get("SDK_SECRET_KEY")));
+        }
+        return builder.build();
     }
 
     /** Another topic of the same server. */

@@ -13,7 +13,8 @@ import java.util.concurrent.TimeUnit;
  * <pre>java sdk.Program ENDPOINT PREFIX CASE...</pre>
  *
  * The topic of a case is named PREFIX-CASE and exists already; its consumer group has the same name. Each case prints a
- * line of JSON, {"case", "ok", "seconds", "detail"}. Several cases run at a time, because most of them wait.
+ * line of JSON, {"case", "ok", "seconds", "detail"}. Several cases run at a time, because most of them wait. SDK_TLS in
+ * the environment asks for TLS, SDK_ACCESS_KEY and SDK_SECRET_KEY for signatures.
  */
 public final class Program {
     private static final int AT_A_TIME = 4;
