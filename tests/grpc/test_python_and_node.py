@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fixtures.program_cache import skipped_if_missing
-from tests.fixtures.sdk_python_node import LANGUAGES, SdkFront
+from tests.fixtures.sdk_python_node import LANGUAGES, RestartedFront
 
 QUICK = ("send", "push")
 LONG = (
@@ -24,7 +24,7 @@ LONG = (
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_an_sdk_sends_receives_and_is_pushed_to(sdk_front_pn: SdkFront, language: str) -> None:
+def test_an_sdk_sends_receives_and_is_pushed_to(sdk_front_pn: RestartedFront, language: str) -> None:
     with skipped_if_missing():
         outcomes = sdk_front_pn.run(language, *QUICK)
 
@@ -34,7 +34,7 @@ def test_an_sdk_sends_receives_and_is_pushed_to(sdk_front_pn: SdkFront, language
 @pytest.mark.long
 @pytest.mark.parametrize("case", LONG)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_feature_works_with_an_sdk(sdk_front_pn: SdkFront, language: str, case: str) -> None:
+def test_a_feature_works_with_an_sdk(sdk_front_pn: RestartedFront, language: str, case: str) -> None:
     with skipped_if_missing():
         [outcome] = sdk_front_pn.run(language, case).values()
 
