@@ -29,7 +29,7 @@ from mqdb.common.clock import Clock, SystemClock
 from mqdb.errors import ParameterInvalid
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_UNIQUE_ID = re.compile("[0-9A-Fa-f]{32}")
+_UNIQUE_ID = re.compile("(?:01)?([0-9A-Fa-f]{32})")
 
 #: Any address beyond the local network will do; nothing is sent to it. Source: RFC 5737.
 _FAR_AWAY: Final = ("192.0.2.1", 9)
@@ -104,19 +104,23 @@ def format_unique_id(unique_id: uuid.UUID) -> str:
 
 
 def parse_unique_id(text: object) -> uuid.UUID:
-    """The opposite of `format_unique_id`; takes lower case too. Else ParameterInvalid."""
-    if not isinstance(text, str) or not _UNIQUE_ID.fullmatch(text):
-        raise ParameterInvalid("message id", text, "must be 32 hexadecimal digits")
-    return uuid.UUID(hex=text)
+    """The opposite of `format_unique_id`; takes lower case too, and the 34 digits of RocketMQ 5's SDKs.
+
+    Else ParameterInvalid.
+    """
+    if not isinstance(text, str) or not (found := _UNIQUE_ID.fullmatch(text)):
+        raise ParameterInvalid("message id", text, "must be 32 hexadecimal digits, or 34 of which the first are 01")
+    return uuid.UUID(hex=found[1])
 
 
 def unique_id_of(text: str) -> uuid.UUID:
     """The uuid of the id of any client: 32 hexadecimal digits are one, any other text has its MD5.
 
-    Java clients with an IPv6 address make 56 digits, and others what they like.
+    RocketMQ 5's SDKs put 01 before these digits, the version of their ids. Java clients with an IPv6 address make 56
+    digits, and others what they like.
     """
-    if _UNIQUE_ID.fullmatch(text):
-        return uuid.UUID(hex=text)
+    if found := _UNIQUE_ID.fullmatch(text):
+        return uuid.UUID(hex=found[1])
     return uuid.UUID(bytes=md5(text.encode(), usedforsecurity=False).digest())
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id, local_address, parse_unique_id
+from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id, local_address, parse_unique_id, unique_id_of
 from mqdb.errors import ParameterInvalid
 from tests.fixtures.clocks import ManualClock
 
@@ -81,10 +81,11 @@ def test_an_id_reads_back_from_its_32_upper_case_digits(unique_id: uuid.UUID) ->
     assert len(text) == 32
     assert set(text) <= set("0123456789ABCDEF")
     assert parse_unique_id(text) == parse_unique_id(text.lower()) == unique_id
+    assert parse_unique_id("01" + text) == unique_id_of("01" + text) == unique_id  # as RocketMQ 5's SDKs write it
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0A", "G" * 32, "0" * 31, "0" * 33, "0" * 32 + "\n", str(uuid.UUID(int=0)), "٣" * 32]
+    "text", ["", "0A", "G" * 32, "0" * 31, "0" * 33, "02" + "0" * 32, "0" * 32 + "\n", str(uuid.UUID(int=0)), "٣" * 32]
 )
 def test_text_that_is_no_id_is_refused_with_its_value(text: str) -> None:
     with pytest.raises(ParameterInvalid, match=r"message id = .*: must be 32 hexadecimal digits") as caught:

@@ -12,8 +12,10 @@ from sqlalchemy import Connection
 from mqdb.grpc.wire import rocketmq_pb2 as pb
 from mqdb.grpc.wire.times import timestamp
 from mqdb.store.topics.topics import find_topic
+from mqdb_client import Admin
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.grpc_client import GrpcClient, GrpcFronts, message, resource, subscription, texts
+from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
 Code = pb.Code
@@ -101,6 +103,17 @@ def test_a_message_comes_as_it_was_sent(broker: Connection, client: GrpcClient) 
     assert system.body_digest.type == pb.DigestType.MD5
     assert system.body_digest.checksum == md5(b"hello", usedforsecurity=False).hexdigest().upper()
     assert (system.delivery_attempt, bool(system.receipt_handle)) == (1, True)
+
+
+def test_a_message_is_found_by_the_id_that_its_sender_knows(
+    database: Database, broker: Connection, client: GrpcClient
+) -> None:
+    [entry] = sent(broker, client, "this one").entries
+    with Admin(database.dsn) as admin:
+        [found] = admin.messages.show(entry.message_id)
+
+    assert found.body == b"this one"
+    assert found.properties["UNIQ_KEY"] == entry.message_id
 
 
 def test_a_compressed_body_comes_plain(broker: Connection, client: GrpcClient) -> None:
