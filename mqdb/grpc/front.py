@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -38,9 +38,6 @@ from mqdb.grpc.wire import rocketmq_pb2 as pb
 from mqdb.grpc.wire.rocketmq_pb2 import Code
 from mqdb.grpc.wire.status import CallRefused, status_of
 from mqdb.grpc.wire.times import timestamp
-
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
 
 #: The name by which SDKs call it.
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
