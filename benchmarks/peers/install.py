@@ -27,7 +27,7 @@ ROCKETMQ_CLASSES: Final = HOME / "rocketmq" / "classes"
 
 _REQUIREMENTS: Final = HERE / "requirements.txt"
 _POM: Final = HERE / "rocketmq" / "pom.xml"
-_JAVA_CLIENT: Final = HERE / "rocketmq" / "RocketMQClient.java"
+_JAVA_CLIENT: Final = tuple(HERE / "rocketmq" / name for name in ("PeersClient.java", "RocketMQClient.java"))
 
 
 class NotInstalled(Exception):
@@ -58,7 +58,7 @@ def python_peers(announce: Callable[[str], None]) -> None:
 
 def rocketmq(announce: Callable[[str], None]) -> None:
     """RocketMQ's jars, and the compiled client."""
-    if _is_made(ROCKETMQ_CLASSES, _POM, _JAVA_CLIENT):
+    if _is_made(ROCKETMQ_CLASSES, _POM, *_JAVA_CLIENT):
         return
     missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
     if missing:
@@ -68,8 +68,8 @@ def rocketmq(announce: Callable[[str], None]) -> None:
     ROCKETMQ_CLASSES.mkdir(parents=True)
     copy = ("dependency:copy-dependencies", f"-DoutputDirectory={ROCKETMQ_JARS}")
     _run("mvn", "--batch-mode", "--quiet", "--file", str(_POM), *copy)
-    _run("javac", "-cp", f"{ROCKETMQ_JARS}/*", "-d", str(ROCKETMQ_CLASSES), str(_JAVA_CLIENT))
-    _mark_made(ROCKETMQ_CLASSES, _POM, _JAVA_CLIENT)
+    _run("javac", "-cp", f"{ROCKETMQ_JARS}/*", "-d", str(ROCKETMQ_CLASSES), *map(str, _JAVA_CLIENT))
+    _mark_made(ROCKETMQ_CLASSES, _POM, *_JAVA_CLIENT)
 
 
 def packaged(pattern: str) -> str:
