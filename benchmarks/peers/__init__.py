@@ -10,5 +10,5 @@ rounds        alternating rounds; a measurement on a busy machine is repeated
 results       medians, ranges and ratios
 table, chart  how they are shown; markup: the SVG of the chart
 workers/      the clients in Python, one module for each library; they run in the Python of the peers
-rocketmq/     RocketMQ's jars and its client in Java
+rocketmq/     RocketMQ's jars and its clients in Java
 """

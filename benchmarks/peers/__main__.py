@@ -113,8 +113,8 @@ def _measure(plan: Plan, output: Path | None) -> list[Measurement]:
     try:
         if any(side.database not in (None, "mqdb") for side in plan.sides):
             install.python_peers(notes.print)
-        if any(side.is_java for side in plan.sides):
-            install.rocketmq(notes.print)
+        for program in dict.fromkeys(program for side in plan.sides for program in side.java_programs):
+            program.install(notes.print)
         install.HOME.mkdir(exist_ok=True)
         # Two runs would measure each other.
         with FileLock(install.HOME / "peers.lock", timeout=0):

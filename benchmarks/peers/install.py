@@ -1,4 +1,6 @@
-"""The peers in `.peers/` of the checkout, which git ignores. Versions are those of requirements.txt and pom.xml.
+"""The peers in `.peers/` of the checkout, which git ignores.
+
+Their versions are in requirements.txt and in the files for Maven.
 
 A stamp beside each part says for which texts it was made; a later call finds it and starts at once.
 """
@@ -9,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +25,57 @@ _VENV: Final = HOME / "venv"
 PYTHON: Final = _VENV / "bin" / "python"
 #: The Python of mqdb and of this program.
 OWN_PYTHON: Final = sys.executable
-ROCKETMQ_JARS: Final = HOME / "rocketmq" / "lib"
-ROCKETMQ_CLASSES: Final = HOME / "rocketmq" / "classes"
 
 _REQUIREMENTS: Final = HERE / "requirements.txt"
-_POM: Final = HERE / "rocketmq" / "pom.xml"
-_JAVA_CLIENT: Final = tuple(HERE / "rocketmq" / name for name in ("PeersClient.java", "RocketMQClient.java"))
+_JAVA: Final = HERE / "rocketmq"
+
+
+@dataclass(frozen=True, slots=True)
+class JavaProgram:
+    """A program of ours in Java with the jars of RocketMQ that it runs on, apart from all other jars."""
+
+    #: Of its folder in `.peers/`.
+    name: str
+    #: Names the jars.
+    pom: str
+    main_class: str
+
+    @property
+    def class_path(self) -> str:
+        return f"{self._jars}/*{os.pathsep}{self._classes}"
+
+    def install(self, announce: Callable[[str], None]) -> None:
+        """Fetch the jars and compile the program. Raises NotInstalled."""
+        pom = _JAVA / self.pom
+        sources = (_JAVA / "PeersClient.java", _JAVA / f"{self.main_class}.java")
+        if _is_made(self._classes, pom, *sources):
+            return
+        missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
+        if missing:
+            raise NotInstalled(f"RocketMQ needs {', '.join(missing)} on PATH; leave it out with --only")
+        announce(f"fetching RocketMQ's jars by Maven into .peers/{self.name}, once")
+        shutil.rmtree(HOME / self.name, ignore_errors=True)
+        self._classes.mkdir(parents=True)
+        copy = ("dependency:copy-dependencies", f"-DoutputDirectory={self._jars}")
+        _run("mvn", "--batch-mode", "--quiet", "--file", str(pom), *copy)
+        _run("javac", "-cp", f"{self._jars}/*", "-d", str(self._classes), *map(str, sources))
+        _mark_made(self._classes, pom, *sources)
+
+    @property
+    def _jars(self) -> Path:
+        return HOME / self.name / "lib"
+
+    @property
+    def _classes(self) -> Path:
+        return HOME / self.name / "classes"
+
+
+#: The client for remoting; its jars are those of the name server and the broker, too.
+ROCKETMQ: Final = JavaProgram("rocketmq", "pom.xml", "RocketMQClient")
+#: The client for gRPC.
+ROCKETMQ_SDK: Final = JavaProgram("rocketmq-sdk", "sdk.xml", "RocketMQ5Client")
+#: A broker with a proxy for gRPC; the client makes its topics and groups.
+ROCKETMQ_PROXY: Final = JavaProgram("rocketmq-proxy", "proxy.xml", "RocketMQClient")
 
 
 class NotInstalled(Exception):
@@ -54,22 +102,6 @@ def python_peers(announce: Callable[[str], None]) -> None:
         _run(sys.executable, "-m", "venv", str(_VENV))
         _run(str(PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "-r", str(_REQUIREMENTS))
     _mark_made(_VENV, _REQUIREMENTS)
-
-
-def rocketmq(announce: Callable[[str], None]) -> None:
-    """RocketMQ's jars, and the compiled client."""
-    if _is_made(ROCKETMQ_CLASSES, _POM, *_JAVA_CLIENT):
-        return
-    missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
-    if missing:
-        raise NotInstalled(f"RocketMQ needs {', '.join(missing)} on PATH; leave it out with --only")
-    announce("fetching RocketMQ's jars by Maven into .peers/rocketmq, once")
-    shutil.rmtree(ROCKETMQ_CLASSES.parent, ignore_errors=True)
-    ROCKETMQ_CLASSES.mkdir(parents=True)
-    copy = ("dependency:copy-dependencies", f"-DoutputDirectory={ROCKETMQ_JARS}")
-    _run("mvn", "--batch-mode", "--quiet", "--file", str(_POM), *copy)
-    _run("javac", "-cp", f"{ROCKETMQ_JARS}/*", "-d", str(ROCKETMQ_CLASSES), *map(str, _JAVA_CLIENT))
-    _mark_made(ROCKETMQ_CLASSES, _POM, *_JAVA_CLIENT)
 
 
 def packaged(pattern: str) -> str:

@@ -1,10 +1,14 @@
-"""RocketMQ's name server and broker, for one measured side. Each start has fresh files."""
+"""RocketMQ's name server and broker, for one measured side. Each start has fresh files.
 
+A side for gRPC has RocketMQ's proxy as well, in the JVM of the broker (LOCAL mode).
+"""
+
+import json
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -41,18 +45,21 @@ diskMaxUsedSpaceRatio=95
 """
 
 
-def java(*arguments: str, memory: str = "512m", options: tuple[str, ...] = ()) -> list[str]:
-    """The command that runs a class of RocketMQ's or our client."""
+def java(
+    program: install.JavaProgram, *arguments: str, memory: str = "512m", options: tuple[str, ...] = ()
+) -> list[str]:
+    """The command that runs a class of RocketMQ's or our client, which the arguments begin with."""
     home = install.DATA / "rocketmq"
-    logging = f"-Drmq.logback.configurationFile={home}/logback.xml"
-    paths = f"{install.ROCKETMQ_JARS}/*{os.pathsep}{install.ROCKETMQ_CLASSES}"
+    # Of the servers and the client for remoting, and of the SDK for gRPC.
+    logging = (f"-Drmq.logback.configurationFile={home}/logback.xml", "-Drocketmq.log.level=warn")
     heap = (f"-Xms{memory}", f"-Xmx{memory}")
-    return ["java", *heap, f"-Duser.home={home}", logging, *options, "-cp", paths, *arguments]
+    return ["java", *heap, f"-Duser.home={home}", *logging, *options, "-cp", program.class_path, *arguments]
 
 
 @contextmanager
 def running(side: Side, settings: str = "") -> Iterator[Running]:
     """A name server and a broker with fresh files. Lines of `settings` override those of broker.conf."""
+    assert side.java_server is not None
     home = install.DATA / "rocketmq"
     shutil.rmtree(home, ignore_errors=True)
     (home / "conf").mkdir(parents=True)
@@ -63,19 +70,25 @@ def running(side: Side, settings: str = "") -> Iterator[Running]:
     (home / "broker.conf").write_text(broker)
     environment = {**os.environ, "ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": f"127.0.0.1:{names}"}
     names_class = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", f"{home}/names.conf")
-    broker_class = ("org.apache.rocketmq.broker.BrokerStartup", "-c", f"{home}/broker.conf")
+    broker_class = ["org.apache.rocketmq.broker.BrokerStartup", "-c", f"{home}/broker.conf"]
+    grpc_port = free_port() if side.speaks_grpc else None
+    if grpc_port is not None:
+        (home / "proxy.json").write_text(json.dumps(_proxy_configuration(names, grpc_port)))
+        broker_class = ["org.apache.rocketmq.proxy.ProxyStartup", "-pc", f"{home}/proxy.json"]
+        broker_class += ["-bc", f"{home}/broker.conf"]
     log = install.DATA / "rocketmq.log"
-    name_server = Process(java(*names_class, memory="256m", options=_OPENED), log, environment)
+    name_server = Process(java(side.java_server, *names_class, memory="256m", options=_OPENED), log, environment)
     with stopping(name_server):
         name_server.wait_for(lambda: is_listening(names))
         direct = (*_OPENED, "-XX:MaxDirectMemorySize=2g")
-        server = Process(java(*broker_class, memory="1g", options=direct), log, environment)
+        server = Process(java(side.java_server, *broker_class, memory="1g", options=direct), log, environment)
         with stopping(server):
-            server.wait_for(lambda: is_listening(port))
+            server.wait_for(lambda: is_listening(port) and (grpc_port is None or is_listening(grpc_port)))
             found = Running(side, [name_server.clock, server.clock], None)
             found.environment = {
                 "PEERS_NAME_SERVER": f"127.0.0.1:{names}",
                 "PEERS_BROKER": f"127.0.0.1:{port}",
+                "PEERS_ENDPOINT": "" if grpc_port is None else f"127.0.0.1:{grpc_port}",
             }
             server.wait_for(lambda: make_topic(found, "bench"))
             # It is in the route only when the broker has told the name server of itself, up to 10 s after its start.
@@ -83,9 +96,27 @@ def running(side: Side, settings: str = "") -> Iterator[Running]:
             yield found
 
 
-def make_topic(server: Running, topic: str) -> bool:
-    """Try to make the topic: False until the broker takes requests."""
-    command = java("RocketMQClient", "topic", "--topic", topic)
+def _proxy_configuration(name_server: int, port: int) -> Mapping[str, object]:
+    return {
+        "rocketMQClusterName": "peers",
+        "proxyMode": "LOCAL",
+        "namesrvAddr": f"127.0.0.1:{name_server}",
+        # Clients are led to this address. The proxy itself listens at all of them.
+        "localServeAddr": "127.0.0.1",
+        "grpcServerPort": port,
+        "remotingListenPort": free_port(),
+    }
+
+
+def make_topic(server: Running, topic: str, group: str | None = None) -> bool:
+    """Try to make the topic, and a group if there is one: False until the broker takes requests.
+
+    The proxy knows only groups that were made, and the remoting protocol makes a group at its first use.
+    """
+    program = server.side.java_server
+    assert program is not None
+    arguments = ["topic", "--topic", topic] + ([] if group is None else ["--group", group])
+    command = java(program, program.main_class, *arguments)
     done = subprocess.run(command, env={**os.environ, **server.environment}, capture_output=True, timeout=60)
     return done.returncode == 0
 

@@ -134,11 +134,11 @@ class Postgres:
             if side.database != "mqdb":
                 yield Running(side, clocks, database)
                 return
-            remoting = f"127.0.0.1:{free_port()}" if side.is_java else None
-            with stopping(serve(database, remoting)) as service:
+            front = f"127.0.0.1:{free_port()}" if side.is_java else ""
+            remoting, grpc = ("", front) if side.speaks_grpc else (front, "")
+            with stopping(serve(database, remoting, grpc)) as service:
                 found = Running(side, [*clocks, service.clock], database)
-                if remoting is not None:
-                    found.environment["PEERS_NAME_SERVER"] = remoting
+                found.environment |= {"PEERS_NAME_SERVER": remoting, "PEERS_ENDPOINT": grpc}
                 yield found
         finally:
             database.close()
@@ -252,9 +252,9 @@ class Database:
         return int(row[0])
 
 
-def serve(database: Database, remoting: str | None) -> Process:
-    """`mqdb serve` of this checkout, when it leads. `remoting` is where it serves RocketMQ's clients, if at all."""
-    environment = {**install.checkout_environment(), "MQDB_REMOTING": remoting or ""}
+def serve(database: Database, remoting: str, grpc: str) -> Process:
+    """`mqdb serve` of this checkout, when it leads. It serves RocketMQ's clients at addresses that are not empty."""
+    environment = {**install.checkout_environment(), "MQDB_REMOTING": remoting, "MQDB_GRPC": grpc}
     home = install.DATA / "mqdb"
     home.mkdir(parents=True, exist_ok=True)
     command = (sys.executable, "-m", "mqdb", "serve", "--dsn", database.dsn, "--home", str(home))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from benchmarks.peers.install import ROCKETMQ, ROCKETMQ_PROXY, ROCKETMQ_SDK, JavaProgram
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -18,8 +20,23 @@ class Side:
     ways: Mapping[str, str] = field(default_factory=dict)
     #: RocketMQ's flushDiskType.
     flush: str | None = None
-    #: Whether its client is RocketMQ's own, in Java.
-    is_java: bool = False
+    #: Its client, if that is RocketMQ's own.
+    java_client: JavaProgram | None = None
+    #: RocketMQ's servers, and the program that makes their topics and groups.
+    java_server: JavaProgram | None = None
+
+    @property
+    def is_java(self) -> bool:
+        return self.java_client is not None
+
+    @property
+    def speaks_grpc(self) -> bool:
+        """Whether its client has no batches, and has to be in a group before the messages that it consumes."""
+        return self.java_client is ROCKETMQ_SDK
+
+    @property
+    def java_programs(self) -> tuple[JavaProgram, ...]:
+        return tuple(program for program in (self.java_client, self.java_server) if program is not None)
 
     @property
     def worker(self) -> str:
@@ -42,6 +59,7 @@ MQDB: Final = Side(
 )
 
 _JAVA_WAYS: Final = {"push": "push", "push100": "push, batches of 100"}
+_PUSH: Final = {"push": "push"}
 
 _PGMQ_WAITING: Final = "SELECT count(*) FROM pgmq.q_bench"
 
@@ -63,8 +81,10 @@ SIDES: Final = {
             "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo'",
             {"jobs10": "10 jobs at once"},
         ),
-        Side("rocketmq-sync", None, None, _JAVA_WAYS, "SYNC_FLUSH", is_java=True),
-        Side("rocketmq-async", None, None, {"push": "push"}, "ASYNC_FLUSH", is_java=True),
-        Side("mqdb-remoting", "mqdb", MQDB.waiting, _JAVA_WAYS, is_java=True),
+        Side("rocketmq-sync", None, None, _JAVA_WAYS, "SYNC_FLUSH", ROCKETMQ, ROCKETMQ),
+        Side("rocketmq-async", None, None, _PUSH, "ASYNC_FLUSH", ROCKETMQ, ROCKETMQ),
+        Side("rocketmq-proxy", None, None, _PUSH, "SYNC_FLUSH", ROCKETMQ_SDK, ROCKETMQ_PROXY),
+        Side("mqdb-remoting", "mqdb", MQDB.waiting, _JAVA_WAYS, java_client=ROCKETMQ),
+        Side("mqdb-grpc", "mqdb", MQDB.waiting, _PUSH, java_client=ROCKETMQ_SDK),
     )
 }

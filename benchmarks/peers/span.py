@@ -30,8 +30,8 @@ def start_client(server: Running, role: str, **options: object) -> Client:
             arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     side, database = server.side, server.database
     environment = {**os.environ, **server.environment}
-    if side.is_java:
-        command = java("RocketMQClient", *arguments)
+    if side.java_client is not None:
+        command = java(side.java_client, side.java_client.main_class, *arguments)
     else:
         assert database is not None
         # The peers' Python must not see the modules of mqdb's client: it lacks what they import.

@@ -48,7 +48,10 @@ class Task:
 
 
 def produce(side: Side, settings: Settings) -> list[Task]:
-    """Rate and cost of sending: 1 and 16 threads, batches of 100; from Java also without waiting for each answer."""
+    """Rate and cost of sending: 1 and 16 threads, batches of 100; from Java also without waiting for each answer.
+
+    The SDK for gRPC has no batches.
+    """
 
     def measure(server: Running, options: Mapping[str, int]) -> Figures:
         done, figures = _measured(server, "produce", seconds=settings.seconds or 5.0, **options)
@@ -57,8 +60,9 @@ def produce(side: Side, settings: Settings) -> list[Task]:
     ways = {
         "1 thread": {"senders": 1},
         "16 threads": {"senders": 16},
-        f"batches of {BATCH}": {"senders": 1, "batch": BATCH},
     }
+    if not side.speaks_grpc:
+        ways[f"batches of {BATCH}"] = {"senders": 1, "batch": BATCH}
     if side.is_java:
         ways[f"{UNDER_WAY} under way"] = {"senders": 1, "under-way": UNDER_WAY}
     return [Task(name, "", partial(measure, options=options)) for name, options in ways.items()]
@@ -69,8 +73,9 @@ def consume(side: Side, settings: Settings) -> list[Task]:
 
     def measure(server: Running, way: str) -> Figures:
         messages = settings.messages or 100_000
-        topic = _loaded(server, messages)
-        return _drain(server, topic, way, count=messages, seconds=settings.seconds or 60.0)
+        group = _new_name("g")
+        topic = _loaded(server, messages, group)
+        return _drain(server, topic, way, group, count=messages, seconds=settings.seconds or 60.0)
 
     return [Task("a backlog", way, partial(measure, way=way)) for way in _consuming_ways(side)]
 
@@ -81,11 +86,12 @@ def backlog(side: Side, settings: Settings) -> list[Task]:
     usual = [way for way in _consuming_ways(side) if way != "batch100"]
 
     def drain(server: Running, way: str) -> Figures:
-        topic = _loaded(server, messages)
-        return _drain(server, topic, way, count=messages, seconds=settings.seconds or 10.0)
+        group = _new_name("g")
+        topic = _loaded(server, messages, group)
+        return _drain(server, topic, way, group, count=messages, seconds=settings.seconds or 10.0)
 
     def send(server: Running) -> Figures:
-        _loaded(server, messages)
+        _loaded(server, messages, _new_name("g"))
         (task,) = (task for task in produce(side, settings) if task.work == "16 threads")
         return task.measure(server)
 
@@ -140,8 +146,9 @@ def disk(side: Side, settings: Settings) -> list[Task]:
         return {**figures, "disk": (server.database.size() - before) / done.count}
 
     def take(server: Running, way: str) -> Figures:
-        _loaded(server, messages)
-        return _drain(server, None, way, count=messages, seconds=60.0)
+        group = _new_name("g")
+        _loaded(server, messages, group)
+        return _drain(server, None, way, group, count=messages, seconds=60.0)
 
     return [Task("store", "", store), *(Task("consume", way, partial(take, way=way)) for way in side.ways)]
 
@@ -161,24 +168,28 @@ def _consuming_ways(side: Side) -> Sequence[str]:
     return () if side.flush == "ASYNC_FLUSH" else tuple(side.ways)
 
 
-def _loaded(server: Running, messages: int) -> str | None:
-    """Make `messages` wait. Returns the topic if it is not the usual one: RocketMQ's client has a new one each time."""
+def _loaded(server: Running, messages: int, group: str) -> str | None:
+    """Make `messages` wait for a group. Returns the topic if it is a new one, as for each client of RocketMQ."""
     database = server.database
     topic = None
     waiting = 0
     if server.side.is_java:
-        topic = _new_topic(server)
+        topic = _new_topic(server, group)
     else:
         assert database is not None
         assert server.side.waiting is not None
         waiting = database.ask(server.side.waiting)
+    load: Mapping[str, object] = {"batch": BATCH}
+    if server.side.speaks_grpc:
+        work(server, "join", group=group, **_named(topic))
+        load = {"under-way": UNDER_WAY}
     if waiting < messages:
-        work(server, "load", count=messages - waiting, batch=BATCH, **_named(topic))
+        work(server, "load", count=messages - waiting, **load, **_named(topic))
     return topic
 
 
-def _drain(server: Running, topic: str | None, way: str, *, count: int, seconds: float) -> Figures:
-    options = {"way": way, "count": count, "seconds": seconds, "group": _new_name("g"), **_named(topic)}
+def _drain(server: Running, topic: str | None, way: str, group: str, *, count: int, seconds: float) -> Figures:
+    options = {"way": way, "count": count, "seconds": seconds, "group": group, **_named(topic)}
     done, figures = _measured(server, "consume", **options)
     return {"rate": done.rate, **figures}
 
@@ -196,13 +207,14 @@ def _measured(server: Running, role: str, **options: object) -> tuple[Work, Figu
 def _together(server: Running, way: str, seconds: float, sending: Mapping[str, object], skipped: int | None) -> Figures:
     """A sender and a consumer at once. The rate is that of the consumer; for each message both count."""
     topic = None
+    group = _new_name("g")
     _empty(server)
     if server.side.is_java:
-        topic = _new_topic(server)
+        topic = _new_topic(server, group)
     more = {**_named(topic), "seconds": seconds}
     server.calm()
     with start_client(
-        server, "consume", way=way, follows=not server.side.is_java, skipped=skipped, group=_new_name("g"), **more
+        server, "consume", way=way, follows=not server.side.is_java, skipped=skipped, group=group, **more
     ) as consumer:
         consumer.wait_until_ready()
         time.sleep(_JOINING_SECONDS)
@@ -244,10 +256,11 @@ def _held_snapshot(server: Running, is_held: bool) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-def _new_topic(server: Running) -> str:
+def _new_topic(server: Running, group: str) -> str:
+    """A topic, and in RocketMQ a group."""
     topic = _new_name("t")
     if server.database is None:
-        make_topic(server, topic)
+        make_topic(server, topic, group)
     else:
         run_mqdb(server.database, "topic", "create", topic, "--queues", "4")
     return topic

@@ -37,10 +37,11 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", default=["all"])
     chosen = parser.parse_args()
 
-    install.rocketmq(_say)
+    install.ROCKETMQ.install(_say)
     failed = 0
     kits = [build_kit(version) for version in chosen.versions.split(",")]
-    with rocketmq_servers.running(Side("kit", None, flush="ASYNC_FLUSH"), _SETTINGS) as servers:
+    side = Side("kit", None, flush="ASYNC_FLUSH", java_server=install.ROCKETMQ)
+    with rocketmq_servers.running(side, _SETTINGS) as servers:
         address = servers.environment["PEERS_NAME_SERVER"]
         _wait_until_ready(kits[0], address)
         for kit in kits:

@@ -117,7 +117,15 @@ def test_each_round_has_another_order_and_all_sides() -> None:
 
     assert all(sorted(order) == sorted(SIDES) for order in orders)
     assert len(set(orders)) > 1
-    assert plan.tasks() == 9 * (3 * len(SIDES) + sum(side.is_java for side in SIDES.values()))
+    sends = [3 + side.is_java - side.speaks_grpc for side in SIDES.values()]
+    assert plan.tasks() == 9 * sum(sends)
+
+
+def test_sides_of_the_sdk_for_grpc_send_no_batches() -> None:
+    for name in ("mqdb-grpc", "rocketmq-proxy"):
+        tasks = STAGES["produce"](SIDES[name], Settings())
+
+        assert [task.work for task in tasks] == ["1 thread", "16 threads", "64 under way"]
 
 
 def test_every_stage_measures_mqdb() -> None:
