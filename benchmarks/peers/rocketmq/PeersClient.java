@@ -146,7 +146,7 @@ abstract class PeersClient {
 
     private void pace(Send call) throws Exception {
         String topic = options.put("topic", WARM_UP_TOPIC);
-        together(WARM_UP_SECONDS, call);
+        together(warmUpSeconds(), 1, call);
         options.put("topic", topic);
         ready();
         double rate = number("rate", 0);
@@ -168,19 +168,30 @@ abstract class PeersClient {
     }
 
     private void produce(Send call) throws Exception {
-        together(WARM_UP_SECONDS, call);
+        int threads = (int) number("senders", 1);
+        together(warmUpSeconds(), warmUpThreads(threads), call);
         ready();
         double began = seconds();
-        long sent = together(number("seconds", 5), call);
+        long sent = together(number("seconds", 5), threads, call);
         report(sent, seconds() - began, "");
     }
 
-    /** Send as fast as possible on all threads; a failure ends the program. */
-    private long together(double duration, Send call) throws InterruptedException {
+    /** How long the client sends before it is measured. */
+    double warmUpSeconds() {
+        return WARM_UP_SECONDS;
+    }
+
+    /** How many threads send before so many are measured. */
+    int warmUpThreads(int threads) {
+        return threads;
+    }
+
+    /** Send as fast as possible on some threads; a failure ends the program. */
+    private long together(double duration, int count, Send call) throws InterruptedException {
         double end = seconds() + duration;
         AtomicLong sent = new AtomicLong();
         List<Thread> threads = new ArrayList<>();
-        for (int i = 0; i < (int) number("senders", 1); i++) {
+        for (int i = 0; i < count; i++) {
             Thread thread = new Thread(() -> {
                 try {
                     while (seconds() < end) {

@@ -16,6 +16,9 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 public final class RocketMQ5Client extends PeersClient {
     private static final ClientServiceProvider SDK = ClientServiceProvider.loadService();
     private static final int CONSUMPTION_THREADS = 16;
+    /** A call of gRPC runs through so much code that it is compiled late, in the client and in RocketMQ's proxy. */
+    private static final double WARM_UP_SECONDS = 12;
+    private static final int WARM_UP_THREADS = 16;
     /** A push consumer asks for its queues a second after its start, and then receives. */
     private static final long FIRST_RECEIVE_MS = 3_000;
     /** RocketMQ's proxy answers no earlier than this when there is no message. */
@@ -94,6 +97,16 @@ public final class RocketMQ5Client extends PeersClient {
             return 1;
         };
         return underWay != null ? asynchronous : single;
+    }
+
+    @Override
+    double warmUpSeconds() {
+        return WARM_UP_SECONDS;
+    }
+
+    @Override
+    int warmUpThreads(int threads) {
+        return Math.max(threads, WARM_UP_THREADS);
     }
 
     @Override
