@@ -230,9 +230,22 @@ class SdkMembers:
         else:
             raise CallRefused(Code.TOO_MANY_REQUESTS, f"a client has {_MOST_NAMES:,} groups and topics at most")
 
-    async def _enter(self, client: SdkClient, registration: Registration) -> None:
+    async def _try_again(self, client: SdkClient, registration: Registration) -> None:
         group = registration.group
+        if group not in client.refused:
+            return
         refusal = await self._register(client, registration)
+        if client.refused.get(group, (None,))[0] is registration:
+            self._note(client, registration, refusal)
+        elif refusal is None and group not in client.consumers:  # it has left meanwhile
+            await self._unregister(client, group, ClientKind.CONSUMER)
+
+    async def _enter(self, client: SdkClient, registration: Registration) -> None:
+        self._note(client, registration, await self._register(client, registration))
+
+    def _note(self, client: SdkClient, registration: Registration, refusal: MqdbError | None) -> None:
+        """Note whether the broker takes a client. Raises BrokerUnavailable if nobody knows."""
+        group = registration.group
         if refusal is None:
             client.consumers[group] = registration
             client.refused.pop(group, None)
@@ -286,8 +299,7 @@ class SdkMembers:
             await self._renew(client)
         for client in list(self.clients.values()):
             for registration, _ in list(client.refused.values()):  # whoever stood in its way may have left
-                if registration.group in client.refused and client.call.client_id in self.clients:
-                    await self._enter(client, registration)
+                await self._try_again(client, registration)
         await self._ask_about_orphans()
 
     async def _renew(self, client: SdkClient) -> None:

@@ -180,7 +180,8 @@ def test_a_client_that_was_refused_and_has_left_comes_not_back(
         client.call("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=resource("workers")))
 
     later = grpc_fronts.connect("later").telemetry().ask(subscription("later", orders="*"))
-    wait_until(lambda: [row[0] for row in broker.exec_driver_sql(MEMBERS)] == ["later"])
+    # Sooner than a client is given up that says nothing.
+    wait_until(lambda: [row[0] for row in broker.exec_driver_sql(MEMBERS)] == ["later"], seconds=15)
 
     assert later.status.code == Code.OK
 
@@ -237,9 +238,9 @@ def test_a_receive_waits_for_the_database_as_for_messages(
     with closing(GrpcFronts(Database(proxy.dsn))) as fronts:
         begun(fronts)
         client = fronts.connect()
-        waiting = client.begin_receive("workers", "orders", poll=20)
+        waiting = client.begin_receive("workers", "orders", poll=20, most=1)
         proxy.cut()
-        new = client.begin_receive("workers", "orders", poll=20)
+        new = client.begin_receive("workers", "orders", poll=20, most=1)
         refused = client.send("orders", "x")
         proxy.restore()
         wait_until(lambda: client.send("orders", "1", "2").status.code == Code.OK)
