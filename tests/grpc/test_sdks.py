@@ -21,7 +21,8 @@ from tests.fixtures.remoting_kit import served_broker
 from tests.fixtures.sdk_programs import LONG, PROGRAMS, QUICK, RESTART, RunSdk, SdkFront, new_prefix, run_program
 
 
-@pytest.mark.parametrize("language", PROGRAMS)
+# Go has to compile all of gRPC first.
+@pytest.mark.parametrize("language", ["java", pytest.param("go", marks=pytest.mark.long)])
 def test_an_sdk_sends_and_consumes(run_sdk: RunSdk, sdk_front: SdkFront, language: str) -> None:
     run = run_sdk(language, QUICK)
 

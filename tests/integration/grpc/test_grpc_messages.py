@@ -136,48 +136,46 @@ def test_messages_of_clients_in_python_are_read_too(broker: Connection, client: 
     assert (got.body, got.system_properties.tag, got.system_properties.queue_id) == (b"from Python", "t", 2)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "code"),
-    [
-        (message("orders", ""), Code.MESSAGE_BODY_EMPTY),
-        (message("orders", b"x" * (4 * 2**20 + 1)), Code.MESSAGE_BODY_TOO_LARGE),
-        (message("orders", "x", message_id=""), Code.ILLEGAL_MESSAGE_ID),
-        (message("orders", "x", tag="a|b"), Code.ILLEGAL_MESSAGE_TAG),
-        (message("orders", "x", tag=" "), Code.ILLEGAL_MESSAGE_TAG),
-        (message("orders", "x", keys=["a b"]), Code.ILLEGAL_MESSAGE_KEY),
-        (message("orders", "x", {"TAGS": "t"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
-        (message("orders", "x", {"__SHARDINGKEY": "t"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
-        (message("orders", "x", {"a": "\x02"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
-        (message("orders", "x", {"a": "\0"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
-        (message("orders", "x", {str(number): "" for number in range(129)}), Code.MESSAGE_PROPERTIES_TOO_LARGE),
-        (message("orders", "x", {"a": "x" * 16_384}), Code.MESSAGE_PROPERTIES_TOO_LARGE),
-        (message("orders", "x", message_group="g" * 64), Code.ILLEGAL_MESSAGE_GROUP),
-        (message("orders", "x", message_group=""), Code.ILLEGAL_MESSAGE_GROUP),
-        (
-            message("orders", "x", message_type=pb.MessageType.NORMAL, message_group="g"),
-            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-        ),
-        (message("orders", "x", message_type=pb.MessageType.FIFO), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-        (
-            message("orders", "x", message_type=pb.MessageType.TRANSACTION, message_group="g"),
-            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-        ),
-        (message("orders", "x", born_timestamp=Timestamp(seconds=-1)), Code.BAD_REQUEST),
-        (message("orders", "x", born_timestamp=Timestamp(seconds=253_370_764_800)), Code.BAD_REQUEST),
-        # A message with a priority, as the newest SDKs have it.
-        (message("orders", "x", message_type=6), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-        (message("orders", "no gzip", body_encoding=pb.Encoding.GZIP), Code.MESSAGE_CORRUPTED),
-        (message("absent", "x"), Code.TOPIC_NOT_FOUND),
-        (message("no topic", "x"), Code.ILLEGAL_TOPIC),
-    ],
-)
-def test_a_message_that_cannot_be_stored_is_refused(
-    broker: Connection, client: GrpcClient, wrong: pb.Message, code: int
-) -> None:
-    answer = client.send_messages(wrong)
+WRONG: list[tuple[pb.Message, int]] = [
+    (message("orders", ""), Code.MESSAGE_BODY_EMPTY),
+    (message("orders", b"x" * (4 * 2**20 + 1)), Code.MESSAGE_BODY_TOO_LARGE),
+    (message("orders", "x", message_id=""), Code.ILLEGAL_MESSAGE_ID),
+    (message("orders", "x", tag="a|b"), Code.ILLEGAL_MESSAGE_TAG),
+    (message("orders", "x", tag=" "), Code.ILLEGAL_MESSAGE_TAG),
+    (message("orders", "x", keys=["a b"]), Code.ILLEGAL_MESSAGE_KEY),
+    (message("orders", "x", {"TAGS": "t"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    (message("orders", "x", {"__SHARDINGKEY": "t"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    (message("orders", "x", {"a": "\x02"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    (message("orders", "x", {"a": "\0"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    (message("orders", "x", {str(number): "" for number in range(129)}), Code.MESSAGE_PROPERTIES_TOO_LARGE),
+    (message("orders", "x", {"a": "x" * 16_384}), Code.MESSAGE_PROPERTIES_TOO_LARGE),
+    (message("orders", "x", message_group="g" * 64), Code.ILLEGAL_MESSAGE_GROUP),
+    (message("orders", "x", message_group=""), Code.ILLEGAL_MESSAGE_GROUP),
+    (
+        message("orders", "x", message_type=pb.MessageType.NORMAL, message_group="g"),
+        Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    ),
+    (message("orders", "x", message_type=pb.MessageType.FIFO), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    (
+        message("orders", "x", message_type=pb.MessageType.TRANSACTION, message_group="g"),
+        Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    ),
+    (message("orders", "x", born_timestamp=Timestamp(seconds=-1)), Code.BAD_REQUEST),
+    (message("orders", "x", born_timestamp=Timestamp(seconds=253_370_764_800)), Code.BAD_REQUEST),
+    # A message with a priority, as the newest SDKs have it.
+    (message("orders", "x", message_type=6), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    (message("orders", "no gzip", body_encoding=pb.Encoding.GZIP), Code.MESSAGE_CORRUPTED),
+    (message("absent", "x"), Code.TOPIC_NOT_FOUND),
+    (message("no topic", "x"), Code.ILLEGAL_TOPIC),
+]
 
-    assert (answer.status.code, len(answer.entries)) == (code, 0), answer
-    assert answer.status.message
+
+def test_messages_that_cannot_be_stored_are_refused(broker: Connection, client: GrpcClient) -> None:
+    for wrong, code in WRONG:
+        answer = client.send_messages(wrong)
+
+        assert (answer.status.code, len(answer.entries)) == (code, 0), f"{wrong}: {answer}"
+        assert answer.status.message
 
 
 def test_the_messages_of_a_call_are_for_one_topic(broker: Connection, client: GrpcClient) -> None:
