@@ -50,7 +50,6 @@ pytest_plugins = [
     "tests.fixtures.remoting_client",
     "tests.fixtures.remoting_groups",
     "tests.fixtures.grpc_client",
-    "tests.fixtures.sdk_python_node",
     "tests.fixtures.sdk_programs",
     "tests.fixtures.stocked_standby",
 ]

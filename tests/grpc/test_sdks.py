@@ -1,6 +1,6 @@
 """RocketMQ 5's own SDKs against mqdb: the programs of tests/grpc, by language.
 
-The cases of one language run in one process, several at a time.
+The cases of one language run in one process.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +18,14 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.program_cache import skipped_if_missing
 from tests.fixtures.remoting_kit import served_broker
-from tests.fixtures.sdk_programs import LONG, PROGRAMS, QUICK, RESTART, RunSdk, SdkFront, new_prefix, run_program
+from tests.fixtures.sdk_programs import PROGRAMS, QUICK, RESTART, RunSdk, SdkFront, new_prefix, run_program
+
+#: What Go has to compile, and Node to fetch, is too much for the quick run.
+QUICK_LANGUAGES = ["java", "python", *(pytest.param(each, marks=pytest.mark.long) for each in ("go", "node"))]
+CASES = [(language, case) for language, program in PROGRAMS.items() for case in program.cases]
 
 
-# Go has to compile all of gRPC first.
-@pytest.mark.parametrize("language", ["java", pytest.param("go", marks=pytest.mark.long)])
+@pytest.mark.parametrize("language", QUICK_LANGUAGES)
 def test_an_sdk_sends_and_consumes(run_sdk: RunSdk, sdk_front: SdkFront, language: str) -> None:
     run = run_sdk(language, QUICK)
 
@@ -34,19 +37,17 @@ def test_an_sdk_sends_and_consumes(run_sdk: RunSdk, sdk_front: SdkFront, languag
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", LONG)
-@pytest.mark.parametrize("language", PROGRAMS)
+@pytest.mark.parametrize(("language", "case"), CASES)
 def test_a_case_of_an_sdk(run_sdk: RunSdk, language: str, case: str) -> None:
-    run_sdk(language, LONG).assert_ok(case)
+    run_sdk(language, PROGRAMS[language].cases).assert_ok(case)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", ["dlq", "fifo_dlq"])
-@pytest.mark.parametrize("language", PROGRAMS)
+@pytest.mark.parametrize(("language", "case"), [each for each in CASES if each[1] in ("dlq", "fifo_dlq")])
 def test_a_message_that_fails_too_often_is_a_dead_letter(
     run_sdk: RunSdk, sdk_front: SdkFront, language: str, case: str
 ) -> None:
-    run = run_sdk(language, LONG)
+    run = run_sdk(language, PROGRAMS[language].cases)
     name = f"{run.prefix}-{case}"
 
     with Admin(sdk_front.dsn) as admin:
@@ -65,7 +66,7 @@ def test_an_sdk_goes_on_after_a_restart_of_the_front(sdk_front: SdkFront, langua
         return front
 
     with skipped_if_missing():
-        PROGRAMS[language]()
+        PROGRAMS[language].build()
     prefix, front = new_prefix(language), start(0)
     with ThreadPoolExecutor(1) as pool, Admin(sdk_front.dsn) as admin:
         try:
@@ -89,7 +90,7 @@ def test_an_sdk_goes_on_after_a_restart_of_the_front(sdk_front: SdkFront, langua
 @pytest.mark.parametrize("language", ["go", "java"])  # which look at no certificate
 def test_an_sdk_signs_and_speaks_tls(database: Database, tmp_path: Path, language: str) -> None:
     with skipped_if_missing():
-        PROGRAMS[language]()
+        PROGRAMS[language].build()
     prefix, cases = new_prefix(language), (*QUICK, "dlq", "fifo_dlq", "recall", "transaction_check")
     names = [f"{prefix}-{case}" for case in cases]
     with served_broker(database.dsn, tmp_path), Admin(database.dsn) as admin:
