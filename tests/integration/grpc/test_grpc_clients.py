@@ -1,23 +1,27 @@
 """Clients of the front for RocketMQ 5's SDKs: settings, lives and deaths, rights, and fronts that restart."""
 
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.broker.consumers import pop
 from mqdb.broker.consumers.pop import Popped
 from mqdb.common.http_address import HttpAddress
 from mqdb.fronts.access_keys import OpenToAll
-from mqdb.grpc import consuming, in_flight, members
+from mqdb.grpc import consuming, in_flight, members, receiving
 from mqdb.grpc.certificate import self_signed
 from mqdb.grpc.wire import rocketmq_pb2 as pb
 from mqdb.grpc.wire.times import timestamp
 from mqdb_client import Admin
 from mqdb_client.consumer.queues.broker_pops import BrokerPops
 from tests.fixtures.broker import append, dispatch_all, topic
-from tests.fixtures.grpc_client import GrpcFronts, message, resource, subscription, texts
+from tests.fixtures.grpc_client import PATIENCE_SECONDS, GrpcFronts, message, resource, subscription, texts
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
@@ -189,13 +193,13 @@ def test_a_client_that_was_refused_and_has_left_comes_not_back(
 def test_a_receive_that_is_given_up_keeps_nobody_busy(
     broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind one that waits: what is over would end each wait of the lane at once."""
+    """Behind one that waits: what is over would end each wait of the list at once."""
     pops: list[int] = []
-    pop = BrokerPops.pop
+    pop_some = BrokerPops.pop
 
     def counted(self: BrokerPops, limit: int, invisible: timedelta, client_id: str | None = None) -> Popped:
         pops.append(limit)
-        return pop(self, limit, invisible, client_id)
+        return pop_some(self, limit, invisible, client_id)
 
     monkeypatch.setattr(BrokerPops, "pop", counted)
     topic(broker, "orders")
@@ -285,6 +289,98 @@ def test_messages_of_a_living_client_stay_in_flight_and_others_come_again(
     broker.exec_driver_sql(DUE)
     [again] = alive.receive("workers", "orders")
     assert (again.body, again.system_properties.delivery_attempt) == (second.body, 2)
+
+
+def test_what_fails_while_it_is_prolonged_comes_again_when_it_should(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_begun, may_go_on = threading.Event(), threading.Event()
+    change = pop.change_invisible
+
+    def slow(connection: Connection, *, invisible: timedelta, **more: Any) -> object:
+        if invisible == in_flight.RENEWED:
+            is_begun.set()
+            assert may_go_on.wait(PATIENCE_SECONDS)
+        return change(connection, invisible=invisible, **more)
+
+    monkeypatch.setattr(in_flight, "_LOOK_SECONDS", 0.05)
+    topic(broker, "orders")
+    begun(grpc_fronts)
+    client = grpc_fronts.connect()
+    client.telemetry().ask(subscription("workers", orders="*"))
+    client.send("orders", "1")
+    dispatch_all(broker)
+    [got] = client.receive("workers", "orders", auto_renew=True)
+    monkeypatch.setattr(pop, "change_invisible", slow)
+    monkeypatch.setattr(in_flight, "_LEFT_SECONDS", 60.0)
+    assert is_begun.wait(PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(1) as failing:
+        failed = failing.submit(client.change, "workers", got.system_properties.receipt_handle, 1)
+        done_too_soon, _ = wait([failed], 0.3)
+        may_go_on.set()
+        answer = failed.result()
+
+    assert (len(done_too_soon), answer.status.code) == (0, Code.OK)
+    left = broker.exec_driver_sql("SELECT max(visible_at) - mqdb.now() FROM mqdb.pop_batch").scalar_one()
+    assert left <= timedelta(seconds=1)
+
+
+def test_a_group_that_fails_keeps_no_other_from_being_prolonged(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(in_flight, "_LOOK_SECONDS", 0.05)
+    topic(broker, "orders")
+    client = grpc_fronts.connect()
+    stream = client.telemetry()
+    for group in ("first", "second"):
+        stream.ask(subscription(group, orders="*"))
+    client.send("orders", "1")
+    dispatch_all(broker)
+    for group in ("first", "second"):
+        assert len(client.receive(group, "orders", auto_renew=True)) == 1
+    broker.exec_driver_sql("UPDATE mqdb.subscription_group SET consume_mode = 'PULL' WHERE group_name = 'first'")
+    until = """
+        SELECT visible_at FROM mqdb.pop_batch JOIN mqdb.subscription_group USING (group_id) WHERE group_name = 'second'
+    """
+    before = broker.exec_driver_sql(until).scalar_one()
+
+    monkeypatch.setattr(in_flight, "_LEFT_SECONDS", 60.0)
+
+    wait_until(lambda: broker.exec_driver_sql(until).scalar_one() > before)
+    wait_until(lambda: caplog.messages.count("cannot prolong messages of a group") == 1)
+
+
+def test_what_is_popped_in_the_moment_in_which_its_client_goes_comes_to_another(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter = receiving._Waiter
+
+    class Gone(waiter):  # type: ignore[misc, valid-type]
+        """Its call is cancelled in the turn of the loop in which it gets its messages."""
+
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)
+            task = asyncio.current_task()
+            assert task is not None
+            self.future.add_done_callback(lambda _: task.cancel())
+            self.future.add_done_callback(lambda _: is_gone.set())
+
+    is_gone = threading.Event()
+    topic(broker, "orders")
+    begun(grpc_fronts)
+    client = grpc_fronts.connect()
+    client.send("orders", "1")
+    dispatch_all(broker)
+    monkeypatch.setattr(receiving, "_Waiter", Gone)
+    gone = client.begin_receive("workers", "orders", invisible=3_600)
+    assert is_gone.wait(PATIENCE_SECONDS)
+    monkeypatch.setattr(receiving, "_Waiter", waiter)
+
+    [got] = client.receive("workers", "orders", poll=20)
+    gone.cancel()
+
+    assert (got.body, got.system_properties.delivery_attempt) == (b"1", 1)
 
 
 def test_a_front_that_is_started_anew_serves_who_comes_at_once(broker: Connection, grpc_fronts: GrpcFronts) -> None:
