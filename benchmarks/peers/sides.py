@@ -31,7 +31,7 @@ class Side:
 
     @property
     def speaks_grpc(self) -> bool:
-        """Whether its client has no batches, and has to be in a group before the messages that it consumes."""
+        """Whether its client speaks gRPC: it sends no batches, and its group has to exist before the messages."""
         return self.java_client is ROCKETMQ_SDK
 
     @property

@@ -62,7 +62,7 @@ class Line:
         return is_long and self._pgconn.transaction_status == TransactionStatus.ACTIVE
 
     def is_in_transaction(self) -> bool:
-        """Whether a transaction is open, and its statements have had their answers."""
+        """Whether a transaction is open and none of its statements is running."""
         return self._pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
     def leads_elsewhere(self, history: History) -> bool:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from mqdb.errors import SignatureInvalid
 from mqdb.fronts.access_keys import AccessKeys
-from mqdb.fronts.known_names import id_with_key
+from mqdb.fronts.known_names import group_of_key, id_with_key
 from mqdb.grpc.wire.rocketmq_pb2 import Code
 from mqdb.grpc.wire.status import CallRefused
 
@@ -51,6 +51,10 @@ class Call:
     #: "" where none is asked for.
     access_key: str
     peer: str
+
+    def producer_group(self, topic: str) -> str:
+        """By which the broker knows the client's half messages: SDKs name none, so the topic stands for it."""
+        return group_of_key(topic, self.access_key)
 
 
 class Callers:

@@ -21,7 +21,7 @@ from mqdb.fronts.database import Database
 from mqdb.grpc.calls import Call
 from mqdb.grpc.in_flight import RENEWED, SdkInFlight
 from mqdb.grpc.members import SdkMembers
-from mqdb.grpc.receiving import Lanes
+from mqdb.grpc.receiving import WaitingLists
 from mqdb.grpc.routes import SdkRoutes, group_of, topic_of
 from mqdb.grpc.wire.messages import filter_of, message_for
 from mqdb.grpc.wire.rocketmq_pb2 import (
@@ -68,7 +68,7 @@ class SdkConsuming:
         keys: AccessKeys,
         members: SdkMembers,
         routes: SdkRoutes,
-        receiving: Lanes,
+        receiving: WaitingLists,
         in_flight: SdkInFlight,
         store_host: str,
     ) -> None:

@@ -28,7 +28,7 @@ from mqdb.grpc.consuming import SdkConsuming
 from mqdb.grpc.in_flight import SdkInFlight
 from mqdb.grpc.members import SdkMembers
 from mqdb.grpc.questions import SdkQuestions
-from mqdb.grpc.receiving import Lanes
+from mqdb.grpc.receiving import WaitingLists
 from mqdb.grpc.routes import SdkRoutes
 from mqdb.grpc.sends import SdkSends
 from mqdb.grpc.telemetry import Telemetry
@@ -142,7 +142,7 @@ class _Calls:
         members = SdkMembers(database, traffic)
         routes = SdkRoutes(database, address)
         in_flight = SdkInFlight(database, members, traffic)
-        self._receiving = Lanes(database, in_flight, traffic)
+        self._receiving = WaitingLists(database, in_flight, traffic)
         self._routes = routes
         self._sends = SdkSends(database, keys, members, routes)
         self._transactions = SdkTransactions(database, keys, members, store_host)

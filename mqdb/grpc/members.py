@@ -18,8 +18,8 @@ from sqlalchemy import Connection
 from mqdb.broker.clients import membership
 from mqdb.common.group import ConsumeMode
 from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb.fronts.believed import Believed
 from mqdb.fronts.database import Database
-from mqdb.fronts.known_names import group_of_key
 from mqdb.fronts.repeating import repeat
 from mqdb.grpc.calls import Call
 from mqdb.grpc.traffic import CallTraffic
@@ -41,9 +41,6 @@ _ALIVE_SECONDS: Final = 12.0
 
 #: After so long it is gone, and leaves its groups.
 _GONE_SECONDS: Final = 30.0
-
-#: How long the subscriptions of a group are believed.
-_BELIEVED_SECONDS: Final = 5.0
 
 #: Of one front. Whoever needs no key may call itself as it likes.
 _MOST_CLIENTS: Final = 20_000
@@ -77,10 +74,6 @@ class SdkClient:
         if (refused := self.refused.get(group)) is not None:
             raise refused[1].with_traceback(None)  # which would grow each time, and keep what it leads to
 
-    def halves_of(self, topic: str) -> str:
-        """The producer group of its half messages for a topic."""
-        return group_of_key(topic, self.call.access_key)
-
     @property
     def has_row(self) -> bool:
         """Whether the database knows it."""
@@ -95,8 +88,8 @@ class SdkMembers:
         self._database = database
         self._instance = database.instance
         self.clients: dict[str, SdkClient] = {}
-        #: What groups subscribe to, and until when that is believed.
-        self._stored: dict[str, tuple[Collection[SubscriptionData], float]] = {}
+        #: What groups subscribe to.
+        self._stored = Believed(self._subscriptions_of)
         database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "cannot tell of clients"))
 
     def heard(self, call: Call) -> SdkClient:
@@ -133,9 +126,8 @@ class SdkMembers:
         return client.stream is not None or time.monotonic() - client.heard_at < _ALIVE_SECONDS
 
     async def enter(self, client: SdkClient, group: str, filters: Mapping[str, MessageFilter]) -> None:
-        """A client is a consumer of a group, which is made if there is none. Notes why the broker refuses it."""
-        registration = self._consumer(client, group, stored_form(filters))
-        await self._enter_once(client, registration)
+        """Have a client be a consumer of a group, which is made if there is none. Notes why the broker refuses it."""
+        await self._enter(client, self._consumer(client, group, stored_form(filters)))
 
     async def agree(self, client: SdkClient, group: str, topic: str, filter: MessageFilter) -> None:
         """Have a client that receives by a filter be a member that subscribes to that. Raises why it may not consume.
@@ -147,10 +139,10 @@ class SdkMembers:
         wanted = SubscriptionData(topic, str(filter.expression_type), filter.canonical_text)
         registration = client.consumers.get(group)
         given = () if registration is None else registration.subscriptions
-        if wanted in given or (registration is None and wanted in await self._subscriptions(group)):
+        if wanted in given or (registration is None and wanted in await self._stored.get(group)):
             return
-        registration = self._consumer(client, group, (*(each for each in given if each.topic != topic), wanted))
-        await self._enter_once(client, registration)
+        others = (each for each in given if each.topic != topic)
+        await self._enter(client, self._consumer(client, group, (*others, wanted)))
         client.check(group)
 
     async def ask_about_transactions(self, client: SdkClient, topic: str) -> None:
@@ -183,7 +175,7 @@ class SdkMembers:
             await self._unregister(client, each, ClientKind.CONSUMER)
         for topic in topics:
             client.topics[topic] = False
-            await self._unregister(client, client.halves_of(topic), ClientKind.PRODUCER)
+            await self._unregister(client, client.call.producer_group(topic), ClientKind.PRODUCER)
 
     async def forget(self, client: SdkClient) -> None:
         """A client is gone."""
@@ -211,22 +203,15 @@ class SdkMembers:
             consume_mode=ConsumeMode.POP,
         )
 
-    async def _subscriptions(self, group: str) -> Collection[SubscriptionData]:
-        """What a group subscribes to, as of some seconds ago."""
-        found, until = self._stored.get(group, ((), 0.0))
-        if time.monotonic() > until:
-            if len(self._stored) > _MOST_CLIENTS:
-                self._stored.clear()
-            found = await self._database.run(partial(subscriptions.find, group=group))
-            self._stored[group] = found, time.monotonic() + _BELIEVED_SECONDS
-        return found
+    async def _subscriptions_of(self, group: str) -> Collection[SubscriptionData]:
+        return await self._database.run(partial(subscriptions.find, group=group))
 
-    async def _enter_once(self, client: SdkClient, registration: Registration) -> None:
+    async def _enter(self, client: SdkClient, registration: Registration) -> None:
         group = registration.group
         if client.consumers.get(group) == registration:
             client.refused.pop(group, None)
         elif len(client.consumers) < _MOST_NAMES and len(registration.subscriptions) <= _MOST_NAMES:
-            await self._enter(client, registration)
+            self._note(client, registration, await self._register(client, registration))
         else:
             raise CallRefused(Code.TOO_MANY_REQUESTS, f"a client has {_MOST_NAMES:,} groups and topics at most")
 
@@ -239,9 +224,6 @@ class SdkMembers:
             self._note(client, registration, refusal)
         elif refusal is None and group not in client.consumers:  # it has left meanwhile
             await self._unregister(client, group, ClientKind.CONSUMER)
-
-    async def _enter(self, client: SdkClient, registration: Registration) -> None:
-        self._note(client, registration, await self._register(client, registration))
 
     def _note(self, client: SdkClient, registration: Registration, refusal: MqdbError | None) -> None:
         """Note whether the broker takes a client. Raises BrokerUnavailable if nobody knows."""
@@ -262,7 +244,7 @@ class SdkMembers:
         return Registration(
             call.client_id,
             ClientKind.PRODUCER,
-            client.halves_of(topic),
+            client.call.producer_group(topic),
             call.version,
             language=call.language,
             checks_transactions=True,
@@ -318,8 +300,8 @@ class SdkMembers:
             for topic, is_asked in client.topics.items()
             if client.stream is not None and not is_asked
         ]
-        groups = {client.halves_of(topic) for client, topic in idle}
+        groups = {client.call.producer_group(topic) for client, topic in idle}
         found = await self._database.run(partial(unasked_groups, groups=groups)) if groups else set()
         for client, topic in idle:
-            if client.halves_of(topic) in found:
+            if client.call.producer_group(topic) in found:
                 await self.ask_about_transactions(client, topic)

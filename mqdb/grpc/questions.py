@@ -117,8 +117,11 @@ class SdkQuestions:
             if request.kind == RequestKind.STATUS:
                 stacks = PrintThreadStackTraceCommand(nonce=nonce)
                 command = TelemetryCommand(status=OK, print_thread_stack_trace_command=stacks)
-            elif request.kind == RequestKind.CONSUME_DIRECTLY and "log_pos" in request.arguments:
-                command = await self._verification(client, int(request.arguments["log_pos"]), nonce)
+            elif request.kind == RequestKind.CONSUME_DIRECTLY and isinstance(
+                log_pos := request.arguments.get("log_pos"),
+                int,  # whoever may write the table has written it
+            ):
+                command = await self._verification(client, log_pos, nonce)
         except MqdbError as error:
             reason = str(error)
         if command is not None and client.stream is not None:

@@ -1,9 +1,10 @@
 """Receiving: consumers wait for messages, and each message goes to one of them.
 
-    those who wait ── by group, topic and filter ──▶ lanes ── one pop of each at a time, for one who waits ──▶ messages
+    receives ── by group, topic and filter ──▶ waiting lists ── one pop of each at a time, for one receive ──▶ messages
 
-Nobody owns a queue, so whoever asks for one gets messages of any. When messages arrive, a lane pops for those who wait,
-one after the other, until it finds no more: with a thousand who wait a message costs two pops, not a thousand.
+Nobody owns a queue, so a receive that asks for one gets messages of any. When messages arrive, a waiting list pops for
+its receives, one after the other, until it finds no more: with a thousand of them a message costs two pops, not a
+thousand.
 RocketMQ: ReceiveMessageActivity, PopLongPollingService.
 """
 
@@ -32,12 +33,12 @@ from mqdb_client.consumer.queues.share import TopicPresence
 logger = logging.getLogger(__name__)
 
 #: Of one front.
-_MOST_LANES: Final = 10_000
+_MOST_LISTS: Final = 10_000
 
-#: A lane is forgotten when nobody has waited for so long.
+#: A list is forgotten when nobody has waited for so long.
 _IDLE_SECONDS: Final = 120.0
 
-#: Whether a group that is new begins with the messages that are there. Source: the proxy's pops, ConsumeInitMode.MAX.
+#: Where a new group begins: behind the messages that are there. Source: the proxy's pops, ConsumeInitMode.MAX.
 _BEGINNING: Final = StartingPoint(ConsumeFromWhere.LAST_OFFSET)
 
 
@@ -51,8 +52,8 @@ class _Waiter:
         self.future: asyncio.Future[list[ReceivedMessage]] = loop.create_future()
 
 
-class _Lane:
-    """Those who wait for messages of a topic in a group, by one filter."""
+class _WaitingList:
+    """The receives that wait for messages of a topic in a group, by one filter."""
 
     def __init__(self, database: Database, group: str, topic: str, filter: MessageFilter) -> None:
         filters = {topic: filter}
@@ -68,32 +69,32 @@ class _Lane:
         self.idle_since = 0.0
 
 
-class Lanes:
-    """The lanes of one front. Call it from the event loop only."""
+class WaitingLists:
+    """The waiting lists of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, in_flight: SdkInFlight, traffic: CallTraffic) -> None:
         self._traffic = traffic
         self._database = database
         self._in_flight = in_flight
-        self._lanes: dict[tuple[str, str, str, str], _Lane] = {}
+        self._lists: dict[tuple[str, str, str, str], _WaitingList] = {}
         self._arrivals = database.instance.on_arrival(database.in_loop(self._arrived))
         database.spawn(self._forget_forever())
 
     def close(self) -> None:
         """Hear of nothing more. Who waits is told that there is nothing."""
         self._arrivals.cancel()
-        for lane in self._lanes.values():
-            for waiter in lane.waiting:
+        for waiting_list in self._lists.values():
+            for waiter in waiting_list.waiting:
                 _give_up(waiter)
 
     def await_topic(self, group: str, topic: str, filter: MessageFilter) -> None:
         """A topic is not there. If it comes, the group reads it from its beginning."""
-        self._lane(group, topic, filter).pops.await_topic(topic)
+        self._list(group, topic, filter).pops.await_topic(topic)
 
     async def begin(self, group: str, topic: str, filter: MessageFilter) -> None:
         """Have a group begin now in a topic where it has not. Raises what keeps it from that."""
-        lane = self._lane(group, topic, filter)
-        await self._database.call(lane.pops.begin)
+        waiting_list = self._list(group, topic, filter)
+        await self._database.call(waiting_list.pops.begin)
 
     async def receive(
         self,
@@ -109,13 +110,13 @@ class Lanes:
 
         Raises what `mqdb.broker.consumers.pop.pop` raises, and BrokerUnavailable.
         """
-        lane = self._lane(group, topic, filter)
+        waiting_list = self._list(group, topic, filter)
         waiter = _Waiter(client_id, limit, invisible, self._database.loop)
-        lane.waiting.append(waiter)
-        lane.woken.set()
-        if not lane.is_running:
-            lane.is_running = True
-            self._database.spawn(self._run(lane))
+        waiting_list.waiting.append(waiter)
+        waiting_list.woken.set()
+        if not waiting_list.is_running:
+            waiting_list.is_running = True
+            self._database.spawn(self._run(waiting_list))
         timer = self._database.loop.call_at(until, _give_up, waiter)
         self._traffic.waiting += 1
         try:
@@ -128,55 +129,55 @@ class Lanes:
             self._traffic.waiting -= 1
             timer.cancel()
 
-    def _lane(self, group: str, topic: str, filter: MessageFilter) -> _Lane:
+    def _list(self, group: str, topic: str, filter: MessageFilter) -> _WaitingList:
         key = (group, topic, str(filter.expression_type), filter.canonical_text)
-        lane = self._lanes.get(key)
-        if lane is None:
-            if len(self._lanes) >= _MOST_LANES:
-                raise CallRefused(Code.TOO_MANY_REQUESTS, f"receives have {_MOST_LANES:,} groups and filters already")
-            lane = self._lanes[key] = _Lane(self._database, group, topic, filter)
-        lane.idle_since = self._database.loop.time()
-        return lane
+        waiting_list = self._lists.get(key)
+        if waiting_list is None:
+            if len(self._lists) >= _MOST_LISTS:
+                raise CallRefused(Code.TOO_MANY_REQUESTS, f"receives have {_MOST_LISTS:,} groups and filters already")
+            waiting_list = self._lists[key] = _WaitingList(self._database, group, topic, filter)
+        waiting_list.idle_since = self._database.loop.time()
+        return waiting_list
 
     def _arrived(self, queue_keys: frozenset[int] | None) -> None:
-        for lane in self._lanes.values():
-            if lane.waiting and lane.pops.concerns(queue_keys):
-                lane.woken.set()
+        for waiting_list in self._lists.values():
+            if waiting_list.waiting and waiting_list.pops.concerns(queue_keys):
+                waiting_list.woken.set()
 
-    async def _run(self, lane: _Lane) -> None:
+    async def _run(self, waiting_list: _WaitingList) -> None:
         """Pop for those who wait, as long as there are any."""
         try:
-            while waiter := _next(lane.waiting):
-                lane.woken.clear()  # before it looks: what comes later sets it again
+            while waiter := _next(waiting_list.waiting):
+                waiting_list.woken.clear()  # before it looks: what comes later sets it again
                 try:
-                    messages, seconds = await self._database.call(partial(_pop, lane, waiter))
+                    messages, seconds = await self._database.call(partial(_pop, waiting_list, waiter))
                 except Exception as error:  # noqa: BLE001 - whoever waits is told
                     # Without a database there is none for the others either.
-                    told = list(lane.waiting) if isinstance(error, BrokerUnavailable) else [waiter]
+                    told = list(waiting_list.waiting) if isinstance(error, BrokerUnavailable) else [waiter]
                     for each in told:
-                        lane.waiting.remove(each)
+                        waiting_list.waiting.remove(each)
                         if not each.future.done():
                             each.future.set_exception(error)
                     continue
                 if messages:
-                    lane.waiting.remove(waiter)
+                    waiting_list.waiting.remove(waiter)
                     if waiter.future.done():  # the client has gone meanwhile
-                        self._give_back(lane.group, messages)
+                        self._give_back(waiting_list.group, messages)
                     else:
                         waiter.future.set_result(messages)
                 else:
-                    await self._wait(lane, seconds)
+                    await self._wait(waiting_list, seconds)
         finally:
-            lane.is_running = False
-            lane.idle_since = self._database.loop.time()
+            waiting_list.is_running = False
+            waiting_list.idle_since = self._database.loop.time()
 
-    async def _wait(self, lane: _Lane, seconds: float) -> None:
+    async def _wait(self, waiting_list: _WaitingList, seconds: float) -> None:
         """Until something may be found, or nobody waits any longer."""
         # A future that is done would end the wait at once, for as long as it is there.
-        lane.waiting = deque(waiter for waiter in lane.waiting if not waiter.future.done())
-        woken = asyncio.ensure_future(lane.woken.wait())
+        waiting_list.waiting = deque(waiter for waiter in waiting_list.waiting if not waiter.future.done())
+        woken = asyncio.ensure_future(waiting_list.woken.wait())
         try:
-            waits: list[asyncio.Future[Any]] = [woken, *(waiter.future for waiter in lane.waiting)]
+            waits: list[asyncio.Future[Any]] = [woken, *(waiter.future for waiter in waiting_list.waiting)]
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             woken.cancel()
@@ -190,16 +191,18 @@ class Lanes:
         while True:
             await asyncio.sleep(_IDLE_SECONDS / 2)
             earliest = self._database.loop.time() - _IDLE_SECONDS
-            self._lanes = {
-                key: lane
-                for key, lane in self._lanes.items()
-                if lane.waiting or lane.idle_since > earliest or lane.pops.awaits(lane.topic)
+            self._lists = {
+                key: waiting_list
+                for key, waiting_list in self._lists.items()
+                if waiting_list.waiting
+                or waiting_list.idle_since > earliest
+                or waiting_list.pops.awaits(waiting_list.topic)
             }
 
 
-def _pop(lane: _Lane, waiter: _Waiter) -> tuple[list[ReceivedMessage], float]:
+def _pop(waiting_list: _WaitingList, waiter: _Waiter) -> tuple[list[ReceivedMessage], float]:
     """In a thread: messages, or how long to wait for some."""
-    popped = lane.pops.pop(waiter.limit, waiter.invisible, waiter.client_id)
+    popped = waiting_list.pops.pop(waiter.limit, waiter.invisible, waiter.client_id)
     seconds = popped.seconds_to_next
     return popped.messages, LONGEST_WAIT_SECONDS if seconds is None else min(seconds, LONGEST_WAIT_SECONDS)
 

@@ -1,12 +1,12 @@
 """Routes: the queues of topics, and what each client is told of its group. RocketMQ: RouteActivity."""
 
-import time
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from mqdb.common.group import check_group_name
 from mqdb.common.topic import Perm, check_topic_name
 from mqdb.errors import NameInvalid, TopicNotFound
+from mqdb.fronts.believed import Believed
 from mqdb.fronts.database import Database
 from mqdb.grpc.calls import Call
 from mqdb.grpc.wire.messages import full_name
@@ -31,11 +31,6 @@ from mqdb.store.consumers import groups
 from mqdb.store.consumers.groups import GroupSettings
 from mqdb.store.topics.topics import TopicRoute
 
-#: How long the settings of a group are believed. Push consumers ask every 5 s for each topic.
-_BELIEVED_SECONDS: Final = 5.0
-
-_MOST_REMEMBERED: Final = 10_000
-
 #: A topic takes messages of all types, as those of RocketMQ 4 do.
 _ALL_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
@@ -46,11 +41,6 @@ _PERMISSIONS: Final = {
 }
 
 
-class _Believed(NamedTuple):
-    settings: GroupSettings | None
-    until: float
-
-
 class SdkRoutes:
     """The routes of one broker. Call it from the event loop only."""
 
@@ -59,7 +49,8 @@ class SdkRoutes:
         self._database = database
         self._routes = database.instance.routes
         self._own = Endpoints(scheme=AddressScheme.IPv4, addresses=[Address(host=address[0], port=address[1])])
-        self._groups: dict[str, _Believed] = {}
+        #: The settings of groups.
+        self._groups = Believed(self.group)
 
     async def find(self, topic: str) -> TopicRoute:
         """The route of a topic. Raises TopicNotFound."""
@@ -73,15 +64,8 @@ class SdkRoutes:
         self._routes.forget(topic)
 
     async def group(self, name: str) -> GroupSettings | None:
-        """The settings of a group, as of some seconds ago; None if it is not there."""
-        now = time.monotonic()
-        believed = self._groups.get(name)
-        if believed is None or believed.until < now or believed.settings is None:
-            if len(self._groups) >= _MOST_REMEMBERED:
-                self._groups.clear()
-            found = await self._database.run(partial(groups.find, name=name))
-            believed = self._groups[name] = _Believed(found, now + _BELIEVED_SECONDS)
-        return believed.settings
+        """The settings of a group; None if it is not there."""
+        return await self._database.run(partial(groups.find, name=name))
 
     async def query(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
         """The queues of a topic, for whoever sends to it or reads it. Raises CallRefused, TopicNotFound."""
@@ -95,7 +79,7 @@ class SdkRoutes:
         All members of a group are told the same. Raises CallRefused, TopicNotFound.
         """
         topic, group = topic_of(request.topic, call.namespace), group_of(request.group, call.namespace)
-        route, settings = await self.find(topic), await self.group(group)
+        route, settings = await self.find(topic), await self._groups.get(group)
         numbers = range(len(route.read_queue_keys)) if settings and settings.consume_message_orderly else [-1]
         assignments = [
             Assignment(message_queue=self.queue(request.topic, number, request.endpoints)) for number in numbers

@@ -18,7 +18,6 @@ from mqdb.errors import TopicNotFound, TopicNotWritable
 from mqdb.fronts.access_keys import AccessKeys, topic_right
 from mqdb.fronts.appends import Appends, FrontUnit
 from mqdb.fronts.database import Database
-from mqdb.fronts.known_names import group_of_key
 from mqdb.grpc.calls import Call
 from mqdb.grpc.members import SdkMembers
 from mqdb.grpc.routes import SdkRoutes, topic_of
@@ -91,14 +90,14 @@ class SdkSends:
         if any(message.kind == MessageType.TRANSACTION for message in messages):
             await self._members.ask_about_transactions(self._members.heard(call), topic)
         try:
-            records, unit = await self._append(call, topic, messages)
+            unit = await self._append(call, topic, messages)
         except TopicNotFound:  # the route was old, perhaps
             self._routes.forget(topic)
-            records, unit = await self._append(call, topic, messages)
+            unit = await self._append(call, topic, messages)
         status = _STATUSES[unit.status]
         entries = [
             self._entry(topic, message, record, place, status)
-            for message, record, place in zip(messages, records, unit.places, strict=True)
+            for message, record, place in zip(messages, unit.records, unit.places, strict=True)
         ]
         return SendMessageResponse(status=status, entries=entries)
 
@@ -109,7 +108,7 @@ class SdkSends:
         message_id = await self._database.run(partial(recall_from, topic=topic, handle=handle))
         return RecallMessageResponse(status=OK, message_id=message_id)
 
-    async def _append(self, call: Call, topic: str, messages: Sequence[SdkMessage]) -> tuple[list[Record], _Sending]:
+    async def _append(self, call: Call, topic: str, messages: Sequence[SdkMessage]) -> _Sending:
         route = await self._routes.find(topic)
         if not route.write_queue_keys:
             raise TopicNotWritable(topic, route.config.perm)
@@ -121,7 +120,7 @@ class SdkSends:
             raise CallRefused(Code.PROXY_TIMEOUT, _UNKNOWN) from unit.error
         if unit.error is not None:
             raise unit.error
-        return records, unit
+        return unit
 
     def _record(self, call: Call, topic: str, route: TopicRoute, message: SdkMessage) -> Record:
         count = len(route.write_queue_keys)
@@ -134,7 +133,7 @@ class SdkSends:
         wait: Wait | None = None
         if message.kind == MessageType.TRANSACTION:
             wait = Half()
-            properties[Property.PGROUP] = group_of_key(topic, call.access_key)
+            properties[Property.PGROUP] = call.producer_group(topic)
             properties[Property.TRAN_MSG] = "true"
         elif message.kind == MessageType.DELAY:
             wait = schedule_of(properties)
@@ -159,8 +158,8 @@ class SdkSends:
     def _entry(
         self, topic: str, message: SdkMessage, record: Record, place: LogPlace, status: Status
     ) -> SendResultEntry:
-        number = 0  # which queue it is for does not matter to who recalls it
-        queue = MessageQueue(topic, self._database.instance.broker_name, number)
+        # Which queue it is for does not matter to who recalls it.
+        queue = MessageQueue(topic, self._database.instance.broker_name, 0)
         is_half = message.kind == MessageType.TRANSACTION
         return SendResultEntry(
             status=status,

@@ -17,7 +17,7 @@ from mqdb.grpc.calls import Call
 from mqdb.grpc.in_flight import SdkInFlight
 from mqdb.grpc.members import SdkClient, SdkMembers
 from mqdb.grpc.questions import SdkQuestions
-from mqdb.grpc.receiving import Lanes
+from mqdb.grpc.receiving import WaitingLists
 from mqdb.grpc.routes import SdkRoutes, group_of, topic_of
 from mqdb.grpc.wire.messages import filter_of
 from mqdb.grpc.wire.rocketmq_pb2 import (
@@ -89,7 +89,7 @@ class Telemetry:
         keys: AccessKeys,
         members: SdkMembers,
         routes: SdkRoutes,
-        receiving: Lanes,
+        receiving: WaitingLists,
         in_flight: SdkInFlight,
         questions: SdkQuestions,
     ) -> None:

@@ -17,7 +17,6 @@ from mqdb.common.unique_id import unique_id_of
 from mqdb.errors import MqdbError
 from mqdb.fronts.access_keys import AccessKeys, topic_right
 from mqdb.fronts.database import Database
-from mqdb.fronts.known_names import group_of_key
 from mqdb.grpc.calls import Call
 from mqdb.grpc.members import SdkClient, SdkMembers
 from mqdb.grpc.routes import topic_of
@@ -72,7 +71,7 @@ class SdkTransactions:
             raise CallRefused(Code.INVALID_TRANSACTION_ID, f"{request.transaction_id!r} is no transaction id")
         is_answer = request.source == TransactionSource.SOURCE_SERVER_CHECK
         ended = EndTransaction(
-            group_of_key(topic, call.access_key),
+            call.producer_group(topic),
             int(request.transaction_id),
             unique_id_of(request.message_id),
             _STATES.get(request.resolution, LocalTransactionState.UNKNOWN),
@@ -97,12 +96,12 @@ class SdkTransactions:
             open_checks,
             broker_name=self._instance.broker_name,
             client_id=call.client_id,
-            group=group_of_key(topic, call.access_key),
+            group=call.producer_group(topic),
             limit=_MOST_QUESTIONS,
         )
         try:
             checks = await self._database.run(find)
-            may_know = self._keys.is_known(call.access_key) and await self._keys.held_by(call.access_key, right)
+            may_know = right in await self._keys.held_by(call.access_key, right)
         except MqdbError as error:  # it is asked again when its time has come
             fields = {"topic": topic, "reason": str(error)}
             logger.log(level_of(error), "cannot ask about transactions", extra=fields)
@@ -110,7 +109,7 @@ class SdkTransactions:
         asked = self._asked.get((client, topic), {})
         self._asked[client, topic] = {check.log_pos: check.check_times for check in checks}
         for check in checks:
-            if may_know and asked.get(check.log_pos) != check.check_times:
+            if may_know and self._keys.is_known(call.access_key) and asked.get(check.log_pos) != check.check_times:
                 self._tell(client, check)
 
     def _tell(self, client: SdkClient, check: HalfCheck) -> None:

@@ -61,7 +61,7 @@ class BrokerPops:
         self._awaited.add(topic)
 
     def awaits(self, topic: str) -> bool:
-        """Whether a topic has not appeared yet."""
+        """Whether a topic was missing and has not been read since."""
         return topic in self._awaited and topic not in self._begun
 
     def begin(self) -> None:

@@ -1,0 +1,33 @@
+"""What the database has said is believed for a while, so that clients who ask often cost it nothing."""
+
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+ValueT = TypeVar("ValueT")
+
+#: Push consumers ask every 5 s for each topic.
+_SECONDS: Final = 5.0
+
+#: Keys that are remembered; then all are asked for anew.
+_MOST: Final = 10_000
+
+
+class Believed(Generic[KeyT, ValueT]):
+    """Answers by key. What is empty is asked for again: it may be there soon. Call it from the event loop only."""
+
+    def __init__(self, ask: Callable[[KeyT], Awaitable[ValueT]]) -> None:
+        self._ask = ask
+        self._known: dict[KeyT, tuple[ValueT, float]] = {}
+
+    async def get(self, key: KeyT) -> ValueT:
+        """The answer, as of some seconds ago. Raises what `ask` raises."""
+        known = self._known.get(key)
+        if known is not None and known[0] and known[1] > time.monotonic():
+            return known[0]
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        answer = await self._ask(key)
+        self._known[key] = answer, time.monotonic() + _SECONDS
+        return answer
