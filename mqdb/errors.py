@@ -38,7 +38,6 @@
     │   ├── AccessDenied                  a right that nobody has granted
     │   ├── SignatureInvalid              a request of a RocketMQ client that its access key has not signed
     │   ├── GroupInUse                    a group with live members
-    │   ├── GroupNotIdle                  a group with live members or messages in flight
     │   ├── ReceiptHandleInvalid          the time of a popped message has passed
     │   ├── TopicInUse                    a topic that crons, scheduled messages or half messages name
     │   ├── FilterDisabled                a broker that takes no SQL92 filters
@@ -519,18 +518,6 @@ class GroupInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
     sentence = "group {group!r} has live members, {members!l}; stop them first"
 
 
-class GroupNotIdle(Denied, code=ResponseCode.ILLEGAL_OPERATION, sqlstate="MQ205"):
-    """The consume mode of a group cannot change while the group consumes."""
-
-    group: str
-    members: int
-    messages: int
-    sentence = (
-        "group {group!r} has {members} members, and {messages} messages in flight; let its members acknowledge them, "
-        "and stop the members; or forget what is in flight: mqdb group offset reset"
-    )
-
-
 class ConsumeModeConflict(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sqlstate="MQ206"):
     """A consumer would share the queues of a group in another way than the group does."""
 
@@ -538,8 +525,8 @@ class ConsumeModeConflict(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sql
     stored: str
     wanted: str
     sentence = (
-        "group {group!r} consumes by {stored}, and this consumer by {wanted}; take another group, or stop its members "
-        "and run: mqdb group set {group!q} --consume-mode {wanted}"
+        "group {group!r} consumes by {stored}, and this consumer by {wanted}; take another group, "
+        "or run: mqdb group set {group!q} --consume-mode {wanted}"
     )
 
 

@@ -294,6 +294,8 @@ CREATE TABLE mqdb.subscription_group (
     retry_max_times integer NOT NULL DEFAULT 16 CHECK (retry_max_times >= 0),
     consume_mode text NOT NULL DEFAULT 'PULL' CHECK (consume_mode IN ('PULL', 'POP')),
     consume_message_orderly boolean NOT NULL DEFAULT false,
+    retry_delays interval[] CHECK (cardinality(retry_delays) BETWEEN 1 AND 100),
+    consume_from_where text NOT NULL DEFAULT 'LAST_OFFSET' CHECK (consume_from_where IN ('LAST_OFFSET', 'FIRST_OFFSET')),
     created_at timestamptz NOT NULL DEFAULT mqdb.now(),
     subscription_version bigint NOT NULL DEFAULT 0,
     created_pos bigint NOT NULL DEFAULT coalesce(pg_sequence_last_value('mqdb.log_pos'), 0)
@@ -302,6 +304,8 @@ CREATE INDEX subscription_group_created_pos ON mqdb.subscription_group (created_
 COMMENT ON TABLE mqdb.subscription_group IS 'Consumer groups. RocketMQ: subscriptionGroup.json';
 COMMENT ON COLUMN mqdb.subscription_group.consume_mode IS 'PULL: each queue has an owner, which commits offsets. POP: all members take messages of all queues, and acknowledge each. RocketMQ: MessageRequestMode';
 COMMENT ON COLUMN mqdb.subscription_group.consume_message_orderly IS 'Of a group that pops: a queue gives its next messages when those before are acknowledged';
+COMMENT ON COLUMN mqdb.subscription_group.retry_delays IS 'How long a message waits that has failed once, twice, and so on; the last one also from then on. NULL: as the delay levels say, from the third on. RocketMQ: GroupRetryPolicy';
+COMMENT ON COLUMN mqdb.subscription_group.consume_from_where IS 'Where the group begins in a topic, if its consumers do not say that: those that pop by RocketMQ''s protocols or in SQL. RocketMQ: consumeFromMinEnable';
 COMMENT ON COLUMN mqdb.subscription_group.subscription_version IS 'Version of the subscriptions that members have to agree on; a rolling change announces a higher one';
 COMMENT ON INDEX mqdb.subscription_group_created_pos IS 'Which groups are younger than the retries that are due';
 COMMENT ON COLUMN mqdb.subscription_group.created_pos IS 'How far the log was when the group was made; a retry from there or below is for an older group of this name';

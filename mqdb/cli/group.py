@@ -1,6 +1,7 @@
 """`mqdb group list | show | set | delete | offset`, on all brokers that the settings name."""
 
 import shlex
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +24,9 @@ from mqdb.cli.rows import (
     seconds,
     table_of,
 )
-from mqdb.common.group import ConsumeMode
+from mqdb.common.duration import duration_text
+from mqdb.common.group import ConsumeFromWhere, ConsumeMode
+from mqdb.common.retry_delays import parse_retry_delays
 from mqdb.errors import GroupNotFound
 
 if TYPE_CHECKING:
@@ -45,6 +48,14 @@ app = command_group(
     """
 )
 app.add_typer(offset, name="offset")
+
+
+class _ConsumeFrom(StrEnum):
+    FIRST = "first"
+    LAST = "last"
+
+
+_WHERE = {_ConsumeFrom.FIRST: ConsumeFromWhere.FIRST_OFFSET, _ConsumeFrom.LAST: ConsumeFromWhere.LAST_OFFSET}
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.", show_default=False)]
 
@@ -119,6 +130,8 @@ def _settings(settings: "GroupSettings") -> Row:
         "retry_max_times": settings.retry_max_times,
         "consume_mode": settings.consume_mode.lower(),
         "orderly": settings.consume_message_orderly,
+        "retry_delays": ",".join(map(duration_text, settings.retry_delays)) or "ladder",
+        "consume_from": "first" if settings.consume_from_where is ConsumeFromWhere.FIRST_OFFSET else "last",
         "subscription_version": settings.subscription_version,
         "created": settings.created_at,
     }
@@ -203,6 +216,20 @@ def set_(
         bool | None,
         typer.Option("--orderly/--no-orderly", help="With pop: whether a queue waits for the acks of its messages."),
     ] = None,
+    retry_delays: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DELAYS",
+            help="How long a failed message waits: 1s,5s,1m, or 1s..10m, each twice the one before; ladder for the "
+            "delay levels.",
+        ),
+    ] = None,
+    consume_from: Annotated[
+        _ConsumeFrom | None,
+        typer.Option(
+            help="Where it begins in a topic, if its consumers do not say that: RocketMQ 5's SDKs, and pops in SQL."
+        ),
+    ] = None,
     broker: Brokers = None,
 ) -> None:
     """Change settings of a group; one that does not exist is made.
@@ -213,8 +240,10 @@ def set_(
     [bold]Examples[/bold]
       mqdb group set billing --retry-max-times 3
       mqdb group set billing --no-consume
-      mqdb group set workers --consume-mode pop
+      mqdb group set workers --consume-mode pop --retry-delays 1s..10m
     """
+    delays = None if retry_delays is None else parse_retry_delays(retry_delays)
+    where = None if consume_from is None else _WHERE[consume_from]
     with administering(context) as admin:
 
         def set_on(one: "BrokerAdmin") -> None:
@@ -226,8 +255,10 @@ def set_(
                 consume_broadcast_enable=broadcast,
                 consume_mode=consume_mode,
                 consume_message_orderly=orderly,
+                retry_delays=delays,
+                consume_from_where=where,
             )
-            now = in_a_line(dict(list(_settings(changed).items())[:6]))
+            now = in_a_line(dict(list(_settings(changed).items())[:8]))
             print(f"group {name}{on(admin, one.name)}: {now}")
 
         admin.on_each(set_on, broker).check()

@@ -4,7 +4,7 @@ message, property, topic, group   what users send, to where, and who reads it
 received_message                  what consumers get; proof: and how it is known again; receipt_handle: and acknowledged
 unique_id, compression            ids and bodies
 delivery_schedule, delay_level, recall_handle   when a message is due
-retry, failure                    what becomes of one that has failed, and why
+retry, retry_delays, failure      what becomes of one that has failed, when it comes again, and why
 transaction                       the states of a half message
 durability, dsn, http_address     what a commit waits for; where databases and pages are
 clock, duration, wake_limit       time

@@ -3,10 +3,12 @@
 RocketMQ: Validators.checkGroup, MessageModel, MessageRequestMode, ConsumeFromWhere, SubscriptionGroupConfig.
 """
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from mqdb.common.retry_delays import check_retry_delays
 from mqdb.common.topic import MAX_QUEUE_NUMS, check_name
 from mqdb.errors import NameInvalid, ParameterInvalid
 
@@ -46,12 +48,14 @@ class ConsumeFromWhere(StrEnum):
 class StartingPoint(NamedTuple):
     """Where a group begins in a topic of which it has no offset. `time`, which knows its zone, is for TIMESTAMP."""
 
-    where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    where: ConsumeFromWhere | None = ConsumeFromWhere.LAST_OFFSET
+    """None: as the settings of the group say."""
     time: datetime | None = None
 
 
 FROM_FIRST_OFFSET: Final = StartingPoint(ConsumeFromWhere.FIRST_OFFSET)
 FROM_LAST_OFFSET: Final = StartingPoint()
+AS_THE_GROUP_SAYS: Final = StartingPoint(None)
 
 
 def check_group_name(name: str, reserved: str = DEFAULT_CONSUMER) -> None:
@@ -66,7 +70,13 @@ def check_group_name(name: str, reserved: str = DEFAULT_CONSUMER) -> None:
         raise NameInvalid("group", name, "is reserved; choose a name of your own")
 
 
-def check_group(name: str, retry_queue_nums: int | None = None, retry_max_times: int | None = None) -> None:
+def check_group(
+    name: str,
+    retry_queue_nums: int | None = None,
+    retry_max_times: int | None = None,
+    retry_delays: Sequence[timedelta] | None = None,
+    consume_from_where: ConsumeFromWhere | None = None,
+) -> None:
     """Raise NameInvalid or ParameterInvalid unless a group of this name may have these settings; None: not given.
 
     RocketMQ takes 0 for `retry_queue_nums`, and loses messages that are sent back. With 0 for `retry_max_times` the
@@ -75,6 +85,12 @@ def check_group(name: str, retry_queue_nums: int | None = None, retry_max_times:
     check_group_name(name)
     _check_count("retry_queue_nums", retry_queue_nums, 1, MAX_QUEUE_NUMS)
     _check_count("retry_max_times", retry_max_times, 0, _MAX_INTEGER)
+    if retry_delays is not None:
+        check_retry_delays(retry_delays)
+    if consume_from_where is ConsumeFromWhere.TIMESTAMP:
+        raise ParameterInvalid(
+            "consume_from_where", consume_from_where, "a group begins at LAST_OFFSET or FIRST_OFFSET"
+        )
 
 
 def _check_count(name: str, value: object, lowest: int, highest: int) -> None:

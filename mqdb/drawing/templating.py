@@ -7,6 +7,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from mqdb.common.duration import duration_text
 from mqdb.common.printable import printable
 
 _MINUTE: Final = 60
@@ -79,6 +80,8 @@ def environment(package: str) -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(time=time, number=number, age=age, size=size, line=line, printable=printable)
+    made.filters.update(
+        time=time, number=number, age=age, size=size, line=line, printable=printable, duration=duration_text
+    )
     made.globals.update(path=path)
     return made

@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from mqdb.common.group import ConsumeFromWhere, StartingPoint
+from mqdb.common.group import AS_THE_GROUP_SAYS
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import retry_topic
 from mqdb.errors import BrokerUnavailable
@@ -38,9 +38,6 @@ _MOST_LISTS: Final = 10_000
 #: A list is forgotten when nobody has waited for so long.
 _IDLE_SECONDS: Final = 120.0
 
-#: Where a new group begins: behind the messages that are there. Source: the proxy's pops, ConsumeInitMode.MAX.
-_BEGINNING: Final = StartingPoint(ConsumeFromWhere.LAST_OFFSET)
-
 
 class _Waiter:
     """A receive that waits."""
@@ -61,7 +58,7 @@ class _WaitingList:
         presence = TopicPresence(group, 1)
         self.group = group
         self.topic = topic
-        self.pops = BrokerPops(database.instance, group, read, _BEGINNING, presence)
+        self.pops = BrokerPops(database.instance, group, read, AS_THE_GROUP_SAYS, presence)
         self.waiting: deque[_Waiter] = deque()
         #: Set when there may be something to find.
         self.woken = asyncio.Event()

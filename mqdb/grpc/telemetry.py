@@ -195,7 +195,7 @@ class Telemetry:
             said,
             is_orderly=settings is not None and settings.consume_message_orderly,
             max_retries=_MAX_RETRIES if settings is None else settings.retry_max_times,
-            delays=await self._delays(),
+            delays=(settings.retry_delays if settings is not None else ()) or await self._delays(),
         )
 
     async def _delays(self) -> tuple[timedelta, ...]:

@@ -1,7 +1,8 @@
 """The client reaper: takes clients that are gone out of their groups, so that others take over their queues.
 
 A client that leaves says so. One whose connection ends without a word is noticed by its presence lock within a
-second, one that hangs by its silence. RocketMQ: ClientHousekeepingService.
+second, one that hangs by its silence. Messages that were popped before their group began to pull are left to nobody: it
+sends them back. RocketMQ: ClientHousekeepingService.
 """
 
 import logging
@@ -12,6 +13,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection
 
 from mqdb.broker.clients.membership import CLIENT_EXPIRY, reap
+from mqdb.broker.consumers.leftovers import return_leftovers
 from mqdb.service.service import Context, PeriodicService
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,8 @@ class ReaperCounts:
 
     groups: tuple[str, ...]
     """The groups that lost a member; they have been told."""
+    returned: int = 0
+    """Messages that were popped in groups that pull by now."""
 
 
 class ClientReaper(PeriodicService[ReaperCounts]):
@@ -50,4 +54,4 @@ class ClientReaper(PeriodicService[ReaperCounts]):
         groups = tuple(reap(connection, self._config.client_expiry))
         if groups:
             logger.info("removed clients that were gone", extra={"groups": groups})
-        return ReaperCounts(groups)
+        return ReaperCounts(groups, return_leftovers(connection))

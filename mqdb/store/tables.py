@@ -336,6 +336,8 @@ subscription_group = Table(
     Column("retry_max_times", Integer, nullable=False, server_default=text("16")),
     Column("consume_mode", Text, nullable=False, server_default=text("'PULL'")),
     Column("consume_message_orderly", Boolean, nullable=False, server_default=text("false")),
+    Column("retry_delays", ARRAY(Interval)),
+    Column("consume_from_where", Text, nullable=False, server_default=text("'LAST_OFFSET'")),
     Column("created_at", _timestamp, nullable=False, server_default=_now),
     Column("subscription_version", BigInteger, nullable=False, server_default=text("0")),
     Column(

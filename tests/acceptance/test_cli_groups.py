@@ -138,9 +138,10 @@ def test_a_group_that_nobody_knows_is_an_error(place: Place) -> None:
 def test_settings_are_changed_one_by_one_and_a_new_group_is_made(place: Place) -> None:
     place.done("group", "set", "billing", "--retry-max-times", "3")
     printed = place.done("group", "set", "billing", "--no-consume")
-    place.done("group", "set", "new-one", "--retry-queues", "2")
+    place.done("group", "set", "new-one", "--retry-queues", "2", "--retry-delays", "1s..5s", "--consume-from", "first")
 
-    of_it = "consume no, broadcast yes, retry queues 1, retry max times 3, consume mode pull, orderly no"
+    of_it = "consume no, broadcast yes, retry queues 1, retry max times 3, consume mode pull, orderly no, "
+    of_it += "retry delays ladder, consume from last"
     assert printed == f"group billing: {of_it}\n"
     assert "retry queues 2" in place.done("group", "show", "new-one")
     refused = place.call("group", "set", "no group", "--retry-max-times", "3")

@@ -1,8 +1,11 @@
 """Consumer groups, as administrators see them. RocketMQ: mqadmin updateSubGroup, deleteSubGroup, consumerProgress."""
 
+from collections.abc import Sequence
+from datetime import timedelta
+
 from mqdb.broker.consumers import groups
 from mqdb.broker.consumers.groups import GroupDetails
-from mqdb.common.group import ConsumeMode
+from mqdb.common.group import ConsumeFromWhere, ConsumeMode
 from mqdb.store.consumers.groups import GroupSettings, GroupSummary, TopicLag, list_groups
 from mqdb_client.admin.subject import Subject
 
@@ -33,12 +36,16 @@ class Groups(Subject):
         retry_max_times: int | None = None,
         consume_mode: ConsumeMode | None = None,
         consume_message_orderly: bool | None = None,
+        retry_delays: Sequence[timedelta] | None = None,
+        consume_from_where: ConsumeFromWhere | None = None,
         actor: str | None = None,
     ) -> GroupSettings:
         """Change those settings that are given; returns all of them. A group that does not exist is made.
 
-        Raises NameInvalid, ParameterInvalid; GroupNotIdle if the group would be read in another way while it has
-        members, or messages in flight.
+        Members follow a change of `consume_mode`. `retry_delays` are how long a message waits that has failed once,
+        twice, and so on, the last one also from then on; with [] it is as the delay levels say. `consume_from_where` is
+        where the group begins in a topic if its consumers do not say that: LAST_OFFSET or FIRST_OFFSET.
+        Raises NameInvalid, ParameterInvalid.
         """
         with self._access.connected() as connection:
             return groups.update_group(
@@ -50,6 +57,8 @@ class Groups(Subject):
                 retry_max_times=retry_max_times,
                 consume_mode=consume_mode,
                 consume_message_orderly=consume_message_orderly,
+                retry_delays=retry_delays,
+                consume_from_where=consume_from_where,
                 actor=actor or self._access.actor,
             )
 

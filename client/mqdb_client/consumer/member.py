@@ -39,6 +39,8 @@ class Member:
         presence: TopicPresence,
     ) -> None:
         """`filters` are those of the topics that are read."""
+        #: Whether another member of this consumer follows when this one has left.
+        self.has_successor = False
         self._group = config.group
         self._instance = instance
         self._is_member = strategy.is_member
@@ -161,5 +163,5 @@ class Member:
 
     def _leave_group(self) -> None:
         """All queues are given back. Nobody else gets them before this, so it does not wait for other members."""
-        if self._is_member:
+        if self._is_member and not self.has_successor:
             self._instance.unregister(self._group, ClientKind.CONSUMER)

@@ -59,6 +59,8 @@ class PopMember:
         presence: TopicPresence,
     ) -> None:
         """`filters` are those of the topics that are read."""
+        #: Whether another member of this consumer follows when this one has left.
+        self.has_successor = False
         self._group = config.group
         self._instance = instance
         self._strategy = strategy
@@ -126,7 +128,7 @@ class PopMember:
         self._woken.set()
 
     def begin_to_leave(self) -> None:
-        """Pop nothing more, and give back what no listener has got yet."""
+        """Pop nothing more, and give back what no listener has got yet; with a successor it is consumed here."""
         self._callback.cancel()
         self._is_leaving = True
         self._woken.set()
@@ -138,7 +140,8 @@ class PopMember:
             self._is_over = True
             self._woken.set()
             self._thread.join()
-        self._instance.unregister(self._group, ClientKind.CONSUMER)
+        if not self.has_successor:
+            self._instance.unregister(self._group, ClientKind.CONSUMER)
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -232,7 +235,7 @@ class PopMember:
             if refused:
                 fields = {"group": self._group, "count": refused}
                 logger.warning("consumed messages come again: their time has passed", extra=fields)
-            if self._is_leaving:
+            if self._is_leaving and not self.has_successor:
                 for queue in self.held:
                     self._give_back(connection, queue.give_up(), is_unread=True)
                 if self._is_over:

@@ -9,7 +9,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Self
 
-from mqdb.common.group import ConsumeMode
 from mqdb.common.message import MessageQueue
 from mqdb.common.topic import check_topic_name
 from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
@@ -17,6 +16,7 @@ from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import ALL_TAGS
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
+from mqdb_client.consumer.following_member import FollowingMember
 from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeMessageHook
 from mqdb_client.consumer.listeners.message_listener import (
     MessageListener,
@@ -27,7 +27,6 @@ from mqdb_client.consumer.listeners.stop_signals import on_stop_signal
 from mqdb_client.consumer.member import Member
 from mqdb_client.consumer.members import Members
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
-from mqdb_client.consumer.pop_member import PopMember
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.push_strategy import Consumption, PushStrategy
 from mqdb_client.leaving import leave_in_time
@@ -168,8 +167,7 @@ class PushConsumer:
                 self._strategy = PushStrategy(
                     cluster, self._config, self._consumption, self._hooks, home=self._settings.home
                 )
-                pops = self._strategy.consume_mode is ConsumeMode.POP
-                make_member = PopMember if pops else Member
+                make_member = FollowingMember if self._strategy.follows_group else Member
                 self._members = Members(self._config, dict(self._subscriptions), self._strategy, make_member)
                 self._members.start()
             except BaseException:

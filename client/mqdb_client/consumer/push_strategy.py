@@ -25,7 +25,6 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import retry_topic
 from mqdb.errors import ParameterInvalid
 from mqdb.selector.subscription import MessageFilter
-from mqdb.store.consumers.groups import find as find_group
 from mqdb.store.engine import driver
 from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.cluster import Cluster
@@ -112,11 +111,12 @@ class PushStrategy(ConsumerStrategy):
         self._loop_calls = None if consumption.loop is None else LoopCalls(consumption.loop)
         self._instances = {instance.broker_name: instance for instance in cluster.instances}
         self.message_model = config.message_model
-        self.consume_mode = self._consume_mode()
+        #: Only these listeners need no queue of their own.
+        self.consume_mode = None if self.follows_group else ConsumeMode.PULL
         #: When it pops: how long messages are invisible, unless that is prolonged.
         self.invisible = config.pop_invisible_time
         self.max_reconsume_times = config.max_reconsume_times
-        #: Takes messages that have failed, by the names of brokers.
+        #: Takes messages that have failed, by the names of brokers on which it pops.
         self.popping: dict[str, Callable[[Sequence[SendBackRequest]], list[SentBack]]] = {}
         self.pull_batch_size = config.pull_batch_size
         self.pull_interval = config.pull_interval
@@ -131,18 +131,12 @@ class PushStrategy(ConsumerStrategy):
             self._local_offsets = LocalOffsets(Path(config.local_offset_directory or directory))
         self.consume = self._consume_service(hooks)
 
-    def _consume_mode(self) -> ConsumeMode:
-        """The mode of the group. Listeners that need to own a queue always pull, and a group that pops refuses them."""
+    @property
+    def follows_group(self) -> bool:
+        """Whether it pops if the group does. Listeners that need to own a queue are refused in such a group."""
         consumption = self._consumption
-        if consumption.orderly or consumption.exactly_once or self.message_model is MessageModel.BROADCASTING:
-            return ConsumeMode.PULL
-        for instance in self._instances.values():
-            if instance.is_met:
-                with instance.connect() as connection:
-                    settings = find_group(connection, self._config.group)
-                if settings is not None:
-                    return settings.consume_mode
-        return ConsumeMode.PULL
+        is_broadcasting = self.message_model is MessageModel.BROADCASTING
+        return not (consumption.orderly or consumption.exactly_once or is_broadcasting)
 
     def _limits(self) -> FlowLimits:
         """In order a queue stands still behind what fails, so how far its messages are apart says nothing.
@@ -196,10 +190,14 @@ class PushStrategy(ConsumerStrategy):
         return listener if self._loop_calls is None else self._loop_calls.blocking(listener)
 
     def _send_back(self, broker_name: str, requests: Sequence[SendBackRequest]) -> list[SentBack]:
-        if self.consume_mode is ConsumeMode.POP:
-            return self.popping[broker_name](requests)
-        with self._instances[broker_name].connect() as connection:
-            return send_back(connection, self._config.group, requests, self._config.max_reconsume_times)
+        popped = [request for request in requests if request.is_popped]
+        pulled = [request for request in requests if not request.is_popped]
+        results = self.popping[broker_name](popped) if popped else []
+        if pulled:
+            with self._instances[broker_name].connect() as connection:
+                results += send_back(connection, self._config.group, pulled, self._config.max_reconsume_times)
+        by_position = {result.log_pos: result for result in results}
+        return [by_position[request.log_pos] for request in requests if request.log_pos in by_position]
 
     # -- life -----------------------------------------------------------------------------------
 

@@ -86,12 +86,11 @@ def _agree(connection: Connection, registration: Registration) -> StoredSubscrip
     group, given = registration.group, frozenset(registration.subscriptions)
     topics = (Resource(Access.READ, ResourceType.TOPIC, each.topic) for each in given)
     acl.require(connection, Resource(Access.READ, ResourceType.GROUP, group), *topics)
-    stored = subscriptions.lock(connection, group, registration.consume_mode)
-    if (
-        stored.consume_mode != registration.consume_mode
-        and registration.message_model is MessageModel.CLUSTERING  # others own no queues, and keep their offsets
-    ):
-        raise ConsumeModeConflict(group, stored.consume_mode.lower(), registration.consume_mode.lower())
+    mode = registration.consume_mode
+    stored = subscriptions.lock(connection, group, mode)
+    # In broadcasting members own no queues, and keep their offsets.
+    if mode is not None and mode != stored.consume_mode and registration.message_model is MessageModel.CLUSTERING:
+        raise ConsumeModeConflict(group, stored.consume_mode.lower(), mode.lower())
     if registration.is_renewal:
         if not stored.subscriptions:
             subscriptions.replace(connection, group, registration.subscription_version, given)

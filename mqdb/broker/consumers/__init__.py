@@ -6,5 +6,6 @@ queue_locks              queues that are consumed in order
 exactly_once             effects, sends and offsets in one transaction
 send_back                messages that have failed
 pop                      messages of any queue, each acknowledged
+leftovers                what was popped in a group that pulls by now
 offset_reset, groups     what people change
 """

@@ -3,11 +3,13 @@
 RocketMQ: AdminBrokerProcessor, mqadmin updateSubGroup, deleteSubGroup, consumerProgress.
 """
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.common.group import ConsumeMode, check_group
+from mqdb.common.group import ConsumeFromWhere, ConsumeMode, check_group
 from mqdb.errors import GroupInUse, GroupNotFound
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups
@@ -56,24 +58,29 @@ def update_group(
     retry_max_times: int | None = None,
     consume_mode: ConsumeMode | None = None,
     consume_message_orderly: bool | None = None,
+    retry_delays: Sequence[timedelta] | None = None,
+    consume_from_where: ConsumeFromWhere | None = None,
     actor: str | None = None,
 ) -> GroupSettings:
     """Change those settings that are given; a group that does not exist is made.
 
-    Raises NameInvalid, ParameterInvalid, AccessDenied; GroupNotIdle if the group would be read in another way while it
-    has members, or messages in flight.
-    `retry_max_times` counts the deliveries after the first one. RocketMQ: SubscriptionGroupConfig.
+    Raises NameInvalid, ParameterInvalid, AccessDenied.
+    `retry_max_times` counts the deliveries after the first one. `retry_delays` are how long a message waits that has
+    failed once, twice, and so on, the last one also from then on; without any the delay levels say it.
+    RocketMQ: SubscriptionGroupConfig.
     """
-    given: dict[str, int | str | None] = {
+    given: dict[str, object] = {
         "consume_enable": consume_enable,
         "consume_broadcast_enable": consume_broadcast_enable,
         "retry_queue_nums": retry_queue_nums,
         "retry_max_times": retry_max_times,
         "consume_mode": consume_mode,
         "consume_message_orderly": consume_message_orderly,
+        "retry_delays": None if retry_delays is None else list(retry_delays),
+        "consume_from_where": consume_from_where,
     }
     changes = {setting: value for setting, value in given.items() if value is not None}
-    check_group(name, retry_queue_nums, retry_max_times)
+    check_group(name, retry_queue_nums, retry_max_times, retry_delays, consume_from_where)
     with transaction(connection):
         groups.save(connection, name, changes, actor)
         settings = groups.existing(connection, name)

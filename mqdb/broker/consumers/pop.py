@@ -44,12 +44,13 @@ from mqdb.common.message import MessageQueue
 from mqdb.common.receipt_handle import is_handle
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Dead, Retry, decide
+from mqdb.common.retry_delays import LONGEST_RETRY_DELAY, delay_after
 from mqdb.errors import BrokerUnavailable, MessageMissing, MqdbError, ParameterInvalid, ReceiptHandleInvalid
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import TagExpression
 from mqdb.store.consumers import groups, pop_batches
 from mqdb.store.consumers.pop_batches import PoppedMessage
-from mqdb.store.engine import is_idle, transaction, translates
+from mqdb.store.engine import is_idle, transaction, translated, translates
 from mqdb.store.schedule import delay_levels
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ logger = logging.getLogger(__name__)
 MAX_POPPED: Final = 1_024
 
 #: Source: the proxy's MAX_INVISIBLE_TIME.
-LONGEST_INVISIBLE: Final = timedelta(hours=12)
+LONGEST_INVISIBLE: Final = LONGEST_RETRY_DELAY
 
 #: How often messages that come again are looked for before new ones. Source: BrokerConfig.popFromRetryProbability.
 _DUE_FIRST: Final = 0.2
@@ -141,7 +142,8 @@ def pop(
         if len(messages) == limit:
             break
         try:
-            some = pop_some(connection, wish, limit - len(messages), seen)
+            with translated(connection):
+                some = pop_some(connection, wish, limit - len(messages), seen)
         except MqdbError:
             if not messages:
                 raise
@@ -211,8 +213,12 @@ def fail(
             if isinstance(verdict, Dead):
                 dead.append(each)
             else:
-                level = 0 if retry.delay is not None else levels.clamp(verdict.level)
-                delay = levels.delay(level) if retry.delay is None else retry.delay
+                delay = retry.delay
+                if delay is None and retry.delay_level == 0 and settings.retry_delays:
+                    delay = delay_after(settings.retry_delays, message.reconsume_times)
+                elif delay is None:
+                    level = levels.clamp(verdict.level)
+                    delay = levels.delay(level)
                 later.setdefault(min(delay, LONGEST_INVISIBLE), []).append(str(message.receipt_handle))
             times = message.reconsume_times + 1
             results.append(SentBack(message.log_pos, isinstance(verdict, Dead), level, times))

@@ -21,6 +21,7 @@ from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
 from mqdb.common.property import FailureProperty, Property
 from mqdb.common.retry import Dead, Later, Retry, decide
+from mqdb.common.retry_delays import delay_after
 from mqdb.common.topic import Perm, dlq_topic, retry_topic
 from mqdb.errors import BrokerUnavailable, GroupNotFound, MessageGone, TopicNotWritable
 from mqdb.store.consumers.send_back import Copy, Found, copy, find, timer_queue
@@ -46,6 +47,8 @@ class SendBackRequest(NamedTuple):
     reconsume_times: int | None = None
     """Failures before this one, where the record does not know them: orderly consumers count in memory."""
     history: History | None = None
+    is_popped: bool = False
+    """Such a message is failed by `mqdb.broker.consumers.pop.fail`, which is not for this verb."""
 
 
 class SentBack(NamedTuple):
@@ -101,9 +104,16 @@ def _decide(requests: Sequence[SendBackRequest], found: Found, max_reconsume_tim
         most = next((limit for limit in wished if limit is not None), found.retry_max_times)
         decision = decide(times, request.retry.delay_level, most)
         is_dead, level = isinstance(decision, Dead), 0
-        if isinstance(decision, Later) and request.retry.delay is None:
+        if isinstance(decision, Later) and _delay(request.retry, found, times) is None:
             level = min(decision.level, found.delay_levels)
         yield SentBack(request.log_pos, is_dead, level, times + 1)
+
+
+def _delay(retry: Retry, found: Found, reconsume_times: int) -> timedelta | None:
+    """How long a message waits, if no delay level says that."""
+    if retry.delay is None and retry.delay_level == 0 and found.retry_delays:
+        return delay_after(found.retry_delays, reconsume_times)
+    return retry.delay
 
 
 def _copies(
@@ -121,9 +131,9 @@ def _copies(
             properties |= _waiting(level, found.full_names[retry_topic(group)], random.randrange(retry_queue_nums))
             if level is not None:
                 queue_key = found.schedule_keys[level - 1]
-            elif request.retry.delay is not None:
+            elif (delay := _delay(request.retry, found, result.reconsume_times - 1)) is not None:
                 timers = timers or timer_queue(connection)
-                queue_key, delay_ms = timers.queue_key, _milliseconds(request.retry.delay, timers.max_delay_ms)
+                queue_key, delay_ms = timers.queue_key, _milliseconds(delay, timers.max_delay_ms)
         assert queue_key is not None
         once, always = json.dumps(_origin(request, found.full_names[request.queue.topic])), json.dumps(properties)
         copies.append(Copy(result.log_pos, queue_key, level, delay_ms, result.reconsume_times, once, always))

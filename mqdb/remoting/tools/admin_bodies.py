@@ -1,16 +1,22 @@
 """Bodies of answers to RocketMQ's tools. They are fastjson's: a map may have objects as keys, which no JSON has."""
 
 import json
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
+from mqdb.common.group import ConsumeFromWhere
+from mqdb.common.retry_delays import doubled_delays
 from mqdb.common.topic import MessageType, TopicConfig
+from mqdb.errors import ParameterInvalid
 from mqdb.remoting.wire.bodies import as_json, milliseconds_of
 from mqdb.store.consumers.groups import GroupSettings
 
 #: A queue is told by its topic and number; the broker is the one that answers.
 QueueId = tuple[str, int]
+
+#: In milliseconds. Source: ExponentialRetryPolicy.
+_EXPONENTIAL: Final = {"initial": 5_000, "max": 7_200_000}
 
 
 def encode_with_table(
@@ -47,11 +53,12 @@ def group_config(name: str, settings: GroupSettings) -> dict[str, Any]:
     return {
         "groupName": name,
         "consumeEnable": settings.consume_enable,
-        "consumeFromMinEnable": True,
+        "consumeFromMinEnable": settings.consume_from_where is ConsumeFromWhere.FIRST_OFFSET,
         "consumeBroadcastEnable": settings.consume_broadcast_enable,
         "consumeMessageOrderly": settings.consume_message_orderly,
         "retryQueueNums": settings.retry_queue_nums,
         "retryMaxTimes": settings.retry_max_times,
+        "groupRetryPolicy": _retry_policy(settings.retry_delays),
         "brokerId": 0,
         "whichBrokerWhenConsumeSlowly": 1,
         "notifyConsumerIdsChangedEnable": True,
@@ -59,6 +66,36 @@ def group_config(name: str, settings: GroupSettings) -> dict[str, Any]:
         "consumeTimeoutMinute": 15,
         "attributes": {},
     }
+
+
+def _retry_policy(delays: Sequence[timedelta]) -> dict[str, Any]:
+    """RocketMQ: GroupRetryPolicy. Without delays of its own a group has RocketMQ's ladder."""
+    policy: dict[str, Any] = {"type": "CUSTOMIZED"}
+    if delays:
+        policy["customizedRetryPolicy"] = {"next": [delay // timedelta(milliseconds=1) for delay in delays]}
+    return policy
+
+
+def retry_delays(policy: object) -> list[timedelta] | None:
+    """The delays that a GroupRetryPolicy says; none for RocketMQ's ladder. None if there is no policy.
+
+    Raises ParameterInvalid.
+    """
+    if policy is None:
+        return None
+    try:
+        said: Any = policy
+        if said.get("type") == "EXPONENTIAL":
+            given = said.get("exponentialRetryPolicy") or {}
+            first, most = (_milliseconds(given.get(name, usual)) for name, usual in _EXPONENTIAL.items())
+            return doubled_delays(first, most, float(given.get("multiplier", 2)))
+        return [_milliseconds(each) for each in (said.get("customizedRetryPolicy") or {}).get("next") or ()]
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise ParameterInvalid("groupRetryPolicy", policy, "is no GroupRetryPolicy of RocketMQ") from error
+
+
+def _milliseconds(value: object) -> timedelta:
+    return timedelta(milliseconds=float(value))  # type: ignore[arg-type]  # its errors say what it is
 
 
 def subscription_data(topic: str, expression_type: str, expression: str, version: int = 0) -> dict[str, Any]:

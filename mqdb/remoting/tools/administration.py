@@ -18,6 +18,7 @@ from mqdb.broker.consumers import groups
 from mqdb.broker.consumers.offset_reset import Boundary, ResetTarget, reset_offsets
 from mqdb.broker.log.query import log_span, positions_since
 from mqdb.broker.topics import topics
+from mqdb.common.group import ConsumeFromWhere
 from mqdb.common.topic import MessageType, Perm, TopicConfig, is_system_topic, reply_topic
 from mqdb.errors import GroupNotFound, ParameterInvalid, ResponseCode, TopicExists, TopicNotFound
 from mqdb.fronts.database import Database
@@ -201,6 +202,8 @@ class Administration:
             retry_queue_nums=_typed(said, "retryQueueNums", int),
             retry_max_times=_typed(said, "retryMaxTimes", int),
             consume_message_orderly=_typed(said, "consumeMessageOrderly", bool),
+            retry_delays=admin_bodies.retry_delays(said.get("groupRetryPolicy")),
+            consume_from_where=_where(_typed(said, "consumeFromMinEnable", bool)),
             actor=actor_of(connection, frame),
         )
         await self._database.run(update)
@@ -289,6 +292,12 @@ def _check_namespace(frame: Frame) -> None:
     namespace = frame.text("namespace")
     if namespace != _ORDERED_TOPICS:
         raise ParameterInvalid("namespace", namespace, f"must be {_ORDERED_TOPICS}")
+
+
+def _where(is_from_min: bool | None) -> ConsumeFromWhere | None:
+    if is_from_min is None:
+        return None
+    return ConsumeFromWhere.FIRST_OFFSET if is_from_min else ConsumeFromWhere.LAST_OFFSET
 
 
 def _typed(said: dict[str, Any], name: str, type_: type[Any]) -> Any:

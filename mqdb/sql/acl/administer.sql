@@ -185,41 +185,49 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT jsonb_build_object('consume_enable', g.consume_enable, 'consume_broadcast_enable', g.consume_broadcast_enable,
                               'retry_queue_nums', g.retry_queue_nums, 'retry_max_times', g.retry_max_times,
-                              'consume_mode', g.consume_mode, 'consume_message_orderly', g.consume_message_orderly)
+                              'consume_mode', g.consume_mode, 'consume_message_orderly', g.consume_message_orderly,
+                              'retry_delays', g.retry_delays, 'consume_from_where', g.consume_from_where)
     FROM mqdb.subscription_group g WHERE g.group_name = group_settings.group_name;
 END;
 COMMENT ON FUNCTION mqdb.group_settings(text) IS 'What mqdb.operation keeps of a group';
 
--- A group never has owners of queues and messages in flight at once. Its row stays locked, which each new member locks, too.
-CREATE FUNCTION mqdb.check_mode_change(group_name text, consume_mode text, consume_message_orderly boolean) RETURNS void
+-- No queue is read in both ways at once. A change waits for the pops and for the members that are taking queues: a pop locks rows of
+-- consumer_offset that have no owner, and looks at the mode again, `take` in mqdb/store/consumers/consumer_offsets.py locks the row of the group. A group that
+-- pops leaves out queues that a member still owns. One that pulls reads on behind what is in flight, which is acknowledged as before or
+-- comes again by the retry topic (mqdb/broker/consumers/leftovers.py). In order it would come too late, so such a group goes back to it.
+CREATE FUNCTION mqdb.change_consume_mode(group_name text, consume_mode text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_column
 DECLARE
     stored mqdb.subscription_group;
-    members bigint;
-    messages bigint;
 BEGIN
-    SELECT * INTO stored FROM mqdb.subscription_group g WHERE g.group_name = check_mode_change.group_name FOR UPDATE;
-    IF coalesce(consume_mode, stored.consume_mode) = stored.consume_mode
-        AND (stored.consume_mode = 'PULL' OR coalesce(consume_message_orderly, stored.consume_message_orderly) = stored.consume_message_orderly)
-    THEN
+    SELECT * INTO stored FROM mqdb.subscription_group g WHERE g.group_name = change_consume_mode.group_name FOR UPDATE;
+    IF change_consume_mode.consume_mode = stored.consume_mode THEN
         RETURN;
     END IF;
-    SELECT count(*) INTO members FROM mqdb.live_members(stored.group_name);
-    SELECT coalesce(sum(bit_count(b.in_flight::bit(64))), 0) INTO messages FROM mqdb.pop_batch b WHERE b.group_id = stored.group_id;
-    IF members > 0 OR messages > 0 THEN
-        RAISE EXCEPTION 'group "%" has % members and % messages in flight', mqdb.own_name(stored.group_name), members, messages
-            USING ERRCODE = 'MQ205', DETAIL = jsonb_build_object('group', mqdb.own_name(stored.group_name), 'members', members, 'messages', messages);
+    PERFORM FROM mqdb.consumer_offset o WHERE o.group_id = stored.group_id AND o.owner IS NULL FOR NO KEY UPDATE;
+    IF change_consume_mode.consume_mode = 'PULL' AND stored.consume_message_orderly THEN
+        WITH gone AS (
+            DELETE FROM mqdb.pop_batch b WHERE b.group_id = stored.group_id
+            RETURNING b.queue_key, mqdb.first_in_flight(b) AS first_offset
+        ), forgotten AS (
+            DELETE FROM mqdb.offset_commit c WHERE c.group_id = stored.group_id AND c.queue_key IN (SELECT g.queue_key FROM gone g)
+        )
+        UPDATE mqdb.consumer_offset o SET next_offset = first.first_offset, segment = 0, updated_at = mqdb.now()
+        FROM (SELECT g.queue_key, min(g.first_offset) AS first_offset FROM gone g GROUP BY g.queue_key) AS first
+        WHERE o.group_id = stored.group_id AND o.queue_key = first.queue_key;
     END IF;
+    UPDATE mqdb.subscription_group g SET consume_mode = change_consume_mode.consume_mode WHERE g.group_id = stored.group_id;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_mode_change(text, text, boolean) IS 'Raises an error if a group is to be read in another way while it has members, or messages in flight';
-REVOKE EXECUTE ON FUNCTION mqdb.check_mode_change(text, text, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION mqdb.change_consume_mode(text, text) IS 'Has the members of a group own queues, or pop';
+REVOKE EXECUTE ON FUNCTION mqdb.change_consume_mode(text, text) FROM PUBLIC;
 
 CREATE FUNCTION mqdb.set_group(
     group_name text, consume_enable boolean, consume_broadcast_enable boolean, retry_queue_nums integer, retry_max_times integer,
-    consume_mode text, consume_message_orderly boolean, actor text
+    consume_mode text, consume_message_orderly boolean, retry_delays interval[], consume_from_where text, actor text
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -238,25 +246,34 @@ BEGIN
             format('a group has 1 to %s queues for its retries here, and 0 retries or more', most));
     ELSIF set_group.consume_mode NOT IN ('PULL', 'POP') THEN
         PERFORM mqdb.refuse_parameter('consume_mode', set_group.consume_mode, 'is neither PULL nor POP');
+    ELSIF set_group.consume_from_where NOT IN ('LAST_OFFSET', 'FIRST_OFFSET') THEN
+        PERFORM mqdb.refuse_parameter('consume_from_where', set_group.consume_from_where, 'is neither LAST_OFFSET nor FIRST_OFFSET');
+    ELSIF cardinality(set_group.retry_delays) > 100 OR array_ndims(set_group.retry_delays) > 1
+        OR EXISTS (SELECT FROM unnest(set_group.retry_delays) AS d WHERE d IS NULL OR d NOT BETWEEN '0' AND '12 hours')
+    THEN
+        PERFORM mqdb.refuse_parameter('retry_delays', left(set_group.retry_delays::text, 255), 'give up to 100 delays of up to 12:00:00');
     END IF;
     before := mqdb.group_settings(set_group.group_name);
     IF before IS NULL THEN
         INSERT INTO mqdb.subscription_group (group_name) VALUES (set_group.group_name) ON CONFLICT DO NOTHING;
     END IF;
-    PERFORM mqdb.check_mode_change(set_group.group_name, set_group.consume_mode, set_group.consume_message_orderly);
+    IF set_group.consume_mode IS NOT NULL THEN
+        PERFORM mqdb.change_consume_mode(set_group.group_name, set_group.consume_mode);
+    END IF;
     UPDATE mqdb.subscription_group g
     SET consume_enable = coalesce(set_group.consume_enable, g.consume_enable),
         consume_broadcast_enable = coalesce(set_group.consume_broadcast_enable, g.consume_broadcast_enable),
         retry_queue_nums = coalesce(set_group.retry_queue_nums, g.retry_queue_nums),
         retry_max_times = coalesce(set_group.retry_max_times, g.retry_max_times),
-        consume_mode = coalesce(set_group.consume_mode, g.consume_mode),
-        consume_message_orderly = coalesce(set_group.consume_message_orderly, g.consume_message_orderly)
+        consume_message_orderly = coalesce(set_group.consume_message_orderly, g.consume_message_orderly),
+        retry_delays = nullif(coalesce(set_group.retry_delays, g.retry_delays), '{}'),
+        consume_from_where = coalesce(set_group.consume_from_where, g.consume_from_where)
     WHERE g.group_name = set_group.group_name;
     PERFORM mqdb.record_operation(
         'group.update', NULL, ARRAY[set_group.group_name], NULL, before, mqdb.group_settings(set_group.group_name), 1, NULL, actor);
 END
 $$;
-COMMENT ON FUNCTION mqdb.set_group(text, boolean, boolean, integer, integer, text, boolean, text) IS 'Changes those settings of a group that are not NULL, which is made where there is none of that name';
+COMMENT ON FUNCTION mqdb.set_group(text, boolean, boolean, integer, integer, text, boolean, interval[], text, text) IS 'Changes those settings of a group that are not NULL, which is made where there is none of that name; without an element retry_delays are those of the delay levels';
 
 CREATE FUNCTION mqdb.delete_group(
     group_name text, with_topics boolean, actor text, OUT was_deleted boolean, OUT members text[], OUT topics text[]

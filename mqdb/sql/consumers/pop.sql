@@ -9,8 +9,9 @@
 -- A message keeps its bit in all rows of its batch_id, so an ack does not need to know in which of them the message is.
 -- The functions have the rights of the owner: members may delete nothing.
 
--- The group, for a member that pops, and whether that is the owner, whose rights need no look.
-CREATE FUNCTION mqdb.popping_group(group_name text, OUT of_group mqdb.subscription_group, OUT is_owner boolean)
+-- The group, for a member that pops, and whether that is the owner, whose rights need no look. What was popped is acknowledged also when
+-- the group pulls by now (`has_to_pop`).
+CREATE FUNCTION mqdb.popping_group(group_name text, has_to_pop boolean DEFAULT true, OUT of_group mqdb.subscription_group, OUT is_owner boolean)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -24,14 +25,14 @@ BEGIN
         PERFORM mqdb.refuse_parameter('group_name', popping_group.group_name, 'is no group');
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM mqdb.refuse_isolation('pop');
-    ELSIF of_group.consume_mode <> 'POP' THEN
+    ELSIF has_to_pop AND of_group.consume_mode <> 'POP' THEN
         RAISE EXCEPTION 'group "%" pulls, and does not pop', mqdb.own_name(of_group.group_name)
             USING ERRCODE = 'MQ206', DETAIL = jsonb_build_object(
                 'group', mqdb.own_name(of_group.group_name), 'stored', lower(of_group.consume_mode), 'wanted', 'pop');
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.popping_group(text) IS 'A group, for one of its members that pops; raises an error for a role that may not be its member, and for a group that does not exist';
+COMMENT ON FUNCTION mqdb.popping_group(text, boolean) IS 'A group, for one of its members that pops; raises an error for a role that may not be its member, and for a group that does not exist';
 
 CREATE FUNCTION mqdb.check_invisible(invisible interval, shortest interval) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -145,14 +146,18 @@ REVOKE EXECUTE ON FUNCTION mqdb.take_out(mqdb.pop_batch, bigint) FROM PUBLIC;
 
 CREATE VIEW mqdb.pop_cursor AS
 SELECT o.group_id, o.queue_key, greatest(o.next_offset, c.next_offset) AS next_offset, greatest(o.segment, c.segment) AS segment,
-       greatest(o.updated_at, c.committed_at) AS popped_at, o.next_offset AS folded_offset, o.updated_at AS folded_at, o.owner, o.epoch
+       greatest(o.updated_at, c.committed_at) AS popped_at, o.next_offset AS folded_offset, o.updated_at AS folded_at, o.owner, o.epoch,
+       o.owner IS NULL OR NOT EXISTS (
+           SELECT FROM mqdb.client m JOIN mqdb.subscription_group g ON g.group_name = m.group_name
+           WHERE m.client_id = o.owner AND m.kind = 'CONSUMER' AND g.group_id = o.group_id) AS is_free
 FROM mqdb.consumer_offset o LEFT JOIN LATERAL (
     SELECT c.next_offset, c.segment, c.committed_at FROM mqdb.offset_commit c
     WHERE c.group_id = o.group_id AND c.queue_key = o.queue_key AND c.from_offset >= o.next_offset
     ORDER BY c.from_offset DESC LIMIT 1) c ON true;
-COMMENT ON VIEW mqdb.pop_cursor IS 'Where groups read their queues next, with what is not folded yet';
+COMMENT ON VIEW mqdb.pop_cursor IS 'Where groups read their queues next, with what is not folded yet, and whether no member owns the queue';
 
--- Locks the queues from which a pop takes new messages, those first that nobody has popped for longest. If others hold all of them, it
+-- Locks the queues from which a pop takes new messages, those first that nobody has popped for longest. A queue that a member owns since
+-- the group has pulled is left to that member until it is given back. If others hold all of them, it
 -- waits for one in its turn, for a moment. With one queue it always does: sessions that skip the lock would never have their turn among
 -- many. A row without a queue says that others still hold all of them.
 CREATE FUNCTION mqdb.pop_queues(group_name text, queue_keys integer[], wanted integer)
@@ -195,7 +200,7 @@ BEGIN
                      WHERE r.queue_key = q.queue_key AND r.segment >= newest
                      ORDER BY r.last_offset DESC LIMIT 1), q.end_offset) - greatest(o.next_offset, q.base_offset) AS unread
                 FROM mqdb.pop_cursor o JOIN mqdb.queue q USING (queue_key)
-                WHERE o.group_id = id AND o.queue_key = ANY (queue_keys)) f
+                WHERE o.group_id = id AND o.queue_key = ANY (queue_keys) AND o.is_free) f
           WHERE f.unread > 0) c;
     IF filled IS NULL THEN
         RETURN;
@@ -215,13 +220,14 @@ BEGIN
             RETURN;
         END;
     END IF;
-    -- By a snapshot that is newer than the locks.
+    -- By snapshots that are newer than the locks. The group may pull by now.
     IF (popping.of_group).consume_message_orderly THEN
         locked := mqdb.without_in_flight(id, locked);
     END IF;
     RETURN QUERY
     SELECT o.queue_key, greatest(o.next_offset, q.base_offset), o.segment FROM mqdb.pop_cursor o JOIN mqdb.queue q USING (queue_key)
-    WHERE o.group_id = id AND o.queue_key = ANY (locked)
+    WHERE o.group_id = id AND o.queue_key = ANY (locked) AND o.is_free
+      AND EXISTS (SELECT FROM mqdb.subscription_group g WHERE g.group_id = id AND g.consume_mode = 'POP')
     ORDER BY array_position(filled, o.queue_key);
 END
 $$;
@@ -396,7 +402,7 @@ SET jit = off
 SET enable_seqscan = off
 AS $$
 DECLARE
-    of_group mqdb.subscription_group := (mqdb.popping_group(ack.group_name)).of_group;
+    of_group mqdb.subscription_group := (mqdb.popping_group(ack.group_name, false)).of_group;
     receipts mqdb.receipt[] := ARRAY(SELECT r FROM mqdb.receipts(of_group.group_id, receipt_handles) r ORDER BY r.ordinal);
     found record;
     freed text;
@@ -437,7 +443,7 @@ SET jit = off
 SET enable_seqscan = off
 AS $$
 DECLARE
-    id integer := ((mqdb.popping_group(change_invisible.group_name)).of_group).group_id;
+    id integer := ((mqdb.popping_group(change_invisible.group_name, false)).of_group).group_id;
     until timestamptz;
     receipts mqdb.receipt[] := ARRAY(SELECT r FROM mqdb.receipts(id, receipt_handles) r);
     found record;

@@ -71,7 +71,8 @@ class Registration(NamedTuple):
     subscription_version: int = 0
     is_renewal: bool = False
     checks_transactions: bool = False
-    consume_mode: ConsumeMode = ConsumeMode.PULL
+    consume_mode: ConsumeMode | None = ConsumeMode.PULL
+    """None for a consumer that does as its group."""
 
 
 def announce(connection: Connection, client_id: str) -> bool:

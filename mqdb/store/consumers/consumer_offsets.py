@@ -34,7 +34,7 @@ from mqdb.store.engine import translates
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
 from mqdb.store.log.history import History, is_current
 from mqdb.store.log.time_search import offsets_of_time
-from mqdb.store.tables import client, consumer_offset, offset_commit, pop_batch, queue, subscription_group
+from mqdb.store.tables import client, consumer_offset, offset_commit, queue, subscription_group
 
 
 class OwnedQueue(NamedTuple):
@@ -80,6 +80,10 @@ def begin(
     offset: ColumnElement[int] = queue.c.base_offset
     if start.where is ConsumeFromWhere.LAST_OFFSET:
         offset = max_offset()
+    elif start.where is None:
+        where = select(subscription_group.c.consume_from_where).where(subscription_group.c.group_id == group_id(group))
+        is_last = where.scalar_subquery() == ConsumeFromWhere.LAST_OFFSET
+        offset = case((is_last, max_offset()), else_=offset)
     elif start.where is ConsumeFromWhere.TIMESTAMP and start.time is not None:
         new = connection.scalars(select(queue.c.queue_key).where(is_of_topics, ~knows_topic)).all()
         offset = func.coalesce(_one_of(offsets_of_time(connection, new, start.time)), offset)
@@ -117,14 +121,13 @@ def take(
 ) -> list[OwnedQueue]:
     """Own those of the queues that nobody owns, or whose owner is no member any more; with `force`, all. By their keys.
 
-    A row that somebody else is changing right now is left out, and so are the queues of a group that pops,
-    and a queue of which messages are in flight.
+    A row that somebody else is changing right now is left out, and so are the queues of a group that pops.
     """
+    # The consume mode does not change until the transaction ends.
+    its_row = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group)
+    connection.execute(its_row.with_for_update(read=True))
     is_member = exists().where(
         client.c.client_id == consumer_offset.c.owner, client.c.group_name == group, client.c.kind == "CONSUMER"
-    )
-    has_popped = exists().where(
-        pop_batch.c.group_id == consumer_offset.c.group_id, pop_batch.c.queue_key == consumer_offset.c.queue_key
     )
     is_free: ColumnElement[bool] = or_(
         consumer_offset.c.owner.is_(None), consumer_offset.c.owner == client_id, ~is_member
@@ -136,7 +139,7 @@ def take(
             subscription_group.c.group_id == consumer_offset.c.group_id, subscription_group.c.consume_mode == "PULL"
         ),
     )
-    chosen = select(consumer_offset.c.queue_key).where(wanted if force else and_(wanted, is_free, ~has_popped))
+    chosen = select(consumer_offset.c.queue_key).where(wanted if force else and_(wanted, is_free))
     rows = connection.execute(
         update(consumer_offset)
         .where(

@@ -4,7 +4,7 @@ In SQL: `mqdb/sql/acl/administer.sql`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from mqdb.common.group import ConsumeMode
+from mqdb.common.group import ConsumeFromWhere, ConsumeMode
 from mqdb.errors import GroupNotFound
 from mqdb.store.clients.clients import ClientKind
 from mqdb.store.dispatch.entries import entries
@@ -63,6 +63,10 @@ class GroupSettings(NamedTuple):
     consume_mode: ConsumeMode
     #: Of a group that pops: whether a queue gives its next messages only when those before are acknowledged.
     consume_message_orderly: bool
+    #: How long a message waits that has failed once, twice, and so on; none: as the delay levels say.
+    retry_delays: tuple[timedelta, ...]
+    #: Where it begins in a topic, if its consumers do not say that.
+    consume_from_where: ConsumeFromWhere
     #: What the members have to agree on; a rolling change announces a higher one.
     subscription_version: int
     created_at: datetime
@@ -179,7 +183,11 @@ def find_all(connection: Connection) -> dict[str, GroupSettings]:
 
 def _settings(row: Iterable[Any]) -> GroupSettings:
     settings = GroupSettings(*row)
-    return settings._replace(consume_mode=ConsumeMode(settings.consume_mode))
+    return settings._replace(
+        consume_mode=ConsumeMode(settings.consume_mode),
+        retry_delays=tuple(settings.retry_delays or ()),
+        consume_from_where=ConsumeFromWhere(settings.consume_from_where),
+    )
 
 
 def save(connection: Connection, name: str, changes: Mapping[str, Any], actor: str | None = None) -> None:
@@ -197,6 +205,8 @@ SET_BY_PEOPLE: Final = (
     "retry_max_times",
     "consume_mode",
     "consume_message_orderly",
+    "retry_delays",
+    "consume_from_where",
 )
 
 

@@ -254,6 +254,49 @@ def find(connection: Connection, group: str, handle: str) -> FoundInFlight | Non
     return FoundInFlight(topic, queue_id, PoppedMessage(queue_key, offset, segment, attempt, handle))
 
 
+class Leftover(NamedTuple):
+    """A message that was in flight in a group that pulls by now."""
+
+    topic: str
+    queue_id: int
+    queue_key: int
+    queue_offset: int
+    segment: int
+    attempt: int
+    client_id: str
+
+
+def groups_with_leftovers(connection: Connection) -> list[str]:
+    """The groups that pull, and have messages in flight whose time has passed."""
+    rows = driver(connection).execute(
+        """SELECT g.group_name FROM mqdb.subscription_group g
+           WHERE g.consume_mode = 'PULL'
+             AND EXISTS (SELECT FROM mqdb.pop_batch b WHERE b.group_id = g.group_id AND b.visible_at <= mqdb.now())
+           ORDER BY g.group_name"""
+    )
+    return [name for (name,) in rows]
+
+
+def take_leftovers(connection: Connection, group: str) -> list[Leftover]:
+    """Take a row's messages out of flight whose time has passed, if the group pulls; by their offsets."""
+    rows = driver(connection).execute(
+        """WITH gone AS (
+               DELETE FROM mqdb.pop_batch b WHERE b.ctid = ANY (ARRAY(
+                   SELECT d.ctid FROM mqdb.pop_batch d JOIN mqdb.subscription_group g USING (group_id)
+                   WHERE g.group_name = %s AND g.consume_mode = 'PULL' AND d.visible_at <= mqdb.now()
+                   ORDER BY d.visible_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED))
+               RETURNING b.*)
+           SELECT t.topic, q.queue_id, b.queue_key,
+                  b.first_offset + coalesce(b.steps[place + 1], place) AS queue_offset,
+                  b.segment, b.attempt, b.client_id
+           FROM gone b CROSS JOIN LATERAL unnest(mqdb.places_of(b.in_flight)) AS place
+           JOIN mqdb.queue q ON q.queue_key = b.queue_key JOIN mqdb.topic t ON t.topic_id = q.topic_id
+           ORDER BY queue_offset""",
+        [group],
+    )
+    return [Leftover(*row) for row in rows]
+
+
 def seconds_to_next(connection: Connection, group: str) -> float | None:
     """Seconds until the next message in flight is due; None if there is none.
 

@@ -4,6 +4,7 @@ A copy is made inside the database: the client names the record, and body and pr
 """
 
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -44,6 +45,8 @@ class Found(NamedTuple):
     """What there is to know about a group and its messages before they are sent back."""
 
     retry_max_times: int
+    retry_delays: Sequence[timedelta] | None
+    """The group's own; None: as the delay levels say."""
     delay_levels: int
     """How many levels there are."""
     schedule_keys: list[int]
@@ -127,6 +130,7 @@ def find_text() -> str:
     group = (
         select(
             subscription_group.c.retry_max_times,
+            subscription_group.c.retry_delays,
             levels.label("delay_levels"),
             schedule_keys.label("schedule_keys"),
             retry.c.perm,

@@ -28,10 +28,10 @@ class StoredSubscriptions(NamedTuple):
     subscriptions: frozenset[SubscriptionData]
 
 
-def lock(connection: Connection, group: str, mode: ConsumeMode = ConsumeMode.PULL) -> StoredSubscriptions:
+def lock(connection: Connection, group: str, mode: ConsumeMode | None = None) -> StoredSubscriptions:
     """What a group has subscribed to; nobody else changes it until the transaction ends.
 
-    A new group is made, with this consume mode.
+    A new group is made, with this consume mode, or as one that pulls.
     """
     settings = (
         select(
@@ -48,7 +48,7 @@ def lock(connection: Connection, group: str, mode: ConsumeMode = ConsumeMode.PUL
     while row is None:  # it may be deleted between the two
         row = connection.execute(settings).one_or_none()
         if row is None:
-            connection.execute(select(func.mqdb.make_group(group, mode)))
+            connection.execute(select(func.mqdb.make_group(group, mode or ConsumeMode.PULL)))
     stored = _of(connection, subscription.c.group_id == row.group_id)
     return StoredSubscriptions(*row, subscriptions=stored)._replace(consume_mode=ConsumeMode(row.consume_mode))
 

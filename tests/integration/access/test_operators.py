@@ -493,7 +493,7 @@ AS_A_SENDER = [
 
 CREATE = "SELECT mqdb.create_topic('{}', {}, 1, {}, false, 'NORMAL', '')"
 CHANGE = "SELECT mqdb.change_topic('{}', NULL, {}, {}, NULL, NULL, '')"
-SET_GROUP = "SELECT mqdb.set_group('{}', NULL, NULL, {}, {}, NULL, NULL, '')"
+SET_GROUP = "SELECT mqdb.set_group('{}', NULL, NULL, {}, {}, NULL, NULL, NULL, NULL, '')"
 _NOT_ITS_OWN = (
     "secret", "order", "o", "no-such", "%RETRY%payroll", "%DLQ%payroll", "%RETRY%bill", "TBW102", "SCHEDULE_TOPIC_XXXX",
     "rmq_sys_orders", "orders_REPLY_TOPIC", "Orders", " orders",
@@ -826,7 +826,7 @@ def test_a_right_that_is_taken_away_is_gone_with_the_next_statement(own: World, 
         CHANGE.format("{}", 1, "NULL"),
         "SELECT mqdb.delete_topic('{}', true, '')",
         "SELECT mqdb.topic_uses('{}')",
-        "SELECT mqdb.set_group('{}', NULL, NULL, NULL, NULL, NULL, NULL, '')",
+        "SELECT mqdb.set_group('{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '')",
         "SELECT mqdb.delete_group('{}', true, '')",
     ],
 )
@@ -891,7 +891,7 @@ def test_92_what_clients_make_by_themselves_is_not_noted(own: World, database: D
         ("queue_queue_key_seq", "SELECT mqdb.change_topic('orders', 99, NULL, NULL, NULL, NULL, '')"),
         (
             "subscription_group_group_id_seq",
-            "SELECT mqdb.set_group('billing-2', NULL, NULL, NULL, NULL, NULL, NULL, '')",
+            "SELECT mqdb.set_group('billing-2', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '')",
         ),
     ],
 )

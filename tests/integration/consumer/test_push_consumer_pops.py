@@ -1,6 +1,8 @@
 """Push consumers of a group that pops: the same listeners, and no member owns a queue."""
 
+import random
 import threading
+import time
 from collections import Counter
 from datetime import timedelta
 
@@ -310,3 +312,63 @@ def test_a_listener_that_needs_a_queue_is_refused(
 
     with pytest.raises(ConsumeModeConflict, match="consumes by pop, and this consumer by pull"):
         consumer.start()
+
+
+def test_a_consumer_follows_its_group(broker: Connection, member: Member, group: str) -> None:
+    """What is in hand is finished first, and neither comes again nor holds up the messages after it."""
+    route = topic(broker)
+    gate = Gate("slow")
+    consumer = member(gate)
+    append(broker, route, "slow", "a")
+    wait_until(lambda: gate.waiting == {"slow"} and in_flight(broker) == 1)
+
+    update_group(broker, "readers", consume_mode=ConsumeMode.PULL)
+    inbox = Inbox()
+    other = member(inbox)
+    append(broker, route, "b")
+
+    wait_until(lambda: sorted(inbox.bodies + gate.bodies) == ["a", "b"])
+    gate.open()
+    wait_until(lambda: in_flight(broker) == 0)
+    wait_until(lambda: len(consumer.assignment + other.assignment) == 1)
+    update_group(broker, "readers", consume_mode=ConsumeMode.POP)
+    wait_until(lambda: consumer.assignment + other.assignment == ())
+    append(broker, route, "c")
+    wait_until(lambda: sorted(inbox.bodies + gate.bodies) == ["a", "b", "c", "slow"])
+
+
+def test_a_consumer_leaves_while_its_group_changes(broker: Connection, member: Member, group: str) -> None:
+    gate = Gate("slow")
+    consumer = member(gate)
+    append(broker, topic(broker), "slow")
+    wait_until(lambda: gate.waiting == {"slow"})
+    update_group(broker, "readers", consume_mode=ConsumeMode.PULL)
+
+    with pytest.raises(ShutdownTimedOut):
+        consumer.shutdown(timedelta(milliseconds=50))
+
+    assert show_group(broker, "readers").members == []
+    gate.open()
+
+
+def test_however_often_a_group_changes_each_message_is_consumed_once(
+    broker: Connection, member: Member, group: str
+) -> None:
+    seed = random.randrange(1_000_000)
+    chance = random.Random(seed)
+    route = topic(broker, queues=3)
+    inboxes = [Inbox(), Inbox(), Inbox()]
+    for inbox in inboxes:
+        member(inbox)
+    names = [f"m{number}" for number in range(600)]
+    modes = 0
+    for first in range(0, len(names), 10):
+        append(broker, route, *names[first : first + 10], queue_id=chance.randrange(3))
+        if chance.random() < 0.3:
+            modes += 1
+            update_group(broker, "readers", consume_mode=[ConsumeMode.POP, ConsumeMode.PULL][modes % 2])
+        time.sleep(chance.uniform(0, 0.05))  # the moment of a change is what chance decides
+
+    wait_until(lambda: {body for inbox in inboxes for body in inbox.bodies} == set(names))
+    wait_until(lambda: in_flight(broker) == 0)
+    assert duplicates(*inboxes) == {}, f"seed {seed}, {modes} changes"

@@ -4,23 +4,38 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.broker.clients.membership import register
 from mqdb.broker.consumers.groups import show_group, show_topics, update_group
 from mqdb.broker.consumers.horizon import Horizon, SegmentBounds
+from mqdb.broker.consumers.leftovers import return_leftovers
 from mqdb.broker.consumers.offset_reset import Boundary, reset_offsets
-from mqdb.broker.consumers.offsets import begin_queues, take_queues
-from mqdb.broker.consumers.pop import NOTHING_SEEN, Popped, Seen, ack, change_invisible, forward_to_dlq, pop
+from mqdb.broker.consumers.offsets import begin_queues, commit_offsets, release_queues, take_queues
+from mqdb.broker.consumers.pop import (
+    NOTHING_SEEN,
+    Failed,
+    Popped,
+    Seen,
+    ack,
+    change_invisible,
+    fail,
+    forward_to_dlq,
+    pop,
+)
 from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.failure import Failure
-from mqdb.common.group import FROM_FIRST_OFFSET, ConsumeMode
+from mqdb.common.group import AS_THE_GROUP_SAYS, FROM_FIRST_OFFSET, ConsumeFromWhere, ConsumeMode
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
-from mqdb.errors import ConsumeModeConflict, GroupNotIdle, ParameterInvalid, ReceiptHandleInvalid
+from mqdb.errors import BrokerUnavailable, ConsumeModeConflict, ParameterInvalid, ReceiptHandleInvalid
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers import pop_batches
 from mqdb.store.engine import driver, transaction
 from mqdb.store.segments import segments
 from mqdb.store.topics.topics import TopicRoute
@@ -29,6 +44,7 @@ from tests.fixtures.delay import move_clock, stop_clock
 from tests.fixtures.log import small_segments
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.producers import is_blocked
 from tests.fixtures.threads import Doing
 
 GROUP = "workers"
@@ -541,7 +557,51 @@ def test_only_a_part_of_another_transaction_waits_for_the_disk(make: Callable[..
     assert orders.broker.scalar(durability) == usual
 
 
-def test_a_group_is_read_in_one_way(make: Callable[..., Queues]) -> None:
+def test_a_group_says_how_long_failed_messages_wait(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a")
+    update_group(orders.broker, GROUP, retry_delays=[timedelta(seconds=1), timedelta(seconds=7)])
+    failure = Failure.later("w1", datetime.now(UTC))
+
+    for seconds in (1, 7, 7):
+        [message] = orders.pop()
+        fail(orders.broker, GROUP, [Failed(message, failure)])
+        orders.pass_time(seconds - 0.1)
+        assert orders.pop() == []
+        orders.pass_time(0.1)
+
+
+@pytest.mark.parametrize("where", [ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET])
+def test_a_group_says_where_it_begins(broker: Connection, where: ConsumeFromWhere) -> None:
+    route = topic(broker)
+    append(broker, route, "a", "b")
+    dispatch_all(broker)
+    update_group(broker, GROUP, consume_from_where=where)
+
+    begin_queues(broker, GROUP, route.queue_keys, AS_THE_GROUP_SAYS)
+
+    [progress] = show_group(broker, GROUP).progress
+    assert progress.lag == (2 if where is ConsumeFromWhere.FIRST_OFFSET else 0)
+
+
+def test_messages_are_returned_if_an_error_comes_after_them(
+    make: Callable[..., Queues], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = make()
+    orders.send("a")
+    monkeypatch.setattr(random, "random", lambda: 1.0)  # new messages first
+
+    def lose(*_: object) -> None:
+        raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(pop_batches, "due", lose)
+
+    assert bodies(orders.pop()) == ["a"]
+    with pytest.raises(BrokerUnavailable):
+        orders.pop()
+
+
+def test_a_group_that_pulls_does_not_pop(make: Callable[..., Queues]) -> None:
     orders = make()
     orders.send("a")
     update_group(orders.broker, "pullers")
@@ -549,15 +609,91 @@ def test_a_group_is_read_in_one_way(make: Callable[..., Queues]) -> None:
     with pytest.raises(ConsumeModeConflict, match="--consume-mode pop"):
         pop(orders.broker, "pullers", "w1", {orders.route.queue_keys[0]: MessageQueue("orders", "broker-a", 0)},
             limit=1, invisible=HALF_A_MINUTE)  # fmt: skip
-    [message] = orders.pop()
-    with pytest.raises(GroupNotIdle, match="0 members, and 1 messages in flight"):
-        update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
     assert take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys) == []
-    orders.ack(message)
-    assert take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys) == []
+
+
+def test_a_group_that_begins_to_pull_reads_on_behind_what_is_in_flight(make: Callable[..., Queues]) -> None:
+    orders = make()
+    orders.send("a", "b", "c", "d")
+    first, second, third = orders.pop(3)
+    orders.ack(first)
+
     update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
+
+    with pytest.raises(ConsumeModeConflict):
+        orders.pop()
     [owned] = take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys)
-    assert owned.next_offset == 1
+    assert owned.next_offset == 3
+    assert orders.ack(second) == [True]
+    assert return_leftovers(orders.broker) == 0
+    orders.pass_time(30)
+    assert return_leftovers(orders.broker) == 1
+    assert (orders.rows(), orders.ack(third)) == (0, [False])
+    dispatch_all(orders.broker)
+    waiting = "SELECT topic, origin_topic, due_at = mqdb.now() FROM mqdb.scheduled"
+    assert orders.broker.execute(text(waiting)).all() == [("%RETRY%workers", "orders", True)]
+
+
+def test_what_was_popped_too_often_is_dead_when_the_group_pulls(make: Callable[..., Queues]) -> None:
+    orders = make(retry_max_times=0)
+    orders.send("a")
+    orders.pop()
+    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
+    orders.pass_time(30)
+
+    assert return_leftovers(orders.broker) == 1
+
+    dispatch_all(orders.broker)
+    assert letters(orders.broker) == [("a", "TIMEOUT", 1)]
+
+
+def test_a_group_in_order_goes_back_to_what_is_in_flight_when_it_pulls(make: Callable[..., Queues]) -> None:
+    orders = make(2, orderly=True)
+    orders.send("a", "b", "c")
+    orders.send("x", queue_id=1)
+    first, _, other = sorted(orders.pop(2) + orders.pop(2), key=lambda each: each.body)
+    orders.ack(first, other)
+
+    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
+
+    taken = take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys)
+    assert [each.next_offset for each in taken] == [1, 1]
+    assert orders.rows() == 0
+
+
+def test_a_group_that_begins_to_pop_leaves_queues_to_their_owners(make: Callable[..., Queues]) -> None:
+    orders = make(2)
+    orders.send("a", "b")
+    orders.send("x", queue_id=1)
+    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
+    register(orders.broker, Registration("owner", ClientKind.CONSUMER, GROUP, "1"))
+    [owned, gone] = [
+        *take_queues(orders.broker, GROUP, "owner", orders.route.queue_keys[:1]),
+        *take_queues(orders.broker, GROUP, "no-member", orders.route.queue_keys[1:]),
+    ]
+
+    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.POP)
+
+    assert bodies(orders.pop()) == ["x"]
+    assert commit_offsets(orders.broker, GROUP, [owned._replace(next_offset=1)]) == []
+    assert commit_offsets(orders.broker, GROUP, [gone._replace(next_offset=1)]) != []
+    release_queues(orders.broker, GROUP, [owned])
+    assert bodies(orders.pop()) == ["b"]
+
+
+def test_a_change_waits_for_the_pop_that_is_under_way(make: Callable[..., Queues], database: Database) -> None:
+    orders = make()
+    orders.send("a", "b")
+    other = database.connect(autocommit=False)
+    other.execute("SELECT * FROM mqdb.pop_queues(%s, %s, 1)", [GROUP, list(orders.route.queue_keys)])
+
+    change = Doing(lambda: update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL))
+
+    wait_until(lambda: is_blocked(database, driver(orders.broker).info.backend_pid))
+    other.commit()
+    change.result()
+    with pytest.raises(ConsumeModeConflict):
+        orders.pop()
 
 
 def test_an_old_snapshot_makes_a_pop_no_slower(make: Callable[..., Queues], database: Database) -> None:

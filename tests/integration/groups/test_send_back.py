@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.broker.consumers.groups import update_group
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack, send_back
 from mqdb.broker.topics import topics as admin
 from mqdb.broker.topics.route import find_or_create_dlq_topic, find_or_create_retry_topic
@@ -103,6 +104,21 @@ def test_the_seventeenth_failure_is_the_last(broker: Connection, group: str, ord
     copy = newest(broker)
     assert results == [SentBack(orders[0], is_dead=True, delay_level=0, reconsume_times=17)]
     assert (copy["topic"], copy["queue_id"], copy["reconsume_times"]) == ("%DLQ%billing", 0, 17)
+
+
+def test_a_group_may_have_delays_of_its_own(broker: Connection, group: str, orders: list[int]) -> None:
+    update_group(broker, group, retry_delays=[timedelta(seconds=1), timedelta(minutes=1)])
+    for times, seconds in ((0, 1), (1, 60), (2, 60)):
+        broker.execute(text("UPDATE mqdb.commit_log SET reconsume_times = :times"), {"times": times})
+
+        assert send_back(broker, group, [request(orders[0])]) == [SentBack(orders[0], False, 0, times + 1)]
+
+        copy = newest(broker)
+        waits = copy["tags_code"] - copy["store_time"].timestamp() * 1000
+        assert (copy["topic"], round(waits / 1000)) == (TIMER_TOPIC, seconds)
+    assert send_back(broker, group, [request(orders[0], 5)]) == [SentBack(orders[0], False, 5, 3)]
+    update_group(broker, group, retry_delays=[])
+    assert send_back(broker, group, [request(orders[0])]) == [SentBack(orders[0], False, 5, 3)]
 
 
 def test_above_the_last_level_the_last_delay_goes_on(broker: Connection, group: str, orders: list[int]) -> None:

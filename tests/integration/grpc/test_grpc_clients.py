@@ -339,7 +339,7 @@ def test_a_group_that_fails_keeps_no_other_from_being_prolonged(
     dispatch_all(broker)
     for group in ("first", "second"):
         assert len(client.receive(group, "orders", auto_renew=True)) == 1
-    broker.exec_driver_sql("UPDATE mqdb.subscription_group SET consume_mode = 'PULL' WHERE group_name = 'first'")
+    broker.exec_driver_sql("DELETE FROM mqdb.subscription_group WHERE group_name = 'first'")
     until = """
         SELECT visible_at FROM mqdb.pop_batch JOIN mqdb.subscription_group USING (group_id) WHERE group_name = 'second'
     """

@@ -212,12 +212,34 @@ def test_a_group_is_made_shown_and_deleted(broker: Connection, client: RemotingC
     assert operations(broker) == [("group.update", "remoting"), ("group.delete", "remoting")]
 
 
+def test_a_group_says_when_failed_messages_come_again_and_where_it_begins(
+    broker: Connection, client: RemotingClient
+) -> None:
+    def shown() -> tuple[object, object]:
+        config = said(client.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "readers"}))
+        return config["groupRetryPolicy"], config["consumeFromMinEnable"]
+
+    ladder = {"type": "CUSTOMIZED"}
+    listed = ladder | {"customizedRetryPolicy": {"next": [1000, 60000]}}
+    grown = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1000, "max": 5000, "multiplier": 2}}
+    assert save_group(client, groupRetryPolicy=listed, consumeFromMinEnable=True).code == 0
+    assert shown() == (listed, True)
+    assert save_group(client, groupRetryPolicy=grown).code == 0
+    assert shown() == (ladder | {"customizedRetryPolicy": {"next": [1000, 2000, 4000, 5000]}}, True)
+    assert save_group(client, groupRetryPolicy=ladder, consumeFromMinEnable=False).code == 0
+    assert shown() == (ladder, False)
+
+
 def test_a_group_that_cannot_be_is_refused(broker: Connection, client: RemotingClient) -> None:
     refused: list[dict[str, Any]] = [
         {"groupName": "bad name"},
         {"groupName": None},
         {"retryMaxTimes": "5"},
         {"retryQueueNums": 0},
+        {"groupRetryPolicy": "soon"},
+        {"groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": "soon"}}},
+        {"groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [-1]}}},
+        {"groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1e300]}}},
     ]
     for more in refused:
         assert save_group(client, **more).code == INVALID, more

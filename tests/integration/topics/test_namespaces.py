@@ -647,7 +647,7 @@ FOREIGN = [
     "SELECT mqdb.create_topic('market%new', 1, 1, 6, false, 'NORMAL', NULL)",
     "SELECT mqdb.change_topic('market%orders', 2, 2, 6, false, 'NORMAL', NULL)",
     "SELECT mqdb.delete_topic('market%orders', true, NULL)",
-    "SELECT mqdb.set_group('market%billing', false, false, 1, 1, NULL, NULL, NULL)",
+    "SELECT mqdb.set_group('market%billing', false, false, 1, 1, NULL, NULL, NULL, NULL, NULL)",
     "SELECT mqdb.delete_group('market%billing', true, NULL)",
     "SELECT mqdb.set_offsets('offset.reset', 'market%billing', NULL, ARRAY[1], ARRAY[7], '', '', NULL)",
     "SELECT mqdb.set_offsets('offset.clone', 'billing', 'market%billing', ARRAY[1], ARRAY[7], '', '', NULL)",

@@ -49,7 +49,16 @@ class _Failed(NamedTuple):
     def requests(self) -> list[SendBackRequest]:
         failure, retry, history = self.failure, self.retry, self.process_queue.history
         return [
-            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, retry, history=history) for m in self.messages
+            SendBackRequest(
+                message.log_pos,
+                message.queue,
+                message.queue_offset,
+                failure,
+                retry,
+                history=history,
+                is_popped=message.receipt_handle is not None,
+            )
+            for message in self.messages
         ]
 
 

@@ -1,0 +1,184 @@
+"""A member that consumes as its group does: a `Member` while the group pulls, a `PopMember` while it pops.
+
+When the group changes, the other one begins, and the one before finishes what it has in hand. No queue is read in both
+ways meanwhile: the broker sees to that. RocketMQ: RebalanceImpl.tryQueryAssignment.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mqdb.common.group import ConsumeMode, StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.errors import MqdbError
+from mqdb.selector.subscription import MessageFilter
+from mqdb.store.clients.clients import ClientKind
+from mqdb.store.consumers import groups
+from mqdb_client.client_config import ConsumerConfig
+from mqdb_client.consumer.member import Member
+from mqdb_client.consumer.pop_member import PopMember
+from mqdb_client.consumer.push_strategy import PushStrategy
+from mqdb_client.consumer.queues.process_queue import ProcessQueue
+from mqdb_client.consumer.queues.share import TopicPresence
+from mqdb_client.instance import ClientInstance
+from mqdb_client.outage import level_of
+
+logger = logging.getLogger(__name__)
+
+#: After a failure.
+_AGAIN_SECONDS: Final = 2.0
+
+
+class FollowingMember:
+    """Started once, when the instance is in the group, then left once."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: ConsumerConfig,
+        strategy: PushStrategy,
+        filters: Mapping[str, MessageFilter],
+        start: StartingPoint,
+        presence: TopicPresence,
+    ) -> None:
+        """`filters` are those of the topics that are read."""
+        self._instance = instance
+        self._config = config
+        self._strategy = strategy
+        self._filters = filters
+        self._start = start
+        self._presence = presence
+        #: While the member is replaced, and while it is told something.
+        self._guard = threading.Lock()
+        self._mode = ConsumeMode.PULL
+        #: Consumes as the group does.
+        self.current: Member | PopMember | None = None
+        #: Finishes what it has in hand.
+        self._predecessor: Member | PopMember | None = None
+        self._is_suspended = False
+        self._is_leaving = False
+        self._changed = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"mqdb-{config.group}-mode-{instance.broker_name}", daemon=True
+        )
+
+    def start(self, *, may_be_down: bool) -> None:
+        """Consume as the group does now. Raises what keeps it from that, and has left nothing behind then."""
+        is_known = not may_be_down or self._instance.is_met
+        self._begin(self._mode_of_group() if is_known else ConsumeMode.PULL, may_be_down=may_be_down)
+        self._callback = self._instance.on_group_change(self._on_group_change)
+        self._thread.start()
+
+    def read(self, filters: Mapping[str, MessageFilter]) -> None:
+        """Read these topics from now on, and no others."""
+        with self._guard:
+            self._filters = filters
+            if self.current is not None:
+                self.current.read(filters)
+
+    def suspend(self) -> None:
+        """Get nothing more until `resume`. What is in hand is consumed."""
+        with self._guard:
+            self._is_suspended = True
+            if self.current is not None:
+                self.current.suspend()
+
+    def resume(self) -> None:
+        """Go on."""
+        with self._guard:
+            self._is_suspended = False
+            if self.current is not None:
+                self.current.resume()
+
+    def look_again(self) -> None:
+        """There may be other queues to read."""
+        if (member := self.current) is not None:
+            member.look_again()
+
+    def on_arrival(self, queue_keys: Sequence[int]) -> None:
+        """There are messages in these queues."""
+        if (member := self.current) is not None:
+            member.on_arrival(queue_keys)
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that are read, in order; none while it pops."""
+        return () if (member := self.current) is None else member.assignment
+
+    @property
+    def held(self) -> Sequence[ProcessQueue]:
+        """The queues of which it has messages in hand."""
+        members = (self._predecessor, self.current)
+        return [held for member in members if member is not None for held in member.held]
+
+    def begin_to_leave(self) -> None:
+        """Start nothing more."""
+        with self._guard:
+            self._is_leaving = True
+            self._callback.cancel()
+            for member in (self._predecessor, self.current):
+                if member is not None:
+                    member.has_successor = False
+                    member.begin_to_leave()
+        self._changed.set()
+
+    def leave(self, seconds: float | None = None) -> None:
+        """Return when what is in hand is settled, or after `seconds`, and leave the group."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        for member in (self._predecessor, self.current):
+            if member is not None:
+                member.leave(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+        self._thread.join()
+        self._instance.unregister(self._config.group, ClientKind.CONSUMER)
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _on_group_change(self, group: str | None) -> None:
+        if group in (None, self._config.group):
+            self._changed.set()
+
+    def _run(self) -> None:
+        seconds: float | None = None
+        while not self._is_leaving:
+            self._changed.wait(seconds)
+            self._changed.clear()
+            try:
+                self._follow()
+                seconds = None
+            except MqdbError as error:  # the edge of the thread: whatever fails is logged, and tried again
+                fields = {"group": self._config.group, "reason": str(error)}
+                logger.log(level_of(error), "cannot consume as the group does", extra=fields)
+                seconds = _AGAIN_SECONDS
+
+    def _follow(self) -> None:
+        mode = self._mode_of_group()
+        if mode is self._mode or self._is_leaving:
+            self.look_again()
+            return
+        logger.info("the group consumes in another way", extra={"group": self._config.group, "mode": mode.lower()})
+        with self._guard:
+            # If its successor could not begin, it has left already.
+            self._predecessor = self._predecessor or self.current
+            assert self._predecessor is not None
+            self._predecessor.has_successor = not self._is_leaving
+            self._predecessor.begin_to_leave()
+            if not self._is_leaving:
+                self._begin(mode, may_be_down=True)
+        # The next change waits for it: there is one of a kind.
+        self._predecessor.leave()
+        self._predecessor = None
+
+    def _begin(self, mode: ConsumeMode, *, may_be_down: bool) -> None:
+        parts = self._instance, self._config, self._strategy, self._filters, self._start, self._presence
+        member: Member | PopMember = PopMember(*parts) if mode is ConsumeMode.POP else Member(*parts)
+        if self._is_suspended:
+            member.suspend()
+        member.start(may_be_down=may_be_down)
+        self._mode, self.current = mode, member
+
+    def _mode_of_group(self) -> ConsumeMode:
+        with self._instance.connect() as connection:
+            settings = groups.find(connection, self._config.group)
+        return ConsumeMode.PULL if settings is None else settings.consume_mode
