@@ -918,6 +918,7 @@ FUNCTIONS = (
     "consumers/next_epoch",
     "consumers/set_offsets",
     "consumers/pop",
+    "consumers/pop_messages",
     "schedule/recall",
     "schedule/recall_own",
     "log/message",

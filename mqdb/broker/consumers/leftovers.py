@@ -62,10 +62,8 @@ def _send_back(connection: Connection, group: str, leftovers: Sequence[Leftover]
             logger.warning("retention has dropped a message in flight", extra=fields)
         for message in result.messages:
             leftover = by_place[request.queue_key, request.offset]
-            failure = Failure.unacknowledged(leftover.client_id, now, leftover.attempt)
-            failed.append(
-                SendBackRequest(
-                    message.log_pos, message.queue, message.queue_offset, failure, _AT_ONCE, leftover.attempt - 1
-                )
-            )
+            deliveries = message.reconsume_times + leftover.attempt
+            failure = Failure.unacknowledged(leftover.client_id, now, deliveries)
+            place = message.log_pos, message.queue, message.queue_offset
+            failed.append(SendBackRequest(*place, failure, _AT_ONCE, deliveries - 1))
     send_back(connection, group, failed)

@@ -632,6 +632,8 @@ BY_ALL = [
         "54_take_commits_of_null", "SELECT * FROM mqdb.take_offset_commits(NULL, ARRAY[:secret_key], '{0}')", "MQ204"
     ),
     Attack("54_pop_for_another_group", "SELECT * FROM mqdb.pop_queues('payroll', ARRAY[:secret_key], 9)", "MQ204"),
+    Attack("54_pop_messages_for_another_group", "SELECT * FROM mqdb.pop('payroll', 'orders')", "MQ204"),
+    Attack("54_pop_messages_of_another_topic", "SELECT * FROM mqdb.pop('billing', 'secret')", "MQ204"),
     Attack(
         "54_take_for_another_group",
         "SELECT * FROM mqdb.pop_take('payroll', 'me', '1 min', 9, 9, true, ARRAY[:secret_key], '{9}', '{1}', '{1}', "
@@ -1253,6 +1255,7 @@ DEFINERS = {
     "set_offsets": "asks check_right, and own_right for each queue",
     "topic_uses": "asks check_right",
     "stay_awake": "nothing while a leader attends",
+    "pop": "asks check_right for the topic, and check_member",
     "pop_due": "asks check_member, and own_queue for each queue",
     "pop_queues": "asks check_member, and own_queue for each queue",
     "pop_take": "asks check_member, and own_queue for each queue",

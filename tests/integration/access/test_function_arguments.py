@@ -64,6 +64,7 @@ _INNER = (
     *("begin_batch", "next_batch", "end_batch", "dispatch_records", "lane_batch", "open_lane"),
     *("leave_segment", "add_partitions", "java_decimal", "java_hexadecimal"),
     *("first_in_flight", "places_of", "receipt_handle", "take_out", "lock_batches"),
+    *("messages_of", "count_popped", "begin_queues", "pop_new", "bury"),
 )
 
 

@@ -23,6 +23,7 @@ from mqdb_client import (
     SimpleConsumer,
     errors,
 )
+from tests.fixtures.broker import dispatch_all
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -239,6 +240,21 @@ def test_who_pops_acknowledges_as_well(shop: str, billing: str) -> None:
         (0, 1)
     ]
     assert rows(billing, "SELECT sum(bit_count(in_flight::bit(64))) FROM mqdb.pop_batch") == [(1,)]
+
+
+def test_who_pops_in_sql_needs_no_more(admin: Admin, shop: str, billing: str, broker: sqlalchemy.Connection) -> None:
+    where = ConsumeFromWhere.FIRST_OFFSET
+    admin.groups.update("billing", consume_mode=ConsumeMode.POP, consume_from_where=where, retry_max_times=0)
+    with Producer("shop", shop) as producer:
+        producer.send_batch([Message("orders", "1"), Message("orders", "2")])
+    dispatch_all(broker)
+    pop = "SELECT text FROM mqdb.pop('billing', 'orders', 2, '1 ms')"
+
+    assert rows(billing, pop) == [("1",), ("2",)]
+    wait_until(lambda: rows(billing, "SELECT FROM mqdb.pop_batch WHERE visible_at <= now()") != [])
+    assert rows(billing, pop) == []
+    dispatch_all(broker)
+    assert rows(billing, "SELECT text, exception FROM mqdb.dlq ORDER BY 1") == [("1", "TIMEOUT"), ("2", "TIMEOUT")]
 
 
 def test_who_pops_gets_nothing_of_a_queue_that_it_may_not_read(admin: Admin, billing: str, database: Database) -> None:
