@@ -21,6 +21,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from mqdb.broker.clients.membership import reap
 from mqdb.broker.consumers.pop import MAX_POPPED, Failed, ack, change_invisible, fail
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
 from mqdb.common.group import StartingPoint
@@ -35,6 +36,7 @@ from mqdb_client.consumer.push_strategy import PushStrategy
 from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
 from mqdb_client.consumer.queues.consume_pace import ConsumePace
 from mqdb_client.consumer.queues.popped_queue import PoppedQueue
+from mqdb_client.consumer.queues.rebalance_service import REAP_SECONDS
 from mqdb_client.consumer.queues.share import TopicPresence
 from mqdb_client.instance import ClientInstance
 
@@ -77,6 +79,7 @@ class PopMember:
         #: again before it is out of hand.
         self._changing = threading.Lock()
         self._prolong_at = time.monotonic()
+        self._reap_at = time.monotonic()
         self._woken = threading.Event()
         self._seconds = 0.0
         self._pauses: Iterator[float] | None = None
@@ -200,6 +203,7 @@ class PopMember:
             self._woken.clear()
             try:
                 self._settle()
+                self._reap()
                 self._seconds = min(self._pop(), max(self._prolong_at - time.monotonic(), 0.0))
                 outage.works(self)
                 self._pauses = None
@@ -213,6 +217,13 @@ class PopMember:
         with suppress(MqdbError):  # else the messages come again when their time has passed
             self._settle()
         outage.leave(self)
+
+    def _reap(self) -> None:
+        """Where no broker process does it, remove dead members: one may own a queue from when the group pulled."""
+        if self._reap_at <= time.monotonic() and not self._instance.is_attended:
+            with self._instance.connect() as connection:
+                reap(connection)
+            self._reap_at = time.monotonic() + REAP_SECONDS
 
     def _has_ended(self) -> bool:
         return self._is_over or (self._is_leaving and not self._in_hand and not self._acks)
