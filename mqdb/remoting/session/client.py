@@ -106,7 +106,9 @@ def consumer_of(said: ConsumerData) -> Consumer:
         fault = error
     # Without a version: a client's is when it has started, and one that has started earlier could not come back.
     subscriptions = tuple(sorted(stored_form(filters)))
-    registration = Registration("", ClientKind.CONSUMER, said.group, "", said.model, subscriptions=subscriptions)
+    registration = Registration(
+        "", ClientKind.CONSUMER, said.group, "", said.model, subscriptions=subscriptions, consume_mode=None
+    )
     return Consumer(registration, filters, said.where, said.is_active, fault=fault)
 
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.clients.membership import announce, register, unregister
-from mqdb.broker.consumers.groups import update_group
+from mqdb.broker.consumers.groups import show_group, update_group
 from mqdb.common.group import ConsumeMode, MessageModel
 from mqdb.errors import ConsumeModeConflict, ConsumptionForbidden, MessageModelConflict, SubscriptionConflict
 from mqdb.selector.subscription import SubscriptionData
@@ -159,6 +159,16 @@ def test_a_member_that_pulls_cannot_come_back_once_its_group_pops(present: Prese
 
     with pytest.raises(ConsumeModeConflict):
         present.renew("a", 1, orders="*")
+
+
+@pytest.mark.parametrize("mode", ConsumeMode)
+def test_a_member_without_a_consume_mode_takes_that_of_its_group(broker: Connection, mode: ConsumeMode) -> None:
+    update_group(broker, "readers", consume_mode=mode)
+
+    register(broker, Registration("a", ClientKind.CONSUMER, "readers", "1", consume_mode=None))
+
+    shown = show_group(broker, "readers")
+    assert ([member.client_id for member in shown.members], shown.settings.consume_mode) == (["a"], mode)
 
 
 def test_members_cannot_mix_message_models(present: Present, broker: Connection) -> None:
