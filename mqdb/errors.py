@@ -72,6 +72,7 @@
     │   │   ├── DatabaseMissing           the server is there, and has no database of that name
     │   │   ├── AuthenticationFailed
     │   │   └── BrokerMisnamed
+    │   ├── TooManyWaiting                a front holds as many waiting requests as it may
     │   └── StorageRefused                PostgreSQL refused a statement for a reason of its own
     ├── BodyUnreadable                    a body that is not what the listener of an application takes
     ├── CompressedBodyBroken              a stored body that cannot be decompressed
@@ -538,6 +539,14 @@ class ReceiptHandleInvalid(Denied, code=ResponseCode.ILLEGAL_OPERATION):
         "{handles!l}: the message was acknowledged, or its invisible time has passed, or it was popped in another "
         "group, or before the server was started"
     )
+
+
+class TooManyWaiting(Transient, code=ResponseCode.SYSTEM_BUSY):
+    """A front holds as many waiting requests as it may."""
+
+    limit: int
+    kind: str
+    sentence = "{limit:,} {kind} wait for messages already"
 
 
 class ParameterInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sqlstate="MQ108"):

@@ -1,19 +1,23 @@
 """The database as the loop asks it: verbs wait for an answer, so they run in threads, each with a connection."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
 
+from mqdb.errors import BrokerUnavailable
 from mqdb.store.engine import translates
 from mqdb_client.instance import ClientInstance
 
 T = TypeVar("T")
 
 _THREADS: Final = 8
+
+#: From one try to the next while there is no database.
+_AGAIN_SECONDS: Final = 1.0
 
 
 class Database:
@@ -33,6 +37,16 @@ class Database:
     async def call(self, work: Callable[[], T]) -> T:
         """What `work` says, which connects by itself."""
         return await self.loop.run_in_executor(self._threads, work)
+
+    async def patiently(self, work: Callable[[], Awaitable[T]], until: float) -> T:
+        """What `work` says. While there is no database it is tried again, until a time of the loop."""
+        while True:
+            try:
+                return await work()
+            except BrokerUnavailable as error:
+                if not error.may_pass or self.loop.time() + _AGAIN_SECONDS >= until:
+                    raise
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     def _run(self, work: Callable[[Connection], T]) -> T:
         with self.instance.connect() as connection:

@@ -7,8 +7,7 @@
     transactions  half messages of clients: what has become of their transactions
     sends         messages to the log
     consuming     the calls of consumers
-    receiving     who waits for messages, and whose each one is
-    in_flight     messages that consumers have: acknowledged, prolonged, given up
+    in_flight     messages that consumers have: prolonged, given up
     routes        topics, and what each client may ask of them
     members       the clients, and the groups that they are in
     traffic       what is counted, and told as metrics

@@ -15,13 +15,13 @@ from mqdb.common.failure import Failure
 from mqdb.common.receipt_handle import is_handle
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import Perm
-from mqdb.errors import BrokerUnavailable, MqdbError, ReceiptHandleInvalid, TopicNotFound
+from mqdb.errors import MqdbError, ReceiptHandleInvalid, TopicNotFound
 from mqdb.fronts.access_keys import AccessKeys, group_right, topic_right
 from mqdb.fronts.database import Database
+from mqdb.fronts.receiving import WaitingLists
 from mqdb.grpc.calls import Call
 from mqdb.grpc.in_flight import RENEWED, SdkInFlight
 from mqdb.grpc.members import SdkMembers
-from mqdb.grpc.receiving import WaitingLists
 from mqdb.grpc.routes import SdkRoutes, group_of, topic_of
 from mqdb.grpc.wire.messages import filter_of, message_for
 from mqdb.grpc.wire.rocketmq_pb2 import (
@@ -48,9 +48,6 @@ logger = logging.getLogger(__name__)
 #: Source: ProxyConfig.grpcClientConsumerMinLongPollingTimeoutMillis, minInvisibleTimeMillsForRecv.
 _SHORTEST_POLL: Final = timedelta(seconds=5)
 _SHORTEST_INVISIBLE: Final = timedelta(seconds=10)
-
-#: From one try to the next while there is no database.
-_AGAIN_SECONDS: Final = 1.0
 
 #: So long before a client waits no longer it is told that there is nothing.
 _ANSWER_SECONDS: Final = 0.3
@@ -136,14 +133,7 @@ class SdkConsuming:
 
         A client that is refused comes again at once.
         """
-        loop = self._database.loop
-        while True:
-            try:
-                return await self._receive(call, group, request, until)
-            except BrokerUnavailable as error:
-                if not error.may_pass or loop.time() + _AGAIN_SECONDS >= until:
-                    raise
-            await asyncio.sleep(_AGAIN_SECONDS)
+        return await self._database.patiently(partial(self._receive, call, group, request, until), until)
 
     async def _receive(
         self, call: Call, group: str, request: ReceiveMessageRequest, until: float

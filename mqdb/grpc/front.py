@@ -22,13 +22,13 @@ from mqdb.errors import MqdbError
 from mqdb.fronts.access_keys import AccessKeys
 from mqdb.fronts.database import Database
 from mqdb.fronts.front_thread import FrontThread, reachable
+from mqdb.fronts.receiving import WaitingLists
 from mqdb.grpc.calls import Call, Callers
 from mqdb.grpc.certificate import Certificate
 from mqdb.grpc.consuming import SdkConsuming
 from mqdb.grpc.in_flight import SdkInFlight
 from mqdb.grpc.members import SdkMembers
 from mqdb.grpc.questions import SdkQuestions
-from mqdb.grpc.receiving import WaitingLists
 from mqdb.grpc.routes import SdkRoutes
 from mqdb.grpc.sends import SdkSends
 from mqdb.grpc.telemetry import Telemetry

@@ -1,4 +1,4 @@
-"""Messages in flight: acknowledged together, prolonged while their consumers live, given up.
+"""Messages in flight: prolonged while their consumers live, given up.
 
 A push consumer of an SDK leaves the invisible time to the broker. Its messages are invisible for 25 s, and this front
 prolongs that for as long as the client is there. So what a client had that was killed comes again within 40 s;
@@ -17,13 +17,12 @@ from functools import partial
 from typing import Final
 
 from mqdb.broker.consumers import pop
-from mqdb.common.receipt_handle import is_handle
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.fronts.database import Database
+from mqdb.fronts.receipts import MOST_HANDLES, Receipts
 from mqdb.fronts.repeating import repeat
 from mqdb.grpc.members import SdkMembers
 from mqdb.grpc.traffic import CallTraffic
-from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +35,6 @@ _LEFT_SECONDS: Final = 13.0
 
 #: Source: ProxyConfig.renewMaxTimeMillis.
 _LONGEST_SECONDS: Final = 3 * 3_600.0
-
-#: Receipt handles in one statement.
-_MOST_AT_ONCE: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -55,16 +51,15 @@ class _Held:
     is_prolonged: bool = True
 
 
-class SdkInFlight:
+class SdkInFlight(Receipts):
     """The messages in flight of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, members: SdkMembers, traffic: CallTraffic) -> None:
+        super().__init__(database)
         self._traffic = traffic
-        self._database = database
         self._members = members
         #: By the handles that clients have, until those of now have run out.
         self._held: dict[str, _Held] = {}
-        self._acks: dict[str, list[tuple[str, asyncio.Future[bool]]]] = {}
         #: Held while a statement prolongs: what it changes nobody else may change.
         self._prolonging = asyncio.Lock()
         self._failing: set[str] = set()
@@ -83,80 +78,33 @@ class SdkInFlight:
                 held.is_prolonged = False
 
     async def ack(self, group: str, handle: str) -> bool:
-        """Acknowledge a message; False if the handle does not count. Those of one group go together.
-
-        Raises what `mqdb.broker.consumers.pop.ack` raises.
-        """
-        if not is_handle(handle):  # it would fail the statement, and the others that go with it
-            return False
-        future: asyncio.Future[bool] = self._database.loop.create_future()
-        given = (self.current_handle(group, handle), future)
-        if group in self._acks:
-            self._acks[group].append(given)
-        else:
-            self._acks[group] = [given]
-            self._database.spawn(self._ack_all(group))
-        counts = await future
+        counts = await super().ack(group, self.current_handle(group, handle))
         if (held := self._held.get(handle)) is not None:
             held.is_prolonged = False
         return counts
 
     async def change(self, group: str, handle: str, invisible: timedelta) -> str | None:
-        """Have a message come again after this time; its new handle, None if the handle does not count.
-
-        Raises what `mqdb.broker.consumers.pop.change_invisible` raises.
-        """
-        if not is_handle(handle):
-            return None
         held = self._held.get(handle)
-        if held is not None:
-            held.is_prolonged = False
-            async with self._prolonging:  # else what is under way would come after this
-                pass
-        counting = self.current_handle(group, handle)
-        change = partial(pop.change_invisible, group=group, receipt_handles=[counting], invisible=invisible)
+        if held is None:
+            return await super().change(group, handle, invisible)
+        held.is_prolonged = False
+        async with self._prolonging:  # else what is under way would come after this
+            pass
         try:
-            [new] = await self._database.run(change)
+            return await super().change(group, self.current_handle(group, handle), invisible)
         except MqdbError:
-            if held is not None:
-                held.is_prolonged = True
+            held.is_prolonged = True
             raise
-        return new
 
     async def give_back(self, group: str, handles: Sequence[str]) -> None:
-        """Have messages come again at once that nobody has got."""
         for handle in handles:
             self._held.pop(handle, None)
-        back = partial(
-            pop.change_invisible, group=group, receipt_handles=handles, invisible=timedelta(0), is_unread=True
-        )
-        try:
-            await self._database.run(back)
-        except MqdbError as error:
-            fields = {"group": group, "count": len(handles), "reason": str(error)}
-            logger.log(level_of(error), "could not give back undelivered messages", extra=fields)
+        await super().give_back(group, handles)
 
     def current_handle(self, group: str, handle: str) -> str:
         """The handle of now, of one that a client has."""
         held = self._held.get(handle)
         return handle if held is None or held.group != group else held.handle
-
-    async def _ack_all(self, group: str) -> None:
-        """Until no more have come while the statement was under way."""
-        while given := self._acks[group][:_MOST_AT_ONCE]:
-            del self._acks[group][: len(given)]
-            acknowledge = partial(pop.ack, group=group, receipt_handles=[handle for handle, _ in given])
-            try:
-                answers = await self._database.run(acknowledge)
-            except Exception as error:  # noqa: BLE001 - whoever waits is told
-                for _, future in given:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for (_, future), answer in zip(given, answers, strict=True):
-                if not future.done():
-                    future.set_result(answer)
-        del self._acks[group]
 
     async def _prolong(self) -> None:
         now = self._database.loop.time()
@@ -171,8 +119,8 @@ class SdkInFlight:
         self._traffic.held = len(self._held)
         for group, given in due.items():
             try:
-                for start in range(0, len(given), _MOST_AT_ONCE):
-                    await self._prolong_some(group, given[start : start + _MOST_AT_ONCE])
+                for start in range(0, len(given), MOST_HANDLES):
+                    await self._prolong_some(group, given[start : start + MOST_HANDLES])
                 self._failing.discard(group)
             except BrokerUnavailable:
                 raise

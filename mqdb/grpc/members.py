@@ -8,7 +8,7 @@ RocketMQ: ClientActivity, ConsumerManager, ProducerManager.
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -18,8 +18,8 @@ from sqlalchemy import Connection
 from mqdb.broker.clients import membership
 from mqdb.common.group import ConsumeMode
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb.fronts.believed import Believed
 from mqdb.fronts.database import Database
+from mqdb.fronts.known_groups import KnownGroups
 from mqdb.fronts.repeating import repeat
 from mqdb.grpc.calls import Call
 from mqdb.grpc.traffic import CallTraffic
@@ -27,7 +27,6 @@ from mqdb.grpc.wire.rocketmq_pb2 import Code, TelemetryCommand
 from mqdb.grpc.wire.status import CallRefused
 from mqdb.selector.subscription import MessageFilter, SubscriptionData, stored_form
 from mqdb.store.clients.clients import ClientKind, Registration
-from mqdb.store.consumers import subscriptions
 from mqdb.store.transactions.open_halves import unasked_groups
 from mqdb_client.outage import level_of
 
@@ -88,8 +87,7 @@ class SdkMembers:
         self._database = database
         self._instance = database.instance
         self.clients: dict[str, SdkClient] = {}
-        #: What groups subscribe to.
-        self._stored = Believed(self._subscriptions_of)
+        self._groups = KnownGroups(database)
         database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "cannot tell of clients"))
 
     def heard(self, call: Call) -> SdkClient:
@@ -139,7 +137,7 @@ class SdkMembers:
         wanted = SubscriptionData(topic, str(filter.expression_type), filter.canonical_text)
         registration = client.consumers.get(group)
         given = () if registration is None else registration.subscriptions
-        if wanted in given or (registration is None and wanted in await self._stored.get(group)):
+        if wanted in given or (registration is None and await self._groups.subscribes(group, wanted)):
             return
         others = (each for each in given if each.topic != topic)
         await self._enter(client, self._consumer(client, group, (*others, wanted)))
@@ -202,9 +200,6 @@ class SdkMembers:
             subscriptions=tuple(sorted(subscriptions)),
             consume_mode=ConsumeMode.POP,
         )
-
-    async def _subscriptions_of(self, group: str) -> Collection[SubscriptionData]:
-        return await self._database.run(partial(subscriptions.find, group=group))
 
     async def _enter(self, client: SdkClient, registration: Registration) -> None:
         group = registration.group

@@ -13,11 +13,11 @@ from typing import Final, Protocol
 from mqdb.errors import MqdbError
 from mqdb.fronts.access_keys import AccessKeys, group_right, topic_right
 from mqdb.fronts.database import Database
+from mqdb.fronts.receiving import WaitingLists
 from mqdb.grpc.calls import Call
 from mqdb.grpc.in_flight import SdkInFlight
 from mqdb.grpc.members import SdkClient, SdkMembers
 from mqdb.grpc.questions import SdkQuestions
-from mqdb.grpc.receiving import WaitingLists
 from mqdb.grpc.routes import SdkRoutes, group_of, topic_of
 from mqdb.grpc.wire.messages import filter_of
 from mqdb.grpc.wire.rocketmq_pb2 import (

@@ -30,6 +30,7 @@ from mqdb.errors import (
     SignatureInvalid,
     StorageRefused,
     TagExpressionInvalid,
+    TooManyWaiting,
     TopicNotFound,
 )
 from mqdb.grpc.wire.rocketmq_pb2 import Code, Status
@@ -72,6 +73,7 @@ _CODES: Final[tuple[tuple[type[MqdbError], Code], ...]] = (
     (SendGivenUp, Code.PROXY_TIMEOUT),
     (SendOutcomeUnknown, Code.PROXY_TIMEOUT),
     (StorageRefused, Code.INTERNAL_ERROR),
+    (TooManyWaiting, Code.TOO_MANY_REQUESTS),
     (NotFound, Code.NOT_FOUND),
     (Denied, Code.FORBIDDEN),
     (InvalidInput, Code.BAD_REQUEST),

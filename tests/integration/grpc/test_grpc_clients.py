@@ -13,8 +13,9 @@ from sqlalchemy import Connection
 from mqdb.broker.consumers import pop
 from mqdb.broker.consumers.pop import Popped
 from mqdb.common.http_address import HttpAddress
+from mqdb.fronts import database, receiving
 from mqdb.fronts.access_keys import OpenToAll
-from mqdb.grpc import consuming, in_flight, members, receiving
+from mqdb.grpc import in_flight, members
 from mqdb.grpc.certificate import self_signed
 from mqdb.grpc.wire import rocketmq_pb2 as pb
 from mqdb.grpc.wire.times import timestamp
@@ -237,7 +238,7 @@ def test_a_receive_waits_for_the_database_as_for_messages(
     broker: Connection, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SDKs that are refused come again at once, with thousands of calls a second."""
-    monkeypatch.setattr(consuming, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(database, "_AGAIN_SECONDS", 0.1)
     topic(broker, "orders")
     with closing(GrpcFronts(Database(proxy.dsn))) as fronts:
         begun(fronts)

@@ -14,17 +14,14 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from mqdb.common.group import AS_THE_GROUP_SAYS
+from mqdb.common.group import AS_THE_GROUP_SAYS, StartingPoint
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.topic import retry_topic
-from mqdb.errors import BrokerUnavailable
+from mqdb.errors import BrokerUnavailable, TooManyWaiting
 from mqdb.fronts.database import Database
-from mqdb.grpc.in_flight import SdkInFlight
-from mqdb.grpc.traffic import CallTraffic
-from mqdb.grpc.wire.rocketmq_pb2 import Code
-from mqdb.grpc.wire.status import CallRefused
+from mqdb.fronts.receipts import Receipts
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
@@ -37,6 +34,13 @@ _MOST_LISTS: Final = 10_000
 
 #: A list is forgotten when nobody has waited for so long.
 _IDLE_SECONDS: Final = 120.0
+
+
+class WaitTraffic(Protocol):
+    """The counts of a front."""
+
+    #: Receives that wait for messages now.
+    waiting: int
 
 
 class _Waiter:
@@ -52,13 +56,13 @@ class _Waiter:
 class _WaitingList:
     """The receives that wait for messages of a topic in a group, by one filter."""
 
-    def __init__(self, database: Database, group: str, topic: str, filter: MessageFilter) -> None:
+    def __init__(self, database: Database, group: str, topic: str, filter: MessageFilter, start: StartingPoint) -> None:
         filters = {topic: filter}
         read = {**filters, retry_topic(group): retry_filter(filters)}
         presence = TopicPresence(group, 1)
         self.group = group
         self.topic = topic
-        self.pops = BrokerPops(database.instance, group, read, AS_THE_GROUP_SAYS, presence)
+        self.pops = BrokerPops(database.instance, group, read, start, presence)
         self.waiting: deque[_Waiter] = deque()
         #: Set when there may be something to find.
         self.woken = asyncio.Event()
@@ -69,10 +73,10 @@ class _WaitingList:
 class WaitingLists:
     """The waiting lists of one front. Call it from the event loop only."""
 
-    def __init__(self, database: Database, in_flight: SdkInFlight, traffic: CallTraffic) -> None:
+    def __init__(self, database: Database, receipts: Receipts, traffic: WaitTraffic) -> None:
         self._traffic = traffic
         self._database = database
-        self._in_flight = in_flight
+        self._receipts = receipts
         self._lists: dict[tuple[str, str, str, str], _WaitingList] = {}
         self._arrivals = database.instance.on_arrival(database.in_loop(self._arrived))
         database.spawn(self._forget_forever())
@@ -102,12 +106,14 @@ class WaitingLists:
         limit: int,
         invisible: timedelta,
         until: float,
+        start: StartingPoint = AS_THE_GROUP_SAYS,
     ) -> list[ReceivedMessage]:
         """Up to `limit` messages; none if there is none until a time of the loop.
 
-        Raises what `mqdb.broker.consumers.pop.pop` raises, and BrokerUnavailable.
+        `start` is where the group begins if the topic is new to it. Raises TooManyWaiting, BrokerUnavailable, and what
+        `mqdb.broker.consumers.pop.pop` raises.
         """
-        waiting_list = self._list(group, topic, filter)
+        waiting_list = self._list(group, topic, filter, start)
         waiter = _Waiter(client_id, limit, invisible, self._database.loop)
         waiting_list.waiting.append(waiter)
         waiting_list.woken.set()
@@ -126,13 +132,15 @@ class WaitingLists:
             self._traffic.waiting -= 1
             timer.cancel()
 
-    def _list(self, group: str, topic: str, filter: MessageFilter) -> _WaitingList:
+    def _list(
+        self, group: str, topic: str, filter: MessageFilter, start: StartingPoint = AS_THE_GROUP_SAYS
+    ) -> _WaitingList:
         key = (group, topic, str(filter.expression_type), filter.canonical_text)
         waiting_list = self._lists.get(key)
         if waiting_list is None:
             if len(self._lists) >= _MOST_LISTS:
-                raise CallRefused(Code.TOO_MANY_REQUESTS, f"receives have {_MOST_LISTS:,} groups and filters already")
-            waiting_list = self._lists[key] = _WaitingList(self._database, group, topic, filter)
+                raise TooManyWaiting(_MOST_LISTS, "groups and filters")
+            waiting_list = self._lists[key] = _WaitingList(self._database, group, topic, filter, start)
         waiting_list.idle_since = self._database.loop.time()
         return waiting_list
 
@@ -182,7 +190,7 @@ class WaitingLists:
     def _give_back(self, group: str, messages: Sequence[ReceivedMessage]) -> None:
         if messages:
             handles = [str(message.receipt_handle) for message in messages]
-            self._database.spawn(self._in_flight.give_back(group, handles))
+            self._database.spawn(self._receipts.give_back(group, handles))
 
     async def _forget_forever(self) -> None:
         while True:
