@@ -19,6 +19,11 @@ def is_handle(text: str) -> bool:
     return _HANDLE.fullmatch(text) is not None
 
 
+def expires_ms(handle: str) -> int:
+    """Until when a handle counts, in milliseconds since 1970 by the clock of the database."""
+    return int(handle[48:_HEAD], 16) // 1_000
+
+
 def each(handle: str) -> Iterator[tuple[int, str]]:
     """The place in the batch, and the handle, of each message that a handle means."""
     head, messages = handle[:_HEAD], int(handle[_HEAD:], 16)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from mqdb.common.group import AS_THE_GROUP_SAYS, StartingPoint
@@ -35,6 +36,9 @@ _MOST_LISTS: Final = 10_000
 #: A list is forgotten when nobody has waited for so long.
 _IDLE_SECONDS: Final = 120.0
 
+#: For the first look of a receive that would not wait. Others are given up in time, whatever the database does.
+_LOOK_SECONDS: Final = 1.0
+
 
 class WaitTraffic(Protocol):
     """The counts of a front."""
@@ -51,6 +55,25 @@ class _Waiter:
         self.limit = limit
         self.invisible = invisible
         self.future: asyncio.Future[list[ReceivedMessage]] = loop.create_future()
+        self._was_looked_for = False
+        self._is_over = False
+
+    def end(self) -> None:
+        """Its time is over, but there is one look for whoever comes."""
+        self._is_over = True
+        if self._was_looked_for:
+            self.give_up()
+
+    def looked(self) -> None:
+        """A look has found nothing."""
+        self._was_looked_for = True
+        if self._is_over:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """It gets nothing, unless it has got something."""
+        if not self.future.done():
+            self.future.set_result([])
 
 
 class _WaitingList:
@@ -86,7 +109,7 @@ class WaitingLists:
         self._arrivals.cancel()
         for waiting_list in self._lists.values():
             for waiter in waiting_list.waiting:
-                _give_up(waiter)
+                waiter.give_up()
 
     def await_topic(self, group: str, topic: str, filter: MessageFilter) -> None:
         """A topic is not there. If it comes, the group reads it from its beginning."""
@@ -120,7 +143,8 @@ class WaitingLists:
         if not waiting_list.is_running:
             waiting_list.is_running = True
             self._database.spawn(self._run(waiting_list))
-        timer = self._database.loop.call_at(until, _give_up, waiter)
+        loop = self._database.loop
+        timers = loop.call_at(until, waiter.end), loop.call_at(max(until, loop.time() + _LOOK_SECONDS), waiter.give_up)
         self._traffic.waiting += 1
         try:
             return await waiter.future
@@ -130,7 +154,8 @@ class WaitingLists:
             raise
         finally:
             self._traffic.waiting -= 1
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
 
     def _list(
         self, group: str, topic: str, filter: MessageFilter, start: StartingPoint = AS_THE_GROUP_SAYS
@@ -154,6 +179,7 @@ class WaitingLists:
         try:
             while waiter := _next(waiting_list.waiting):
                 waiting_list.woken.clear()  # before it looks: what comes later sets it again
+                present = len(waiting_list.waiting)
                 try:
                     messages, seconds = await self._database.call(partial(_pop, waiting_list, waiter))
                 except Exception as error:  # noqa: BLE001 - whoever waits is told
@@ -171,6 +197,8 @@ class WaitingLists:
                     else:
                         waiter.future.set_result(messages)
                 else:
+                    for each in islice(waiting_list.waiting, present):
+                        each.looked()
                     await self._wait(waiting_list, seconds)
         finally:
             waiting_list.is_running = False
@@ -210,11 +238,6 @@ def _pop(waiting_list: _WaitingList, waiter: _Waiter) -> tuple[list[ReceivedMess
     popped = waiting_list.pops.pop(waiter.limit, waiter.invisible, waiter.client_id)
     seconds = popped.seconds_to_next
     return popped.messages, LONGEST_WAIT_SECONDS if seconds is None else min(seconds, LONGEST_WAIT_SECONDS)
-
-
-def _give_up(waiter: _Waiter) -> None:
-    if not waiter.future.done():
-        waiter.future.set_result([])
 
 
 def _next(waiting: deque[_Waiter]) -> _Waiter | None:

@@ -6,7 +6,7 @@
     wire       bytes and bodies in, values out, without I/O
     session    connections, whose they are, and the clients behind them
     producing  sends, transactions, replies, messages that are sent back
-    consuming  pulls, offsets and locks of those who own queues
+    consuming  pulls, offsets and locks of those who own queues; pops
     tools      what RocketMQ's own tools ask
 
 Imports point down this list. What the front for gRPC needs as well is in `mqdb.fronts`.

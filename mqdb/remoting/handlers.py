@@ -52,10 +52,14 @@ def _soon(
 
 def consuming_handlers(consuming: Consuming) -> dict[int, Handler]:
     """The handler of each code that only consumers send."""
-    pulls, offsets, locks = consuming.pulls, consuming.offsets, consuming.locks
+    pulls, pops, offsets, locks = consuming.pulls, consuming.pops, consuming.offsets, consuming.locks
     return {
         RequestCode.PULL_MESSAGE: Handler(pulls.pull),
         RequestCode.LITE_PULL_MESSAGE: Handler(pulls.pull),
+        RequestCode.QUERY_ASSIGNMENT: _soon(consuming.assignments.query),
+        RequestCode.POP_MESSAGE: Handler(pops.pop),
+        RequestCode.ACK_MESSAGE: _soon(pops.ack),
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _soon(pops.change),
         RequestCode.QUERY_CONSUMER_OFFSET: _soon(offsets.query),
         # At once: a client may say that it leaves before it says how far it has come.
         RequestCode.UPDATE_CONSUMER_OFFSET: Handler(offsets.update),
@@ -121,6 +125,7 @@ def administration_handlers(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Handler(administration.group_configs),
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Handler(administration.group_config),
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Handler(administration.save_group),
+        RequestCode.SET_MESSAGE_REQUEST_MODE: Handler(administration.set_request_mode),
         RequestCode.DELETE_SUBSCRIPTIONGROUP: Handler(administration.delete_group),
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Handler(administration.reset_offset),
         RequestCode.GET_TOPIC_STATS_INFO: Handler(statistics.topic_stats),

@@ -5,12 +5,15 @@ from datetime import timedelta
 from typing import Final
 
 from mqdb.fronts.database import Database
+from mqdb.fronts.known_groups import KnownGroups
+from mqdb.remoting.consuming.assignments import Assignments
 from mqdb.remoting.consuming.claims import Claims
 from mqdb.remoting.consuming.hand_over import HandOver, HandOverTimes
 from mqdb.remoting.consuming.holds import Holds, Wake
 from mqdb.remoting.consuming.locks import Locks
 from mqdb.remoting.consuming.offsets import ClientOffsets
 from mqdb.remoting.consuming.places import Places
+from mqdb.remoting.consuming.pops import Pops
 from mqdb.remoting.consuming.pulls import Pulls, PullTimes
 from mqdb.remoting.consuming.readings import Claim
 from mqdb.remoting.session.client import Client, Consumer
@@ -35,17 +38,21 @@ CONSUMING_TIMES: Final = ConsumingTimes()
 
 
 class Consuming:
-    """Members, pulls, offsets and locks of one front. Made and closed in its loop.
+    """Members, pulls, pops, offsets and locks of one front. Made and closed in its loop.
 
     It is the listener of its parts, and hears of groups and arrivals in the database.
     """
 
     def __init__(self, database: Database, address: tuple[str, int], traffic: Traffic, times: ConsumingTimes) -> None:
-        places, holds = Places(database), Holds(database.loop)
+        places, holds, groups = Places(database), Holds(database.loop), KnownGroups(database)
         self.members = FrontMembers(database, self)
         claims = Claims(database, self.members, self, times.commit)
-        self.offsets = ClientOffsets(database, self.members, places, claims, self, times.commit)
-        self.pulls = Pulls(database, self.members, places, claims, holds, self.offsets, address, traffic, times.pulls)
+        self.offsets = ClientOffsets(database, self.members, groups, places, claims, self, times.commit)
+        self.pulls = Pulls(
+            database, self.members, groups, places, claims, holds, self.offsets, address, traffic, times.pulls
+        )
+        self.pops = Pops(database, self.members, groups, places, address, traffic)
+        self.assignments = Assignments(database, places)
         self.locks = Locks(database, self.members, places, claims, times.lock_expiry)
         self._hand_over = HandOver(database, claims, holds, times.hand_over)
         self._claims, self._holds = claims, holds
@@ -58,6 +65,7 @@ class Consuming:
         """Hear of nothing more, and write what has been committed. After the connections are closed."""
         for handle in self._handles:
             handle.cancel()
+        self.pops.close()
         self.members.close()
         await self._claims.close()
         await self.offsets.close()
@@ -91,7 +99,8 @@ class Consuming:
         self._holds.wake(Wake.LOST, lambda reading: reading is claim)
 
     def disconnected(self, connection: Connection) -> None:
-        """A connection is closed: its client is waited for, and its pulls and what it reads are forgotten."""
+        """A connection is closed: its client is waited for; its pulls, its pops and what it reads are forgotten."""
         self.members.lost(connection)
         self.pulls.lost(connection)
+        self.pops.lost(connection)
         self.offsets.lost(connection)

@@ -6,7 +6,6 @@ A hold is entered before the pull looks: what arrives between the look and the w
 import asyncio
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import Final
 
 from mqdb.common.wake_limit import WakeLimit
 from mqdb.remoting.consuming.readings import Reading
@@ -111,7 +110,3 @@ class Holds:
             self._wake_limit.spend()
             for hold in self._holds[key]:
                 hold.wake(Wake.ARRIVED)
-
-
-#: Of one connection: a client has one pull for each of its queues.
-MOST_HELD: Final = 2_048

@@ -15,8 +15,10 @@ from mqdb.broker.consumers.offsets import begin_queues, search_offset
 from mqdb.broker.consumers.pull import PullRequest, pull
 from mqdb.broker.log.proofs import proven
 from mqdb.common.group import check_group_name
+from mqdb.common.topic import retry_topic
 from mqdb.errors import MqdbError, ResponseCode, TopicNotFound
 from mqdb.fronts.database import Database
+from mqdb.fronts.known_groups import KnownGroups
 from mqdb.remoting.consuming.claims import ClaimListener, Claims
 from mqdb.remoting.consuming.places import Place, Places
 from mqdb.remoting.consuming.readings import Claim, Reading
@@ -43,6 +45,7 @@ class ClientOffsets:
         self,
         database: Database,
         members: FrontMembers,
+        groups: KnownGroups,
         places: Places,
         claims: Claims,
         listener: ClaimListener,
@@ -50,6 +53,7 @@ class ClientOffsets:
     ) -> None:
         self._database = database
         self._members = members
+        self._groups = groups
         self._places = places
         self._claims = claims
         self._listener = listener
@@ -205,6 +209,10 @@ class ClientOffsets:
                     )
 
     async def _write_group(self, group: str, wanted: dict[Reading, int]) -> None:
+        if await self._groups.pops(group):
+            # A client that pops repeats the offset of its retry topic, also before its first heartbeat on a connection.
+            own = retry_topic(group)
+            wanted = {reading: offset for reading, offset in wanted.items() if reading.queue.topic != own}
         for reading in wanted:
             await self.look_again(reading)
         wanted = {reading: offset for reading, offset in wanted.items() if reading.may_commit(offset)}

@@ -7,9 +7,8 @@ RocketMQ: PullMessageProcessor, PullMessageRequestHeader, PullSysFlag.
 """
 
 import asyncio
-from collections import defaultdict
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from mqdb.broker.consumers.pull import PullRequest, PullStatus
@@ -18,13 +17,15 @@ from mqdb.common.group import check_group_name
 from mqdb.common.topic import Perm, retry_topic
 from mqdb.errors import BrokerUnavailable, ConsumptionForbidden, ResponseCode, TopicNotFound
 from mqdb.fronts.database import Database
+from mqdb.fronts.known_groups import KnownGroups
 from mqdb.remoting.consuming.claims import Claims
-from mqdb.remoting.consuming.holds import MOST_HELD, Hold, Holds, Wake
+from mqdb.remoting.consuming.holds import Hold, Holds, Wake
 from mqdb.remoting.consuming.offsets import ClientOffsets
 from mqdb.remoting.consuming.places import Place, Places
 from mqdb.remoting.consuming.readings import Claim, Reading
 from mqdb.remoting.consuming.turns import PullPage, Turns
-from mqdb.remoting.session.client import Client, Consumer, filter_of
+from mqdb.remoting.consuming.waiting_tasks import WaitingTasks
+from mqdb.remoting.session.client import Client, Consumer, known_filter
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.session.members import FrontMembers
 from mqdb.remoting.session.traffic import Traffic
@@ -99,9 +100,6 @@ class PullHeader:
         )
 
 
-_filter_of: Final = lru_cache(maxsize=1_024)(filter_of)
-
-
 _EVERYTHING: Final = parse_tag_expression(None)
 
 
@@ -112,6 +110,7 @@ class Pulls:
         self,
         database: Database,
         members: FrontMembers,
+        groups: KnownGroups,
         places: Places,
         claims: Claims,
         holds: Holds,
@@ -123,6 +122,7 @@ class Pulls:
         """`address` is that of the front as clients know it: it is a part of messages."""
         self._database = database
         self._members = members
+        self._groups = groups
         self._places = places
         self._claims = claims
         self._holds = holds
@@ -130,13 +130,12 @@ class Pulls:
         self._times = times
         self._traffic = traffic
         self._turns = Turns(database, address)
-        self._of_connection: defaultdict[Connection, set[asyncio.Task[object]]] = defaultdict(set)
+        self._tasks = WaitingTasks("pulls")
         self._silent: set[Connection] = set()
 
     def lost(self, connection: Connection) -> None:
         """A connection is closed: nobody waits for its pulls."""
-        for task in self._of_connection.pop(connection, ()):
-            task.cancel()
+        self._tasks.lost(connection)
         self._silent.discard(connection)
 
     async def pull(self, connection: Connection, frame: Frame) -> Answer:
@@ -145,28 +144,21 @@ class Pulls:
         While there is no database it waits, as if there were no messages.
         """
         header = PullHeader.of(frame)
-        mine = self._of_connection[connection] if connection.is_open else set()
-        if len(mine) >= MOST_HELD:
-            return Answer(ResponseCode.SYSTEM_BUSY, remark=f"{len(mine):,} pulls of this connection wait already")
-        task = asyncio.current_task()
-        assert task is not None
-        mine.add(task)
         loop = self._database.loop
         until = loop.time() + header.hold_seconds
         patience = max(until, loop.time() + _AGAIN_SECONDS)
-        try:
-            async with asyncio.timeout_at(patience + _LONGEST_LOOK_SECONDS):
-                while True:
-                    try:
-                        return await self._pull(connection, header, until)
-                    except BrokerUnavailable as error:
-                        if not error.may_pass or loop.time() >= patience:
-                            raise
-                    await asyncio.sleep(_AGAIN_SECONDS)
-        except TimeoutError:
-            return NO_ANSWER
-        finally:
-            mine.discard(task)
+        with self._tasks.of(connection):
+            try:
+                async with asyncio.timeout_at(patience + _LONGEST_LOOK_SECONDS):
+                    while True:
+                        try:
+                            return await self._pull(connection, header, until)
+                        except BrokerUnavailable as error:
+                            if not error.may_pass or loop.time() >= patience:
+                                raise
+                        await asyncio.sleep(_AGAIN_SECONDS)
+            except TimeoutError:
+                return NO_ANSWER
 
     async def _pull(self, connection: Connection, header: PullHeader, until: float) -> Answer:
         found = await self._member(connection, header)
@@ -229,21 +221,24 @@ class Pulls:
             return None if found is None else found[1].filters.get(header.topic)
         if header.filter[0] == ExpressionType.SQL92:
             await self._database.run(partial(check_filters, expression_types={ExpressionType.SQL92}))
-        return _filter_of(*header.filter)
+        return known_filter(*header.filter)
 
     async def _take(
         self, found: tuple[Client, Consumer], header: PullHeader, place: Place, until: float
     ) -> Claim | None:
         """Own a queue that another member may have; None if it does, after a wait: the client comes again.
 
-        It does not wait longer than for one change in the group, as its client may have dropped the queue.
+        It does not wait longer than for one change in the group, as its client may have dropped the queue. In a group
+        that pops no member has a queue, so each one is like an empty one.
         """
         change = self._claims.next_change(header.group)  # before it looks
         claim = await self._claims.take_at(*found, place, header.offset) if header.offset >= 0 else None
         if claim is None:
             self._places.forget(header.topic)
             await self._places.route(header.topic)  # perhaps it is gone
-            seconds = min(self._times.owner, until - self._database.loop.time())
+            seconds = until - self._database.loop.time()
+            if not await self._groups.pops(header.group):
+                seconds = min(self._times.owner, seconds)
             await asyncio.wait([change], timeout=max(seconds, 0))
         return claim
 

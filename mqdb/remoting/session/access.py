@@ -93,8 +93,8 @@ def _administers_group(frame: Frame) -> _Wanted:
     return [Resource(Access.ADMIN, ResourceType.GROUP, frame.fields.get("groupName", ""))]
 
 
-def _administers_group_in_body(frame: Frame) -> _Wanted:
-    return [Resource(Access.ADMIN, ResourceType.GROUP, str(_parsed(frame).get("groupName", "")))]
+def _administers_group_in_body(name: str) -> Callable[[Frame], _Wanted]:
+    return lambda frame: [Resource(Access.ADMIN, ResourceType.GROUP, str(_parsed(frame).get(name, "")))]
 
 
 def _admin_right(topic: str) -> Resource:
@@ -134,6 +134,14 @@ def _reads(frame: Frame) -> _Wanted:
 
 def _in_body(frame: Frame) -> _Wanted:
     return [group_right(str(_parsed(frame).get("consumerGroup", "")))]
+
+
+def _assigned(frame: Frame) -> _Wanted:
+    """The right on a retry topic is that on its group, which is asked for anyway."""
+    said = _parsed(frame)
+    group, topic = str(said.get("consumerGroup", "")), str(said.get("topic", ""))
+    of_topic = [] if topic.startswith(RETRY_PREFIX) else [topic_right(Access.READ, topic)]
+    return [group_right(group), *of_topic]
 
 
 def _heartbeat(frame: Frame) -> _Wanted:
@@ -188,6 +196,10 @@ _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _on_group(),
     RequestCode.PULL_MESSAGE: _reads,
     RequestCode.LITE_PULL_MESSAGE: _reads,
+    RequestCode.QUERY_ASSIGNMENT: _assigned,
+    RequestCode.POP_MESSAGE: _reads,
+    RequestCode.ACK_MESSAGE: _on_group(),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _on_group(),
     RequestCode.QUERY_CONSUMER_OFFSET: _on_group(),
     RequestCode.UPDATE_CONSUMER_OFFSET: _reads,
     RequestCode.LOCK_BATCH_MQ: _in_body,
@@ -206,7 +218,8 @@ _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
     RequestCode.PUT_KV_CONFIG: _administers_topic("key"),
     RequestCode.GET_KV_CONFIG: _administers_topic("key"),
     RequestCode.DELETE_KV_CONFIG: _administers_topic("key"),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _administers_group_in_body,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _administers_group_in_body("groupName"),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: _administers_group_in_body("consumerGroup"),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: _administers_group,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _reset,
 }

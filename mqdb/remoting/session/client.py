@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
 
 from mqdb.common.group import FROM_FIRST_OFFSET, ConsumeFromWhere, MessageModel, StartingPoint
 from mqdb.common.topic import retry_topic
@@ -115,3 +117,7 @@ def consumer_of(said: ConsumerData) -> Consumer:
 def filter_of(expression_type: str, text: str) -> MessageFilter:
     """The filter of a subscription. Raises what reading it raises."""
     return compile_selector(text) if expression_type == ExpressionType.SQL92 else parse_tag_expression(text)
+
+
+#: As `filter_of`: each pull and each pop may name its filter.
+known_filter: Final = lru_cache(maxsize=1_024)(filter_of)

@@ -45,6 +45,7 @@ class TrafficCollector(FamilyCollector):
         words = "Connections that were accepted, refused, or closed as they did not speak the protocol."
         yield self._counters("mqdb_remoting_connection_events", words, ("event",), events)
         yield self._gauge("mqdb_remoting_held_pulls", "Pulls that wait for messages.", traffic.held_pulls)
+        yield self._gauge("mqdb_remoting_waiting_pops", "Pops that wait for messages.", traffic.waiting)
         yield from self._brokers.collect()
 
 

@@ -47,6 +47,8 @@ class Traffic:
         self.invalid = 0
         #: Pulls that wait for messages now.
         self.held_pulls = 0
+        #: Pops that wait for messages now.
+        self.waiting = 0
 
     def ended(self, request: int, response: int, seconds: float) -> None:
         """Count a request by its code and that of its answer. It takes less than a microsecond."""

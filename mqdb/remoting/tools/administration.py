@@ -18,14 +18,14 @@ from mqdb.broker.consumers import groups
 from mqdb.broker.consumers.offset_reset import Boundary, ResetTarget, reset_offsets
 from mqdb.broker.log.query import log_span, positions_since
 from mqdb.broker.topics import topics
-from mqdb.common.group import ConsumeFromWhere
-from mqdb.common.topic import MessageType, Perm, TopicConfig, is_system_topic, reply_topic
+from mqdb.common.group import ConsumeFromWhere, ConsumeMode
+from mqdb.common.topic import RETRY_PREFIX, MessageType, Perm, TopicConfig, is_system_topic, reply_topic
 from mqdb.errors import GroupNotFound, ParameterInvalid, ResponseCode, TopicExists, TopicNotFound
 from mqdb.fronts.database import Database
 from mqdb.remoting.session.connection import Connection
 from mqdb.remoting.tools import admin_bodies
 from mqdb.remoting.wire.answers import Answer
-from mqdb.remoting.wire.bodies import as_json, milliseconds_of, parsed_object
+from mqdb.remoting.wire.bodies import as_json, milliseconds_of, parsed_object, text_in
 from mqdb.remoting.wire.frame import Frame
 from mqdb.remoting.wire.signature import ACCESS_KEY
 from mqdb.store.consumers import groups as stored_groups
@@ -209,6 +209,22 @@ class Administration:
         await self._database.run(update)
         return Answer()
 
+    async def set_request_mode(self, connection: Connection, frame: Frame) -> Answer:
+        """401: have a group pull or pop: all of its topics, not only the one that the tool names.
+
+        Raises TopicNotFound, GroupNotFound, and what `mqdb.broker.consumers.groups.update_group` raises.
+        """
+        said = parsed_object(frame.body)
+        topic, group, mode = text_in(said, "topic"), text_in(said, "consumerGroup"), text_in(said, "mode")
+        if mode not in set(ConsumeMode):
+            raise ParameterInvalid("mode", mode, f"must be one of {', '.join(ConsumeMode)}")
+        if topic.startswith(RETRY_PREFIX):
+            return Answer(ResponseCode.NO_PERMISSION, remark=f"{topic} is a retry topic: name one that the group reads")
+        await self._config(topic)
+        set_mode = partial(_set_mode, group=group, mode=ConsumeMode(mode), actor=actor_of(connection, frame))
+        await self._database.run(set_mode)
+        return Answer()
+
     async def delete_group(self, connection: Connection, frame: Frame) -> Answer:
         """207: delete a group with its offsets; one that is not there is deleted as well. Raises GroupInUse.
 
@@ -258,6 +274,11 @@ def _save_topic(connection: DatabaseConnection, config: TopicConfig, kind: Messa
             message_type=kind,
             actor=actor,
         )
+
+
+def _set_mode(connection: DatabaseConnection, group: str, mode: ConsumeMode, actor: str) -> None:
+    stored_groups.existing(connection, group)
+    groups.update_group(connection, group, consume_mode=mode, actor=actor)
 
 
 def _delete_group(connection: DatabaseConnection, name: str, actor: str) -> None:

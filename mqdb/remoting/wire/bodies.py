@@ -54,6 +54,14 @@ def _texts(said: object) -> Iterator[str]:
             yield from _texts(each)
 
 
+def text_in(said: Mapping[str, Any], name: str) -> str:
+    """A text of a body, which has to be there. Raises ParameterInvalid."""
+    found = said.get(name)
+    if not isinstance(found, str) or not found:
+        raise ParameterInvalid(name, found, "is missing")
+    return found
+
+
 def dicts(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The objects of a list in a body; [] if there is no such list. Raises ParameterInvalid."""
     found = said.get(name) or []

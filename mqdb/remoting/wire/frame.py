@@ -15,6 +15,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final
 
 from mqdb.errors import ParameterInvalid
+from mqdb.remoting.wire.codes import RequestCode
 
 
 class FrameInvalid(ValueError):
@@ -288,8 +289,13 @@ _FIELD_OF_ONE_LETTER = struct.Struct(">HcI")
 _UNSIGNED = struct.Struct(">I")
 
 
+#: The binary form has 16 bits for a code; RocketMQ's clients leave out the others.
+_LONG_CODES: Final = {code & 0xFFFF: int(code) for code in RequestCode if code > 0x7FFF}
+
+
 def _decode_binary(header: bytes, body: bytes) -> Frame:
     code, language, version, opaque, flag, remark_bytes = _BINARY.unpack_from(header)
+    code = _LONG_CODES.get(code, code)
     at = _BINARY.size + remark_bytes
     if remark_bytes < 0 or at + _length.size > len(header):
         raise FrameInvalid(f"a remark of {remark_bytes:,} bytes in a header of {len(header):,}")

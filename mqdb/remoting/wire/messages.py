@@ -51,7 +51,7 @@ _properties_length = struct.Struct(">h").pack
 
 #: What a broker of RocketMQ adds to each message, and mqdb does not store. Without a region Java does not trace.
 _OF_ALL: Final = f"{Property.MSG_REGION}{_VALUE}DefaultRegion{_NEXT}{Property.TRACE_ON}{_VALUE}true{_NEXT}".encode()
-_MOST_OWN_BYTES: Final = MAX_PROPERTIES_BYTES - len(_OF_ALL)
+_NONE_ADDED: Final[Mapping[str, str]] = {}
 
 #: By the magic a client knows how long the length of the topic is. Clients before 5.0 know only the first.
 _MAGIC, _MAGIC_LONG_TOPIC = 0xDAA320A7, 0xDAA320AB
@@ -64,19 +64,27 @@ _NOT_SIGNED: Final = 0x7FFF_FFFF
 
 
 def encode_message(
-    message: ReceivedMessage, store_host: tuple[str, int], *, topic: str | None = None, queue_id: int | None = None
+    message: ReceivedMessage,
+    store_host: tuple[str, int],
+    *,
+    topic: str | None = None,
+    queue_id: int | None = None,
+    reconsume_times: int | None = None,
+    added: Mapping[str, str] = _NONE_ADDED,
 ) -> bytes:
     """A message for a client, which is to reach us at `store_host`, an IPv4 address and a port.
 
-    Topic and queue are those where it was read, unless others are given. The body stays compressed as `sys_flag` says.
+    Topic and queue are those where it was read, unless others are given, and so is how often it has failed. `added` are
+    further properties. The body stays compressed as `sys_flag` says.
     Raises PropertiesBroken; FrameInvalid for a topic of more than 32,767 bytes.
     """
     queue, body = message.queue, message.stored_body
     magic, topic_bytes = _encoded_topic(queue.topic if topic is None else topic)
     properties = encode_properties(message.properties).encode()
-    if len(properties) > _MOST_OWN_BYTES:
-        properties = _fitting(message.properties)
-    properties += _OF_ALL
+    ours = encode_properties(added).encode() + _OF_ALL if added else _OF_ALL
+    if len(properties) + len(ours) > MAX_PROPERTIES_BYTES:
+        properties = _fitting(message.properties, MAX_PROPERTIES_BYTES - len(ours))
+    properties += ours
     numbers = _NUMBERS.pack(
         _NUMBERS.size + len(body) + len(topic_bytes) + 2 + len(properties),
         magic,
@@ -90,21 +98,21 @@ def encode_message(
         _encoded_address(message.born_host),
         message.store_ms,
         _encoded_host(*store_host),
-        message.reconsume_times,
+        message.reconsume_times if reconsume_times is None else reconsume_times,
         0,
         len(body),
     )
     return b"".join((numbers, body, topic_bytes, _properties_length(len(properties)), properties))
 
 
-def _fitting(properties: Mapping[str, str]) -> bytes:
+def _fitting(properties: Mapping[str, str], most_bytes: int) -> bytes:
     """Properties without those that are too much: a message that was sent back has more than it was sent with.
 
     First go those that tell of the failure, which clients of RocketMQ do not know, and then the longest.
     """
     failure = frozenset(FailureProperty)
     fitting = {name: value for name, value in properties.items() if name not in failure}
-    while len(encoded := encode_properties(fitting).encode()) > _MOST_OWN_BYTES:
+    while len(encoded := encode_properties(fitting).encode()) > most_bytes:
         del fitting[max(fitting, key=lambda name: len(name) + len(fitting[name]))]
     return encoded
 

@@ -244,7 +244,7 @@ def test_pulls_of_several_groups_at_one_offset_share_an_answer(broker: Connectio
 
 
 def test_a_connection_holds_so_many_pulls(broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqdb.remoting.consuming.pulls.MOST_HELD", 2)
+    monkeypatch.setattr("mqdb.remoting.consuming.waiting_tasks.MOST_HELD", 2)
     topic(broker)
     client = reader(fronts)
     for _ in range(2):

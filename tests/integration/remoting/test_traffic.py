@@ -77,7 +77,7 @@ def test_requests_count_by_what_was_asked_and_answered(broker: Connection, front
     for queue_id in (0, 0, 99):
         send(client, e=queue_id)
     client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "absent"})
-    client.request(RequestCode.POP_MESSAGE)
+    client.request(RequestCode.PEEK_MESSAGE)
     for code in (9_998, 9_999):
         client.request(code)
     client.begin(RequestCode.SEND_MESSAGE_V2, header(b="no topic"), oneway=True)
@@ -87,7 +87,7 @@ def test_requests_count_by_what_was_asked_and_answered(broker: Connection, front
         "SEND_MESSAGE_V2,SUCCESS": 2,
         "SEND_MESSAGE_V2,INVALID_PARAMETER": 2,
         "GET_ROUTEINFO_BY_TOPIC,TOPIC_NOT_EXIST": 1,
-        "POP_MESSAGE,REQUEST_CODE_NOT_SUPPORTED": 1,
+        "PEEK_MESSAGE,REQUEST_CODE_NOT_SUPPORTED": 1,
         "OTHER,REQUEST_CODE_NOT_SUPPORTED": 2,
     }
     found = metrics(front.traffic)

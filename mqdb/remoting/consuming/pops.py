@@ -1,0 +1,289 @@
+"""Pops: messages of any queue of a topic, and an acknowledgement for each. Codes 200050, 200051, 200053.
+
+    frame ──▶ header, filter, group ──▶ waiting list ──▶ messages, each with its check point ──▶ 200051, 200053
+
+Each request is answered from its fields and the database alone: what a client said before to another front counts.
+RocketMQ: PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from mqdb.broker.consumers.pop import LONGEST_INVISIBLE
+from mqdb.broker.filters.filters import check_filters
+from mqdb.common.group import FROM_FIRST_OFFSET, ConsumeFromWhere, StartingPoint
+from mqdb.common.property import Property
+from mqdb.common.received_message import ReceivedMessage
+from mqdb.common.topic import Perm
+from mqdb.errors import (
+    ConsumptionForbidden,
+    GroupNotFound,
+    MqdbError,
+    ParameterInvalid,
+    ReceiptHandleInvalid,
+    ResponseCode,
+    TopicNotFound,
+)
+from mqdb.fronts.database import Database
+from mqdb.fronts.known_groups import KnownGroups
+from mqdb.fronts.receipts import Receipts
+from mqdb.fronts.receiving import WaitingLists
+from mqdb.remoting.consuming.places import Places
+from mqdb.remoting.consuming.waiting_tasks import WaitingTasks
+from mqdb.remoting.session.client import known_filter
+from mqdb.remoting.session.connection import Connection
+from mqdb.remoting.session.members import FrontMembers
+from mqdb.remoting.session.traffic import Traffic
+from mqdb.remoting.wire.answers import NO_ANSWER, Answer
+from mqdb.remoting.wire.check_point import encode_check_point, handle_of, offsets_of, pop_ms, times_of
+from mqdb.remoting.wire.frame import Frame, FrameInvalid
+from mqdb.remoting.wire.messages import encode_message
+from mqdb.selector.subscription import ExpressionType, MessageFilter, SubscriptionData
+
+logger = logging.getLogger(__name__)
+
+#: Messages of an answer. Source: PopMessageProcessor.processRequest refuses more.
+_MOST_MESSAGES: Final = 32
+
+#: Bytes of bodies of an answer; a larger message comes alone. Clients take no frame of more than 16 MiB.
+_MOST_BYTES: Final = 8 * 2**20
+
+#: Longer than any client holds; it gives up 10 s later.
+_LONGEST_HOLD_SECONDS: Final = 20.0
+#: For the database, behind the time of the hold.
+_LONGEST_LOOK_SECONDS: Final = 5.0
+
+#: Failures that a client is told of at most. By default a client acknowledges a message by itself that has failed 16
+#: times and is hours old. The group could not give it up: it would be lost, and no dead letter.
+#: Source: ConsumeMessagePopConcurrentlyService.checkNeedAckOrDelay.
+_MOST_FAILURES_TOLD: Final = 15
+
+#: How many messages are left. Nobody counts them: no client looks at the number.
+_REST: Final = {"restNum": "0"}
+
+_ANY_QUEUE: Final = -1
+_STARTS: Final = {0: FROM_FIRST_OFFSET, 1: StartingPoint(ConsumeFromWhere.LAST_OFFSET)}
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_LONGEST_MS: Final = LONGEST_INVISIBLE // _MILLISECOND
+
+
+@dataclass(frozen=True, slots=True)
+class PopHeader:
+    """What a pop asks for. Raises ParameterInvalid for fields that are missing or beyond their range."""
+
+    group: str
+    topic: str
+    queue_id: int
+    limit: int
+    invisible: timedelta
+    hold_seconds: float
+    #: Where the group begins in a topic that is new to it.
+    start: StartingPoint
+    is_ordered: bool
+    #: Its type and text.
+    filter: tuple[str, str]
+
+    @classmethod
+    def of(cls, frame: Frame) -> "PopHeader":
+        """The header of a frame."""
+        fields = frame.fields
+        limit, start = frame.number("maxMsgNums"), frame.number("initMode", 1)
+        if limit < 1:
+            raise ParameterInvalid("maxMsgNums", limit, "must be 1 at least")
+        if start not in _STARTS:
+            raise ParameterInvalid("initMode", start, "must be 0, from the first offset, or 1, from the end")
+        return cls(
+            frame.text("consumerGroup"),
+            frame.text("topic"),
+            frame.number("queueId", _ANY_QUEUE),
+            min(limit, _MOST_MESSAGES),
+            _invisible(frame, shortest_ms=1),
+            min(max(frame.number("pollTime", 0) / 1_000, 0.0), _LONGEST_HOLD_SECONDS),
+            _STARTS[start],
+            frame.truth("order"),
+            (fields.get("expType") or ExpressionType.TAG, fields.get("exp", "")),
+        )
+
+
+class Pops:
+    """The pops of one front. Call it from the event loop only."""
+
+    def __init__(
+        self,
+        database: Database,
+        members: FrontMembers,
+        groups: KnownGroups,
+        places: Places,
+        address: tuple[str, int],
+        traffic: Traffic,
+    ) -> None:
+        """`address` is that of the front as clients know it: it is a part of messages."""
+        self._database = database
+        self._members = members
+        self._groups = groups
+        self._places = places
+        self._address = address
+        self._receipts = Receipts(database)
+        self._waiting = WaitingLists(database, self._receipts, traffic)
+        self._tasks = WaitingTasks("pops")
+
+    def close(self) -> None:
+        """Hear of nothing more. Pops that wait are told that there is nothing."""
+        self._waiting.close()
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is closed: what its pops have found comes again at once."""
+        self._tasks.lost(connection)
+
+    async def pop(self, connection: Connection, frame: Frame) -> Answer:
+        """200050: messages of a topic, or word that there are none after a while.
+
+        Raises what is wrong with the request. While there is no database it waits, as if there were no messages.
+        """
+        header = PopHeader.of(frame)
+        until = self._database.loop.time() + header.hold_seconds
+        with self._tasks.of(connection):
+            try:
+                async with asyncio.timeout_at(until + _LONGEST_LOOK_SECONDS):
+                    return await self._database.patiently(partial(self._pop, connection, header, until), until)
+            except TimeoutError:
+                return NO_ANSWER
+
+    async def _pop(self, connection: Connection, header: PopHeader, until: float) -> Answer:
+        group, topic = header.group, header.topic
+        await self._check_group(header)
+        filter = await self._filter(header)
+        found = self._members.consumer_of(connection, group)
+        if found is not None:
+            found[1].check()
+        given = None if found is None else found[1].filters.get(topic)
+        wanted = SubscriptionData(topic, str(filter.expression_type), filter.canonical_text)
+        # Who has not said yet what it subscribes to, as this front was started anew, is served if its group does.
+        if not _is_same(given, filter) and not await self._groups.subscribes(group, wanted):
+            remark = f"group {group} does not subscribe to topic {topic} with the filter of this pop"
+            return Answer(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=remark)
+        try:
+            route = await self._places.route(topic)
+        except TopicNotFound:
+            self._waiting.await_topic(group, topic, filter)
+            raise
+        if not route.config.perm & Perm.READ:
+            return Answer(ResponseCode.NO_PERMISSION, remark=f"topic {topic} is not readable")
+        if header.queue_id != _ANY_QUEUE:
+            self._places.place(route, topic, header.queue_id)
+        start = None if found is None else found[1].starting_point(topic)
+        messages = await self._waiting.receive(
+            connection.peer if found is None else found[0].client_id,
+            group,
+            topic,
+            filter,
+            header.limit,
+            header.invisible,
+            until,
+            start or header.start,
+        )
+        return self._answer(connection, header, messages)
+
+    async def _check_group(self, header: PopHeader) -> None:
+        settings = await self._groups.settings(header.group)
+        if settings is None:
+            raise GroupNotFound(header.group)
+        if not settings.consume_enable:
+            raise ConsumptionForbidden(header.group, "consume_enable")
+        if header.is_ordered and not settings.consume_message_orderly:
+            reason = f"is a setting of the group: mqdb group set {header.group} --orderly"
+            raise ParameterInvalid("order", "true", reason)
+
+    async def _filter(self, header: PopHeader) -> MessageFilter:
+        filter = known_filter(*header.filter)
+        if filter.expression_type is ExpressionType.SQL92:
+            await self._database.run(partial(check_filters, expression_types={ExpressionType.SQL92}))
+        return filter
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _answer(self, connection: Connection, header: PopHeader, messages: Sequence[ReceivedMessage]) -> Answer:
+        """Nothing may wait between here and the answer: a connection that closes then would lose the messages."""
+        if not connection.is_open:
+            self._give_back(header, messages)
+            messages = ()
+        pages: list[bytes] = []
+        told: list[ReceivedMessage] = []
+        size = 0
+        for at, message in enumerate(messages):
+            size += len(message.stored_body)
+            if told and size > _MOST_BYTES:
+                self._give_back(header, messages[at:])
+                break
+            try:
+                pages.append(self._encoded(header, message))
+            except (MqdbError, FrameInvalid) as error:  # it comes again, and is dead in the end
+                fields = {"queue": str(message.queue), "offset": message.queue_offset, "reason": str(error)}
+                logger.warning("could not deliver a message to a client of RocketMQ", extra=fields)
+            else:
+                told.append(message)
+        if not told:
+            times = times_of(time.time_ns() // 1_000_000, header.invisible)
+            return Answer(ResponseCode.POLLING_TIMEOUT, times | _REST, remark="no new message")
+        times = times_of(min(pop_ms(each, header.invisible) for each in map(_handle, told)), header.invisible)
+        return Answer(ResponseCode.SUCCESS, times | _REST | offsets_of(told), b"".join(pages))
+
+    def _encoded(self, header: PopHeader, message: ReceivedMessage) -> bytes:
+        check_point = encode_check_point(message, self._database.instance.broker_name, header.invisible)
+        return encode_message(
+            message,
+            self._address,
+            topic=header.topic,
+            reconsume_times=min(message.reconsume_times, _MOST_FAILURES_TOLD),
+            added={Property.POP_CK: check_point},
+        )
+
+    def _give_back(self, header: PopHeader, messages: Sequence[ReceivedMessage]) -> None:
+        if messages:
+            handles = [_handle(message) for message in messages]
+            self._database.spawn(self._receipts.give_back(header.group, handles))
+
+    # -- 200051, 200053 -----------------------------------------------------------------------
+
+    async def ack(self, _connection: Connection, frame: Frame) -> Answer:
+        """200051: a message is done. Raises ReceiptHandleInvalid if its time has passed."""
+        group, handle = frame.text("consumerGroup"), handle_of(frame.text("extraInfo"))
+        if not await self._receipts.ack(group, handle):
+            raise ReceiptHandleInvalid((handle,))
+        return Answer()
+
+    async def change(self, _connection: Connection, frame: Frame) -> Answer:
+        """200053: a message comes again after another time: its listener has failed. Raises ReceiptHandleInvalid.
+
+        The handle from before counts while its own time runs: the answer has no place for a new one.
+        """
+        group, handle = frame.text("consumerGroup"), handle_of(frame.text("extraInfo"))
+        invisible = _invisible(frame, shortest_ms=0)
+        new = await self._receipts.change(group, handle, invisible)
+        if new is None:
+            raise ReceiptHandleInvalid((handle,))
+        return Answer(fields=times_of(pop_ms(new, invisible), invisible))
+
+
+def _handle(message: ReceivedMessage) -> str:
+    return str(message.receipt_handle)
+
+
+def _invisible(frame: Frame, shortest_ms: int) -> timedelta:
+    milliseconds = frame.number("invisibleTime")
+    if not shortest_ms <= milliseconds <= _LONGEST_MS:
+        raise ParameterInvalid("invisibleTime", milliseconds, f"must be from {shortest_ms} to {_LONGEST_MS:,} ms")
+    return milliseconds * _MILLISECOND
+
+
+def _is_same(given: MessageFilter | None, wanted: MessageFilter) -> bool:
+    return given is not None and (given.expression_type, given.canonical_text) == (
+        wanted.expression_type,
+        wanted.canonical_text,
+    )
