@@ -132,7 +132,7 @@ class _Core:
         self._transactions = ClientTransactions(database, access, members, place)
         self._questions = Questions(database, members, access, place)
         self._handlers = handlers(
-            NameServer(database, access, (address.host, address.port)),
+            NameServer(database, access, members, (address.host, address.port)),
             members,
             self._sends,
             send_back,

@@ -8,6 +8,7 @@ from mqdb.errors import ResponseCode
 from mqdb.fronts.database import Database
 from mqdb.remoting.session.access import FrameAccess
 from mqdb.remoting.session.connection import Connection
+from mqdb.remoting.session.members import FrontMembers
 from mqdb.remoting.wire.answers import Answer
 from mqdb.remoting.wire.bodies import as_json
 from mqdb.remoting.wire.frame import Frame
@@ -16,19 +17,22 @@ from mqdb.remoting.wire.frame import Frame
 class NameServer:
     """The name server's side of a front. `address` is what clients are told."""
 
-    def __init__(self, database: Database, access: FrameAccess, address: tuple[str, int]) -> None:
+    def __init__(
+        self, database: Database, access: FrameAccess, members: FrontMembers, address: tuple[str, int]
+    ) -> None:
         self._database = database
         self._access = access
+        self._members = members
         self._instance = database.instance
         self.address = address
 
-    async def route(self, _connection: Connection, frame: Frame) -> Answer:
+    async def route(self, connection: Connection, frame: Frame) -> Answer:
         """105: the queues of a topic.
 
         A retry topic is made when one who may join its group first asks for it: a consumer that does not find it asks
         again 30 s later.
         """
-        topic = frame.fields.get("topic", "")
+        topic = self._members.retry_topic_of(connection, frame.fields.get("topic", ""))
         routes = self._instance.routes
         route = await self._database.run(partial(routes.ask, topic))
         if route is None and topic.startswith(RETRY_PREFIX):

@@ -26,7 +26,7 @@ from tests.fixtures.remoting_kit import (
 )
 
 #: Only 5.x has these.
-NEWER = ("delay_time", "recall")
+NEWER = ("delay_time", "pop", "pull_assigned", "recall")
 QUICK = (
     "batch",
     "broadcasting",
@@ -151,7 +151,7 @@ def run_with_keys(
         for key, secret in (OPERATOR, *APPLICATIONS.items()):
             admin.acl.grant(key, external=True, send=["kit-*"], read=["*"])
             admin.acl.set_secret(key, secret)
-        admin.acl.grant(OPERATOR[0], send=["*"], admin=["*"])
+        admin.acl.grant(OPERATOR[0], send=["*"], admin=["*"], admin_group=["*"])
 
         def run(version: str, cases: str, names: tuple[str, ...], binary: bool) -> dict[str, Outcome]:
             suffix = f"{version}-{binary}-{cases}".replace(".", "-")

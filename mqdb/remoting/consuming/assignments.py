@@ -45,7 +45,7 @@ class Assignments:
         said = parsed_object(frame.body)
         topic, group = text_in(said, "topic"), text_in(said, "consumerGroup")
         if topic.startswith(RETRY_PREFIX) and topic != retry_topic(group):
-            return self._assigned(topic, (), ConsumeMode.PULL)  # a retry topic for pops, which are not needed here
+            return self._assigned(topic, (), ConsumeMode.PULL)  # a retry topic for pops: mqdb has none
         mode, client_ids = await self._database.run(partial(_group, name=group))
         try:
             config = (await self._places.route(topic)).config

@@ -2,7 +2,7 @@
 
     frame ──▶ header, filter, group ──▶ waiting list ──▶ messages, each with its check point ──▶ 200051, 200053
 
-Each request is answered from its fields and the database alone: what a client said before to another front counts.
+Each request is answered from its fields and the database alone, so a client may come to any front.
 RocketMQ: PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
 """
 
@@ -63,6 +63,10 @@ _LONGEST_LOOK_SECONDS: Final = 5.0
 #: times and is hours old. The group could not give it up: it would be lost, and no dead letter.
 #: Source: ConsumeMessagePopConcurrentlyService.checkNeedAckOrDelay.
 _MOST_FAILURES_TOLD: Final = 15
+
+#: Versions of Java's client, from 5.0.0 on, that make each check point by themselves. Theirs have no receipt handle, so
+#: they could acknowledge nothing. Source: MQVersion; MQClientAPIImpl.processPopResponse of 5.0.0 and 5.1.0.
+_WITHOUT_HANDLES: Final = range(413, 433)
 
 #: How many messages are left. Nobody counts them: no client looks at the number.
 _REST: Final = {"restNum": "0"}
@@ -146,6 +150,8 @@ class Pops:
 
         Raises what is wrong with the request. While there is no database it waits, as if there were no messages.
         """
+        if frame.language == "JAVA" and frame.version in _WITHOUT_HANDLES:
+            return Answer(ResponseCode.VERSION_NOT_SUPPORTED, remark="pops take a client of version 5.1.0 or later")
         header = PopHeader.of(frame)
         until = self._database.loop.time() + header.hold_seconds
         with self._tasks.of(connection):

@@ -17,6 +17,7 @@ from sqlalchemy import Connection as DatabaseConnection
 
 from mqdb.broker.clients import membership
 from mqdb.broker.filters.filters import check_filters
+from mqdb.common.topic import retry_topic
 from mqdb.errors import MessageModelConflict, MqdbError, ParameterInvalid, ResponseCode, SubscriptionConflict
 from mqdb.fronts.database import Database
 from mqdb.fronts.known_names import broadcasting_id, id_with_key, is_of_key, own_id
@@ -97,6 +98,19 @@ class FrontMembers:
     def consumers_of(self, group: str) -> Iterable[tuple[Client, Consumer]]:
         """The clients here that are members of a group."""
         return [(each, each.consumers[group]) for each in self.clients.values() if group in each.consumers]
+
+    def retry_topic_of(self, connection: Connection, topic: str) -> str:
+        """The retry topic that the client on a connection means; any other topic is meant as it is.
+
+        For pops RocketMQ has a retry topic for each topic of a group, `%RETRY%group_topic`. Clients that leave
+        rebalance to the broker ask for its route. Here they read nothing from it.
+        """
+        client = self.client_of(connection)
+        for group, consumer in () if client is None else client.consumers.items():
+            own = retry_topic(group)
+            if topic.startswith(own) and topic.removeprefix(f"{own}_") in consumer.filters:
+                return own
+        return topic
 
     # -- 34, 35 -------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database, new_database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer, next_asked
+from tests.fixtures.remoting_pops import pop_header, popped, popping_group, receipt_fields
 from tests.fixtures.transactions import Checker
 from tests.fixtures.variants import case, usually
 from tests.integration.remoting.test_sends import header, header_long, position_of, properties
@@ -95,6 +96,44 @@ def test_a_key_does_what_it_has_the_right_to(broker: Connection, signing: Signin
     assert signing.ask(310, header(b="letters"), b"a").code == DENIED
     assert signing.ask(RequestCode.QUERY_MESSAGE, {"topic": "orders", "key": "k"}).code == DENIED
     assert signing.ask(RequestCode.QUERY_MESSAGE, {"topic": "letters", "key": "k"}).code == 22
+
+
+def test_a_key_pops_what_it_may_read(broker: Connection, signing: Signing, fronts: Fronts) -> None:
+    for group in ("readers", "others"):
+        popping_group(broker, group)
+    route = find_topic(broker, "letters")
+    assert route is not None
+    append(broker, route, "a", "b")
+    dispatch_all(broker)
+    heartbeat = {"clientID": "1.2.3.4@1", "consumerDataSet": [consumer(letters="*")]}
+    assert signing.ask(RequestCode.HEART_BEAT, body=heartbeat).code == 0
+    assigned = {"consumerGroup": "readers", "topic": "letters", "clientId": "1.2.3.4@1", "strategyName": "AVG"}
+
+    [message, other] = popped(signing.ask(RequestCode.POP_MESSAGE, pop_header("letters", "readers")))
+    receipt = receipt_fields(message, "readers")
+    answers = {
+        "another topic": signing.ask(RequestCode.POP_MESSAGE, pop_header("orders", "readers")),
+        "another group": signing.ask(RequestCode.POP_MESSAGE, pop_header("letters", "others")),
+        "unsigned": fronts.connect().request(RequestCode.POP_MESSAGE, pop_header("letters", "readers")),
+        "ack of another group": signing.ask(RequestCode.ACK_MESSAGE, receipt | {"consumerGroup": "others"}),
+        "change in another group": signing.ask(
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME, receipt | {"consumerGroup": "others", "invisibleTime": 0}
+        ),
+        "assignment of another topic": signing.ask(RequestCode.QUERY_ASSIGNMENT, body=assigned | {"topic": "orders"}),
+        "assignment in another group": signing.ask(
+            RequestCode.QUERY_ASSIGNMENT, body=assigned | {"consumerGroup": "others"}
+        ),
+        "mode": signing.ask(
+            RequestCode.SET_MESSAGE_REQUEST_MODE,
+            body={"topic": "letters", "consumerGroup": "readers", "mode": "PULL", "popShareQueueNum": 0},
+        ),
+    }
+
+    assert {how: answer.code for how, answer in answers.items()} == dict.fromkeys(answers, DENIED)
+    assert signing.ask(RequestCode.QUERY_ASSIGNMENT, body=assigned).code == 0
+    changed = receipt_fields(other, "readers") | {"invisibleTime": 60_000}
+    assert signing.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, changed).code == 0
+    assert signing.ask(RequestCode.ACK_MESSAGE, receipt).code == 0
 
 
 def test_any_key_sends_traces_and_administrators_read_them(

@@ -51,7 +51,8 @@ FIELDS: Mapping[str, object] = {
     "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "bornTimestamp": 1, "flag": 0, "properties": PROPERTIES,
     "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "order": "false", "attributes": "+message.type=NORMAL",
     "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "isForce": "true", "cleanOffset": "true",
-    "brokerName": "broker-a",
+    "brokerName": "broker-a", "invisibleTime": 1, "pollTime": 100, "initMode": 0, "expType": "TAG", "exp": "new",
+    "extraInfo": f"0 1 1 0 0 broker-a 0 0 {'0' * 80}",
 }  # fmt: skip
 
 QUEUE = {"topic": "orders", "brokerName": "broker-a", "queueId": 0}
@@ -72,6 +73,19 @@ BODIES: Mapping[int, object] = {
         "consumeEnable": True,
         "retryQueueNums": 1,
         "retryMaxTimes": 16,
+    },
+    RequestCode.QUERY_ASSIGNMENT: {
+        "topic": "orders",
+        "consumerGroup": "readers",
+        "clientId": "1.2.3.4@1",
+        "strategyName": "AVG",
+        "messageModel": "CLUSTERING",
+    },
+    RequestCode.SET_MESSAGE_REQUEST_MODE: {
+        "topic": "orders",
+        "consumerGroup": "readers",
+        "mode": "POP",
+        "popShareQueueNum": 0,
     },
     RequestCode.SEND_BATCH_MESSAGE: next(
         bytes_of(one["bytes"]) for one in remoting_vectors() if one["kind"] == "batch"

@@ -95,6 +95,10 @@ public final class Kit {
         if (Versions.hasDelayTime()) {
             cases.put("delay_time", DelayCases::time);
         }
+        if (Versions.hasPop()) {
+            cases.put("pop", PopCases::share);
+            cases.put("pull_assigned", PopCases::pull);
+        }
         cases.put("delay_level", DelayCases::level);
         cases.put("trace", TraceCases::records);
         cases.put("lite_pull_subscribe", PullCases::subscribe);

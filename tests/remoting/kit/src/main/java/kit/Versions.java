@@ -1,5 +1,6 @@
 package kit;
 
+import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.Arrays;
@@ -11,6 +12,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** What 4.9 and 5.x have under different names, or only 5.x has. Found at run time, so that one source fits both. */
 final class Versions {
@@ -84,6 +86,40 @@ final class Versions {
         } catch (ReflectiveOperationException error) {
             throw new IllegalStateException(error);
         }
+    }
+
+    static boolean hasPop() {
+        return method(DefaultMQPushConsumer.class, "setClientRebalance") != null;
+    }
+
+    static void letBrokerRebalance(DefaultMQPushConsumer consumer) throws Exception {
+        call(method(DefaultMQPushConsumer.class, "setClientRebalance"), consumer, false);
+    }
+
+    static void setPopBatch(DefaultMQPushConsumer consumer, int messages) throws Exception {
+        call(method(DefaultMQPushConsumer.class, "setPopBatchNums"), consumer, messages);
+    }
+
+    /** The delays of failed messages that were popped. No setting changes them: who changes the array does. */
+    static int[] popDelaySeconds(DefaultMQPushConsumer consumer) throws Exception {
+        Field levels = consumer.getDefaultMQPushConsumerImpl().getClass().getDeclaredField("popDelayLevel");
+        levels.setAccessible(true);
+        return (int[]) levels.get(consumer.getDefaultMQPushConsumerImpl());
+    }
+
+    /** Makes a group, and has it pop a topic. */
+    static void popGroup(DefaultMQAdminExt admin, String broker, String topic, String group, int retries) throws Exception {
+        Method save = method(DefaultMQAdminExt.class, "createAndUpdateSubscriptionGroupConfig");
+        Object settings = save.getParameterTypes()[1].getConstructor().newInstance();
+        call(method(settings.getClass(), "setGroupName"), settings, group);
+        call(method(settings.getClass(), "setRetryMaxTimes"), settings, retries);
+        call(save, admin, broker, settings);
+        Method setter = method(DefaultMQAdminExt.class, "setMessageRequestMode");
+        Object pop = Arrays.stream(setter.getParameterTypes()[3].getEnumConstants())
+            .filter(one -> ((Enum<?>) one).name().equals("POP"))
+            .findFirst()
+            .orElseThrow();
+        call(setter, admin, broker, topic, group, pop, 0, 5_000L);
     }
 
     private static Method method(Class<?> owner, String name) {
