@@ -26,7 +26,7 @@ from tests.fixtures.remoting_kit import (
 )
 
 #: Only 5.x has these.
-NEWER = ("delay_time", "pop", "pull_assigned", "recall")
+NEWER = ("consume_mode", "delay_time", "pop", "recall")
 QUICK = (
     "batch",
     "broadcasting",

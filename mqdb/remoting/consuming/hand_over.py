@@ -3,7 +3,8 @@
 RocketMQ's clients do not say that rebalance has taken a queue away: they commit, and stop pulling it. So when a group
 changes, its held pulls are answered, a while later, when the clients have rebalanced. A client that commits a queue
 which is not its share any more has probably just dropped it, and its pull is answered at once. What is not pulled again
-is given back, unless it is the client's share: then the client has too much in hand, and will come again.
+is given back, unless it is the client's share: then the client has too much in hand, and will come again. In a group
+that pops by now no queue is a share.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection as DatabaseConnection
 
+from mqdb.common.group import ConsumeMode
 from mqdb.errors import MqdbError
 from mqdb.fronts.database import Database
 from mqdb.rebalance import allocate_averagely
@@ -20,6 +22,7 @@ from mqdb.remoting.consuming.claims import Claims
 from mqdb.remoting.consuming.holds import Holds, Wake
 from mqdb.remoting.consuming.readings import Claim
 from mqdb.store.clients.clients import members_of
+from mqdb.store.consumers import groups
 from mqdb.store.topics.topics import find_topics
 from mqdb_client.outage import level_of
 
@@ -143,7 +146,13 @@ def _is_idle(claim: Claim, since: float) -> bool:
 
 
 def _shares(connection: DatabaseConnection, group: str, claims: Collection[Claim]) -> Collection[tuple[str, int]]:
-    """Who should have which queues of the topics of these claims, as RocketMQ's clients work it out by default."""
+    """Who should have which queues of the topics of these claims, as RocketMQ's clients work it out by default.
+
+    In a group that pops by now nobody should have one.
+    """
+    settings = groups.find(connection, group)
+    if settings is not None and settings.consume_mode is ConsumeMode.POP:
+        return ()
     client_ids = members_of(connection, group)
     shares: set[tuple[str, int]] = set()
     for route in find_topics(connection, {claim.queue.topic for claim in claims}).values():

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.clients.membership import unregister
 from mqdb.broker.consumers.groups import show_group, update_group
 from mqdb.broker.topics.topics import update_topic
 from mqdb.common.group import ConsumeMode
@@ -20,11 +19,10 @@ from mqdb.fronts import receiving
 from mqdb.remoting.consuming import pops
 from mqdb.remoting.wire.codes import RequestCode
 from mqdb.remoting.wire.frame import Frame, Serializer
-from mqdb.store.clients.clients import ClientKind
 from mqdb.store.topics.topics import find_topic
 from tests.fixtures.broker import append, dispatch_all, drop_topic, topic
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer, next_asked
 from tests.fixtures.remoting_pops import (
     GROUP,
     ack,
@@ -621,21 +619,32 @@ def test_a_mode_that_is_wrong_is_refused(broker: Connection, fronts: Fronts) -> 
     assert set_mode(client, "POP", group="nobody").code == NO_GROUP
 
 
-def test_once_the_mode_has_changed_members_pop_where_others_have_pulled(broker: Connection, fronts: Fronts) -> None:
+def test_members_are_told_that_the_mode_has_changed_and_pop_where_they_have_pulled(
+    broker: Connection, fronts: Fronts
+) -> None:
     route = topic(broker)
     client = worker(fronts)
     append(broker, route, "a", "b")
     dispatch_all(broker)
     client.query_offset(GROUP, "orders")
     assert client.pull(GROUP, "orders", 0, limit=1).bodies == ["a"]
-    client.commit(GROUP, "orders", 1)
-    client.leave("1.2.3.4@1", GROUP)
-    unregister(broker, "1.2.3.4@1", GROUP, ClientKind.CONSUMER)
+    assert assigned(client) == [(0, "PULL")]
+    client.asked.queue.clear()
 
     assert set_mode(client, "POP").code == 0
-    client.heartbeat("1.2.3.4@1", consumer(GROUP, orders="*"))
+    next_asked(client, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
+    assert assigned(client) == [(-1, "POP")]
+    client.commit(GROUP, "orders", 1)
+    [message] = pop(client, hold_ms=20_000)
 
-    assert bodies_of(pop(client)) == ["b"]
+    assert message.body == "b"
+    assert set_mode(client, "PULL").code == 0
+    assert ack(client, message) == 0
+    assert assigned(client) == [(0, "PULL")]
+    append(broker, route, "c")
+    dispatch_all(broker)
+    assert client.query_offset(GROUP, "orders") == 2
+    assert client.pull(GROUP, "orders", 2).bodies == ["c"]
 
 
 @pytest.mark.parametrize("name", ["orders", "%RETRY%workers"])

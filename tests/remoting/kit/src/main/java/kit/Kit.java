@@ -97,7 +97,7 @@ public final class Kit {
         }
         if (Versions.hasPop()) {
             cases.put("pop", PopCases::share);
-            cases.put("pull_assigned", PopCases::pull);
+            cases.put("consume_mode", PopCases::follow);
         }
         cases.put("delay_level", DelayCases::level);
         cases.put("trace", TraceCases::records);

@@ -114,12 +114,17 @@ final class Versions {
         call(method(settings.getClass(), "setGroupName"), settings, group);
         call(method(settings.getClass(), "setRetryMaxTimes"), settings, retries);
         call(save, admin, broker, settings);
+        setMode(admin, broker, topic, group, "POP");
+    }
+
+    /** Has a group PULL or POP. */
+    static void setMode(DefaultMQAdminExt admin, String broker, String topic, String group, String mode) throws Exception {
         Method setter = method(DefaultMQAdminExt.class, "setMessageRequestMode");
-        Object pop = Arrays.stream(setter.getParameterTypes()[3].getEnumConstants())
-            .filter(one -> ((Enum<?>) one).name().equals("POP"))
+        Object wanted = Arrays.stream(setter.getParameterTypes()[3].getEnumConstants())
+            .filter(one -> ((Enum<?>) one).name().equals(mode))
             .findFirst()
             .orElseThrow();
-        call(setter, admin, broker, topic, group, pop, 0, 5_000L);
+        call(setter, admin, broker, topic, group, wanted, 0, 5_000L);
     }
 
     private static Method method(Class<?> owner, String name) {
