@@ -64,6 +64,7 @@ def test_it_measures_each_item_at_each_size(place: Place) -> None:
     assert list(place.home.iterdir()) == []
 
 
+@pytest.mark.long
 def test_it_runs_in_a_directory_of_choice_and_leaves_nothing_there(place: Place) -> None:
     with temporary_home() as chosen:
         options = ("--sizes", "1000", "--only", "time", "--rounds", "2", "--home", str(chosen), "--json")
@@ -92,6 +93,7 @@ def test_it_touches_no_database_of_a_user(place: Place, database: Database) -> N
     assert "names 1 brokers; grow takes 0" in outcome.errors
 
 
+@pytest.mark.long
 def test_records_are_such_as_a_producer_writes(log: GrowingLog) -> None:
     log.append(1)
     with Producer("bench-shape", settings=settings_for(log.testbed.broker)) as producer:
@@ -108,6 +110,7 @@ def test_records_are_such_as_a_producer_writes(log: GrowingLog) -> None:
     assert abs(made[0] - made[1]) < 60_000
 
 
+@pytest.mark.long
 def test_ids_need_no_entry_in_the_key_index_as_those_of_producers(log: GrowingLog) -> None:
     log.grow_to(1_000, lambda done: None)
 
@@ -115,6 +118,7 @@ def test_ids_need_no_entry_in_the_key_index_as_those_of_producers(log: GrowingLo
     assert count(log, "mqdb.id_span") > 0
 
 
+@pytest.mark.long
 def test_full_segments_are_sealed_and_one_group_stands_at_the_beginning(log: GrowingLog) -> None:
     log.grow_to(1_250, lambda done: None)
 

@@ -148,7 +148,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("kind", usually("concurrent", "async lite pull", "producer", of=KINDS))
+@pytest.mark.parametrize("kind", usually("concurrent", "producer", of=KINDS))
 def test_a_forked_child_shuts_down_without_a_word(database: Database, kind: str, tmp_path: Path) -> None:
     create_topic(database.connect(), "orders")
 
