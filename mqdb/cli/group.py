@@ -24,9 +24,8 @@ from mqdb.cli.rows import (
     seconds,
     table_of,
 )
-from mqdb.common.duration import duration_text
 from mqdb.common.group import ConsumeFromWhere, ConsumeMode
-from mqdb.common.retry_delays import parse_retry_delays
+from mqdb.common.retry_delays import parse_retry_delays, retry_delays_text
 from mqdb.errors import GroupNotFound
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def _settings(settings: "GroupSettings") -> Row:
         "retry_max_times": settings.retry_max_times,
         "consume_mode": settings.consume_mode.lower(),
         "orderly": settings.consume_message_orderly,
-        "retry_delays": ",".join(map(duration_text, settings.retry_delays)) or "ladder",
+        "retry_delays": retry_delays_text(settings.retry_delays),
         "consume_from": "first" if settings.consume_from_where is ConsumeFromWhere.FIRST_OFFSET else "last",
         "subscription_version": settings.subscription_version,
         "created": settings.created_at,

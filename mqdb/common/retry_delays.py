@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from mqdb.common.duration import parse_duration
+from mqdb.common.duration import duration_text, parse_duration
 from mqdb.errors import ParameterInvalid
 
 MOST_RETRY_DELAYS: Final = 100
@@ -46,6 +46,11 @@ def parse_retry_delays(text: str) -> list[timedelta]:
     known = [delay for delay in delays if delay is not None]
     check_retry_delays(known)
     return doubled_delays(known[0], known[1]) if dots else known
+
+
+def retry_delays_text(delays: Sequence[timedelta]) -> str:
+    """As `parse_retry_delays` reads them."""
+    return ",".join(map(duration_text, delays)) or "ladder"
 
 
 def check_retry_delays(delays: Sequence[timedelta]) -> None:

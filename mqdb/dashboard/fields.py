@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from enum import StrEnum
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -12,6 +13,8 @@ from starlette.responses import PlainTextResponse
 from mqdb.common.duration import parse_duration
 from mqdb.common.property import storable
 from mqdb.errors import ParameterInvalid, shown
+
+ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 
 #: Of a form: a body of 4 MiB, each byte of which may take three.
 MOST_FORM_BYTES: Final = 16 * 1024 * 1024
@@ -58,6 +61,13 @@ class Fields:
         if not _NUMBER.fullmatch(text) or int(text) >= 2**63:
             raise ParameterInvalid(name, text, "write a whole number from 0")
         return int(text)
+
+    def choice(self, name: str, among: type[ChoiceT]) -> ChoiceT:
+        """One of the values of an enumeration. Raises ParameterInvalid."""
+        text = self.text(name)
+        if text not in list(among):
+            raise ParameterInvalid(name, text, f"choose one of {', '.join(among)}")
+        return among(text)
 
     def time(self, name: str) -> datetime | timedelta | None:
         """A moment, in UTC unless it says otherwise, or how long ago. Raises ParameterInvalid."""

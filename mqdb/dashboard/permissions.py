@@ -12,7 +12,7 @@ from mqdb.dashboard.login_sessions import PersonStanding, Session
 from mqdb.errors import Denied
 from mqdb_client import BrokerAdmin, Resource, Rights
 
-Kind: TypeAlias = Literal["send", "read", "operate", "operate_group", "admin"]
+Kind: TypeAlias = Literal["send", "read", "operate", "operate_group", "admin", "admin_group"]
 
 _READ: Final = "read"
 

@@ -87,7 +87,7 @@ def add(visit: Visit) -> Response:
                 _message(visit),
                 timezone=timezone,
                 sharding_key=form.text("sharding_key"),
-                catch_up=_catch_up(form.text("catch_up")),
+                catch_up=form.choice("catch_up", CatchUp),
                 actor=actor,
                 principal=visit.rights.principal,
             )
@@ -101,12 +101,6 @@ def _message(visit: Visit) -> Message:
     keys = (form.text("keys") or "").split()
     body = edited_body(b"", form.raw("body") or "")
     return Message(form.text("topic") or "", body, form.text("tag"), tuple(keys))
-
-
-def _catch_up(text: str | None) -> CatchUp:
-    if text not in tuple(CatchUp):
-        raise ParameterInvalid("catch_up", text, "write once, all or none")
-    return CatchUp(text)
 
 
 PAGES: Final = (Page("crons", crons, acts=True), Page("crons/{cron}", cron), Page("new-cron", add, acts=True))

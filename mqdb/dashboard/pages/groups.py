@@ -6,13 +6,14 @@ from typing import Final
 
 from starlette.responses import Response
 
+from mqdb.common.retry_delays import parse_retry_delays, retry_delays_text
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.fields import Fields
 from mqdb.dashboard.permissions import Kind
 from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.drawing.charts import lag_chart
 from mqdb.errors import ParameterInvalid
-from mqdb_client import Boundary
+from mqdb_client import Boundary, ConsumeFromWhere, ConsumeMode
 
 _A_PAGE: Final = 100
 
@@ -32,7 +33,30 @@ def group(visit: Visit) -> Response:
     """Settings, members and subscriptions; the topics are loaded after the page."""
     name = visit.part("group")
     # Of no topic: a group may have thousands of queues.
-    return visit.page("group.html", group=name, shown=visit.broker.groups.show(name, topic=""))
+    may_set = visit.rights.may(name, "admin_group")
+    return visit.page("group.html", group=name, shown=visit.broker.groups.show(name, topic=""), may_set=may_set)
+
+
+def settings(visit: Visit) -> Response:
+    """Change the settings of a group."""
+    name = visit.part("group")
+    actor = visit.rights.require(name, "admin_group")
+    if not visit.is_post:
+        now = visit.broker.groups.show(name, topic="").settings
+        return visit.page("group_settings.html", group=name, now=now, delays=retry_delays_text(now.retry_delays))
+    form = visit.form
+    delays = form.text("retry_delays")
+    visit.broker.groups.update(
+        name,
+        consume_enable=form.has("consume"),
+        consume_mode=form.choice("consume_mode", ConsumeMode),
+        consume_message_orderly=form.has("orderly"),
+        retry_max_times=form.number("retry_max_times"),
+        retry_delays=None if delays is None else parse_retry_delays(delays),
+        consume_from_where=form.choice("consume_from_where", ConsumeFromWhere),
+        actor=actor,
+    )
+    return visit.go("groups", name, notice=f"The settings of {name} are changed.")
 
 
 def lag(visit: Visit) -> Response:
@@ -132,6 +156,7 @@ PAGES: Final = (
     Page("groups", groups),
     Page("groups/{group}", group),
     Page("groups/{group}/lag", lag),
+    Page("groups/{group}/settings", settings, acts=True),
     Page("groups/{group}/members/{client}", member),
     Page("groups/{group}/members/{client}/status", member_status),
     Page("groups/{group}/topics", topics),

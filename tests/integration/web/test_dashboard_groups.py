@@ -95,3 +95,24 @@ def test_beside_each_thing_stands_what_was_done_to_it(site: Site, ann: Visitor) 
     assert "cron.pause" in ann.page(B + "operations?object=nightly")
     assert "group.update" not in ann.page(B + "operations?object=nightly")
     assert ann.get(B + "crons/" + quote("no such", safe="")).status == 404
+
+
+def test_the_settings_of_a_group_are_changed(site: Site, ann: Visitor) -> None:
+    page = B + "groups/billing/settings"
+    given = {"consume": "1", "consume_mode": "POP", "retry_max_times": "5", "consume_from_where": "FIRST_OFFSET"}
+
+    assert f'href="{page}"' in ann.page(B + "groups/billing")
+    ann.act(page, **given, retry_delays="1s..5s")
+
+    with Admin(site.database.dsn) as admin:
+        now = admin.groups.show("billing").settings
+    assert (now.consume_mode, now.retry_max_times, now.consume_from_where) == ("POP", 5, "FIRST_OFFSET")
+    assert [each.total_seconds() for each in now.retry_delays] == [1, 2, 4, 5]
+    assert 'value="1s,2s,4s,5s"' in ann.page(page)
+    for name, value in (("consume_mode", "BOTH"), ("retry_delays", "soon"), ("retry_max_times", "-1")):
+        refused = ann.act(page, **given | {"retry_delays": "ladder", name: value})
+        assert (refused.status, name in refused.body) == (400, True), name
+    ann.act(page, **given | {"consume_mode": "PULL"}, retry_delays="ladder")
+    with serving_alone(dsn=site.database.dsn, web_read_only=True) as reader:
+        assert "Change the settings" not in reader.page(B + "groups/billing")
+        assert reader.get(page).status == 403
