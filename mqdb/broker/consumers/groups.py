@@ -3,7 +3,7 @@
 RocketMQ: AdminBrokerProcessor, mqadmin updateSubGroup, deleteSubGroup, consumerProgress.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from mqdb.errors import GroupInUse, GroupNotFound
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups
 from mqdb.store.consumers.groups import GroupSettings, MemberInfo, QueueProgress, StoredSubscription, TopicLag
-from mqdb.store.engine import transaction, translates
+from mqdb.store.engine import steps_back, transaction, translates
 
 
 class GroupDetails(NamedTuple):
@@ -81,11 +81,15 @@ def update_group(
     }
     changes = {setting: value for setting, value in given.items() if value is not None}
     check_group(name, retry_queue_nums, retry_max_times, retry_delays, consume_from_where)
-    with transaction(connection):
-        groups.save(connection, name, changes, actor)
-        settings = groups.existing(connection, name)
-        clients.notify_group(connection, name)
-    return settings
+    return _save(connection, name, changes, actor)
+
+
+# A change of the consume mode waits for pops, and members that register wait for the change.
+@steps_back
+def _save(connection: Connection, name: str, changes: Mapping[str, object], actor: str | None) -> GroupSettings:
+    groups.save(connection, name, changes, actor)
+    clients.notify_group(connection, name)
+    return groups.existing(connection, name)
 
 
 @translates

@@ -30,10 +30,11 @@ from mqdb.common.failure import Failure
 from mqdb.common.group import AS_THE_GROUP_SAYS, FROM_FIRST_OFFSET, ConsumeFromWhere, ConsumeMode
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
-from mqdb.errors import BrokerUnavailable, ConsumeModeConflict, ParameterInvalid, ReceiptHandleInvalid
+from mqdb.errors import BrokerUnavailable, ConsumeModeConflict, ParameterInvalid, ReceiptHandleInvalid, StorageRefused
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
+from mqdb.store import engine
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.consumers import pop_batches
 from mqdb.store.engine import driver, transaction
@@ -681,11 +682,17 @@ def test_a_group_that_begins_to_pop_leaves_queues_to_their_owners(make: Callable
     assert bodies(orders.pop()) == ["b"]
 
 
-def test_a_change_waits_for_the_pop_that_is_under_way(make: Callable[..., Queues], database: Database) -> None:
+def test_a_change_waits_for_the_pop_that_is_under_way(
+    make: Callable[..., Queues], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders = make()
     orders.send("a", "b")
     other = database.connect(autocommit=False)
     other.execute("SELECT * FROM mqdb.pop_queues(%s, %s, 1)", [GROUP, list(orders.route.queue_keys)])
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_TRIES", 1)
+        with pytest.raises(StorageRefused, match="lock timeout"):
+            update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
 
     change = Doing(lambda: update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL))
 
