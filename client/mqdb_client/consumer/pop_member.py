@@ -27,7 +27,7 @@ from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
 from mqdb.common.group import StartingPoint
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
-from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb.errors import BrokerUnavailable, ConsumeModeConflict, MqdbError
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients.clients import ClientKind
 from mqdb_client.backoff import pauses
@@ -207,6 +207,8 @@ class PopMember:
                 self._seconds = min(self._pop(), max(self._prolong_at - time.monotonic(), 0.0))
                 outage.works(self)
                 self._pauses = None
+            except ConsumeModeConflict:  # the group pulls by now: a successor follows
+                self._seconds = LONGEST_WAIT_SECONDS
             except Exception as error:  # the edge of the thread: whatever fails is logged, and tried again
                 if not outage.covers(self, error) and self._pauses is None:
                     unexpected = None if isinstance(error, MqdbError) else error
