@@ -49,9 +49,11 @@ _MOST_CALL_BYTES: Final = 5 * 2**20
 _PING_MS: Final = 10_000
 _PING_ANSWER_MS: Final = 5_000
 
-#: Calls under way, which take no files: each push consumer has a stream, and a receive for each of its topics.
+#: Calls under way, which take no files: each push consumer has a stream, and a receive for each of its topics. A
+#: client that begins more waits by itself. Once 1,000 calls wait for the loop, gRPC would refuse those of all clients,
+#: and one client that begins receives without end gets there in a second.
 _MOST_CALLS: Final = 100_000
-_MOST_OF_A_CONNECTION: Final = 4_096
+_MOST_OF_A_CONNECTION: Final = 1_024
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MOST_CALL_BYTES),
@@ -59,6 +61,8 @@ _OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", _PING_ANSWER_MS),
     ("grpc.http2.ping_timeout_ms", _PING_ANSWER_MS),
     ("grpc.max_concurrent_streams", _MOST_OF_A_CONNECTION),
+    ("grpc.server.max_pending_requests", _MOST_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", _MOST_CALLS),
     ("grpc.keepalive_permit_without_calls", 1),
     # SDKs ping as well, Java's after five minutes without a call.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

@@ -4,12 +4,9 @@ A sample is a consumer that runs for ever and a producer that ends, or one of th
 it prints. Some have the name server 127.0.0.1:9876 in their code: a relay stands there while they run.
 """
 
-import os
 import re
 import selectors
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Final
 
+from tests.fixtures.printing_program import PrintingProgram
 from tests.fixtures.program_cache import cached, need
 
 _POM: Final = Path(__file__).resolve().parent / "examples" / "pom.xml"
@@ -25,7 +23,6 @@ _STARTED: Final = re.compile("Started")
 #: A consumer that does not say when it has started gets this long.
 _START_SECONDS: Final = 6.0
 _SECONDS: Final = 60.0
-_STOP_SECONDS: Final = 10.0
 _FIXED_PORT: Final = 9876
 
 
@@ -83,45 +80,11 @@ SAMPLES: Final = (
 )
 
 
-class _Program:
-    """A class of the samples as a process, and what it has printed."""
-
-    def __init__(self, name: str, server: str, jars: Path, home: Path) -> None:
-        options = (f"-Duser.home={home}", f"-Drocketmq.namesrv.addr={server}", "-XX:TieredStopAtLevel=1", "-Xmx512m")
-        command = ["java", *options, "-cp", f"{jars}/*", f"org.apache.rocketmq.example.{name}"]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=home
-        )
-        self.output = ""
-        self._reader = Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        # Some print a line without its end, and then wait.
-        while chunk := os.read(self.process.stdout.fileno(), 1 << 16):
-            self.output += chunk.decode(errors="replace")
-
-    def wait_for(self, pattern: str | re.Pattern[str], count: int, seconds: float) -> bool:
-        """Whether so many matches came in time."""
-        deadline = time.monotonic() + seconds
-        while len(re.findall(pattern, self.output)) < count:
-            if time.monotonic() > deadline or (self.process.poll() is not None and not self._reader.is_alive()):
-                return False
-            time.sleep(0.05)
-        return True
-
-    def stop(self) -> None:
-        """Ask it to end, and kill it if its shutdown hooks do not."""
-        self.process.terminate()
-        try:
-            self.process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+def _start(name: str, server: str, jars: Path, home: Path) -> PrintingProgram:
+    """Run a class of the samples."""
+    options = (f"-Duser.home={home}", f"-Drocketmq.namesrv.addr={server}", "-XX:TieredStopAtLevel=1", "-Xmx512m")
+    command = ["java", *options, "-cp", f"{jars}/*", f"org.apache.rocketmq.example.{name}"]
+    return PrintingProgram(command, home)
 
 
 def run_sample(sample: Sample, server: str) -> str | None:
@@ -133,19 +96,19 @@ def run_sample(sample: Sample, server: str) -> str | None:
         home = Path(stack.enter_context(TemporaryDirectory(prefix="mqdb-samples-")))
         if sample.is_fixed:
             stack.enter_context(relay(_FIXED_PORT, server))
-        seen: _Program | None = None
+        seen: PrintingProgram | None = None
         if sample.consumer is not None:
-            seen = _Program(sample.consumer, server, jars, home)
+            seen = _start(sample.consumer, server, jars, home)
             stack.callback(seen.stop)
             seen.wait_for(_STARTED, 1, _START_SECONDS)
         if sample.producer is not None:
-            producer = _Program(sample.producer, server, jars, home)
+            producer = _start(sample.producer, server, jars, home)
             stack.callback(producer.stop)
             seen = seen or producer
         assert seen is not None
         if seen.wait_for(sample.pattern, sample.count, _SECONDS):
             return None
-        found = len(re.findall(sample.pattern, seen.output))
+        found = seen.count(sample.pattern)
         return f"{found} of {sample.count} came; the last output is: {seen.output[-1_500:]}"
 
 
