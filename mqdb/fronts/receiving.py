@@ -11,7 +11,7 @@ RocketMQ: ReceiveMessageActivity, PopLongPollingService.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -23,7 +23,7 @@ from mqdb.common.topic import retry_topic
 from mqdb.errors import BrokerUnavailable, TooManyWaiting
 from mqdb.fronts.database import Database
 from mqdb.fronts.receipts import Receipts
-from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.subscription import MessageFilter, SubscriptionData
 from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
 from mqdb_client.consumer.queues.share import TopicPresence
@@ -114,6 +114,17 @@ class WaitingLists:
     def await_topic(self, group: str, topic: str, filter: MessageFilter) -> None:
         """A topic is not there. If it comes, the group reads it from its beginning."""
         self._list(group, topic, filter).pops.await_topic(topic)
+
+    def end_others(self, client_id: str, group: str, kept: Collection[SubscriptionData]) -> None:
+        """End receives of a client in a group, but for those by these subscriptions.
+
+        A client that has changed its filter would otherwise pass over messages that its group subscribes to by now.
+        """
+        for (of_group, *of), waiting_list in self._lists.items():
+            if of_group == group and SubscriptionData(*of) not in kept:
+                for waiter in waiting_list.waiting:
+                    if waiter.client_id == client_id:
+                        waiter.give_up()
 
     async def begin(self, group: str, topic: str, filter: MessageFilter) -> None:
         """Have a group begin now in a topic where it has not. Raises what keeps it from that."""

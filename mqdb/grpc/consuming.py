@@ -151,7 +151,10 @@ class SdkConsuming:
             raise
         if not route.config.perm & Perm.READ:
             raise CallRefused(Code.FORBIDDEN, f"topic {topic} is not readable")
-        await self._members.agree(self._members.heard(call), group, topic, filter)
+        client = self._members.heard(call)
+        if await self._members.agree(client, group, topic, filter):
+            self._receiving.end_others(call.client_id, group, client.subscriptions(group))
+        client.check(group)
         limit = min(request.batch_size, MOST_RECEIVED)
         return await self._receiving.receive(call.client_id, group, topic, filter, limit, invisible, until)
 

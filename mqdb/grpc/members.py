@@ -73,6 +73,10 @@ class SdkClient:
         if (refused := self.refused.get(group)) is not None:
             raise refused[1].with_traceback(None)  # which would grow each time, and keep what it leads to
 
+    def subscriptions(self, group: str) -> Collection[SubscriptionData]:
+        """What it subscribes to as a member of a group; nothing if it is not one."""
+        return self.consumers[group].subscriptions if group in self.consumers else ()
+
     @property
     def has_row(self) -> bool:
         """Whether the database knows it."""
@@ -123,25 +127,29 @@ class SdkMembers:
             return False
         return client.stream is not None or time.monotonic() - client.heard_at < _ALIVE_SECONDS
 
-    async def enter(self, client: SdkClient, group: str, filters: Mapping[str, MessageFilter]) -> None:
-        """Have a client be a consumer of a group, which is made if there is none. Notes why the broker refuses it."""
-        await self._enter(client, self._consumer(client, group, stored_form(filters)))
+    async def enter(self, client: SdkClient, group: str, filters: Mapping[str, MessageFilter]) -> bool:
+        """Have a client be a consumer of a group, which is made if there is none. Notes why the broker refuses it.
 
-    async def agree(self, client: SdkClient, group: str, topic: str, filter: MessageFilter) -> None:
-        """Have a client that receives by a filter be a member that subscribes to that. Raises why it may not consume.
-
-        A filter that the others of the group do not have would pass over their messages. Whoever has not said yet what
-        it subscribes to, as this front has been started anew, is served if the group does.
+        Returns whether the client was a member that subscribed to something else.
         """
-        client.check(group)
+        return await self._enter(client, self._consumer(client, group, stored_form(filters)))
+
+    async def agree(self, client: SdkClient, group: str, topic: str, filter: MessageFilter) -> bool:
+        """Have a client that receives by a filter be a member that subscribes to that. Notes why the broker refuses it.
+
+        A filter that the others of the group do not have would pass over their messages. A client that has not said yet
+        what it subscribes to, as this front has been started anew, is served if the group does. Returns whether the
+        client was a member that subscribed to something else.
+        """
         wanted = SubscriptionData(topic, str(filter.expression_type), filter.canonical_text)
-        registration = client.consumers.get(group)
-        given = () if registration is None else registration.subscriptions
-        if wanted in given or (registration is None and await self._groups.subscribes(group, wanted)):
-            return
+        given = client.subscriptions(group)
+        if group in client.refused:
+            if wanted in client.refused[group][0].subscriptions:
+                return False
+        elif wanted in given or (group not in client.consumers and await self._groups.subscribes(group, wanted)):
+            return False
         others = (each for each in given if each.topic != topic)
-        await self._enter(client, self._consumer(client, group, (*others, wanted)))
-        client.check(group)
+        return await self._enter(client, self._consumer(client, group, (*others, wanted)))
 
     async def ask_about_transactions(self, client: SdkClient, topic: str) -> None:
         """Have a client asked about half messages for a topic from now on."""
@@ -201,14 +209,20 @@ class SdkMembers:
             consume_mode=ConsumeMode.POP,
         )
 
-    async def _enter(self, client: SdkClient, registration: Registration) -> None:
+    async def _enter(self, client: SdkClient, registration: Registration) -> bool:
         group = registration.group
-        if client.consumers.get(group) == registration:
+        before = client.consumers.get(group)
+        if before == registration:
             client.refused.pop(group, None)
-        elif len(client.consumers) < _MOST_NAMES and len(registration.subscriptions) <= _MOST_NAMES:
-            self._note(client, registration, await self._register(client, registration))
-        else:
+            return False
+        if len(client.consumers) >= _MOST_NAMES or len(registration.subscriptions) > _MOST_NAMES:
             raise CallRefused(Code.TOO_MANY_REQUESTS, f"a client has {_MOST_NAMES:,} groups and topics at most")
+        self._note(client, registration, await self._register(client, registration))
+        if before is not None and group in client.refused:
+            # It reads nothing by its filters of before. The others may change as it wants to, and then it is taken.
+            del client.consumers[group]
+            await self._unregister(client, group, ClientKind.CONSUMER)
+        return before is not None
 
     async def _try_again(self, client: SdkClient, registration: Registration) -> None:
         group = registration.group

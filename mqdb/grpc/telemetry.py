@@ -181,8 +181,8 @@ class Telemetry:
         filters = _filters(subscription.subscriptions, call.namespace)
         rights = [topic_right(Access.READ, topic) for topic in filters]
         await self._keys.require_of(call.access_key, group_right(group), *rights)
-        if filters:
-            await self._members.enter(client, group, filters)
+        if filters and await self._members.enter(client, group, filters):
+            self._receiving.end_others(call.client_id, group, client.subscriptions(group))
         if group not in client.refused:
             for topic, filter in filters.items():
                 try:

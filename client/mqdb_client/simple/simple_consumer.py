@@ -70,8 +70,8 @@ class SimpleConsumer:
     def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
         """Receive the messages of a topic that have one of the tags of `TagA || TagB`; all with `*`.
 
-        A condition on properties is written `MessageSelector.by_sql("a > 1")`. All members of a group have to subscribe
-        to the same topics with the same filters. Before the start.
+        A condition on properties is written `MessageSelector.by_sql("a > 1")`. All members of a group have to filter a
+        topic in the same way. Call it before the start.
         Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after the start.
         """
         check_topic_name(topic)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select
 
 from mqdb.broker.filters.filters import check_filters
 from mqdb.broker.topics.route import find_or_create_retry_topic
-from mqdb.common.group import MessageModel
+from mqdb.common.group import ConsumeMode, MessageModel
 from mqdb.errors import (
     BrokerUnavailable,
     ClientIdInUse,
@@ -49,7 +49,8 @@ def register(connection: Connection, registration: Registration) -> StoredSubscr
     """Enter a client into a group, which is created where there is none, and tell the group.
 
     Returns the group's subscriptions that were replaced, None where they stay as they are.
-    Raises SubscriptionConflict for a consumer that subscribes to something else than its group, MessageModelConflict
+    Raises SubscriptionConflict for a consumer that subscribes to something else than its group, or in a group that pops
+    filters a topic in another way; MessageModelConflict
     for one that shares messages in another way, ConsumeModeConflict for one that shares queues in another way,
     AccessDenied for a group or a topic that the role has no right to read, ConsumptionForbidden where the group is
     switched off, FilterDisabled for an SQL92 filter where the broker takes none.
@@ -80,6 +81,8 @@ def take_back(connection: Connection, registration: Registration, replaced: Stor
 def _agree(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
     """Subscriptions change when nobody else is there, or when a member announces a higher version.
 
+    In a group that pops, members may subscribe to different topics, because each of them takes messages of its own
+    topics only. The group then subscribes to all of these topics, and its members filter each topic in one way.
     Who has been a member before stays one: in a rolling change the old members go on until they are replaced. If a
     database has gone back to before the group was there, the first of them stores what they have subscribed to.
     """
@@ -107,8 +110,14 @@ def _agree(connection: Connection, registration: Registration) -> StoredSubscrip
             raise MessageModelConflict(group, model, registration.message_model, client_id)
     if stored.subscriptions == given and stored.version == version:
         return None
-    if others and (version < stored.version or (version == stored.version and stored.subscriptions != given)):
-        raise SubscriptionConflict(group, _by_topic(stored.subscriptions), stored.version, _by_topic(given), version)
+    if others and version <= stored.version:
+        united = stored.subscriptions | given
+        if registration.consume_mode is not ConsumeMode.POP or len(_by_topic(united)) < len(united):
+            ours, theirs = _by_topic(given), _by_topic(stored.subscriptions)
+            raise SubscriptionConflict(group, theirs, stored.version, ours, version)
+        if united == stored.subscriptions:
+            return None
+        given, version = united, stored.version
     subscriptions.replace(connection, group, version, given)
     return stored
 

@@ -1,7 +1,8 @@
 """Subscriptions: what a group reads of each topic. All members have to agree on it.
 
-Members with different filters lose messages: a queue's messages are filtered by whoever happens to read it. RocketMQ
-keeps what the latest heartbeat said. RocketMQ: SubscriptionData, ConsumerManager.
+Members with different filters lose messages: a queue's messages are filtered by whoever happens to read it. Members
+that pop own no queues, and may read different topics. RocketMQ keeps what the latest heartbeat said.
+RocketMQ: SubscriptionData, ConsumerManager.
 In SQL: `mqdb/sql/consumers/replace_subscriptions.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
 

@@ -54,6 +54,7 @@ final class Cases {
         Map.entry("restart", Cases::restart),
         Map.entry("change_invisible", Cases::changeInvisible),
         Map.entry("workers", Cases::workers),
+        Map.entry("subscribe", Cases::subscribe),
         Map.entry("close", Cases::close));
 
     private static final Duration A_WHILE = Duration.ofSeconds(1);
@@ -472,6 +473,35 @@ final class Cases {
         }
         // A message whose ack or receipt was lost comes twice.
         same("messages", sent, sorted(new TreeSet<>(inbox.bodies())));
+    }
+
+    /** One of two consumers reads a topic more while both run. */
+    private static void subscribe(Place place) throws Exception {
+        Inbox inbox = new Inbox();
+        place.push(inbox.listener());
+        PushConsumer growing = place.push(inbox.listener());
+        Place more = place.other("-more");
+        Producer producer = place.producer();
+        growing.subscribe(more.topic, FilterExpression.SUB_ALL);
+        long until = System.nanoTime() + Inbox.PATIENCE.toNanos();
+        while (inbox.all().isEmpty() && System.nanoTime() < until) { // until the group has begun in that topic
+            producer.send(more.message("probe"));
+            Thread.sleep(500);
+        }
+        for (String body : bodies("subscribe", 20)) {
+            producer.send(place.message(body));
+            producer.send(more.message("more " + body));
+        }
+        List<String> wanted = new ArrayList<>(bodies("more subscribe", 20));
+        wanted.addAll(bodies("subscribe", 20));
+        for (Duration each = Duration.ZERO; each.compareTo(Inbox.PATIENCE) < 0; each = each.plus(A_WHILE)) {
+            if (inbox.bodies().stream().filter(body -> !body.equals("probe")).count() >= wanted.size()) {
+                break;
+            }
+            Thread.sleep(A_WHILE.toMillis());
+        }
+        same("messages", wanted, sorted(inbox.bodies().stream().filter(body -> !body.equals("probe"))
+            .collect(Collectors.toList())));
     }
 
     private static void close(Place place) throws Exception {

@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientException;
@@ -77,7 +78,8 @@ final class Place implements AutoCloseable {
         return kept(PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration)
             .setConsumerGroup(topic)
-            .setSubscriptionExpressions(Map.of(topic, filter))
+            // The SDK keeps the map, and `subscribe` changes it.
+            .setSubscriptionExpressions(new ConcurrentHashMap<>(Map.of(topic, filter)))
             .setConsumptionThreadCount(threads)
             .setMessageListener(listener)
             .build());
