@@ -92,6 +92,7 @@ class SdkConsuming:
         if seconds_left is not None:
             seconds = min(seconds, seconds_left - _ANSWER_SECONDS)
         group = group_of(request.group, call.namespace)
+        await self._in_flight.repeat(call.client_id, group, request.attempt_id)
         messages = await self._wait(call, group, request, self._database.loop.time() + seconds)
         delivered = ReceiveMessageResponse(delivery_timestamp=timestamp(datetime.now(UTC)))
         if not messages:
@@ -101,7 +102,7 @@ class SdkConsuming:
         frames = self._frames(call, messages)
         handles = [frame.message.system_properties.receipt_handle for frame in frames]
         if request.auto_renew:
-            self._in_flight.keep(call.client_id, group, handles)
+            self._in_flight.keep(call.client_id, group, handles, request.attempt_id)
         sent = 0
         try:
             yield ReceiveMessageResponse(status=OK)

@@ -10,7 +10,7 @@ RocketMQ: ReceiptHandleProcessor, AckMessageActivity, ChangeInvisibleDurationAct
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -36,6 +36,9 @@ _LEFT_SECONDS: Final = 13.0
 #: Source: ProxyConfig.renewMaxTimeMillis.
 _LONGEST_SECONDS: Final = 3 * 3_600.0
 
+#: A connection that is lost is noticed in this time; answers that were written to it before may not have come.
+_DOUBTFUL_SECONDS: Final = 15.0
+
 
 @dataclass(slots=True)
 class _Held:
@@ -60,16 +63,38 @@ class SdkInFlight(Receipts):
         self._members = members
         #: By the handles that clients have, until those of now have run out.
         self._held: dict[str, _Held] = {}
+        #: The handles in the answer to a receive, by client and attempt id, and until when the receive may be repeated.
+        self._attempts: dict[tuple[str, str], tuple[float, Sequence[str]]] = {}
         #: Held while a statement prolongs: what it changes nobody else may change.
         self._prolonging = asyncio.Lock()
         self._failing: set[str] = set()
         database.spawn(repeat(lambda: _LOOK_SECONDS, self._prolong, "cannot prolong messages"))
 
-    def keep(self, client_id: str, group: str, handles: Iterable[str]) -> None:
-        """Prolong the time of messages that a client was given just now."""
+    def keep(self, client_id: str, group: str, handles: Sequence[str], attempt_id: str) -> None:
+        """Prolong the time of messages that a client is given now, as the answer to a receive."""
         now = self._database.loop.time()
         until = now + RENEWED.total_seconds()
         self._held |= {handle: _Held(client_id, group, handle, now, until) for handle in handles}
+        if attempt_id:
+            self._attempts[client_id, attempt_id] = until, handles
+
+    async def repeat(self, client_id: str, group: str, attempt_id: str) -> None:
+        """A client repeats a receive, as the answer was lost: have the messages of the answer come again at once."""
+        _, handles = self._attempts.pop((client_id, attempt_id), (0.0, ()))
+        lost = [held for handle in handles if (held := self._held.get(handle)) and held.group == group]
+        lost = [held for held in lost if held.is_prolonged]
+        if lost:
+            for held in lost:
+                held.is_prolonged = False
+            await self._prolonged()
+            await self.give_back(group, [held.handle for held in lost])
+
+    def doubt(self, client_id: str) -> None:
+        """A client has lost its stream: prolong nothing that it was given lately, as it may not have got it."""
+        since = self._database.loop.time() - _DOUBTFUL_SECONDS
+        for held in self._held.values():
+            if held.client_id == client_id and held.since > since:
+                held.is_prolonged = False
 
     def let_go(self, client_id: str, group: str | None) -> None:
         """Prolong nothing more for a client in a group, or in any. What it has still counts for its time."""
@@ -88,8 +113,7 @@ class SdkInFlight(Receipts):
         if held is None:
             return await super().change(group, handle, invisible)
         held.is_prolonged = False
-        async with self._prolonging:  # else what is under way would come after this
-            pass
+        await self._prolonged()
         try:
             return await super().change(group, self.current_handle(group, handle), invisible)
         except MqdbError:
@@ -106,6 +130,11 @@ class SdkInFlight(Receipts):
         held = self._held.get(handle)
         return handle if held is None or held.group != group else held.handle
 
+    async def _prolonged(self) -> None:
+        """Wait for a statement under way, which would otherwise prolong a message after it was changed."""
+        async with self._prolonging:
+            pass
+
     async def _prolong(self) -> None:
         now = self._database.loop.time()
         due: defaultdict[str, list[tuple[str, _Held]]] = defaultdict(list)
@@ -117,6 +146,7 @@ class SdkInFlight(Receipts):
             elif held.until - now < _LEFT_SECONDS and self._members.is_alive(held.client_id):
                 due[held.group].append((original, held))
         self._traffic.held = len(self._held)
+        self._attempts = {key: attempt for key, attempt in self._attempts.items() if attempt[0] > now}
         for group, given in due.items():
             try:
                 for start in range(0, len(given), MOST_HANDLES):

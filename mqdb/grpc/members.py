@@ -8,7 +8,7 @@ RocketMQ: ClientActivity, ConsumerManager, ProducerManager.
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol

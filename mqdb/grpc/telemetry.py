@@ -118,6 +118,7 @@ class Telemetry:
             for task in (writing, hearing, closing):
                 task.cancel()
             self._members.detach(client, stream)
+            self._in_flight.doubt(call.client_id)
 
     def close(self) -> None:
         """End all streams: the clients come again, to another front perhaps."""

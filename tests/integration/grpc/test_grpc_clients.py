@@ -384,6 +384,57 @@ def test_what_is_popped_in_the_moment_in_which_its_client_goes_comes_to_another(
     assert (got.body, got.system_properties.delivery_attempt) == (b"1", 1)
 
 
+def test_a_receive_that_is_repeated_brings_the_messages_of_the_lost_answer(
+    broker: Connection, grpc_fronts: GrpcFronts
+) -> None:
+    """In order: a lost answer neither blocks its queue until the time has passed, nor counts as a delivery."""
+    topic(broker, "orders")
+    begun(grpc_fronts)
+    broker.exec_driver_sql("UPDATE mqdb.subscription_group SET consume_message_orderly = true")
+    client = grpc_fronts.connect()
+    client.send("orders", "1", "2", "3", message_group="g")
+    dispatch_all(broker)
+    lost = client.receive("workers", "orders", most=2, auto_renew=True, attempt_id="first")
+    stranger = grpc_fronts.connect("stranger")
+
+    again = client.receive("workers", "orders", most=2, auto_renew=True, attempt_id="first")
+    acknowledged = client.ack("workers", "orders", *again)
+    behind = stranger.receive("workers", "orders", auto_renew=True, attempt_id="first")
+
+    assert texts(lost) == texts(again) == ["1", "2"]
+    assert [each.system_properties.delivery_attempt for each in again] == [1, 1]
+    assert acknowledged == [Code.OK] * 2
+    assert texts(behind) == ["3"]
+
+
+def test_what_a_client_gets_before_its_connection_is_lost_is_not_prolonged(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer may be lost with the connection, and the client lives: nobody would get the message for hours."""
+    monkeypatch.setattr(in_flight, "_LOOK_SECONDS", 0.05)
+    topic(broker, "orders")
+    begun(grpc_fronts)
+    client = grpc_fronts.connect()
+    stream = client.telemetry()
+    stream.ask(subscription("workers", orders="*"))
+    client.send("orders", "1")
+    dispatch_all(broker)
+    client.receive("workers", "orders", auto_renew=True)
+    stream.close()
+    wait_until(lambda: grpc_fronts.front.traffic.streams == 0)
+    client.telemetry().ask(subscription("workers", orders="*"))
+    client.send("orders", "2")
+    dispatch_all(broker)
+    client.receive("workers", "orders", auto_renew=True)
+    times = "SELECT visible_at FROM mqdb.pop_batch ORDER BY visible_at"
+    first, second = broker.exec_driver_sql(times).scalars()
+
+    monkeypatch.setattr(in_flight, "_LEFT_SECONDS", 60.0)
+    wait_until(lambda: broker.exec_driver_sql(times).scalars().all()[1] > second)
+
+    assert broker.exec_driver_sql(times).scalars().all()[0] == first
+
+
 def test_a_front_that_is_started_anew_serves_who_comes_at_once(broker: Connection, grpc_fronts: GrpcFronts) -> None:
     """RocketMQ's own proxy refuses receives and heartbeats until settings come again, after five minutes."""
     topic(broker, "orders")
