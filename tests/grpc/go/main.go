@@ -1,6 +1,7 @@
 // RocketMQ 5's Go SDK against a server of its protocol.
 //
 //	go run . ENDPOINT PREFIX CASE...
+//	go run . worker ENDPOINT TOPIC GROUP
 //
 // The topic of a case is named PREFIX-CASE and exists already; its consumer group has the same name. Each case prints a
 // line of JSON, {"case", "ok", "seconds", "detail"}. Several cases run at a time, because most of them wait. SDK_TLS in
@@ -21,6 +22,9 @@ const atATime = 4
 
 func main() {
 	_, rmq.EnableSsl = os.LookupEnv("SDK_TLS")
+	if os.Args[1] == "worker" {
+		work(os.Args[2], os.Args[3], os.Args[4])
+	}
 	endpoint, prefix, names := os.Args[1], os.Args[2], os.Args[3:]
 	waiting := make(chan string, len(names))
 	for _, name := range names {

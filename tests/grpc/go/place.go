@@ -17,8 +17,9 @@ const patience = 40 * time.Second
 // A place is the topic of one case, and the clients that the case has started. Its end closes them in the background.
 type place struct {
 	endpoint string
-	// The name of the topic and of the consumer group.
+	// The name of the topic and, unless there is another one, of the consumer group.
 	topic   string
+	group   string
 	clients []interface{ GracefulStop() error }
 }
 
@@ -26,7 +27,11 @@ func (p *place) config() *rmq.Config {
 	keys := &credentials.SessionCredentials{
 		AccessKey: os.Getenv("SDK_ACCESS_KEY"), AccessSecret: os.Getenv("SDK_SECRET_KEY"),
 	}
-	return &rmq.Config{Endpoint: p.endpoint, ConsumerGroup: p.topic, Credentials: keys}
+	group := p.group
+	if group == "" {
+		group = p.topic
+	}
+	return &rmq.Config{Endpoint: p.endpoint, ConsumerGroup: group, Credentials: keys}
 }
 
 func (p *place) producer(options ...rmq.ProducerOption) (rmq.Producer, error) {

@@ -75,9 +75,14 @@ final class Place implements AutoCloseable {
     }
 
     PushConsumer push(FilterExpression filter, int threads, MessageListener listener) throws ClientException {
+        return push(topic, filter, threads, listener);
+    }
+
+    PushConsumer push(String group, FilterExpression filter, int threads, MessageListener listener)
+        throws ClientException {
         return kept(PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration)
-            .setConsumerGroup(topic)
+            .setConsumerGroup(group)
             // The SDK keeps the map, and `subscribe` changes it.
             .setSubscriptionExpressions(new ConcurrentHashMap<>(Map.of(topic, filter)))
             .setConsumptionThreadCount(threads)

@@ -10,7 +10,10 @@ import java.util.concurrent.TimeUnit;
 /**
  * RocketMQ 5's Java SDK against a server of its protocol.
  *
- * <pre>java sdk.Program ENDPOINT PREFIX CASE...</pre>
+ * <pre>
+ * java sdk.Program ENDPOINT PREFIX CASE...
+ * java sdk.Program worker ENDPOINT TOPIC GROUP
+ * </pre>
  *
  * The topic of a case is named PREFIX-CASE and exists already; its consumer group has the same name. Each case prints a
  * line of JSON, {"case", "ok", "seconds", "detail"}. Several cases run at a time, because most of them wait. SDK_TLS in
@@ -20,6 +23,9 @@ public final class Program {
     private static final int AT_A_TIME = 4;
 
     public static void main(String[] arguments) throws InterruptedException {
+        if (arguments[0].equals("worker")) {
+            Worker.run(arguments[1], arguments[2], arguments[3]);
+        }
         String endpoint = arguments[0];
         String prefix = arguments[1];
         List<String> names = new ArrayList<>(Arrays.asList(arguments).subList(2, arguments.length));
