@@ -143,11 +143,11 @@ def reachable(host: str, instance: ClientInstance) -> str:
     return {"localhost": "127.0.0.1", "0.0.0.0": instance.address, "::": instance.address}.get(host, host)
 
 
-def most_connections() -> int:
+def most_connections(most: int = _MOST_CONNECTIONS) -> int:
     """How many a front takes: no more than half of the files that the process may open."""
     if sys.platform == "win32":
-        return _MOST_CONNECTIONS
+        return most
     import resource  # not at the top: it is missing on Windows, where this module must still be importable
 
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, files // 2)
+    return most if files == resource.RLIM_INFINITY else min(most, files // 2)

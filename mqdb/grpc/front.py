@@ -21,14 +21,15 @@ from mqdb.common.http_address import HttpAddress
 from mqdb.errors import MqdbError
 from mqdb.fronts.access_keys import AccessKeys
 from mqdb.fronts.database import Database
-from mqdb.fronts.front_thread import FrontThread, reachable
+from mqdb.fronts.front_thread import FrontThread, most_connections, reachable
 from mqdb.fronts.receiving import WaitingLists
 from mqdb.grpc.calls import Call, Callers
 from mqdb.grpc.certificate import Certificate
 from mqdb.grpc.consuming import SdkConsuming
 from mqdb.grpc.in_flight import SdkInFlight
-from mqdb.grpc.members import SdkMembers
+from mqdb.grpc.members import MOST_CLIENTS, SdkMembers
 from mqdb.grpc.questions import SdkQuestions
+from mqdb.grpc.request_memory import RequestMemory
 from mqdb.grpc.routes import SdkRoutes
 from mqdb.grpc.sends import SdkSends
 from mqdb.grpc.telemetry import Telemetry
@@ -55,6 +56,9 @@ _PING_ANSWER_MS: Final = 5_000
 _MOST_CALLS: Final = 100_000
 _MOST_OF_A_CONNECTION: Final = 1_024
 
+#: For the handshakes of TLS and HTTP/2: a connection that says nothing takes a file.
+_FIRST_MS: Final = 10_000
+
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MOST_CALL_BYTES),
     ("grpc.keepalive_time_ms", _PING_MS),
@@ -63,6 +67,7 @@ _OPTIONS: Final = (
     ("grpc.max_concurrent_streams", _MOST_OF_A_CONNECTION),
     ("grpc.server.max_pending_requests", _MOST_CALLS),
     ("grpc.server.max_pending_requests_hard_limit", _MOST_CALLS),
+    ("grpc.server_handshake_timeout_ms", _FIRST_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     # SDKs ping as well, Java's after five minutes without a call.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -94,8 +99,8 @@ class GrpcFront(FrontThread):
         `shares_port`: others may listen at the same ports, and the kernel shares the connections out.
         """
         super().__init__("grpc", broker, pool_dsn)
-        addresses = [each for each in (address, tls_address) if each is not None]
-        self._is_open = all(each.is_loopback for each in addresses) if is_open is None else is_open
+        self._ports = [each for each in (address, tls_address) if each is not None]
+        self._is_open = all(each.is_loopback for each in self._ports) if is_open is None else is_open
         self._shares_port = shares_port
         self._wanted = address
         self.traffic = traffic or CallTraffic()
@@ -112,9 +117,13 @@ class GrpcFront(FrontThread):
     async def _serve(self, database: Database, stack: AsyncExitStack) -> HttpAddress:
         keys = AccessKeys(database)
         await keys.begin(is_open=self._is_open)
-        server = grpc.aio.server(
-            options=(*_OPTIONS, ("grpc.so_reuseport", int(self._shares_port))), maximum_concurrent_rpcs=_MOST_CALLS
+        options = (
+            *_OPTIONS,
+            ("grpc.so_reuseport", int(self._shares_port)),
+            # gRPC counts those of each port.
+            ("grpc.max_allowed_incoming_connections", most_connections(MOST_CLIENTS) // len(self._ports)),
         )
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_CALLS)
         wanted = self._wanted
         try:
             port = server.add_insecure_port(str(wanted))
@@ -141,6 +150,7 @@ class _Calls:
     def __init__(self, database: Database, keys: AccessKeys, address: tuple[str, int], traffic: CallTraffic) -> None:
         """`address` is that of the front as clients know it."""
         self._traffic = traffic
+        self._memory = RequestMemory()
         store_host = f"{address[0]}:{address[1]}"
         self._callers = Callers(keys)
         members = SdkMembers(database, traffic)
@@ -195,16 +205,21 @@ class _Calls:
     def _unary(self, name: str, answer: Callable[[Call, Any], Awaitable[Any]]) -> "grpc.RpcMethodHandler[Any, Any]":
         request_type, response_type = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
 
-        async def run(request: Any, context: Any) -> Any:
+        def parsed(data: bytes) -> tuple[Any, int]:
+            return request_type.FromString(data), len(data)
+
+        async def run(sized: tuple[Any, int], context: Any) -> Any:
             began = time.monotonic()
+            request, size = sized
             try:
-                response = await answer(self._callers.caller(context), request)
+                with self._memory.held(size):
+                    response = await answer(self._callers.caller(context), request)
             except Exception as error:  # noqa: BLE001 - the client is told
                 response = response_type(status=status_of(error))
             self._traffic.ended(name, response.status.code, time.monotonic() - began)
             return response
 
-        return grpc.unary_unary_rpc_method_handler(run, request_type.FromString, response_type.SerializeToString)
+        return grpc.unary_unary_rpc_method_handler(run, parsed, response_type.SerializeToString)
 
     async def _receive(
         self, request: pb.ReceiveMessageRequest, context: Any

@@ -8,6 +8,7 @@ RocketMQ: ClientActivity, ConsumerManager, ProducerManager.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +43,10 @@ _ALIVE_SECONDS: Final = 12.0
 _GONE_SECONDS: Final = 30.0
 
 #: Of one front. Whoever needs no key may call itself as it likes.
-_MOST_CLIENTS: Final = 20_000
+MOST_CLIENTS: Final = 20_000
+
+#: Of one access key, so that the clients of other keys find room.
+_MOST_OF_A_KEY: Final = 10_000
 
 #: A front remembers so many groups and topics of one client.
 _MOST_NAMES: Final = 1_000
@@ -92,14 +96,20 @@ class SdkMembers:
         self._instance = database.instance
         self.clients: dict[str, SdkClient] = {}
         self._groups = KnownGroups(database)
+        self._of_keys = Counter[str]()
         database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "cannot tell of clients"))
 
     def heard(self, call: Call) -> SdkClient:
         """A client has called. Raises CallRefused if there are too many."""
         client = self.clients.get(call.client_id)
         if client is None:
-            if len(self.clients) >= _MOST_CLIENTS:
-                raise CallRefused(Code.TOO_MANY_REQUESTS, f"there are {_MOST_CLIENTS:,} clients already")
+            if len(self.clients) >= MOST_CLIENTS:
+                raise CallRefused(Code.TOO_MANY_REQUESTS, f"there are {MOST_CLIENTS:,} clients already")
+            key = call.access_key
+            if key and self._of_keys[key] >= _MOST_OF_A_KEY:
+                reason = f"the access key has {_MOST_OF_A_KEY:,} clients already"
+                raise CallRefused(Code.TOO_MANY_REQUESTS, reason)
+            self._of_keys[key] += 1
             client = self.clients[call.client_id] = SdkClient(call, time.monotonic())
             self._instance.guests.add(call.client_id)
             self._traffic.clients = len(self.clients)
@@ -187,6 +197,7 @@ class SdkMembers:
         """A client is gone."""
         if self.clients.get(client.call.client_id) is client:
             del self.clients[client.call.client_id]
+            self._of_keys[client.call.access_key] -= 1
             self._traffic.clients = len(self.clients)
             self._instance.guests.discard(client.call.client_id)
         try:

@@ -3,10 +3,11 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Any
 
+import grpc
 import pytest
 from sqlalchemy import Connection
 
@@ -15,14 +16,14 @@ from mqdb.broker.consumers.pop import Popped
 from mqdb.common.http_address import HttpAddress
 from mqdb.fronts import database, receiving
 from mqdb.fronts.access_keys import OpenToAll
-from mqdb.grpc import in_flight, members
+from mqdb.grpc import front, in_flight, members, request_memory
 from mqdb.grpc.certificate import self_signed
 from mqdb.grpc.wire import rocketmq_pb2 as pb
 from mqdb.grpc.wire.times import timestamp
 from mqdb_client import Admin
 from mqdb_client.consumer.queues.broker_pops import BrokerPops
 from tests.fixtures.broker import append, dispatch_all, topic
-from tests.fixtures.grpc_client import PATIENCE_SECONDS, GrpcFronts, message, resource, subscription, texts
+from tests.fixtures.grpc_client import PATIENCE_SECONDS, GrpcClient, GrpcFronts, message, resource, subscription, texts
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
@@ -585,6 +586,63 @@ def test_who_does_not_sign_or_has_no_right_is_refused(
         assert each.send("orders", "x").status.code == Code.UNAUTHORIZED
         assert each.refused_receive("workers", "orders").code == Code.UNAUTHORIZED
         assert each.call("QueryRoute", pb.QueryRouteRequest(topic=resource("orders"))).status.code == Code.UNAUTHORIZED
+
+
+def test_clients_of_one_key_leave_room_for_others(
+    database: Database, broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_MOST_OF_A_KEY", 2)
+    topic(broker, "orders")
+    with Admin(database.dsn) as admin:
+        for key in ("shop", "bank"):
+            admin.acl.grant(key, read=["orders"], group=[f"{key}-workers"], external=True)
+            admin.acl.set_secret(key, "a long secret")
+
+    def heartbeat(client_id: str, key: str) -> int:
+        client = grpc_fronts.connect(client_id, key=(key, "a long secret"))
+        status: pb.Status = client.call("Heartbeat", pb.HeartbeatRequest(group=resource(f"{key}-workers"))).status
+        return status.code
+
+    codes = [heartbeat(client_id, "shop") for client_id in ("one", "two", "three", "two")]
+
+    assert codes == [Code.OK, Code.OK, Code.TOO_MANY_REQUESTS, Code.OK]
+    assert heartbeat("four", "bank") == Code.OK
+
+
+def test_a_front_takes_so_many_connections(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "most_connections", lambda _: 2)
+    topic(broker, "orders")
+    first, second, third = (grpc_fronts.connect(name) for name in ("first", "second", "third"))
+    for client in (first, second):
+        assert client.send("orders", "x").status.code == Code.OK
+
+    with pytest.raises(grpc.RpcError) as refused:
+        third.send("orders", "x")
+    for client in (third, second):  # the third one would take the room
+        client.close()
+    fourth = grpc_fronts.connect("fourth")
+
+    assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+    wait_until(lambda: is_served(fourth))
+
+
+def is_served(client: GrpcClient) -> bool:
+    with suppress(grpc.RpcError):
+        return client.send("orders", "x").status.code == Code.OK
+    return False
+
+
+def test_requests_hold_so_much_together(
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_memory, "_MOST_BYTES", 2_000)
+    topic(broker, "orders")
+    client = grpc_fronts.connect()
+
+    assert client.send("orders", "x" * 2_000).status.code == Code.TOO_MANY_REQUESTS
+    assert [client.send("orders", "x" * 1_000).status.code for _ in range(3)] == [Code.OK] * 3
 
 
 def test_a_front_is_open_by_itself_if_all_its_addresses_are_of_this_machine(

@@ -1,0 +1,34 @@
+"""How much memory the requests under way hold together.
+
+A request may have 5 MiB, and a front thousands of calls under way. While the database does not answer, sends stay under
+way for seconds. RocketMQ's SDKs send again, after a while, what was refused because of too many requests.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mqdb.grpc.wire.rocketmq_pb2 import Code
+from mqdb.grpc.wire.status import CallRefused
+
+#: Of one front.
+_MOST_BYTES: Final = 256 * 2**20
+
+
+class RequestMemory:
+    """Counts the bytes of the requests of one front, as they came. Call it from the event loop only."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    @contextmanager
+    def held(self, size: int) -> Iterator[None]:
+        """Count a request until it is answered. Raises CallRefused if all of them would hold too much."""
+        if self._bytes + size > _MOST_BYTES:
+            reason = f"requests hold {self._bytes:,} bytes already; the limit is {_MOST_BYTES:,}"
+            raise CallRefused(Code.TOO_MANY_REQUESTS, reason)
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
