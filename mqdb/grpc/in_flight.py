@@ -9,6 +9,7 @@ RocketMQ: ReceiptHandleProcessor, AckMessageActivity, ChangeInvisibleDurationAct
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ class SdkInFlight(Receipts):
 
     def keep(self, client_id: str, group: str, handles: Sequence[str], attempt_id: str) -> None:
         """Prolong the time of messages that a client is given now, as the answer to a receive."""
-        now = self._database.loop.time()
+        now = time.monotonic()
         until = now + RENEWED.total_seconds()
         self._held |= {handle: _Held(client_id, group, handle, now, until) for handle in handles}
         if attempt_id:
@@ -89,11 +90,14 @@ class SdkInFlight(Receipts):
             await self._prolonged()
             await self.give_back(group, [held.handle for held in lost])
 
-    def doubt(self, client_id: str) -> None:
-        """A client has lost its stream: prolong nothing that it was given lately, as it may not have got it."""
-        since = self._database.loop.time() - _DOUBTFUL_SECONDS
+    def doubt(self, client_id: str, before: float) -> None:
+        """A client has lost a stream, and may not have got what it was given shortly before: do not prolong that.
+
+        `before` is a time of the monotonic clock.
+        """
+        after = time.monotonic() - _DOUBTFUL_SECONDS
         for held in self._held.values():
-            if held.client_id == client_id and held.since > since:
+            if held.client_id == client_id and after < held.since < before:
                 held.is_prolonged = False
 
     def let_go(self, client_id: str, group: str | None) -> None:
@@ -136,7 +140,7 @@ class SdkInFlight(Receipts):
             pass
 
     async def _prolong(self) -> None:
-        now = self._database.loop.time()
+        now = time.monotonic()
         due: defaultdict[str, list[tuple[str, _Held]]] = defaultdict(list)
         for original, held in list(self._held.items()):
             if held.until < now:
@@ -165,7 +169,7 @@ class SdkInFlight(Receipts):
             given = [(original, held) for original, held in given if held.is_prolonged]
             if not given:
                 return
-            until = self._database.loop.time() + RENEWED.total_seconds()
+            until = time.monotonic() + RENEWED.total_seconds()
             handles = [held.handle for _, held in given]
             change = partial(pop.change_invisible, group=group, receipt_handles=handles, invisible=RENEWED)
             for (_, held), new in zip(given, await self._database.run(change), strict=True):

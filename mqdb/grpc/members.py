@@ -66,6 +66,8 @@ class SdkClient:
     call: Call
     heard_at: float
     stream: Stream | None = None
+    #: When it opened that, by the monotonic clock.
+    attached_at: float = 0.0
     consumers: dict[str, Registration] = field(default_factory=dict)
     #: What it wants to be, and why the broker does not take it, by group.
     refused: dict[str, tuple[Registration, MqdbError]] = field(default_factory=dict)
@@ -119,16 +121,17 @@ class SdkMembers:
     def attach(self, call: Call, stream: Stream) -> SdkClient:
         """A client has opened its stream."""
         client = self.heard(call)
-        client.stream = stream
+        client.stream, client.attached_at = stream, time.monotonic()
         self._traffic.streams += 1
         return client
 
-    def detach(self, client: SdkClient, stream: Stream) -> None:
-        """A stream is closed; the client may have another one."""
+    def detach(self, client: SdkClient, stream: Stream) -> float:
+        """A stream is closed; the client may have another one. Returns since when, or now if it has none."""
         client.heard_at = time.monotonic()
         self._traffic.streams -= 1
         if client.stream is stream:
             client.stream = None
+        return client.heard_at if client.stream is None else client.attached_at
 
     def is_alive(self, client_id: str) -> bool:
         """Whether a client is there, so that its messages in flight may stay so."""

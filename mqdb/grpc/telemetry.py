@@ -117,8 +117,7 @@ class Telemetry:
         finally:
             for task in (writing, hearing, closing):
                 task.cancel()
-            self._members.detach(client, stream)
-            self._in_flight.doubt(call.client_id)
+            self._in_flight.doubt(call.client_id, self._members.detach(client, stream))
 
     def close(self) -> None:
         """End all streams: the clients come again, to another front perhaps."""

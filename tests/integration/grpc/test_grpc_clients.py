@@ -408,8 +408,9 @@ def test_a_receive_that_is_repeated_brings_the_messages_of_the_lost_answer(
     assert texts(behind) == ["3"]
 
 
+@pytest.mark.parametrize("is_back_before", [False, True])
 def test_what_a_client_gets_before_its_connection_is_lost_is_not_prolonged(
-    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
+    broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch, is_back_before: bool
 ) -> None:
     """The answer may be lost with the connection, and the client lives: nobody would get the message for hours."""
     monkeypatch.setattr(in_flight, "_LOOK_SECONDS", 0.05)
@@ -421,12 +422,17 @@ def test_what_a_client_gets_before_its_connection_is_lost_is_not_prolonged(
     client.send("orders", "1")
     dispatch_all(broker)
     client.receive("workers", "orders", auto_renew=True)
-    stream.close()
-    wait_until(lambda: grpc_fronts.front.traffic.streams == 0)
-    client.telemetry().ask(subscription("workers", orders="*"))
+    if not is_back_before:  # the front has noticed that the connection is lost
+        stream.close()
+        wait_until(lambda: grpc_fronts.front.traffic.streams == 0)
+    other_stream = client.telemetry()
+    other_stream.ask(subscription("workers", orders="*"))
     client.send("orders", "2")
     dispatch_all(broker)
     client.receive("workers", "orders", auto_renew=True)
+    if is_back_before:
+        stream.close()
+    wait_until(lambda: grpc_fronts.front.traffic.streams == 1)
     times = "SELECT visible_at FROM mqdb.pop_batch ORDER BY visible_at"
     first, second = broker.exec_driver_sql(times).scalars()
 
@@ -434,6 +440,7 @@ def test_what_a_client_gets_before_its_connection_is_lost_is_not_prolonged(
     wait_until(lambda: broker.exec_driver_sql(times).scalars().all()[1] > second)
 
     assert broker.exec_driver_sql(times).scalars().all()[0] == first
+    other_stream.close()
 
 
 def test_a_front_that_is_started_anew_serves_who_comes_at_once(broker: Connection, grpc_fronts: GrpcFronts) -> None:
