@@ -49,11 +49,11 @@ def register(connection: Connection, registration: Registration) -> StoredSubscr
     """Enter a client into a group, which is created where there is none, and tell the group.
 
     Returns the group's subscriptions that were replaced, None where they stay as they are.
-    Raises SubscriptionConflict for a consumer that subscribes to something else than its group, or in a group that pops
-    filters a topic in another way; MessageModelConflict
-    for one that shares messages in another way, ConsumeModeConflict for one that shares queues in another way,
-    AccessDenied for a group or a topic that the role has no right to read, ConsumptionForbidden where the group is
-    switched off, FilterDisabled for an SQL92 filter where the broker takes none.
+    Raises SubscriptionConflict for a consumer that subscribes to something else than its group (that filters a topic in
+    another way, if it can only pop), MessageModelConflict for one that shares messages in another way,
+    ConsumeModeConflict for one that shares queues in another way, AccessDenied for a group or a topic that the role has
+    no right to read, ConsumptionForbidden where the group is switched off, FilterDisabled for an SQL92 filter where the
+    broker takes none.
     """
     replaced = None
     with _changing(connection):
@@ -81,8 +81,10 @@ def take_back(connection: Connection, registration: Registration, replaced: Stor
 def _agree(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
     """Subscriptions change when nobody else is there, or when a member announces a higher version.
 
-    In a group that pops, members may subscribe to different topics, because each of them takes messages of its own
-    topics only. The group then subscribes to all of these topics, and its members filter each topic in one way.
+    Members that can only pop may subscribe to different topics, because each of them takes messages of its own topics
+    only. The group then subscribes to all of these topics, and its members filter each topic in one way. A member that
+    follows the mode of its group may own queues one day, and queues are shared among all members.
+
     Who has been a member before stays one: in a rolling change the old members go on until they are replaced. If a
     database has gone back to before the group was there, the first of them stores what they have subscribed to.
     """
@@ -112,7 +114,7 @@ def _agree(connection: Connection, registration: Registration) -> StoredSubscrip
         return None
     if others and version <= stored.version:
         united = stored.subscriptions | given
-        if registration.consume_mode is not ConsumeMode.POP or len(_by_topic(united)) < len(united):
+        if mode is not ConsumeMode.POP or len(_by_topic(united)) < len(united):
             ours, theirs = _by_topic(given), _by_topic(stored.subscriptions)
             raise SubscriptionConflict(group, theirs, stored.version, ours, version)
         if united == stored.subscriptions:

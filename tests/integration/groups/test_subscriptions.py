@@ -32,6 +32,8 @@ class Present:
         self._broker = broker
         self._engine = engine
         self.sessions: dict[str, Connection] = {}
+        #: How those that join consume.
+        self.mode: ConsumeMode | None = ConsumeMode.PULL
 
     def join(self, client_id: str, version: int = 0, /, **subscriptions: str) -> None:
         session = self._engine.connect()
@@ -51,6 +53,7 @@ class Present:
             subscriptions=[SubscriptionData(topic, *kind_and_text(each)) for topic, each in subscriptions.items()],
             subscription_version=version,
             is_renewal=is_renewal,
+            consume_mode=self.mode,
         )
         register(self._broker, registration)
 
@@ -98,6 +101,21 @@ def test_a_member_with_other_subscriptions_is_refused_and_changes_nothing(presen
         assert (caught.value.stored, caught.value.given) == ({"orders": ("TAG", "*")}, given)
         assert "subscription_version=1" in str(caught.value)
         assert present.stored() == ({"orders": "*"}, 0)
+
+
+def test_members_that_can_only_pop_may_read_different_topics(present: Present) -> None:
+    present.mode = ConsumeMode.POP
+    present.join("a", orders="*")
+    present.join("b", orders="*", payments="A")
+    present.join("c", invoices="*")
+
+    with pytest.raises(SubscriptionConflict):
+        present.join("d", payments="B")
+    present.mode = None  # it can follow its group to pull
+    with pytest.raises(SubscriptionConflict):
+        present.join("e", orders="*")
+
+    assert present.stored() == ({"orders": "*", "payments": "A", "invoices": "*"}, 0)
 
 
 def test_a_group_without_live_members_may_change(present: Present) -> None:
