@@ -91,7 +91,7 @@ class SdkInFlight(Receipts):
             await self.give_back(group, [held.handle for held in lost])
 
     def doubt(self, client_id: str, before: float) -> None:
-        """A client has lost a stream, and may not have got what it was given shortly before: do not prolong that.
+        """A client has lost a stream. Do not prolong messages that it was given shortly before: they may be lost, too.
 
         `before` is a time of the monotonic clock.
         """

@@ -233,7 +233,7 @@ class SdkMembers:
             raise CallRefused(Code.TOO_MANY_REQUESTS, f"a client has {_MOST_NAMES:,} groups and topics at most")
         self._note(client, registration, await self._register(client, registration))
         if before is not None and group in client.refused:
-            # It reads nothing by its filters of before. The others may change as it wants to, and then it is taken.
+            # A refused member reads nothing. Once it has left, the others can change as it did, and then it is taken.
             del client.consumers[group]
             await self._unregister(client, group, ClientKind.CONSUMER)
         return before is not None

@@ -1,7 +1,7 @@
 """How much memory the requests under way hold together.
 
 A request may have 5 MiB, and a front thousands of calls under way. While the database does not answer, sends stay under
-way for seconds. RocketMQ's SDKs send again, after a while, what was refused because of too many requests.
+way for seconds. The SDKs repeat a send that was refused with TOO_MANY_REQUESTS after a while.
 """
 
 from collections.abc import Iterator
