@@ -143,8 +143,9 @@ def reachable(host: str, instance: ClientInstance) -> str:
     return {"localhost": "127.0.0.1", "0.0.0.0": instance.address, "::": instance.address}.get(host, host)
 
 
-def most_connections(most: int = _MOST_CONNECTIONS) -> int:
+def most_connections(most: int | None = None) -> int:
     """How many a front takes: no more than half of the files that the process may open."""
+    most = _MOST_CONNECTIONS if most is None else most
     if sys.platform == "win32":
         return most
     import resource  # not at the top: it is missing on Windows, where this module must still be importable
