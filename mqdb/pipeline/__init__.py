@@ -7,6 +7,7 @@ replace the function.
     source                 what Spark calls: the data source `mqdb`
     read, write, jobs      the rooms
     local_session, java    a session of ours, and its Java
+    packing                mqdb as a zip, for spark-submit
     errors                 errors of all this
 """
 

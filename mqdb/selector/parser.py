@@ -5,6 +5,7 @@ That is: comments, keywords, how deep a selector may nest, and where and why a t
 
 import re
 from functools import cache
+from importlib import resources
 from math import isinf
 from typing import Any, Final, NamedTuple
 
@@ -284,9 +285,8 @@ def _keyword(name: Token) -> Token:
 
 @cache
 def _parser() -> Lark:
-    return Lark.open(
-        "selector.lark",
-        rel_to=__file__,
+    return Lark(
+        resources.files("mqdb.selector").joinpath("selector.lark").read_text(),  # this may run out of a zip
         parser="lalr",
         lexer="basic",
         transformer=_TreeBuilder(),

@@ -2,12 +2,13 @@
 
 `running` starts a Spark on this machine for them; whoever has a cluster calls the function with a session of theirs.
 
-    archive, replay, reports   the commands
+    archive, replay, reports, package   the commands
 """
 
 from mqdb.cli.options import Command, command_group
 from mqdb.cli.spark import reports
 from mqdb.cli.spark.archive import archive
+from mqdb.cli.spark.package import package
 from mqdb.cli.spark.replay import replay
 
 app = command_group(
@@ -22,10 +23,11 @@ app = command_group(
       mqdb spark replay orders orders_again --write-id again-1 --since 2h
       mqdb spark dlq-report --since 7d --html dead.html
       mqdb spark stats orders
+      mqdb spark package mqdb.zip
     """
 )
 
 
-for function in (archive, replay):
+for function in (archive, replay, package):
     app.command(cls=Command)(function)
 reports.register(app)
