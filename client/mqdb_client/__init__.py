@@ -16,7 +16,7 @@ Read `producer` and `consumer` first; their docstrings give the order.
     admin, app, aio       administration; functions as listeners; all of it for asyncio
     cluster, instance     the brokers of a client; what all clients of a process share towards one of them
     registrations, callbacks, notifications, dispatch_watch   groups; who is called when the broker tells something
-    broker_connections, new_connection, backoff, connection_watch, outage   connections, and their loss
+    broker_connections, new_connection, connection_watch, outage   connections, and their loss
     route, queue_argument, client_config, option_rules   queues of a topic; what a client can be told
     duty, looks, leaving, abandoned_clients   what is done again and again; shutdown; members that nobody uses
     process_hooks, metrics, broker_counts, broker_metrics, tracing   what others see of clients

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from sqlalchemy import Connection, Engine, func, select
 
+from mqdb.common.backoff import pauses
 from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.store.clients.clients import ARRIVALS_CHANNEL, CHANNEL
 from mqdb.store.engine import driver, target_of, translated
 from mqdb.store.server_state import timeline
-from mqdb_client.backoff import pauses
 from mqdb_client.callbacks import Callbacks
 from mqdb_client.connection_watch import Line, hold
 from mqdb_client.duty import Duty

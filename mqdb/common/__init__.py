@@ -7,6 +7,6 @@ delivery_schedule, delay_level, recall_handle   when a message is due
 retry, retry_delays, failure      what becomes of one that has failed, when it comes again, and why
 transaction                       the states of a half message
 durability, dsn, http_address     what a commit waits for; where databases and pages are
-clock, duration, wake_limit       time
+clock, duration, wake_limit, backoff   time
 argument_types, user_error, log_lines, printable   rules for arguments; errors of users; logs; texts of strangers
 """

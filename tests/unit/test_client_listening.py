@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
+from mqdb.common.backoff import pauses
 from mqdb.errors import BrokerUnavailable
-from mqdb_client.backoff import pauses
 from mqdb_client.callbacks import Callbacks
 from mqdb_client.duty import Duty
 from mqdb_client.notifications import Heard, understand

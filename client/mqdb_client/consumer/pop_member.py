@@ -24,13 +24,13 @@ from sqlalchemy import Connection
 from mqdb.broker.clients.membership import reap
 from mqdb.broker.consumers.pop import MAX_POPPED, Failed, ack, change_invisible, fail
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
+from mqdb.common.backoff import pauses
 from mqdb.common.group import StartingPoint
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, ConsumeModeConflict, MqdbError
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients.clients import ClientKind
-from mqdb_client.backoff import pauses
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.push_strategy import PushStrategy
 from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops

@@ -23,13 +23,13 @@ from sqlalchemy import Connection
 
 from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
+from mqdb.common.backoff import pauses
 from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, MessageMissing, MqdbError
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.store.dispatch.unread import Progress, progress, unread
 from mqdb.store.engine import is_idle, target_of
 from mqdb.store.log.history import ANOTHER_HISTORY, History
-from mqdb_client.backoff import pauses
 from mqdb_client.connection_watch import line_of
 from mqdb_client.consumer.queues.process_queue import ProcessQueue
 from mqdb_client.consumer.queues.pull_schedule import PullSchedule

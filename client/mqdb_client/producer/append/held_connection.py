@@ -22,10 +22,10 @@ from typing import Any, Final, TypeVar
 import psycopg
 from sqlalchemy import Connection
 
+from mqdb.common.backoff import pauses
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, ServerIsStandby, StorageRefused
 from mqdb.store.engine import READ_ONLY, driver, translated
 from mqdb.store.silence import Scissors
-from mqdb_client.backoff import pauses
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus
 from mqdb.broker.log import replies
 from mqdb.broker.log.proofs import proven
+from mqdb.common.backoff import pauses
 from mqdb.common.message import MessageQueue
 from mqdb.common.proof import Proof, place_of, proof
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.selector.tags import TagExpression, tag_code
-from mqdb_client.backoff import pauses
 from mqdb_client.producer.append.broker_link import BrokerLink
 
 logger = logging.getLogger(__name__)
