@@ -8,6 +8,7 @@ replace the function.
     read, write, jobs      the rooms
     local_session, java    a session of ours, and its Java
     packing                mqdb as a zip, for spark-submit
+    broker_wait            how all of it waits while the broker is away
     errors                 errors of all this
 """
 

@@ -116,7 +116,7 @@ def test_neither_plans_nor_errors_nor_checkpoints_show_the_password(
     query.explain(extended=True)
     query.stop()
     with pytest.raises(PySparkException) as caught:
-        load(spark, database, readUrl=database.dsn + "&port=1").count()
+        load(spark, database, readUrl=database.dsn + "&port=1", brokerWaitSeconds="0").count()
 
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert written

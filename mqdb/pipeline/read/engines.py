@@ -4,13 +4,21 @@ A Python worker keeps one idle connection: to connect by ADBC takes 52 ms, ten t
 """
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-from mqdb.errors import BrokerUnavailable, ExtraMissing, MqdbError, StorageRefused
+from mqdb.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    DatabaseMissing,
+    ExtraMissing,
+    MqdbError,
+    StorageRefused,
+)
 from mqdb.pipeline.read.source_options import ReadOptions
 from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 
@@ -36,6 +44,10 @@ _CONNECTING: Final = {
 }
 
 _UNDEFINED_TABLE: Final = "42P01"
+
+#: Refusals of a connection have no SQLSTATE, only the sentence. Those of these two kinds do not pass by themselves.
+_MISSING_DATABASE: Final = re.compile(r'FATAL:  database ".*" does not exist')
+_WRONG_PASSWORD: Final = re.compile(r"password authentication failed|no password supplied")
 
 
 class UndefinedTable(MqdbError):
@@ -227,6 +239,10 @@ def _translate(sqlstate: str | None, text: str, target: str) -> MqdbError:
     reason = (text.strip() or "no reason given").splitlines()[0]
     if sqlstate == _UNDEFINED_TABLE:
         return UndefinedTable(reason)
+    if not sqlstate and _WRONG_PASSWORD.search(text):
+        return AuthenticationFailed(target, reason)
+    if not sqlstate and _MISSING_DATABASE.search(text):
+        return DatabaseMissing(target, reason)
     if not sqlstate or sqlstate.startswith(("08", "57P")):
         return BrokerUnavailable(target, reason)
     return StorageRefused(sqlstate, reason)

@@ -12,6 +12,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mqdb.pipeline import broker_wait
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 from mqdb.pipeline.read.jdbc_driver import DRIVER, ensure_driver
 from mqdb.pipeline.read.jdbc_url import JdbcTarget, jdbc_target
@@ -42,6 +43,7 @@ OPTIONS: Final = (
     "minPartitions",
     "maxRecordsPerPartition",
     "recordsPerTask",
+    broker_wait.OPTION,
 )
 
 #: Tasks that share an expression. Each of their statements locks the partitions of all of them for its time.

@@ -6,7 +6,7 @@ Questions and decisions alternate, and each decision is one call of `planner`:
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -17,6 +17,7 @@ from mqdb.broker.log.proofs import proven
 from mqdb.broker.topics import topic_ranges as verbs
 from mqdb.common.proof import Proof
 from mqdb.errors import BrokerUnavailable
+from mqdb.pipeline.broker_wait import patiently
 from mqdb.pipeline.errors import DataLoss, StreamUnreadable
 from mqdb.pipeline.read import planner
 from mqdb.pipeline.read.offsets import Queue, StreamOffset
@@ -40,13 +41,16 @@ _Answer = TypeVar("_Answer")
 
 def batch_tasks(options: SourceOptions) -> list[Task]:
     """The tasks of a batch read, as of now."""
+
+    def plan(connection: Connection) -> list[Task]:
+        found = _bounds(connection, options.subscription)
+        queues, wanted = planner.batch_ranges(options, found, partial(offsets_of_time, connection))
+        tasks, _ = _tasks(connection, options, queues, wanted)
+        return tasks
+
     engine = create_engine(options.url, application_name="mqdb-spark", pool_size=1, server=ServerRole.ANY)
     try:
-        with _connected(engine) as connection:
-            found = _bounds(connection, options.subscription)
-            queues, wanted = planner.batch_ranges(options, found, partial(offsets_of_time, connection))
-            tasks, _ = _tasks(connection, options, queues, wanted)
-            return tasks
+        return _answer(engine, plan, options.reading.broker_wait_seconds)
     finally:
         engine.dispose()
 
@@ -54,7 +58,7 @@ def batch_tasks(options: SourceOptions) -> list[Task]:
 class StreamPlanner:
     """What the driver of a stream asks, over one connection that it keeps for the life of the query.
 
-    All offsets are those of `StreamOffset.to_dict`. A broken connection is opened again, once for each question.
+    All offsets are those of `StreamOffset.to_dict`. Each question waits for the broker, as brokerWaitSeconds says.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -175,11 +179,22 @@ class StreamPlanner:
             raise StreamUnreadable(str(start.to_dict()), reason)
 
     def _ask(self, question: Callable[[Connection], _Answer]) -> _Answer:
-        with suppress(BrokerUnavailable), _connected(self._engine) as connection:
-            return question(connection)
-        self._engine.dispose()
-        with _connected(self._engine) as connection:
-            return question(connection)
+        return _answer(self._engine, question, self._options.reading.broker_wait_seconds)
+
+
+def _answer(engine: Engine, question: Callable[[Connection], _Answer], wait_seconds: float) -> _Answer:
+    """The answer to a question, which is asked again while the broker is away."""
+
+    def ask() -> _Answer:
+        try:
+            with _connected(engine) as connection:
+                return question(connection)
+        except BrokerUnavailable:
+            # The next attempt needs a new connection.
+            engine.dispose()
+            raise
+
+    return patiently(ask, "plan a read", wait_seconds)
 
 
 @contextmanager

@@ -6,9 +6,11 @@ it reads, and holds them until the end of the task's transaction: retention eith
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+from mqdb.pipeline.broker_wait import patiently
 from mqdb.pipeline.errors import DataLoss, ReplicaBehind
 from mqdb.pipeline.read.engines import ReadSession, UndefinedTable, give_back, take
 from mqdb.pipeline.read.rows import finished
@@ -19,6 +21,8 @@ from mqdb.pipeline.read.tasks import OffsetCheck, Read, Task
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    _Batches = Generator[pa.RecordBatch, None, None]
+
 logger = logging.getLogger(__name__)
 
 #: How often a replica that is behind is asked again.
@@ -28,8 +32,22 @@ _REPLICA_POLL_SECONDS = 0.1
 def read(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "Iterator[pa.RecordBatch]":
     """The messages of a task, with exactly these columns of the row format.
 
-    Raises DataLoss, ReplicaBehind, BrokerUnavailable, StorageRefused and what decompression raises.
+    The task waits for the broker until it has given messages. If the broker goes away later, the task fails, and Spark
+    runs it again. Raises DataLoss, ReplicaBehind, BrokerUnavailable, StorageRefused and what decompression raises.
     """
+
+    def begin() -> "tuple[_Batches, pa.RecordBatch | None]":
+        batches = _attempt(task, reading, columns)
+        return batches, next(batches, None)
+
+    batches, first = patiently(begin, "read a part", reading.broker_wait_seconds)
+    with closing(batches):
+        if first is not None:
+            yield first
+            yield from batches
+
+
+def _attempt(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "_Batches":
     session = take(reading)
     is_over = False
     try:

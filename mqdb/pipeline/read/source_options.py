@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from mqdb.pipeline import broker_wait
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 from mqdb.pipeline.read.positions import (
     EARLIEST,
@@ -52,6 +53,7 @@ NAMES: Final = (
     *_STREAM_ONLY,
     "failOnDataLoss",
     "replicaWaitSeconds",
+    broker_wait.OPTION,
     "engine",
     "batchSizeBytes",
 )
@@ -100,6 +102,7 @@ class ReadOptions:
     engine: str
     batch_size_bytes: int
     replica_wait_seconds: float
+    broker_wait_seconds: float
     fail_on_data_loss: bool
 
 
@@ -164,6 +167,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
             engine=given.one_of("engine", ("adbc", "psycopg")),
             batch_size_bytes=given.parsed("batchSizeBytes", _bytes) or 4 * 1024 * 1024,
             replica_wait_seconds=given.seconds("replicaWaitSeconds", 30),
+            broker_wait_seconds=given.seconds(broker_wait.OPTION, broker_wait.DEFAULT_SECONDS),
             fail_on_data_loss=given.one_of("failOnDataLoss", ("true", "false")) == "true",
         ),
         max_offsets_per_trigger=at_most,
@@ -221,11 +225,7 @@ class _Given:
 
     def seconds(self, name: str, default: float) -> float:
         text = self.text(name)
-        if text is None:
-            return default
-        if not re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
-            raise OptionInvalid(name, text, "write seconds as 30 or 0.5")
-        return float(text)
+        return default if text is None else broker_wait.parse_seconds(name, text)
 
     def one_of(self, name: str, words: tuple[str, ...]) -> str:
         """One of the words, the first where none is given."""

@@ -19,13 +19,12 @@ both. So this module imports little.
 """
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import psycopg
@@ -41,7 +40,8 @@ from pyspark.sql.datasource import (
 
 from mqdb.broker.log import sink
 from mqdb.broker.log.sink import AppendOutcome, AppendResult, Connection, SinkBatch, StagedWrite, translated
-from mqdb.errors import AuthenticationFailed, BrokerUnavailable, IllegalState, MqdbError
+from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
+from mqdb.pipeline.broker_wait import patiently
 from mqdb.pipeline.errors import ModeNotSupported, OptionInvalid, SinkBatchesMissing, SinkBatchMismatch
 from mqdb.pipeline.write.sink_columns import Columns, find_columns
 from mqdb.pipeline.write.sink_options import SinkOptions, parse_sink
@@ -56,12 +56,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
-
-_Result = TypeVar("_Result")
-
-#: How long a commit tries while the database is away: a fail-over, or the recovery after a crash.
-COMMIT_RETRY_SECONDS: Final = 30.0
-_PAUSE_SECONDS: Final = 0.5
 
 # Where Spark tells its tasks. Source: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -90,7 +84,7 @@ def batch_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: 
         raise ModeNotSupported("overwrite", "a log can only be appended to; write with .mode('append')")
     parsed = parse_sink(options, is_stream=False)
     writing = Writing(parsed, find_columns(schema, parsed.topic))
-    writing.check()
+    patiently(writing.check, "look at the topic of a write", parsed.broker_wait_seconds)
     name = parsed.given_id or str(uuid4())
     return BatchWriter(writing, SinkBatch(f"batch:{name}", 0), is_named=parsed.given_id is not None)
 
@@ -101,7 +95,7 @@ def stream_writer(options: "Mapping[str, str]", schema: "StructType", overwrite:
         raise ModeNotSupported("complete", "a log can only be appended to; use outputMode('append') or 'update'")
     parsed = parse_sink(options, is_stream=True)
     writing = Writing(parsed, find_columns(schema, parsed.topic))
-    # Spark asks for the writer of each commit anew; a commit has more patience with a database that is away.
+    # Spark asks for the writer of each commit anew. Tasks and commits wait for a database that is away.
     with suppress(BrokerUnavailable):
         writing.check()
     return StreamWriter(writing)
@@ -172,7 +166,8 @@ class Writing:
     def stage(self, batch: SinkBatch, rows: "Iterable[RecordBatch]") -> Staged:
         """Stage the rows of a task in a transaction of their own.
 
-        Raises what `RowMaker.rows` raises, BrokerUnavailable and StorageRefused; then nothing is staged.
+        The task waits for the broker before it stages. If the broker goes away later, the task fails, and Spark runs it
+        again. Raises what `RowMaker.rows` raises, BrokerUnavailable and StorageRefused; then nothing is staged.
         """
         write_id = uuid4()
         filled = (record_batch for record_batch in rows if record_batch.num_rows)
@@ -183,7 +178,7 @@ class Writing:
         from mqdb.pipeline.write.sink_rows import RowMaker
 
         named = {"write_id": write_id, "sink_id": batch.sink_id, "batch_id": batch.batch_id}
-        with self._connection() as (connection, is_guest), connection.transaction():
+        with self._awaited_connection() as (connection, is_guest), connection.transaction():
             if is_guest:  # row security looks there for whose rows they are
                 connection.execute(statements.RECORD_WRITE, named)
             options = self.options
@@ -206,25 +201,27 @@ class Writing:
     def append(self, batch: SinkBatch, staged: "Sequence[Staged]", forgotten_sink: str | None = None) -> None:
         """Append what the tasks have staged, unless the ledger has the batch.
 
-        While the database is away it is tried again, for 30 s. Raises BrokerUnavailable after that, SinkBatchMismatch
-        where the stage is not complete, SinkBatchesMissing if the ledger does not have the batch before, OptionInvalid
-        for a sinkId that another query has, a checkpoint that was set back, and a writeId that has written another
-        number of messages; TopicNotFound for a topic that was deleted meanwhile, and MessageIllegal for a time of
-        delivery beyond the broker's limit.
+        While the broker is away it is tried again, for brokerWaitSeconds. Raises BrokerUnavailable after that,
+        SinkBatchMismatch where the stage is not complete, SinkBatchesMissing if the ledger does not have the batch
+        before, OptionInvalid for a sinkId that another query has, a checkpoint that was set back, and a writeId that
+        has written another number of messages; TopicNotFound for a topic that was deleted meanwhile, and MessageIllegal
+        for a time of delivery beyond the broker's limit.
         """
         writes = [each.write for each in staged]
 
-        def append(connection: Connection, is_guest: bool) -> AppendResult:
-            result = sink.append_batch(connection, batch, writes, is_guest=is_guest)
-            if result.outcome is AppendOutcome.GAP and not self.options.fail_on_data_loss:
-                missing = SinkBatchesMissing(batch.sink_id, batch.batch_id, result.batch_id)
-                logger.warning("a query goes on at batch %s: %s", batch.batch_id, missing.what)
-                result = sink.append_batch(connection, batch, writes, may_skip=True, is_guest=is_guest)
-            if result.outcome in (AppendOutcome.APPENDED, AppendOutcome.REPEATED):
-                self._sweep(connection, forgotten_sink, is_guest)
-            return result
+        def append() -> AppendResult:
+            with self._connection() as (connection, is_guest):
+                result = sink.append_batch(connection, batch, writes, is_guest=is_guest)
+                if result.outcome is AppendOutcome.GAP and not self.options.fail_on_data_loss:
+                    missing = SinkBatchesMissing(batch.sink_id, batch.batch_id, result.batch_id)
+                    logger.warning("a query goes on at batch %s: %s", batch.batch_id, missing.what)
+                    result = sink.append_batch(connection, batch, writes, may_skip=True, is_guest=is_guest)
+                if result.outcome in (AppendOutcome.APPENDED, AppendOutcome.REPEATED):
+                    self._sweep(connection, forgotten_sink, is_guest)
+                return result
 
-        self._judge(self._persistently(append), batch, sum(write.messages for write in writes))
+        result = patiently(append, f"commit batch {batch.batch_id}", self.options.broker_wait_seconds)
+        self._judge(result, batch, sum(write.messages for write in writes))
 
     def _judge(self, result: AppendResult, batch: SinkBatch, messages: int) -> None:
         given_id = self.options.given_id
@@ -279,25 +276,22 @@ class Writing:
             row = connection.execute(statements.IS_GUEST).fetchone()
             yield connection, row is not None and bool(row[0])
 
+    @contextmanager
+    def _awaited_connection(self) -> Iterator[tuple[Connection, bool]]:
+        """As `_connection`; waits for the broker until there is one."""
+        with ExitStack() as stack:
+
+            def connect() -> tuple[Connection, bool]:
+                return stack.enter_context(self._connection())
+
+            yield patiently(connect, "stage the rows of a task", self.options.broker_wait_seconds)
+
     def _sweep(self, connection: Connection, forgotten_sink: str | None, is_guest: bool) -> None:
         """What is in the log does not fail for what is left beside it."""
         try:
             sink.sweep(connection, forgotten_sink, is_guest=is_guest)
         except psycopg.Error:
             logger.warning("cannot clear away what old tasks have staged", exc_info=True)
-
-    def _persistently(self, work: Callable[[Connection, bool], _Result]) -> _Result:
-        deadline = time.monotonic() + COMMIT_RETRY_SECONDS
-        while True:
-            try:
-                with self._connection() as (connection, is_guest):
-                    return work(connection, is_guest)
-            except AuthenticationFailed:
-                raise
-            except BrokerUnavailable:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_PAUSE_SECONDS)
 
 
 def _refuse_schema(url: str) -> None:

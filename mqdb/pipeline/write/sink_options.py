@@ -11,10 +11,20 @@ from typing import Final
 
 from mqdb.common.dsn import parse_brokers, redact
 from mqdb.common.topic import check_send_topic
+from mqdb.pipeline import broker_wait
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 
 #: What a user may give.
-NAMES: Final = ("url", "topic", "writeId", "sinkId", "commitMode", "reservedProperties", "failOnDataLoss")
+NAMES: Final = (
+    "url",
+    "topic",
+    "writeId",
+    "sinkId",
+    "commitMode",
+    "reservedProperties",
+    "failOnDataLoss",
+    broker_wait.OPTION,
+)
 
 #: What Spark passes on that is for Spark itself.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
@@ -41,6 +51,7 @@ class SinkOptions:
     given_id: str | None = None
     reserved_properties: ReservedProperties = ReservedProperties.REFUSE
     fail_on_data_loss: bool = True
+    broker_wait_seconds: float = broker_wait.DEFAULT_SECONDS
 
     @property
     def target(self) -> str:
@@ -68,6 +79,7 @@ def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         given_id=_id(own, given.get(own.lower())),
         reserved_properties=ReservedProperties(_one_of(given, "reservedProperties", tuple(ReservedProperties))),
         fail_on_data_loss=_one_of(given, "failOnDataLoss", ("true", "false")) == "true",
+        broker_wait_seconds=_wait_seconds(given.get(broker_wait.OPTION.lower())),
     )
 
 
@@ -88,6 +100,10 @@ def _one_of(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     if text not in words:
         raise OptionInvalid(name, text, f"write {' or '.join(words)}")
     return text
+
+
+def _wait_seconds(text: str | None) -> float:
+    return broker_wait.DEFAULT_SECONDS if text is None else broker_wait.parse_seconds(broker_wait.OPTION, text)
 
 
 def _url(text: str | None) -> str:

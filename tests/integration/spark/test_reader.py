@@ -257,7 +257,7 @@ def test_a_database_that_cannot_be_reached_is_an_error_without_its_password(engi
     dead = Database("postgresql://mqdb:geheim@127.0.0.1:1/mqdb")
 
     with pytest.raises(BrokerUnavailable) as caught:
-        reader(dead, engine=engine_name).partitions()
+        reader(dead, engine=engine_name, brokerWaitSeconds="0").partitions()
 
     assert "geheim" not in str(caught.value)
 

@@ -330,8 +330,7 @@ def test_a_commit_gives_up_a_database_that_stays_away(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic(broker)
-    writer = batch_writer_for(database, {"body": ["a"]}, topic="orders")
-    monkeypatch.setattr("mqdb.pipeline.write.sink.COMMIT_RETRY_SECONDS", 0.0)
+    writer = batch_writer_for(database, {"body": ["a"]}, topic="orders", brokerWaitSeconds="0")
 
     def away(*_: object, **__: object) -> object:
         raise psycopg.OperationalError("connection refused")
