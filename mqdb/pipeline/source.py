@@ -38,9 +38,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from mqdb.errors import MqdbError
 from mqdb.pipeline.read.offsets import StreamOffset
 from mqdb.pipeline.read.schema import HEADERS, check_columns, columns_of
-from mqdb.pipeline.read.source_options import SourceOptions, parse_source, source_columns
+from mqdb.pipeline.read.source_options import SourceOptions, check_source, parse_source, source_columns
 from mqdb.pipeline.read.tasks import Task
 
 if TYPE_CHECKING:
@@ -67,7 +68,11 @@ class MqdbDataSource(DataSource):
         return "mqdb"
 
     def schema(self) -> StructType:
-        """All columns of the row format, or those that the option `columns` names."""
+        """All columns of the row format, or those that the option `columns` names.
+
+        Spark asks for them at `load`, so all options are checked here, unless the user gives a schema.
+        """
+        check_source(self.options)
         row_format, columns = source_columns(self.options)
         types = columns_of(row_format)
         return StructType([StructField(name, _TYPES[types[name]]) for name in columns])
@@ -78,7 +83,10 @@ class MqdbDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For spark.readStream."""
-        return MqdbStreamReader(_options(self.options, schema, is_stream=True))
+        try:
+            return MqdbStreamReader(_options(self.options, schema, is_stream=True))
+        except MqdbError as error:
+            return _RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For DataFrame.write."""
@@ -141,7 +149,7 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan().initial().to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """From maxOffsetsPerTrigger or minOffsetsPerTrigger."""
+        """From maxOffsetsPerTrigger or minOffsetsPerTrigger. Spark takes one limit; `latestOffset` knows the other."""
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -151,7 +159,7 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch."""
         at_most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        at_least = limit.min_rows if isinstance(limit, ReadMinRows) else None
+        at_least = None if isinstance(limit, ReadAllAvailable) else self.options.min_offsets_per_trigger
         offset, whole = self._plan().latest(StreamOffset.from_dict(start), at_most=at_most, at_least=at_least)
         self._reported = whole.to_dict()
         return offset.to_dict()
@@ -187,6 +195,29 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             self._planner = StreamPlanner(self.options)
         return self._planner
+
+
+class _RefusedStream(DataSourceStreamReader):
+    """A stream with wrong options. Spark would hide an error of `streamReader` itself behind one of its own."""
+
+    def __init__(self, error: MqdbError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises the error. Spark begins with this method if there is no checkpoint."""
+        raise self._error.with_traceback(None)
+
+    def latestOffset(self, *_: object) -> dict[str, Any]:
+        """Raises the error. Spark begins with this method after a restart."""
+        raise self._error.with_traceback(None)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raises the error. Spark begins with this method after a restart in the middle of a batch."""
+        raise self._error.with_traceback(None)
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Raises the error, and is never called: there are no partitions."""
+        raise self._error.with_traceback(None)
 
 
 def _partitions(tasks: list[Task]) -> list[InputPartition]:

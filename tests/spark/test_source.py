@@ -102,6 +102,21 @@ def test_what_is_wrong_is_said_before_any_job_starts(
     assert set(jobs.getJobIdsForGroup()) == before
 
 
+def test_load_says_what_is_wrong_and_the_error_of_a_stream_what_no_stream_has(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    with pytest.raises(PySparkException, match=r"minPartitions = 'none': write a whole number above 0"):
+        load(spark, database, minPartitions="none")
+
+    stream = (
+        spark.readStream.format("mqdb").options(url=database.dsn, subscribe="orders", endingOffsets="latest").load()
+    )
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(PySparkException, match=r"spark\.readStream has no such option") as caught:
+        query.awaitTermination()
+    assert "UnboundLocalError" not in str(caught.value)
+
+
 @pytest.mark.usefixtures("orders")
 def test_neither_plans_nor_errors_nor_checkpoints_show_the_password(
     spark: SparkSession, database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]

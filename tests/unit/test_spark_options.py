@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mqdb.common.proof import Proof
 from mqdb.errors import MqdbError, NameInvalid, SelectorSyntaxError, TagExpressionInvalid
@@ -23,7 +24,8 @@ from mqdb.pipeline.errors import (
 from mqdb.pipeline.read.offsets import Queue, StreamOffset
 from mqdb.pipeline.read.positions import EARLIEST, LATEST
 from mqdb.pipeline.read.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS, RowFormat, check_columns, sources_of
-from mqdb.pipeline.read.source_options import NAMES, SourceOptions, parse_source, source_columns
+from mqdb.pipeline.read.source_options import NAMES, SourceOptions, check_source, parse_source, source_columns
+from mqdb.pipeline.source import MqdbDataSource
 
 URL = "postgresql://user:geheim@host:5432/database"
 
@@ -126,11 +128,6 @@ WRONG = {
     "no-uri": ({"url": "host=localhost"}, OptionInvalid, "postgresql://user"),
     "two-brokers": ({"url": f"a={URL};b={URL}"}, OptionInvalid, "one load reads one broker"),
     "two-subscriptions": ({"assign": '{"orders": [0]}'}, OptionInvalid, "subscribe is given, too"),
-    "two-starts": (
-        {"startingOffsets": "earliest", "startingTimestamp": "5"},
-        OptionInvalid,
-        "startingOffsets is given, too",
-    ),
     "topic": ({"subscribe": "or ders"}, NameInvalid, "holds ' '"),
     "start-at-the-end": ({"startingOffsets": "latest"}, OptionInvalid, "reads nothing"),
     "end-at-the-start": ({"endingOffsets": "earliest"}, OptionInvalid, "reads nothing"),
@@ -151,7 +148,8 @@ WRONG = {
     "seconds": ({"replicaWaitSeconds": "-1"}, OptionInvalid, "write seconds"),
     "engine": ({"engine": "odbc"}, OptionInvalid, "adbc or psycopg"),
     "boolean": ({"failOnDataLoss": "yes"}, OptionInvalid, "true or false"),
-    "limit-of-a-batch": ({"maxOffsetsPerTrigger": "5"}, OptionInvalid, "spark.read has no such option"),
+    "limit-of-a-batch": ({"maxOffsetsPerTrigger": "many"}, OptionInvalid, "above 0"),
+    "delay": ({"maxTriggerDelay": "soon"}, OptionInvalid, "15m, 30s or 500ms"),
     "group-of-a-batch": ({"group": "stats"}, OptionInvalid, "spark.read has no such option"),
 }
 
@@ -169,10 +167,71 @@ def test_what_is_wrong_is_said(case: str) -> None:
 def test_what_only_a_batch_has_is_refused_in_a_stream() -> None:
     with pytest.raises(OptionInvalid, match=r"spark\.readStream has no such option"):
         stream(endingOffsets="latest")
-    with pytest.raises(OptionInvalid, match="Spark takes one limit"):
-        stream(maxOffsetsPerTrigger="5", minOffsetsPerTrigger="5")
     with pytest.raises(NameInvalid, match="group name"):
         stream(group="a group")
+
+
+def test_a_batch_ignores_the_limits_of_a_stream() -> None:
+    limits = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "3"}
+
+    assert batch(**limits, maxTriggerDelay="1s").max_offsets_per_trigger is None
+    both = stream(**limits)
+    assert (both.max_offsets_per_trigger, both.min_offsets_per_trigger) == (5, 3)
+
+
+def test_a_delay_is_written_as_spark_reads_times() -> None:
+    texts = ("500", "500ms", "30s", "2min", "15m")
+
+    assert [stream(maxTriggerDelay=text).max_trigger_delay_seconds for text in texts] == [0.5, 0.5, 30, 120, 900]
+    assert stream().max_trigger_delay_seconds == 900
+
+
+def test_a_time_wins_over_times_by_queue_and_both_over_offsets() -> None:
+    offsets, time = {"startingOffsets": "latest"}, {"startingTimestamp": "5"}
+    by_queue = {"startingOffsetsByTimestamp": '{"orders": {"0": 5}}'}
+
+    assert batch(**offsets, **time, **by_queue).starting.option == "startingTimestamp"
+    assert batch(**offsets, **by_queue).starting.option == "startingOffsetsByTimestamp"
+
+
+# -- options of Kafka, and what load() says -------------------------------------------------------
+
+
+def test_options_of_kafka_that_mean_nothing_are_named_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark gives names in lower case."""
+    ignored = {"kafka.max.poll.records": "5", "fetchoffset.numretries": "3", "groupidprefix": "etl"}
+
+    check_source({"url": URL, "subscribe": "orders", **ignored})
+
+    [record] = caplog.records
+    assert record.getMessage().endswith(": fetchOffset.numRetries, groupIdPrefix, kafka.max.poll.records")
+
+
+def test_the_servers_of_kafka_are_no_url() -> None:
+    with pytest.raises(OptionInvalid, match=r"kafka\.bootstrap\.servers = 'host:9092': leads to Kafka; give .*'url'"):
+        check_source({"kafka.bootstrap.servers": "host:9092", "subscribe": "orders"})
+    check_source({"kafka.bootstrap.servers": "host:9092", "subscribe": "orders", "url": URL})
+
+
+def test_load_refuses_what_neither_a_batch_nor_a_stream_can_have() -> None:
+    check_source({"url": URL, "subscribe": "orders", "endingOffsets": "latest"})
+    check_source({"url": URL, "subscribe": "orders", "startingOffsets": "latest", "group": "stats"})
+    with pytest.raises(OptionInvalid, match="minPartitions"):
+        check_source({"url": URL, "subscribe": "orders", "minPartitions": "none"})
+
+
+def test_a_stream_says_what_is_wrong_in_the_methods_that_spark_calls_first() -> None:
+    source = MqdbDataSource({"url": URL, "subscribe": "orders", "endingOffsets": "latest"})
+    stream = source.streamReader(source.schema())
+
+    for call in (
+        stream.initialOffset,
+        lambda: stream.latestOffset({}, ReadAllAvailable()),
+        lambda: stream.partitions({}, {}),
+    ):
+        with pytest.raises(OptionInvalid, match=r"spark\.readStream has no such option"):
+            call()
+    stream.stop()
 
 
 def test_something_has_to_be_subscribed() -> None:

@@ -91,6 +91,13 @@ def test_a_time_after_the_last_message_is_an_error_if_the_strategy_says_so() -> 
         resolve(Position("startingTimestamp", everywhere=NOON), must_hold=True)
 
 
+def test_an_empty_queue_has_no_message_that_is_too_old() -> None:
+    empty = bounds(("orders", 0, 20, 20), ("orders", 1, 0, 0))
+    position = Position("startingTimestamp", everywhere=NOON)
+
+    assert planner.resolve(position, empty, lambda *_: {}, must_hold=True) == orders(20, 0)
+
+
 @pytest.mark.parametrize(("first", "second"), [(9, 0), (21, 0), (10, 6)])
 def test_an_offset_that_is_not_stored_is_an_error(first: int, second: int) -> None:
     with pytest.raises(OffsetOutOfRange, match="the queue has offsets from"):

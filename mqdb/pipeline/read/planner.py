@@ -101,8 +101,9 @@ def resolve(
 ) -> dict[Queue, int]:
     """The offset of each queue.
 
-    With `must_hold` a time that no message of a queue has reached is an error, else it is the end of the queue. With
-    `clip` an offset below the min offset counts as that, else it is an error. Raises OptionInvalid, OffsetOutOfRange.
+    With `must_hold` a time that no message of a queue has reached is an error, unless the queue is empty; else it is
+    the end of the queue. With `clip` an offset below the min offset counts as that, else it is an error. Raises
+    OptionInvalid, OffsetOutOfRange.
     """
     places = _places(position, queues)
     of_time: dict[datetime, Mapping[int, int]] = {}
@@ -115,7 +116,8 @@ def resolve(
             offset = of_time[place].get(bounds.queue_key, bounds.max_offset)
             # What dispatch has added since the bounds were read is for the next read.
             offset = min(offset, bounds.max_offset)
-            if must_hold and offset == bounds.max_offset:
+            # An empty queue has nothing that could be passed over.
+            if must_hold and bounds.min_offset < offset == bounds.max_offset:
                 reason = f"{queue} has no message stored at or after; set startingOffsetsByTimestampStrategy=latest"
                 raise OptionInvalid(position.option, place.isoformat(), reason)
         else:

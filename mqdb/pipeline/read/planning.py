@@ -5,6 +5,7 @@ Questions and decisions alternate, and each decision is one call of `planner`:
     topics ──▶ bounds of their queues ──▶ ranges ──▶ where these lie ──▶ parts ──▶ statements, which make tasks
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -68,6 +69,7 @@ class StreamPlanner:
         self._progress = GroupProgress(options.url, options.group) if options.group is not None else None
         # Where the last batch was found; the next one lies there or further on.
         self._first_segment = 0
+        self._last_batch_at = time.monotonic()
 
     def close(self) -> None:
         """Give the connection back."""
@@ -95,8 +97,9 @@ class StreamPlanner:
     ) -> tuple[StreamOffset, StreamOffset]:
         """The end of the next batch, and how far it could go without limits.
 
-        Fewer messages than `at_least` are left for later, unless a target is set. Raises DataLoss if what comes next
-        has been dropped, and LogReplaced if the log is not the one that was read up to `start`.
+        Fewer messages than `at_least` are left for later. They are read if a target is set, or if maxTriggerDelay has
+        passed since the last batch or the start of the query. Raises DataLoss if what comes next has been dropped, and
+        LogReplaced if the log is not the one that was read up to `start`.
         """
         self._check_broker(start)
 
@@ -119,8 +122,12 @@ class StreamPlanner:
         # Past the end: the newest messages were lost, and nobody minds.
         lag = sum(max(past - first[queue], 0) for queue, past in end.items())
         whole = self._offset(end, queues)
-        if at_least is not None and lag < at_least:
+        now = time.monotonic()
+        is_early = now - self._last_batch_at < self._options.max_trigger_delay_seconds
+        if at_least is not None and lag < at_least and is_early:
             return start, whole
+        if lag > 0:
+            self._last_batch_at = now
         if at_most is not None:
             end = planner.limited(first, end, at_most)
         held = {queue: proof for queue, proof in start.proofs.items() if reached.get(queue) == end.get(queue)}

@@ -4,11 +4,13 @@ Names and rules are those of Spark's Kafka source where it has them; names are c
 does. Light on purpose: workers import it with the reader that Spark sends them.
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from mqdb.errors import MqdbError
 from mqdb.pipeline import broker_wait
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 from mqdb.pipeline.read.positions import (
@@ -22,6 +24,8 @@ from mqdb.pipeline.read.positions import (
 )
 from mqdb.pipeline.read.schema import RowFormat, columns_of
 
+logger = logging.getLogger(__name__)
+
 #: Largest part of a segment, or of a queue, that one task reads: half a second of work, for which it holds its locks.
 DEFAULT_MAX_RECORDS_PER_PARTITION: Final = 300_000
 
@@ -31,8 +35,23 @@ DEFAULT_RECORDS_PER_TASK: Final = 50_000
 _START: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _END: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _SUBSCRIPTION: Final = ("subscribe", "topic", "subscribePattern", "assign")
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "group")
+_LIMITS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_ONLY: Final = ("group",)
 _BATCH_ONLY: Final = _END
+
+#: Longest wait for minOffsetsPerTrigger. Source: KafkaSourceProvider.DEFAULT_MAX_TRIGGER_DELAY.
+_DEFAULT_TRIGGER_DELAY_SECONDS: Final = 900.0
+
+#: Options of Spark's Kafka source that mean nothing here, in lower case.
+_OF_KAFKA: Final = re.compile(r"(kafka|fetchoffset|kafkaconsumer)\..*|groupidprefix")
+#: Spark hands names on in lower case; a message shows them as Spark's documentation writes them.
+_KAFKA_NAMES: Final = (
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+)
+_KAFKA_SERVERS: Final = "kafka.bootstrap.servers"
 
 NAMES: Final = (
     "url",
@@ -50,6 +69,7 @@ NAMES: Final = (
     "minPartitions",
     "maxRecordsPerPartition",
     "recordsPerTask",
+    *_LIMITS,
     *_STREAM_ONLY,
     "failOnDataLoss",
     "replicaWaitSeconds",
@@ -108,7 +128,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """All options of a read. `url` is where it is planned, `reading.url` where it is read."""
+    """All options of a read. `url` is where it is planned, `reading.url` where it is read.
+
+    A batch has no limits and no group.
+    """
 
     url: str = field(repr=False)
     subscription: Subscription
@@ -121,12 +144,31 @@ class SourceOptions:
     reading: ReadOptions
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
+    max_trigger_delay_seconds: float = _DEFAULT_TRIGGER_DELAY_SECONDS
     group: str | None = None
 
 
 def source_columns(options: Mapping[str, str]) -> tuple[RowFormat, tuple[str, ...]]:
     """Row format and columns alone: what a schema needs, before anybody asks for the rest."""
     return _columns(_Given(options))
+
+
+def check_source(options: Mapping[str, str]) -> None:
+    """Check the options at `load`, when nobody knows yet whether a batch or a stream follows.
+
+    Raises what `parse_source` raises for both. Warns of Kafka's options that are ignored.
+    """
+    try:
+        parse_source(options, is_stream=False)
+    except MqdbError as error:
+        try:
+            parse_source(options, is_stream=True)
+        except MqdbError:
+            raise error.with_traceback(None) from None
+    if ignored := sorted(filter(_is_of_kafka, options), key=str.lower):
+        known = {name.lower(): name for name in _KAFKA_NAMES}
+        names = ", ".join(known.get(name.lower(), name) for name in ignored)
+        logger.warning("ignored options of Kafka, which mean nothing to mqdb: %s", names)
 
 
 def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
@@ -139,13 +181,16 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
     given.refuse_unknown()
     given.refuse(_BATCH_ONLY if is_stream else _STREAM_ONLY, "readStream" if is_stream else "read")
     url = _url(given, "url")
+    if url is None and (servers := given.text(_KAFKA_SERVERS)) is not None:
+        reason = "leads to Kafka; give .option('url', 'postgresql://user@host:5432/database') for a broker of mqdb"
+        raise OptionInvalid(_KAFKA_SERVERS, servers, reason)
     if url is None:
         raise OptionInvalid("url", None, "is missing; give .option('url', 'postgresql://user@host:5432/database')")
     read_url = _url(given, "readUrl")
     row_format, columns = _columns(given)
+    # Those of a batch are checked and then ignored, as the Kafka source does.
     at_most, at_least = given.number("maxOffsetsPerTrigger"), given.number("minOffsetsPerTrigger")
-    if at_most is not None and at_least is not None:
-        raise OptionInvalid("minOffsetsPerTrigger", at_least, "Spark takes one limit; drop maxOffsetsPerTrigger or it")
+    trigger_delay = given.parsed("maxTriggerDelay", _delay_seconds)
     return SourceOptions(
         url=url,
         subscription=_subscription(given),
@@ -170,8 +215,9 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
             broker_wait_seconds=given.seconds(broker_wait.OPTION, broker_wait.DEFAULT_SECONDS),
             fail_on_data_loss=given.one_of("failOnDataLoss", ("true", "false")) == "true",
         ),
-        max_offsets_per_trigger=at_most,
-        min_offsets_per_trigger=at_least,
+        max_offsets_per_trigger=at_most if is_stream else None,
+        min_offsets_per_trigger=at_least if is_stream else None,
+        max_trigger_delay_seconds=_DEFAULT_TRIGGER_DELAY_SECONDS if trigger_delay is None else trigger_delay,
         group=given.checked("group", _check_group),
     )
 
@@ -189,7 +235,7 @@ class _Given:
     def refuse_unknown(self) -> None:
         known = {name.lower() for name in NAMES}
         for name in self._values:
-            if name not in known:
+            if name not in known and not _is_of_kafka(name):
                 raise OptionUnknown(self._names[name], NAMES)
 
     def refuse(self, names: tuple[str, ...], way: str) -> None:
@@ -233,6 +279,10 @@ class _Given:
         if text not in words:
             raise OptionInvalid(name, text, f"write {' or '.join(words)}")
         return text
+
+
+def _is_of_kafka(name: str) -> bool:
+    return _OF_KAFKA.fullmatch(name.lower()) is not None
 
 
 def _positive(name: str, text: str) -> int:
@@ -305,16 +355,23 @@ def _ending(given: _Given) -> Position:
 
 
 def _position(given: _Given, names: tuple[str, ...]) -> Position | None:
-    name = given.first_of(names)
-    text = given.text(name) if name else None
-    if name is None or text is None:
-        return None
-    offsets, timestamp, _by_timestamp = names
-    if name == offsets:
-        return parse_offsets(name, text)
-    if name == timestamp:
-        return Position(name, everywhere=parse_time(name, text))
-    return parse_times(name, text)
+    """A time wins over times by queue, and both over offsets, as with Kafka."""
+    offsets, timestamp, by_timestamp = names
+    moment = given.parsed(timestamp, parse_time)
+    if moment is not None:
+        return Position(timestamp, everywhere=moment)
+    return given.parsed(by_timestamp, parse_times) or given.parsed(offsets, parse_offsets)
+
+
+def _delay_seconds(name: str, text: str) -> float:
+    from mqdb.common.duration import parse_duration
+
+    # As Spark reads times: a bare number is in milliseconds, and a minute may be written min.
+    plain = text.strip().lower()
+    delay = parse_duration(f"{plain}ms" if plain.isdecimal() else re.sub("min$", "m", plain))
+    if delay is None:
+        raise OptionInvalid(name, text, "write a time as 15m, 30s or 500ms")
+    return delay.total_seconds()
 
 
 def _choice(given: _Given) -> MessageChoice:

@@ -150,6 +150,21 @@ def test_a_stream_may_wait_until_there_is_enough(
     assert bodies(stream.trigger()) == ["a", "b", "c"]
 
 
+def test_a_stream_waits_for_enough_no_longer_than_its_delay_and_then_takes_no_more_than_its_limit(
+    broker: Connection, database: Database, orders: TopicRoute, started: list[Stream]
+) -> None:
+    patient, impatient = (
+        start(started, database, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="2", maxTriggerDelay=delay)
+        for delay in ("1h", "0ms")
+    )
+    send(broker, orders, *"abc")
+
+    assert patient.trigger() == []
+    assert bodies(impatient.trigger()) == ["a", "b"]
+    send(broker, orders, *"de")
+    assert bodies(patient.trigger()) == ["a", "b"]
+
+
 def test_available_now_reads_to_where_the_queues_ended_when_it_began(
     broker: Connection, database: Database, orders: TopicRoute, started: list[Stream]
 ) -> None:
