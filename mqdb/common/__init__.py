@@ -1,6 +1,7 @@
 """The vocabulary: messages, topics, groups, delays, and what else all layers speak of. No I/O.
 
 message, property, topic, group   what users send, to where, and who reads it
+kafka_record                      records of Kafka as messages
 received_message                  what consumers get; proof: and how it is known again; receipt_handle: and acknowledged
 unique_id, compression            ids and bodies
 delivery_schedule, delay_level, recall_handle   when a message is due

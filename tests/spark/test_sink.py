@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -10,7 +11,7 @@ from sqlalchemy import Connection
 
 from mqdb.store.topics import topics
 from mqdb_client import Admin
-from tests.fixtures.broker import bodies, topic
+from tests.fixtures.broker import bodies, dispatch_all, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.principals import Principal
 from tests.fixtures.spark_sink import rows_in, stored
@@ -129,6 +130,37 @@ def test_a_stream_goes_on_where_it_was_and_repeats_no_batch(
 
     assert bodies(stored(broker, route)) == ["a:1", "b:1", "a:2"]
     assert rows_in(broker, "sink_batch", "sink_stage") == [2, 0]
+
+
+def test_a_topic_to_a_frame_to_a_topic_is_the_same_topic(
+    spark: SparkSession, broker: Connection, database: Database
+) -> None:
+    for name in ("orders", "copy", "plain-copy"):
+        topic(broker, name, queues=4)
+    records = spark.sql(
+        """SELECT CASE WHEN id % 7 = 0 THEN NULL WHEN id % 5 = 0 THEN unhex(sha1(string(id)))
+                       ELSE encode(concat('{"id":  ', id % 50, '}'), 'UTF-8') END AS key,
+                  IF(id % 11 = 0, NULL, encode(repeat('x', int(id % 3)), 'UTF-8')) AS value,
+                  IF(id % 2 = 0, NULL, array(struct('z' AS key, unhex('ff00') AS value),
+                                             struct('a' AS key, IF(id % 3 = 0, NULL, encode('1', 'UTF-8')) AS value)))
+                    AS headers,
+                  int(id % 4) AS partition
+           FROM range(0, 10000, 1, 3)"""
+    )
+    write(records, database, topic="orders")
+    dispatch_all(broker)
+    reader = spark.read.format("mqdb").option("url", database.dsn)
+    write(reader.option("rowFormat", "kafka").load(subscribe="orders"), database, topic="copy")
+    write(reader.option("rowFormat", "mqdb").load(subscribe="orders"), database, topic="plain-copy")
+    dispatch_all(broker)
+
+    def found(frame: DataFrame) -> list[tuple[Any, ...]]:
+        parts = "coalesce(hex(key), 'null')", "coalesce(hex(value), 'null')", "to_json(headers) AS headers", "partition"
+        return sorted(map(tuple, frame.selectExpr(*parts).na.fill("null").collect()))
+
+    expected = found(records)
+    for name in ("orders", "copy", "plain-copy"):
+        assert found(reader.option("rowFormat", "kafka").load(subscribe=name)) == expected
 
 
 def test_what_is_wrong_is_said_before_any_task_runs(

@@ -106,7 +106,7 @@ def test_columns_keep_the_order_in_which_they_are_asked_for() -> None:
 
 def test_a_body_is_read_with_what_says_how_it_is_compressed() -> None:
     assert sources_of(RowFormat.MQDB, ("body", "topic")) == ("topic", "sys_flag", "body")
-    assert sources_of(RowFormat.KAFKA, ("headers", "key")) == ("keys", "properties")
+    assert sources_of(RowFormat.KAFKA, ("headers", "key")) == ("keys", "properties", "kafka_key")
     assert sources_of(RowFormat.KAFKA, ("timestampType",)) == ("queue_offset",)
     assert sources_of(RowFormat.MQDB, tuple(MESSAGE_COLUMNS)) == tuple(MESSAGE_COLUMNS)
 

@@ -20,6 +20,8 @@ from pyspark.sql.types import (
 
 from mqdb.errors import MqdbError, NameInvalid, TopicNotAllowed
 from mqdb.pipeline.errors import ColumnInvalid, ModeNotSupported, OptionInvalid, OptionUnknown
+from mqdb.pipeline.read.schema import RowFormat
+from mqdb.pipeline.source import MqdbDataSource
 from mqdb.pipeline.write.sink import batch_writer, stream_writer
 from mqdb.pipeline.write.sink_columns import ColumnPart, Columns, Kind, find_columns
 from mqdb.pipeline.write.sink_options import ReservedProperties, parse_sink
@@ -39,8 +41,10 @@ def test_options_are_found_whatever_their_case() -> None:
     assert (options.url, options.topic, options.given_id) == (URL, "orders", "nightly")
 
 
-def test_reserved_properties_are_refused_unless_they_are_to_be_dropped() -> None:
-    assert parse_sink({"url": URL}, is_stream=True).reserved_properties is ReservedProperties.REFUSE
+def test_the_options_say_what_becomes_of_reserved_properties() -> None:
+    assert parse_sink({"url": URL}, is_stream=True).reserved_properties is None
+    refusing = parse_sink({"url": URL, "reservedProperties": "REFUSE"}, is_stream=True)
+    assert refusing.reserved_properties is ReservedProperties.REFUSE
     dropping = parse_sink({"url": URL, "reservedProperties": "drop"}, is_stream=True)
     assert dropping.reserved_properties is ReservedProperties.DROP
 
@@ -141,8 +145,22 @@ def test_all_parts_are_found_with_their_kinds() -> None:
 def test_key_and_value_are_names_of_kafka_s() -> None:
     found = find_columns(schema(key=BinaryType(), VALUE=StringType(), properties=StringType()), "orders")
     assert found == Columns(
-        body=ColumnPart(1, Kind.TEXT), keys=ColumnPart(0, Kind.UTF8), properties=ColumnPart(2, Kind.JSON)
+        body=ColumnPart(1, Kind.TEXT),
+        key=ColumnPart(0, Kind.BYTES),
+        properties=ColumnPart(2, Kind.JSON),
+        may_lack_value=True,
     )
+
+
+def test_rows_of_both_formats_can_be_written() -> None:
+    kafka, mqdb = (
+        find_columns(MqdbDataSource({"url": URL, "subscribe": "orders", "rowformat": each}).schema(), None)
+        for each in (RowFormat.KAFKA, RowFormat.MQDB)
+    )
+
+    assert (kafka.queue_id, kafka.headers) == (ColumnPart(3, Kind.NUMBER), ColumnPart(7, Kind.HEADERS))
+    assert (mqdb.queue_id, mqdb.born_timestamp) == (ColumnPart(1, Kind.NUMBER), ColumnPart(9, Kind.MICROSECONDS))
+    assert (kafka.was_read, mqdb.was_read, kafka.may_lack_value, mqdb.may_lack_value) == (False, True, True, False)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +173,8 @@ def test_key_and_value_are_names_of_kafka_s() -> None:
         ({"body": StringType(), "price": DoubleType()}, "column 'price': no message has it; there are body, topic"),
         ({"body": StringType(), "queue_id": LongType()}, "column 'queue_id': is bigint; queue_id is int: cast it"),
         ({"body": StringType(), "keys": ArrayType(StringType())}, "is array<string>; keys is string or binary"),
+        ({"body": StringType(), "partition": IntegerType(), "queue_id": IntegerType()}, "says the same as 'partition'"),
+        ({"body": StringType(), "headers": ArrayType(StringType())}, "headers is array<struct<key:string,value:binary"),
         ({"body": StringType(), "deliver_at": TimestampNTZType()}, "is timestamp_ntz; deliver_at is timestamp or"),
         ({"body": StringType(), "properties": MapType(StringType(), LongType())}, "is map<string,bigint>"),
     ],

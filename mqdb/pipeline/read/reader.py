@@ -56,7 +56,7 @@ def _attempt(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "_Ba
         sources = sources_of(reading.row_format, columns)
         for each in task.reads:
             for batch in _read(session, each, reading, sources):
-                yield from finished(batch, reading.row_format, columns, reading.batch_size_bytes)
+                yield from finished(batch, reading, columns)
         if reading.fail_on_data_loss:
             _check_kept(session, task)
         session.rollback()

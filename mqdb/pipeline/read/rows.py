@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mqdb.common.compression import COMPRESSED_FLAG, decompress
+from mqdb.common.kafka_record import read_headers, read_key
 from mqdb.common.property import read_properties
-from mqdb.pipeline.read.schema import MESSAGE_COLUMNS, RowFormat
+from mqdb.pipeline.read.schema import KEPT_KEY, SOURCE_COLUMNS, RowFormat
+from mqdb.pipeline.read.source_options import ReadOptions
 
 _TYPES = {
     "string": pa.string(),
@@ -24,24 +26,23 @@ _TYPES = {
 
 def arrow_types(columns: Sequence[str]) -> list[tuple[str, pa.DataType]]:
     """Columns of a message with their types as Spark has them in Arrow."""
-    return [(name, _TYPES[MESSAGE_COLUMNS[name]]) for name in columns]
+    return [(name, _TYPES[SOURCE_COLUMNS[name]]) for name in columns]
 
 
-def finished(
-    batch: pa.RecordBatch, row_format: RowFormat, columns: tuple[str, ...], size: int
-) -> Iterator[pa.RecordBatch]:
+def finished(batch: pa.RecordBatch, reading: ReadOptions, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """The rows of a batch with these columns of the row format, bodies decompressed.
 
-    In several batches where plain bodies have more than `size` bytes: they may have a thousand times those of the
+    In several batches where plain bodies have more than `batch_size_bytes`: they may have a thousand times those of the
     compressed ones, and a column of Arrow holds 2 GiB.
     """
-    for part in _with_plain_bodies(batch, size) if "body" in batch.schema.names else (batch,):
-        yield _of_format(part, row_format, columns)
+    is_with_bodies = "body" in batch.schema.names
+    for part in _with_plain_bodies(batch, reading.batch_size_bytes) if is_with_bodies else (batch,):
+        yield _of_format(part, reading, columns)
 
 
-def _of_format(batch: pa.RecordBatch, row_format: RowFormat, columns: tuple[str, ...]) -> pa.RecordBatch:
-    if row_format is RowFormat.KAFKA:
-        return _to_kafka(batch, columns)
+def _of_format(batch: pa.RecordBatch, reading: ReadOptions, columns: tuple[str, ...]) -> pa.RecordBatch:
+    if reading.row_format is RowFormat.KAFKA:
+        return _to_kafka(batch, columns, with_reserved=reading.reserved_headers)
     schema = pa.schema(arrow_types(columns))
     arrays = [batch.column(name) for name in columns]
     if [array.type for array in arrays] != schema.types:
@@ -55,23 +56,24 @@ def _with_plain_bodies(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBa
         yield batch
         return
     first, held = 0, 0
-    bodies: list[bytes] = []
+    bodies: list[bytes | None] = []
     for stored, flag in zip(batch.column("body").to_pylist(), flags.to_pylist(), strict=True):
-        body = decompress(stored, flag)
-        if bodies and held + len(body) > size:
+        body = None if stored is None else decompress(stored, flag)
+        body_bytes = len(body or b"")
+        if bodies and held + body_bytes > size:
             yield _with_bodies(batch.slice(first, len(bodies)), bodies)
             first, held, bodies = first + len(bodies), 0, []
         bodies.append(body)
-        held += len(body)
+        held += body_bytes
     yield _with_bodies(batch.slice(first), bodies)
 
 
-def _with_bodies(batch: pa.RecordBatch, bodies: list[bytes]) -> pa.RecordBatch:
+def _with_bodies(batch: pa.RecordBatch, bodies: list[bytes | None]) -> pa.RecordBatch:
     return batch.set_column(batch.schema.names.index("body"), "body", pa.array(bodies, pa.binary()))
 
 
-# -- rows as Spark's Kafka source gives them, for queries that were written for it. A message's keys are the key, its
-# properties the headers, and the time at which the broker stored it the timestamp.
+# -- rows as Spark's Kafka source gives them, for queries that were written for it. The time at which the broker
+# stored a message is the timestamp; `mqdb.common.kafka_record` says what are its key and headers.
 
 #: timestampType of a record that the broker has stamped. Source: Kafka's TimestampType.LOG_APPEND_TIME.
 _LOG_APPEND_TIME: Final = 1
@@ -79,9 +81,11 @@ _LOG_APPEND_TIME: Final = 1
 _HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
-def _to_kafka(batch: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
+def _to_kafka(batch: pa.RecordBatch, columns: tuple[str, ...], *, with_reserved: bool) -> pa.RecordBatch:
     """A batch of messages with these columns of Kafka's."""
-    arrays = [_COLUMNS[name](batch) for name in columns]
+    arrays = [
+        _headers(batch, with_reserved=with_reserved) if name == "headers" else _COLUMNS[name](batch) for name in columns
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
@@ -93,22 +97,28 @@ def _timestamp_type(batch: pa.RecordBatch) -> pa.Array:
     return pa.array([_LOG_APPEND_TIME] * batch.num_rows, pa.int32())
 
 
-def _headers(batch: pa.RecordBatch) -> pa.Array:
-    """In the order of their names: jsonb keeps none of its own that would mean anything."""
+def _key(batch: pa.RecordBatch) -> pa.Array:
+    keys, kept = batch.column("keys"), batch.column(KEPT_KEY)
+    if kept.null_count == batch.num_rows:
+        return keys.cast(pa.binary())
+    return pa.array(map(read_key, keys.to_pylist(), kept.to_pylist()), pa.binary())
+
+
+def _headers(batch: pa.RecordBatch, *, with_reserved: bool) -> pa.Array:
+    """Null for a message without headers, as Spark's Kafka source gives them."""
     rows = []
     for text in batch.column("properties").to_pylist():
-        properties = read_properties(text)
-        rows.append([{"key": name, "value": properties[name].encode()} for name in sorted(properties)])
+        headers = read_headers(read_properties(text), with_reserved=with_reserved)
+        rows.append([{"key": name, "value": value} for name, value in headers] or None)
     return pa.array(rows, _HEADERS)
 
 
 _COLUMNS: Final[dict[str, Callable[[pa.RecordBatch], pa.Array]]] = {
-    "key": _column("keys", pa.binary()),
+    "key": _key,
     "value": _column("body", pa.binary()),
     "topic": _column("topic", pa.string()),
     "partition": _column("queue_id", pa.int32()),
     "offset": _column("queue_offset", pa.int64()),
     "timestamp": _column("store_timestamp", pa.timestamp("us", tz="UTC")),
     "timestampType": _timestamp_type,
-    "headers": _headers,
 }

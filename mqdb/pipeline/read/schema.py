@@ -31,6 +31,10 @@ MESSAGE_COLUMNS: Final = {
     "store_timestamp": "timestamp",
 }
 
+#: What readers ask of the database besides: what a message keeps of a key of Kafka's.
+KEPT_KEY: Final = "kafka_key"
+SOURCE_COLUMNS: Final = MESSAGE_COLUMNS | {KEPT_KEY: "string"}
+
 HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 #: Source: Spark's KafkaRecordToRowConverter, with includeHeaders.
@@ -90,4 +94,6 @@ def sources_of(row_format: RowFormat, names: tuple[str, ...]) -> tuple[str, ...]
     sources = {KAFKA_SOURCES.get(name, "queue_offset") for name in names} if row_format is RowFormat.KAFKA else {*names}
     if "body" in sources:
         sources.add("sys_flag")  # says how the body is compressed
-    return tuple(name for name in MESSAGE_COLUMNS if name in (sources or {"queue_offset"}))
+    if row_format is RowFormat.KAFKA and "keys" in sources:
+        sources.add(KEPT_KEY)
+    return tuple(name for name in SOURCE_COLUMNS if name in (sources or {"queue_offset"}))

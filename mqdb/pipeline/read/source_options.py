@@ -65,6 +65,7 @@ NAMES: Final = (
     "keys",
     "columns",
     "rowFormat",
+    "includeReservedHeaders",
     "splitBy",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -124,6 +125,7 @@ class ReadOptions:
     replica_wait_seconds: float
     broker_wait_seconds: float
     fail_on_data_loss: bool
+    reserved_headers: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
             replica_wait_seconds=given.seconds("replicaWaitSeconds", 30),
             broker_wait_seconds=given.seconds(broker_wait.OPTION, broker_wait.DEFAULT_SECONDS),
             fail_on_data_loss=given.one_of("failOnDataLoss", ("true", "false")) == "true",
+            reserved_headers=given.one_of("includeReservedHeaders", ("false", "true")) == "true",
         ),
         max_offsets_per_trigger=at_most if is_stream else None,
         min_offsets_per_trigger=at_least if is_stream else None,

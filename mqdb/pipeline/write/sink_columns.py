@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     ByteType,
     DataType,
@@ -29,6 +30,7 @@ class Kind(Enum):
     UTF8 = "binary, read as UTF-8"
     JSON = "string, read as JSON"
     MAP = "map<string,string>"
+    HEADERS = "array<struct<key:string,value:binary>>"
     NUMBER = "int"
     MICROSECONDS = "timestamp"
     MILLISECONDS = "bigint, in milliseconds since 1970"
@@ -43,36 +45,52 @@ class ColumnPart(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Where the parts of a message are; None for those that no column has."""
+    """Where the parts of a message are; None for those that no column has.
+
+    `may_lack_value` if the body is Kafka's value, which may be null or empty. `was_read` if the rows were read from a
+    topic, so that their properties have the broker's own among them.
+    """
 
     body: ColumnPart
     topic: ColumnPart | None = None
+    key: ColumnPart | None = None
     keys: ColumnPart | None = None
     tags: ColumnPart | None = None
     properties: ColumnPart | None = None
+    headers: ColumnPart | None = None
     sharding_key: ColumnPart | None = None
     queue_id: ColumnPart | None = None
     born_timestamp: ColumnPart | None = None
     delay_level: ColumnPart | None = None
     deliver_at: ColumnPart | None = None
+    may_lack_value: bool = False
+    was_read: bool = False
 
 
 _Kinds: TypeAlias = Mapping[type[DataType], Kind]
 
 #: Names of Kafka's, as Spark's Kafka sink has them.
-_ALIASES: Final = {"value": "body", "key": "keys"}
+_ALIASES: Final = {"value": "body", "partition": "queue_id"}
 
+#: Columns of rows that were read from a topic, of mqdb or of Kafka, and that the broker gives each message anew.
+_PASSED_OVER: Final = frozenset(
+    {"queue_offset", "msg_id", "sys_flag", "store_timestamp", "offset", "timestamp", "timestamptype"}
+)
+
+_BYTES: Final[_Kinds] = {BinaryType: Kind.BYTES, StringType: Kind.TEXT}
 _TEXT: Final[_Kinds] = {StringType: Kind.TEXT}
 _WORDS: Final[_Kinds] = {StringType: Kind.TEXT, BinaryType: Kind.UTF8}
 _NUMBER: Final[_Kinds] = {IntegerType: Kind.NUMBER, ShortType: Kind.NUMBER, ByteType: Kind.NUMBER}
 _TIME: Final[_Kinds] = {TimestampType: Kind.MICROSECONDS, LongType: Kind.MILLISECONDS}
 
 _KINDS: Final[Mapping[str, _Kinds]] = {
-    "body": {BinaryType: Kind.BYTES, StringType: Kind.TEXT},
+    "body": _BYTES,
     "topic": _TEXT,
+    "key": _BYTES,
     "keys": _WORDS,
     "tags": _TEXT,
     "properties": {StringType: Kind.JSON, MapType: Kind.MAP},
+    "headers": {ArrayType: Kind.HEADERS},
     "sharding_key": _TEXT,
     "queue_id": _NUMBER,
     "born_timestamp": _TIME,
@@ -88,7 +106,10 @@ def find_columns(schema: StructType, topic_option: str | None) -> Columns:
     the body not at all, and where neither a column nor the option says the topic.
     """
     parts: dict[str, ColumnPart] = {}
+    names = {field.name.lower() for field in schema.fields}
     for number, field in enumerate(schema.fields):
+        if field.name.lower() in _PASSED_OVER:
+            continue
         name = _ALIASES.get(field.name.lower(), field.name.lower())
         if name not in _KINDS:
             raise ColumnInvalid(
@@ -101,19 +122,15 @@ def find_columns(schema: StructType, topic_option: str | None) -> Columns:
         raise ColumnInvalid("body", f"is missing, and so is value; the columns are {', '.join(schema.names)}")
     if topic_option is None and "topic" not in parts:
         raise ColumnInvalid("topic", "is missing, and so is the option topic; give one of them")
-    return Columns(**parts)
+    return Columns(**parts, may_lack_value="value" in names, was_read="msg_id" in names)
 
 
 def _kind(column: str, name: str, type_: DataType) -> Kind:
     for accepted, kind in _KINDS[name].items():
-        if isinstance(type_, accepted) and (not isinstance(type_, MapType) or _is_text_map(type_)):
+        if isinstance(type_, accepted) and (accepted not in (ArrayType, MapType) or type_.simpleString() == kind.value):
             return kind
     accepted_kinds = " or ".join(dict.fromkeys(kind.value for kind in _KINDS[name].values()))
     raise ColumnInvalid(column, f"is {type_.simpleString()}; {name} is {accepted_kinds}: cast it")
-
-
-def _is_text_map(type_: MapType) -> bool:
-    return isinstance(type_.keyType, StringType) and isinstance(type_.valueType, StringType)
 
 
 def _known() -> str:

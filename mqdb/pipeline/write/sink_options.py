@@ -33,7 +33,10 @@ _ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 class ReservedProperties(StrEnum):
-    """What becomes of properties whose names are the broker's own: a row that was read from a topic has them."""
+    """What becomes of properties whose names are the broker's own: a row that was read from a topic has them.
+
+    Without the option they are dropped from rows that were read from a topic, and refused otherwise.
+    """
 
     REFUSE = "refuse"
     DROP = "drop"
@@ -49,7 +52,7 @@ class SinkOptions:
     url: str = field(repr=False)
     topic: str | None = None
     given_id: str | None = None
-    reserved_properties: ReservedProperties = ReservedProperties.REFUSE
+    reserved_properties: ReservedProperties | None = None
     fail_on_data_loss: bool = True
     broker_wait_seconds: float = broker_wait.DEFAULT_SECONDS
 
@@ -77,7 +80,7 @@ def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         url=_url(given.get("url")),
         topic=_topic(given.get("topic")),
         given_id=_id(own, given.get(own.lower())),
-        reserved_properties=ReservedProperties(_one_of(given, "reservedProperties", tuple(ReservedProperties))),
+        reserved_properties=_reserved_properties(given),
         fail_on_data_loss=_one_of(given, "failOnDataLoss", ("true", "false")) == "true",
         broker_wait_seconds=_wait_seconds(given.get(broker_wait.OPTION.lower())),
     )
@@ -104,6 +107,11 @@ def _one_of(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
 
 def _wait_seconds(text: str | None) -> float:
     return broker_wait.DEFAULT_SECONDS if text is None else broker_wait.parse_seconds(broker_wait.OPTION, text)
+
+
+def _reserved_properties(given: Mapping[str, str]) -> ReservedProperties | None:
+    name = "reservedProperties"
+    return ReservedProperties(_one_of(given, name, tuple(ReservedProperties))) if name.lower() in given else None
 
 
 def _url(text: str | None) -> str:

@@ -4,7 +4,7 @@ Runs in Spark's Python workers, for each row; imported when a task has rows to w
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from itertools import count, repeat
@@ -14,8 +14,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 from mqdb.common.delivery_schedule import DelayLevel, DeliverAt, schedule_of
+from mqdb.common.kafka_record import (
+    NO_VALUE,
+    Header,
+    KafkaProperty,
+    MissingValue,
+    bytes_of,
+    header_properties,
+    index_words,
+    key_property,
+    key_text,
+    sharding_text,
+)
 from mqdb.common.message import Message, check_message, stored_properties
-from mqdb.common.property import JSONB_VERSION, KEY_SEPARATOR, RESERVED_PROPERTIES
+from mqdb.common.property import JSONB_VERSION, KEY_SEPARATOR, RESERVED_PROPERTIES, split_keys
 from mqdb.common.unique_id import UniqueIdGenerator, local_address
 from mqdb.errors import BodyEmpty, PropertyInvalid, QueueNotFound
 from mqdb.pipeline.errors import ColumnInvalid
@@ -32,14 +44,15 @@ StageRow: TypeAlias = tuple[Any, ...]
 class RowMaker:
     """Makes the rows of one attempt of a task: `messages` so far, to which `topics`, and whether any of them `waits`.
 
-    Messages with a sharding key go to the queue of its hash, as SelectMessageQueueByHash chooses; others in turn.
+    Messages with a sharding key, else with a key of Kafka's, go to the queue of its hash, as SelectMessageQueueByHash
+    chooses; others in turn.
     """
 
     def __init__(
         self,
         columns: Columns,
         topic: str | None,
-        reserved_properties: ReservedProperties,
+        reserved_properties: ReservedProperties | None,
         find_queues: Callable[[str], tuple[int, ...]],
         write_id: UUID,
     ) -> None:
@@ -47,7 +60,10 @@ class RowMaker:
         self.waits = False
         self._columns = columns
         self._topic = topic
-        self._drops_reserved = reserved_properties is ReservedProperties.DROP
+        self._drops_reserved = reserved_properties is ReservedProperties.DROP or (
+            reserved_properties is None and columns.was_read
+        )
+        self._drops_headers = reserved_properties is ReservedProperties.DROP
         self._find_queues = find_queues
         self._write_id = write_id
         self._queues: dict[str, tuple[int, ...]] = {}
@@ -79,8 +95,10 @@ class RowMaker:
         others = (
             columns.body,
             columns.tags,
+            columns.key,
             columns.keys,
             columns.properties,
+            columns.headers,
             columns.sharding_key,
             columns.queue_id,
             columns.delay_level,
@@ -97,8 +115,10 @@ class RowMaker:
         topic: str | None,
         body: bytes | str | None,
         tag: str | None,
-        keys: str | None,
+        key: bytes | str | None,
+        keys: str | tuple[str, ...] | None,
         properties: Mapping[str, str] | None,
+        headers: Sequence[Header] | None,
         sharding_key: str | None,
         queue_id: int | None,
         delay_level: int | None,
@@ -106,10 +126,22 @@ class RowMaker:
     ) -> StageRow:
         if topic is None:
             raise ColumnInvalid("topic", "is null in a row; say the topic in each row, or by the option topic")
-        if body is None:
-            raise BodyEmpty()
         if properties and self._drops_reserved:
             properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTIES}
+        if headers:
+            if self._drops_headers:
+                headers = [header for header in headers if header[0] not in RESERVED_PROPERTIES]
+            properties = {**(properties or {}), **header_properties(headers)}
+        if not body or (properties and _VALUE in properties):
+            body, properties = self._with_value(body, properties or {})
+        if key is not None:
+            text = key_text(key)
+            if text and text.isprintable() and KEY_SEPARATOR not in text and not keys:
+                keys = text
+            else:
+                keys, properties = _with_key(key, text, keys, properties or {})
+            if sharding_key is None:
+                sharding_key = sharding_text(key) if text is None else text
         message = Message(
             topic, body, tag, keys or (), properties or {}, delay_level=delay_level or 0, deliver_at=deliver_ms
         )
@@ -142,6 +174,20 @@ class RowMaker:
             message.body,
         )
 
+    def _with_value(
+        self, body: bytes | str | None, properties: Mapping[str, str]
+    ) -> tuple[bytes | str, Mapping[str, str]]:
+        """Body and properties of a row with an empty body, or with a property that says what its value was."""
+        if not body:
+            if not self._columns.may_lack_value and _VALUE not in properties:
+                raise BodyEmpty()
+            missing = MissingValue.NULL if body is None else MissingValue.EMPTY
+            return NO_VALUE, {**properties, _VALUE: missing.value}
+        if bytes_of(body) == NO_VALUE:
+            return body, properties
+        # Something has given the row a body since it was read.
+        return body, {name: text for name, text in properties.items() if name != _VALUE}
+
     def _queue_key(self, topic: str, queues: tuple[int, ...], sharding_key: str | None, queue_id: int | None) -> int:
         if queue_id is not None:
             if not 0 <= queue_id < len(queues):
@@ -153,6 +199,20 @@ class RowMaker:
             queue_id = next(self._turns) % len(queues)
         return queues[queue_id]
 
+
+def _with_key(
+    key: bytes | str, text: str | None, keys: str | tuple[str, ...] | None, properties: Mapping[str, str]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The words of a key for the key index, and the properties, which keep the key if the words do not."""
+    words = split_keys(keys) if isinstance(keys, str) else ()
+    words = words or index_words(text or "")
+    kept = key_property(bytes_of(key), text, words)
+    others = {name: value for name, value in properties.items() if name != _KEY}
+    return words, others if kept is None else {**others, _KEY: kept}
+
+
+_VALUE: Final = KafkaProperty.VALUE.value
+_KEY: Final = KafkaProperty.KEY.value
 
 # The keys of a partition come again and again.
 _hash = lru_cache(maxsize=65_536)(java_string_hash)
@@ -180,6 +240,8 @@ def _values(batch: "RecordBatch", part: ColumnPart | None) -> Iterator[Any]:
             return map(partial(_text, batch.schema.names[part.column]), column.to_pylist())
         case Kind.JSON:
             return map(_object, column.to_pylist())
+        case Kind.HEADERS:
+            return map(partial(_headers, batch.schema.names[part.column]), column.to_pylist())
         case Kind.MAP:
             return (None if pairs is None else dict(pairs) for pairs in column.to_pylist())
         case Kind.MICROSECONDS | Kind.MILLISECONDS:
@@ -210,6 +272,15 @@ def _text(column: str, value: bytes | None) -> str | None:
         return None if value is None else value.decode()
     except UnicodeDecodeError as error:
         raise ColumnInvalid(column, f"holds {value!r}, which is no UTF-8: {error.reason} at {error.start}") from None
+
+
+def _headers(column: str, rows: list[dict[str, Any] | None] | None) -> list[Header] | None:
+    if rows is None:
+        return None
+    headers: list[Header] = [(row["key"], row["value"]) for row in rows if row is not None]
+    if len(headers) != len(rows) or any(name is None for name, _ in headers):
+        raise ColumnInvalid(column, "holds a header that is null, or whose key is null")
+    return headers
 
 
 def _object(text: str | None) -> dict[str, str] | None:

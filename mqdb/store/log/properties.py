@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Text, func
+from sqlalchemy import ColumnElement, FromClause, LargeBinary, Text, and_, case, cast, func, literal, or_
 from sqlalchemy.dialects.postgresql import JSONB
 
+from mqdb.common.kafka_record import NO_VALUE, KafkaProperty, MissingValue
 from mqdb.common.property import Property
 
 
@@ -21,3 +22,17 @@ def of_columns(record: FromClause) -> dict[str, ColumnElement[Any]]:
         Property.KEYS.value: record.c["keys"],
         Property.UNIQ_KEY.value: func.mqdb.unique_id_text(record.c.msg_id, type_=Text()),
     }
+
+
+def kafka_property(record: FromClause, name: KafkaProperty) -> ColumnElement[Any]:
+    """What a record keeps of a record of Kafka's under this name; NULL if nothing."""
+    return cast(record.c.properties.op("->>")(literal(name.value, Text)), Text)
+
+
+def value_of(record: FromClause) -> ColumnElement[Any]:
+    """The body of a record as it is stored; NULL for a tombstone of Kafka's, and empty for its empty value."""
+    missing = kafka_property(record, KafkaProperty.VALUE)
+    is_null, is_empty = (missing == literal(each.value, Text) for each in (MissingValue.NULL, MissingValue.EMPTY))
+    # For the first comparison no long body is fetched: it has another length.
+    is_missing = and_(record.c.body == literal(NO_VALUE, LargeBinary), or_(is_null, is_empty))
+    return case((is_missing, case((is_empty, literal(b"", LargeBinary)))), else_=record.c.body)

@@ -35,6 +35,7 @@ from sqlalchemy.engine.interfaces import Compiled
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeEngine
 
+from mqdb.common.kafka_record import KafkaProperty
 from mqdb.common.property import KEY_SEPARATOR
 from mqdb.selector import Selector
 from mqdb.selector.tags import TagExpression
@@ -42,7 +43,7 @@ from mqdb.store.dispatch.entries import entries_of, first_offset, holds
 from mqdb.store.dispatch.queues import max_offset
 from mqdb.store.engine import driver, translates
 from mqdb.store.fragments import array_of, full_topic, given
-from mqdb.store.log.properties import all_properties, of_columns
+from mqdb.store.log.properties import all_properties, kafka_property, of_columns, value_of
 from mqdb.store.segments.segments import SegmentState
 from mqdb.store.tables import broker, commit_log, queue, queue_run, segment, topic
 
@@ -247,9 +248,10 @@ def _read(part: Part, columns: Sequence[str], choice: Choice) -> Select[Any]:
         "tags": cl.c.tags,
         "sys_flag": cl.c.sys_flag,
         "properties": cast(all_properties(cl), Text),
-        "body": cl.c.body,
+        "body": value_of(cl),
         "born_timestamp": cl.c.born_time,
         "store_timestamp": cl.c.store_time,
+        "kafka_key": kafka_property(cl, KafkaProperty.KEY),
     }
     statement = select(*(expressions[name].label(name) for name in columns)).select_from(source)
     statement = statement.where(*conditions, *_conditions(choice, cq, cl))

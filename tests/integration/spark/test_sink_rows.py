@@ -181,9 +181,9 @@ REFUSED: list[tuple[Table, type[MqdbError], str]] = [
     ({"body": ["a"], "properties": ['{"x": "a\\u0000"}']}, PropertyInvalid, "U\\+0000"),
     ({"body": ["a"], "properties": ['{"x": "\\ud800"}']}, PropertyInvalid, "U\\+D800"),
     (
-        {"body": ["a"], "key": [b"\xff\x01"]},
+        {"body": ["a"], "keys": [b"\xff\x01"]},
         ColumnInvalid,
-        "'key': holds b'.*', which is no UTF-8: invalid start byte",
+        "'keys': holds b'.*', which is no UTF-8: invalid start byte",
     ),
     (
         {"body": ["a"], "born_timestamp": [1_700_000_000_000_000]},
