@@ -13,6 +13,7 @@
     ├── StreamUnreadable          an offset of a checkpoint that this source has not written
     ├── SinkBatchMismatch         what was staged is not what the tasks have written
     ├── SinkBatchesMissing        batches that a query has written are not in the database
+    ├── SinkRowInvalid            a row of a written DataFrame that no broker would store
     ├── ArchiveBusy               somebody else archives the segments of this broker
     ├── ArchiveMismatch           what was read back from an archive is not what the broker has
     ├── ArchiveIncomplete         messages that no archived segment has
@@ -173,6 +174,25 @@ class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
         "the query has written elsewhere before. Nothing was appended. Begin with a new checkpoint that reads their "
         "rows again; or set failOnDataLoss=false to go on without them"
     )
+
+
+class SinkRowInvalid(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
+    """A row of a DataFrame that cannot become a message. `row` counts from 1 in its task, `task` as Spark does, from 0.
+
+    `column` is the column at fault, or those that may be. The error that the row has met is in `__cause__`.
+    """
+
+    row: int
+    task: int
+    key: bytes | str | None
+    column: str
+    reason: str
+    sentence = "row {row:,} of task {task}, {whose}, column {column}: {reason}"
+
+    @property
+    def whose(self) -> str:
+        """The key, for a sentence."""
+        return "without a key" if self.key is None else f"key {shown(self.key)}"
 
 
 class ArchiveBusy(MqdbError, code=ResponseCode.SYSTEM_BUSY):

@@ -24,7 +24,7 @@ from mqdb.pipeline.read.schema import RowFormat
 from mqdb.pipeline.source import MqdbDataSource
 from mqdb.pipeline.write.sink import batch_writer, stream_writer
 from mqdb.pipeline.write.sink_columns import ColumnPart, Columns, Kind, find_columns
-from mqdb.pipeline.write.sink_options import ReservedProperties, parse_sink
+from mqdb.pipeline.write.sink_options import OnBadRow, ReservedProperties, parse_sink
 
 URL = "postgresql://writer:secret@localhost:5432/mqdb"
 
@@ -54,6 +54,13 @@ def test_a_query_stops_at_a_gap_unless_it_is_told_to_go_on() -> None:
     assert not parse_sink({"url": URL, "failOnDataLoss": "FALSE"}, is_stream=True).fail_on_data_loss
 
 
+def test_the_options_say_what_becomes_of_bad_rows() -> None:
+    given = {"FAIL": (OnBadRow.FAIL, None), "skip": (OnBadRow.SKIP, None), "topic:Bad": (OnBadRow.TOPIC, "Bad")}
+    for text, wanted in given.items():
+        options = parse_sink({"url": URL, "onBadRow": text}, is_stream=True)
+        assert (options.on_bad_row, options.bad_row_topic) == wanted
+
+
 def test_options_of_spark_itself_are_let_pass() -> None:
     parse_sink({"url": URL, "checkpointLocation": "/tmp/x", "queryName": "q"}, is_stream=True)
 
@@ -72,6 +79,8 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
         ({"url": URL, "topic": " "}, "option topic = ' ': is empty"),
         ({"url": URL, "commitMode": "direct"}, "option commitMode = 'direct': write staged"),
         ({"url": URL, "reservedProperties": "keep"}, "write refuse or drop"),
+        ({"url": URL, "onBadRow": "topic:"}, "write fail, skip or topic:NAME"),
+        ({"url": URL, "onBadRow": "skip:orders"}, "write fail, skip or topic:NAME"),
         ({"url": URL, "writeId": "two words"}, "printable ASCII characters"),
         ({"url": URL, "writeId": "x" * 201}, "1 to 200"),
         ({"url": URL, "sinkId": "mine"}, "option sinkId = 'mine': is for writeStream; use writeId"),

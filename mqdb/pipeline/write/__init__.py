@@ -2,5 +2,5 @@
 
 sink                        begin here: staged by workers, appended by the driver
 sink_options, sink_columns  what a user says
-sink_rows                   from rows of a DataFrame to rows of the stage
+sink_rows, bad_rows         from rows of a DataFrame to rows of the stage
 """

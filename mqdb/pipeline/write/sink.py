@@ -107,6 +107,7 @@ class Staged(WriterCommitMessage):
 
     batch: SinkBatch
     write: StagedWrite
+    bad_rows: int = 0
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -167,7 +168,7 @@ class Writing:
         """Stage the rows of a task in a transaction of their own.
 
         The task waits for the broker before it stages. If the broker goes away later, the task fails, and Spark runs it
-        again. Raises what `RowMaker.rows` raises, BrokerUnavailable and StorageRefused; then nothing is staged.
+        again. Raises what `TaskRows.make` raises, BrokerUnavailable and StorageRefused; then nothing is staged.
         """
         write_id = uuid4()
         filled = (record_batch for record_batch in rows if record_batch.num_rows)
@@ -175,6 +176,7 @@ class Writing:
         first = next(filled, None)
         if first is None:
             return Staged(batch, StagedWrite(write_id, 0, False, ()))
+        from mqdb.pipeline.write.bad_rows import TaskRows
         from mqdb.pipeline.write.sink_rows import RowMaker
 
         named = {"write_id": write_id, "sink_id": batch.sink_id, "batch_id": batch.batch_id}
@@ -184,9 +186,10 @@ class Writing:
             options = self.options
             find_queues = partial(sink.write_queue_keys, connection)
             maker = RowMaker(self.columns, options.topic, options.reserved_properties, find_queues, write_id)
+            task_rows = TaskRows(maker, self.columns, options, _task_number())
             for record_batch in chain((first,), filled):
                 # First all rows, then the COPY: between them topics are looked up.
-                made = maker.rows(record_batch)
+                made = task_rows.make(record_batch)
                 if is_guest:
                     sink.stage_own(connection, made)
                     continue
@@ -196,7 +199,8 @@ class Writing:
                         copy.write_row(row)
             if not is_guest:
                 connection.execute(statements.RECORD_WRITE, named)
-        return Staged(batch, StagedWrite(write_id, maker.messages, maker.waits, maker.topics))
+        write = StagedWrite(write_id, maker.messages, maker.waits, maker.topics)
+        return Staged(batch, write, task_rows.bad)
 
     def append(self, batch: SinkBatch, staged: "Sequence[Staged]", forgotten_sink: str | None = None) -> None:
         """Append what the tasks have staged, unless the ledger has the batch.
@@ -222,6 +226,9 @@ class Writing:
 
         result = patiently(append, f"commit batch {batch.batch_id}", self.options.broker_wait_seconds)
         self._judge(result, batch, sum(write.messages for write in writes))
+        if bad_rows := sum(each.bad_rows for each in staged):
+            became = "left out" if self.options.bad_row_topic is None else f"sent to {self.options.bad_row_topic!r}"
+            logger.warning("batch %s has %s bad rows, which were %s", batch.batch_id, f"{bad_rows:,}", became)
 
     def _judge(self, result: AppendResult, batch: SinkBatch, messages: int) -> None:
         given_id = self.options.given_id
@@ -262,8 +269,9 @@ class Writing:
         with self._connection() as (connection, _):
             if not sink.has_sink(connection):
                 _refuse_schema(self.options.url)
-            if self.options.topic is not None:
-                sink.write_queue_keys(connection, self.options.topic)
+            for topic in (self.options.topic, self.options.bad_row_topic):
+                if topic is not None:
+                    sink.write_queue_keys(connection, topic)
 
     @contextmanager
     def _connection(self) -> Iterator[tuple[Connection, bool]]:
@@ -306,6 +314,12 @@ def _refuse_schema(url: str) -> None:
 def _staged(messages: "Sequence[WriterCommitMessage | None]") -> list[Staged]:
     """What the tasks have told, in their order; None is the word of one that has failed."""
     return [message for message in messages if isinstance(message, Staged)]
+
+
+def _task_number() -> int:
+    """The number of the task in its stage, as Spark shows it."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId() or 0
 
 
 def _told(name: str) -> str:

@@ -23,6 +23,7 @@ NAMES: Final = (
     "commitMode",
     "reservedProperties",
     "failOnDataLoss",
+    "onBadRow",
     broker_wait.OPTION,
 )
 
@@ -42,6 +43,14 @@ class ReservedProperties(StrEnum):
     DROP = "drop"
 
 
+class OnBadRow(StrEnum):
+    """What becomes of a row that cannot be a message."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    TOPIC = "topic"
+
+
 @dataclass(frozen=True)
 class SinkOptions:
     """All options of a write. `url` holds the password.
@@ -55,6 +64,8 @@ class SinkOptions:
     reserved_properties: ReservedProperties | None = None
     fail_on_data_loss: bool = True
     broker_wait_seconds: float = broker_wait.DEFAULT_SECONDS
+    on_bad_row: OnBadRow = OnBadRow.FAIL
+    bad_row_topic: str | None = None
 
     @property
     def target(self) -> str:
@@ -76,6 +87,7 @@ def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     if other.lower() in given:
         raise OptionInvalid(other, given[other.lower()], f"is for {way}; use {own}")
     _one_of(given, "commitMode", ("staged",))
+    on_bad_row, bad_row_topic = _on_bad_row(given.get("onbadrow", OnBadRow.FAIL.value))
     return SinkOptions(
         url=_url(given.get("url")),
         topic=_topic(given.get("topic")),
@@ -83,6 +95,8 @@ def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         reserved_properties=_reserved_properties(given),
         fail_on_data_loss=_one_of(given, "failOnDataLoss", ("true", "false")) == "true",
         broker_wait_seconds=_wait_seconds(given.get(broker_wait.OPTION.lower())),
+        on_bad_row=on_bad_row,
+        bad_row_topic=bad_row_topic,
     )
 
 
@@ -112,6 +126,16 @@ def _wait_seconds(text: str | None) -> float:
 def _reserved_properties(given: Mapping[str, str]) -> ReservedProperties | None:
     name = "reservedProperties"
     return ReservedProperties(_one_of(given, name, tuple(ReservedProperties))) if name.lower() in given else None
+
+
+def _on_bad_row(text: str) -> tuple[OnBadRow, str | None]:
+    word, colon, topic = text.partition(":")
+    if word.lower() == OnBadRow.TOPIC and topic:
+        check_send_topic(topic)
+        return OnBadRow.TOPIC, topic
+    if colon or word.lower() not in (OnBadRow.FAIL, OnBadRow.SKIP):
+        raise OptionInvalid("onBadRow", text, "write fail, skip or topic:NAME")
+    return OnBadRow(word.lower()), None
 
 
 def _url(text: str | None) -> str:

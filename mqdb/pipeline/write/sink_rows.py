@@ -29,7 +29,7 @@ from mqdb.common.kafka_record import (
 from mqdb.common.message import Message, check_message, stored_properties
 from mqdb.common.property import JSONB_VERSION, KEY_SEPARATOR, RESERVED_PROPERTIES, split_keys
 from mqdb.common.unique_id import UniqueIdGenerator, local_address
-from mqdb.errors import BodyEmpty, PropertyInvalid, QueueNotFound
+from mqdb.errors import BodyEmpty, MqdbError, PropertyInvalid, QueueNotFound
 from mqdb.pipeline.errors import ColumnInvalid
 from mqdb.pipeline.write.sink_columns import ColumnPart, Columns, Kind
 from mqdb.pipeline.write.sink_options import ReservedProperties
@@ -67,6 +67,7 @@ class RowMaker:
         self._find_queues = find_queues
         self._write_id = write_id
         self._queues: dict[str, tuple[int, ...]] = {}
+        self._refused: dict[str, MqdbError] = {}
         self._turns = count(randrange(1 << 16))
         self._ids = UniqueIdGenerator()
         self._born_host = local_address() or "127.0.0.1"
@@ -79,14 +80,25 @@ class RowMaker:
     def rows(self, batch: "RecordBatch") -> list[StageRow]:
         """A row for each of the batch, which has at least one, in the order of the columns of `mqdb.sink_stage`.
 
-        Raises what `check_message` and `find_queues` raise; QueueNotFound; ColumnInvalid for a row without a topic.
+        Raises what `check_message` and `find_queues` raise; QueueNotFound; ColumnInvalid for a row without a topic. The
+        batch counts for nothing then.
         """
         now = datetime.now(UTC)
         ids = self._ids.take(batch.num_rows, now)
         numbers = range(self.messages, self.messages + batch.num_rows)
-        self.messages += batch.num_rows
         parts = self._parts(batch, now)
-        return [self._row(number, id_, *part) for number, id_, part in zip(numbers, ids, parts, strict=True)]
+        rows = [self._row(number, id_, *part) for number, id_, part in zip(numbers, ids, parts, strict=True)]
+        self.messages += batch.num_rows
+        return rows
+
+    def row(
+        self, topic: str, body: bytes | None, key: bytes | None, properties: Mapping[str, str], now: datetime
+    ) -> StageRow:
+        """The next row, with these parts and no others. Raises what `rows` raises."""
+        (id_,) = self._ids.take(1, now)
+        row = self._row(self.messages, id_, now, topic, body, None, key, None, properties, None, None, None, None, None)
+        self.messages += 1
+        return row
 
     def _parts(self, batch: "RecordBatch", now: datetime) -> Iterator[tuple[Any, ...]]:
         """The parts of each message, in the order of the parameters of `_row`."""
@@ -148,7 +160,7 @@ class RowMaker:
         check_message(message)
         queues = self._queues.get(topic)
         if queues is None:
-            queues = self._queues[topic] = self._find_queues(topic)
+            queues = self._queues[topic] = self._find(topic)
         level: int | None = None
         time: int | None = None
         if message.system_properties:
@@ -173,6 +185,15 @@ class RowMaker:
             _jsonb(stored_properties(message)),
             message.body,
         )
+
+    def _find(self, topic: str) -> tuple[int, ...]:
+        if (refused := self._refused.get(topic)) is not None:
+            raise type(refused)(*refused.args)
+        try:
+            return self._find_queues(topic)
+        except MqdbError as error:  # more rows may name it
+            self._refused[topic] = error
+            raise
 
     def _with_value(
         self, body: bytes | str | None, properties: Mapping[str, str]

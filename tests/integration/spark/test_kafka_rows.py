@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.errors import BodyEmpty
+from mqdb.pipeline.errors import SinkRowInvalid
 from mqdb.pipeline.read import engines
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.postgres import Database
@@ -110,7 +110,7 @@ def test_an_empty_body_is_refused_unless_its_row_was_read(broker: Connection, da
     topic(broker)
     for body in ("", None):
         table = {"body": pa.array([body], pa.string()), "properties": ['{"mine": "1"}']}
-        with pytest.raises(BodyEmpty):
+        with pytest.raises(SinkRowInvalid, match="row 1 of task 0, without a key, column body: the body is empty"):
             batch_writer_for(database, table, topic="orders").write(batches_of(table))
 
 

@@ -22,7 +22,7 @@ from mqdb.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
-from mqdb.pipeline.errors import ColumnInvalid
+from mqdb.pipeline.errors import ColumnInvalid, SinkRowInvalid
 from tests.fixtures.broker import bodies, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.spark_sink import Table, batch_writer_for, batches_of, stored, stream_writer_for, write
@@ -183,12 +183,12 @@ REFUSED: list[tuple[Table, type[MqdbError], str]] = [
     (
         {"body": ["a"], "keys": [b"\xff\x01"]},
         ColumnInvalid,
-        "'keys': holds b'.*', which is no UTF-8: invalid start byte",
+        "column keys: holds b'.*', which is no UTF-8: invalid start byte",
     ),
     (
         {"body": ["a"], "born_timestamp": [1_700_000_000_000_000]},
         ColumnInvalid,
-        "'born_timestamp': 1,700,.* beyond the years 1 to 9999; a bigint is in milliseconds",
+        "column born_timestamp: 1,700,.* beyond the years 1 to 9999; a bigint is in milliseconds",
     ),
     ({"body": ["a"], "deliver_at": [1_700_000_000_000_000]}, ScheduleInvalid, "is too far"),
     ({"body": ["a"], "queue_id": pa.array([2], pa.int32())}, QueueNotFound, "has queues 0 to 1, not 2"),
@@ -205,8 +205,9 @@ def test_a_row_that_no_broker_would_store_fails_its_task(broker: Connection, dat
     topic(broker, queues=2)
     for row, error, sentence in REFUSED:
         writer = batch_writer_for(database, row, topic="orders")
-        with case(row), pytest.raises(error, match=sentence):
+        with case(row), pytest.raises(SinkRowInvalid, match=sentence) as refused:
             writer.write(batches_of(row))
+        assert isinstance(refused.value.__cause__, error)
 
 
 def test_reserved_properties_of_rows_that_were_read_can_be_dropped(broker: Connection, database: Database) -> None:
@@ -239,8 +240,9 @@ def test_a_column_that_names_a_wrong_topic_fails_its_task(
 ) -> None:
     table = {"body": ["a"], "topic": pa.array([name], pa.string())}
     writer = batch_writer_for(database, table)
-    with pytest.raises(error):
+    with pytest.raises(SinkRowInvalid, match="column topic") as refused:
         writer.write(batches_of(table))
+    assert isinstance(refused.value.__cause__, error)
 
 
 def test_a_topic_that_is_deleted_before_the_commit_is_named_and_nothing_is_appended(
