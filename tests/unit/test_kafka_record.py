@@ -86,6 +86,14 @@ def test_keys_beside_a_key_are_the_index_and_choose_no_queue() -> None:
     assert len({row["queue_key"] for row in made(value=[b"x"] * 7, keys=["same"] * 7)}) == len(QUEUES)
 
 
+def test_a_new_key_and_new_headers_replace_what_the_row_has_kept_of_others() -> None:
+    old = {KafkaProperty.KEY: "text:a  b", KafkaProperty.HEADERS: '[["x",null]]', "y": "1"}
+    headers = pa.array([[("x", b"2")]], HEADERS)
+    (row,) = made(value=[b"x"], key=["new"], headers=headers, properties=[json.dumps(old)])
+
+    assert (row["keys"], row["properties"]) == ("new", {"x": "2", "y": "1"})
+
+
 #: Headers in the order in which they are given.
 ODD_HEADERS: list[list[tuple[str, bytes | None]]] = [
     [("b", b"2"), ("a", b"1")],

@@ -140,15 +140,14 @@ class RowMaker:
             raise ColumnInvalid("topic", "is null in a row; say the topic in each row, or by the option topic")
         if properties and self._drops_reserved:
             properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTIES}
-        if headers:
-            if self._drops_headers:
-                headers = [header for header in headers if header[0] not in RESERVED_PROPERTIES]
-            properties = {**(properties or {}), **header_properties(headers)}
+        if headers is not None:
+            properties = self._with_headers(headers, properties or {})
         if not body or (properties and _VALUE in properties):
             body, properties = self._with_value(body, properties or {})
         if key is not None:
             text = key_text(key)
-            if text and text.isprintable() and KEY_SEPARATOR not in text and not keys:
+            is_word = text and text.isprintable() and KEY_SEPARATOR not in text
+            if is_word and not keys and not (properties and _KEY in properties):
                 keys = text
             else:
                 keys, properties = _with_key(key, text, keys, properties or {})
@@ -195,6 +194,13 @@ class RowMaker:
             self._refused[topic] = error
             raise
 
+    def _with_headers(self, headers: Sequence[Header], properties: Mapping[str, str]) -> Mapping[str, str]:
+        """The properties with those of the headers; what they have kept of other headers is gone."""
+        if self._drops_headers:
+            headers = [header for header in headers if header[0] not in RESERVED_PROPERTIES]
+        others = {name: text for name, text in properties.items() if name != _HEADERS}
+        return {**others, **header_properties(headers)}
+
     def _with_value(
         self, body: bytes | str | None, properties: Mapping[str, str]
     ) -> tuple[bytes | str, Mapping[str, str]]:
@@ -234,6 +240,7 @@ def _with_key(
 
 _VALUE: Final = KafkaProperty.VALUE.value
 _KEY: Final = KafkaProperty.KEY.value
+_HEADERS: Final = KafkaProperty.HEADERS.value
 
 # The keys of a partition come again and again.
 _hash = lru_cache(maxsize=65_536)(java_string_hash)

@@ -37,6 +37,7 @@ def records(count: int) -> Table:
         None,
         [("b", b"2"), ("a", b"\xff"), ("b", None)],
         [("a", b"1"), ("b", b"2")],
+        [('nul\x00 \\ "', b"\x00"), ("", b"")],
     ]
     return {
         "key": pa.array(chosen(None, b"", b"a  b ", b"k", b'{"id": 7}'), pa.binary()),
