@@ -6,8 +6,10 @@ sends them back. RocketMQ: ClientHousekeepingService.
 """
 
 import logging
+import math
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection
@@ -17,6 +19,9 @@ from mqdb.broker.consumers.leftovers import return_leftovers
 from mqdb.service.service import Context, PeriodicService
 
 logger = logging.getLogger(__name__)
+
+#: Between looks for messages that are left over.
+_LEFTOVER_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,18 @@ class ClientReaper(PeriodicService[ReaperCounts]):
     ) -> None:
         super().__init__(context, scheduler, config.interval)
         self._config = config
+        self._look_at = -math.inf
 
     def run_once(self, connection: Connection) -> ReaperCounts:
         """Remove all clients that are gone by now."""
         groups = tuple(reap(connection, self._config.client_expiry))
         if groups:
             logger.info("removed clients that were gone", extra={"groups": groups})
-        return ReaperCounts(groups, return_leftovers(connection))
+        return ReaperCounts(groups, self._return_leftovers(connection))
+
+    def _return_leftovers(self, connection: Connection) -> int:
+        now = self._context.clock.monotonic()
+        if now < self._look_at:
+            return 0
+        self._look_at = now + _LEFTOVER_SECONDS
+        return return_leftovers(connection)

@@ -83,6 +83,7 @@ ELSEWHERE = {
     "demo",
     "config",
     "spark archive",
+    "spark package",
     "spark replay",
     "spark dlq-report",
     "spark stats",

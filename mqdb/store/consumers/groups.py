@@ -158,6 +158,7 @@ class GroupSummary(NamedTuple):
     waiting: int
 
 
+@translates
 def find(connection: Connection, name: str) -> GroupSettings | None:
     """The settings of the group of that name."""
     columns = (subscription_group.c[field] for field in GroupSettings._fields)
