@@ -150,7 +150,8 @@ def test_a_topic_to_a_frame_to_a_topic_is_the_same_topic(
     write(records, database, topic="orders")
     dispatch_all(broker)
     reader = spark.read.format("mqdb").option("url", database.dsn)
-    write(reader.option("rowFormat", "kafka").load(subscribe="orders"), database, topic="copy")
+    kafka = {"rowFormat": "kafka", "includeHeaders": "true"}
+    write(reader.options(**kafka).load(subscribe="orders"), database, topic="copy")
     write(reader.option("rowFormat", "mqdb").load(subscribe="orders"), database, topic="plain-copy")
     dispatch_all(broker)
 
@@ -160,7 +161,7 @@ def test_a_topic_to_a_frame_to_a_topic_is_the_same_topic(
 
     expected = found(records)
     for name in ("orders", "copy", "plain-copy"):
-        assert found(reader.option("rowFormat", "kafka").load(subscribe=name)) == expected
+        assert found(reader.options(**kafka).load(subscribe=name)) == expected
 
 
 def test_what_is_wrong_is_said_before_any_task_runs(

@@ -59,7 +59,8 @@ def test_a_schema_of_the_users_own_prunes_columns(spark: SparkSession, database:
 
 @pytest.mark.usefixtures("orders")
 def test_a_query_for_kafka_reads_messages(spark: SparkSession, database: Database) -> None:
-    frame = load(spark, database, rowFormat="kafka", startingOffsets='{"orders": {"0": 0, "1": -1}}')
+    options = {"rowFormat": "kafka", "includeHeaders": "true"}
+    frame = load(spark, database, **options, startingOffsets='{"orders": {"0": 0, "1": -1}}')
 
     assert {field.name: field.dataType.simpleString() for field in frame.schema} == KAFKA_COLUMNS
     found = frame.selectExpr(

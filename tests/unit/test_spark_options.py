@@ -101,7 +101,10 @@ def test_sizes_may_have_a_unit() -> None:
 
 def test_columns_keep_the_order_in_which_they_are_asked_for() -> None:
     assert batch(columns="body, queue_id").columns == ("body", "queue_id")
-    assert source_columns({"ROWFORMAT": "kafka"}) == (RowFormat.KAFKA, tuple(KAFKA_COLUMNS))
+    without_headers = tuple(name for name in KAFKA_COLUMNS if name != "headers")
+    assert source_columns({"ROWFORMAT": "kafka"}) == (RowFormat.KAFKA, without_headers)
+    for name in ("includeHeaders", "includeReservedHeaders"):
+        assert source_columns({"rowFormat": "kafka", name: "True"}) == (RowFormat.KAFKA, tuple(KAFKA_COLUMNS))
 
 
 def test_a_body_is_read_with_what_says_how_it_is_compressed() -> None:

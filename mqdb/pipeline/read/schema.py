@@ -37,7 +37,7 @@ SOURCE_COLUMNS: Final = MESSAGE_COLUMNS | {KEPT_KEY: "string"}
 
 HEADERS: Final = "array<struct<key:string,value:binary>>"
 
-#: Source: Spark's KafkaRecordToRowConverter, with includeHeaders.
+#: Headers only if includeHeaders asks for them. Source: Spark's KafkaRecordToRowConverter.
 KAFKA_COLUMNS: Final = {
     "key": "binary",
     "value": "binary",

@@ -65,6 +65,7 @@ NAMES: Final = (
     "keys",
     "columns",
     "rowFormat",
+    "includeHeaders",
     "includeReservedHeaders",
     "splitBy",
     "minPartitions",
@@ -216,7 +217,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
             replica_wait_seconds=given.seconds("replicaWaitSeconds", 30),
             broker_wait_seconds=given.seconds(broker_wait.OPTION, broker_wait.DEFAULT_SECONDS),
             fail_on_data_loss=given.one_of("failOnDataLoss", ("true", "false")) == "true",
-            reserved_headers=given.one_of("includeReservedHeaders", ("false", "true")) == "true",
+            reserved_headers=given.truth("includeReservedHeaders"),
         ),
         max_offsets_per_trigger=at_most if is_stream else None,
         min_offsets_per_trigger=at_least if is_stream else None,
@@ -282,6 +283,10 @@ class _Given:
         if text not in words:
             raise OptionInvalid(name, text, f"write {' or '.join(words)}")
         return text
+
+    def truth(self, name: str) -> bool:
+        """A switch, which is off where nothing is given."""
+        return self.one_of(name, ("false", "true")) == "true"
 
 
 def _is_of_kafka(name: str) -> bool:
@@ -409,7 +414,8 @@ def _columns(given: _Given) -> tuple[RowFormat, tuple[str, ...]]:
     known = columns_of(row_format)
     text = given.text("columns")
     if text is None:
-        return row_format, tuple(known)
+        has_headers = given.truth("includeHeaders") or given.truth("includeReservedHeaders")
+        return row_format, tuple(name for name in known if name != "headers" or has_headers)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if name not in known:

@@ -47,12 +47,16 @@ def records(count: int) -> Table:
     }
 
 
+def headers_of(row_format: str) -> dict[str, str]:
+    return {"includeHeaders": "true"} if row_format == "kafka" else {}
+
+
 def read_sorted(
     database: Database, broker: Connection, name: str, row_format: str = "kafka", **options: str
 ) -> list[Row]:
     dispatch_all(broker)
     place = ("partition", "offset") if row_format == "kafka" else ("queue_id", "queue_offset")
-    rows = read(database, subscribe=name, rowFormat=row_format, **options)
+    rows = read(database, subscribe=name, rowFormat=row_format, **headers_of(row_format), **options)
     return sorted(rows, key=lambda row: tuple(row[column] for column in place))
 
 
@@ -64,7 +68,7 @@ def as_read(database: Database, rows: list[Row], row_format: str) -> pa.Table:
     """The rows as the table that Spark makes of them."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = source(database, rowFormat=row_format).schema()
+    schema = source(database, rowFormat=row_format, **headers_of(row_format)).schema()
     return pa.Table.from_pylist(rows, to_arrow_schema(schema, timezone="UTC"))
 
 
