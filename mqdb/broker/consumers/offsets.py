@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from psycopg.errors import ForeignKeyViolation
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
 from mqdb.common.group import FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.errors import ParameterInvalid
@@ -51,12 +53,17 @@ def take_queues(
 def begin_queues(connection: Connection, group: str, queue_keys: Sequence[int], start: StartingPoint) -> None:
     """Have a group that is new to the topics of these queues begin there now, though nobody takes a queue yet.
 
-    Raises ParameterInvalid as `take_queues` does.
+    If a topic is deleted at this moment, nothing begins. Raises ParameterInvalid as `take_queues` does.
     """
     _check_start(start)
-    if queue_keys:
+    if not queue_keys:
+        return
+    try:
         with transaction(connection):
             consumer_offsets.begin(connection, group, queue_keys, start)
+    except IntegrityError as error:
+        if not isinstance(error.orig, ForeignKeyViolation):
+            raise
 
 
 @translates

@@ -585,6 +585,20 @@ def test_a_group_says_where_it_begins(broker: Connection, where: ConsumeFromWher
     assert progress.lag == (2 if where is ConsumeFromWhere.FIRST_OFFSET else 0)
 
 
+def test_nothing_begins_in_a_topic_that_is_being_deleted(broker: Connection, database: Database) -> None:
+    route = topic(broker)
+    update_group(broker, GROUP)
+    other = database.connect(autocommit=False)
+    other.execute("DELETE FROM mqdb.topic WHERE topic = 'orders'")
+
+    beginning = Doing(lambda: begin_queues(broker, GROUP, route.queue_keys, FROM_FIRST_OFFSET))
+
+    wait_until(lambda: is_blocked(database, driver(broker).info.backend_pid))
+    other.commit()
+    beginning.result()
+    assert show_group(broker, GROUP).progress == []
+
+
 def test_messages_are_returned_if_an_error_comes_after_them(
     make: Callable[..., Queues], monkeypatch: pytest.MonkeyPatch
 ) -> None:
