@@ -9,6 +9,7 @@ replace the function.
     local_session, java    a session of ours, and its Java
     packing                mqdb as a zip, for spark-submit
     broker_wait            how all of it waits while the broker is away
+    kafka_options          options of Kafka that mean nothing here
     errors                 errors of all this
 """
 

@@ -20,7 +20,6 @@ from pyspark.sql.types import (
 
 from mqdb.errors import MqdbError, NameInvalid, TopicNotAllowed
 from mqdb.pipeline.errors import ColumnInvalid, ModeNotSupported, OptionInvalid, OptionUnknown
-from mqdb.pipeline.read.schema import RowFormat
 from mqdb.pipeline.source import MqdbDataSource
 from mqdb.pipeline.write.sink import batch_writer, stream_writer
 from mqdb.pipeline.write.sink_columns import ColumnPart, Columns, Kind, find_columns
@@ -163,8 +162,8 @@ def test_key_and_value_are_names_of_kafka_s() -> None:
 
 def test_rows_of_both_formats_can_be_written() -> None:
     kafka, mqdb = (
-        find_columns(MqdbDataSource({"url": URL, "subscribe": "orders", "rowformat": each}).schema(), None)
-        for each in (RowFormat.KAFKA, RowFormat.MQDB)
+        find_columns(MqdbDataSource({"url": URL, "subscribe": "orders", **options}).schema(), None)
+        for options in ({"rowformat": "kafka", "includeheaders": "true"}, {"rowformat": "mqdb"})
     )
 
     assert (kafka.queue_id, kafka.headers) == (ColumnPart(3, Kind.NUMBER), ColumnPart(7, Kind.HEADERS))
@@ -192,3 +191,15 @@ def test_a_wrong_column_has_its_sentence(columns: dict[str, DataType], sentence:
     with pytest.raises(ColumnInvalid) as refused:
         find_columns(schema(**columns), None)
     assert sentence in str(refused.value)
+
+
+def test_options_of_a_job_for_kafka_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = {"kafka.bootstrap.servers": "host1:9092", "kafka.acks": "all"}
+
+    assert parse_sink({"url": URL, "topic": "orders", **kafka}, is_stream=False).topic == "orders"
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "ignored options of Kafka, which mean nothing to mqdb: kafka.acks, kafka.bootstrap.servers"
+    ]
+    with pytest.raises(OptionInvalid, match=r"leads to Kafka; give \.option\('url'"):
+        parse_sink({"topic": "orders", **kafka}, is_stream=True)

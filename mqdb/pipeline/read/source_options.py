@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from mqdb.errors import MqdbError
 from mqdb.pipeline import broker_wait
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
+from mqdb.pipeline.kafka_options import is_of_kafka, refuse_servers, warn_of_ignored
 from mqdb.pipeline.read.positions import (
     EARLIEST,
     LATEST,
@@ -41,17 +42,6 @@ _BATCH_ONLY: Final = _END
 
 #: Longest wait for minOffsetsPerTrigger. Source: KafkaSourceProvider.DEFAULT_MAX_TRIGGER_DELAY.
 _DEFAULT_TRIGGER_DELAY_SECONDS: Final = 900.0
-
-#: Options of Spark's Kafka source that mean nothing here, in lower case.
-_OF_KAFKA: Final = re.compile(r"(kafka|fetchoffset|kafkaconsumer)\..*|groupidprefix")
-#: Spark hands names on in lower case; a message shows them as Spark's documentation writes them.
-_KAFKA_NAMES: Final = (
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "groupIdPrefix",
-    "kafkaConsumer.pollTimeoutMs",
-)
-_KAFKA_SERVERS: Final = "kafka.bootstrap.servers"
 
 NAMES: Final = (
     "url",
@@ -168,10 +158,7 @@ def check_source(options: Mapping[str, str]) -> None:
             parse_source(options, is_stream=True)
         except MqdbError:
             raise error.with_traceback(None) from None
-    if ignored := sorted(filter(_is_of_kafka, options), key=str.lower):
-        known = {name.lower(): name for name in _KAFKA_NAMES}
-        names = ", ".join(known.get(name.lower(), name) for name in ignored)
-        logger.warning("ignored options of Kafka, which mean nothing to mqdb: %s", names)
+    warn_of_ignored(options)
 
 
 def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
@@ -184,10 +171,8 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
     given.refuse_unknown()
     given.refuse(_BATCH_ONLY if is_stream else _STREAM_ONLY, "readStream" if is_stream else "read")
     url = _url(given, "url")
-    if url is None and (servers := given.text(_KAFKA_SERVERS)) is not None:
-        reason = "leads to Kafka; give .option('url', 'postgresql://user@host:5432/database') for a broker of mqdb"
-        raise OptionInvalid(_KAFKA_SERVERS, servers, reason)
     if url is None:
+        refuse_servers(options)
         raise OptionInvalid("url", None, "is missing; give .option('url', 'postgresql://user@host:5432/database')")
     read_url = _url(given, "readUrl")
     row_format, columns = _columns(given)
@@ -239,7 +224,7 @@ class _Given:
     def refuse_unknown(self) -> None:
         known = {name.lower() for name in NAMES}
         for name in self._values:
-            if name not in known and not _is_of_kafka(name):
+            if name not in known and not is_of_kafka(name):
                 raise OptionUnknown(self._names[name], NAMES)
 
     def refuse(self, names: tuple[str, ...], way: str) -> None:
@@ -287,10 +272,6 @@ class _Given:
     def truth(self, name: str) -> bool:
         """A switch, which is off where nothing is given."""
         return self.one_of(name, ("false", "true")) == "true"
-
-
-def _is_of_kafka(name: str) -> bool:
-    return _OF_KAFKA.fullmatch(name.lower()) is not None
 
 
 def _positive(name: str, text: str) -> int:

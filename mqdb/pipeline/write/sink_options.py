@@ -13,6 +13,7 @@ from mqdb.common.dsn import parse_brokers, redact
 from mqdb.common.topic import check_send_topic
 from mqdb.pipeline import broker_wait
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
+from mqdb.pipeline.kafka_options import is_of_kafka, refuse_servers, warn_of_ignored
 
 #: What a user may give.
 NAMES: Final = (
@@ -76,10 +77,18 @@ class SinkOptions:
 def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     """Read the options of `df.write` or `df.writeStream`.
 
-    Raises OptionUnknown, OptionInvalid; NameInvalid and TopicNotAllowed for the topic. Whether it exists is not asked.
+    Warns of Kafka's options that are ignored. Raises OptionUnknown, OptionInvalid; NameInvalid and TopicNotAllowed for
+    the topic. Whether it exists is not asked.
     """
-    given = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
+    given = {
+        name.lower(): value
+        for name, value in options.items()
+        if name.lower() not in _OF_SPARK and not is_of_kafka(name)
+    }
     _refuse_unknown(options, given)
+    if "url" not in given:
+        refuse_servers(options)
+    warn_of_ignored(options)
     for name, value in given.items():
         if not value.strip():
             raise OptionInvalid(_written(name), value, "is empty")
