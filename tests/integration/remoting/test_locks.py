@@ -1,7 +1,9 @@
 """Locks of RocketMQ's clients that consume in order."""
 
+import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.remoting import handlers
 from mqdb.remoting.wire.codes import RequestCode
 from tests.fixtures.orderly import OrderlyMember, Script
 from tests.fixtures.processes import wait_until
@@ -15,6 +17,12 @@ from tests.fixtures.remoting_groups import (
     owner,
     stored,
 )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a crowded machine an answer may take longer than clients wait for it."""
+    monkeypatch.setattr(handlers, "_LOCKED_WITHIN_SECONDS", 20.0)
 
 
 def test_queues_are_locked_for_one_client_and_unlocked_for_the_next(broker: Connection, fronts: Fronts) -> None:
