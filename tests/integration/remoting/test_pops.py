@@ -164,7 +164,7 @@ def test_a_message_whose_time_has_passed_comes_again_and_cannot_be_acknowledged(
 ) -> None:
     stocked(broker, "a")
     client, other = worker(fronts), worker(fronts, "1.2.3.4@2")
-    [first] = pop(client, invisible_ms=50)
+    [first] = pop(client, limit=1, invisible_ms=300)
 
     [again] = pop(other, hold_ms=20_000)
 
@@ -491,7 +491,7 @@ def test_what_is_popped_in_the_moment_in_which_a_connection_closes_comes_again_a
 def test_what_a_client_has_that_vanishes_comes_again_after_its_time(broker: Connection, fronts: Fronts) -> None:
     stocked(broker, "a")
     gone, client = worker(fronts), worker(fronts, "1.2.3.4@2")
-    assert len(pop(gone, invisible_ms=700)) == 1
+    assert len(pop(gone, limit=1, invisible_ms=700)) == 1
     gone.close()
 
     assert pop(client) == []
