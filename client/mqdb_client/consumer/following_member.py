@@ -1,7 +1,8 @@
 """A member that consumes as its group does: a `Member` while the group pulls, a `PopMember` while it pops.
 
-When the group changes, the other one begins, and the one before finishes what it has in hand. No queue is read in both
-ways meanwhile: the broker sees to that. RocketMQ: RebalanceImpl.tryQueryAssignment.
+When the group changes, the other one begins, and the one before finishes what it has in hand. The broker sees to it
+that no queue is read in both ways meanwhile. A thread waits for changes, because to replace a member takes as long as
+its listeners run. RocketMQ: RebalanceImpl.tryQueryAssignment.
 """
 
 import logging
@@ -10,19 +11,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mqdb.common.group import ConsumeMode, StartingPoint
+from mqdb.common.group import ConsumeMode
 from mqdb.common.message import MessageQueue
 from mqdb.errors import MqdbError
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients.clients import ClientKind
 from mqdb.store.consumers import groups
-from mqdb_client.client_config import ConsumerConfig
-from mqdb_client.consumer.member import Member
+from mqdb_client.consumer.member import Member, MemberParts
 from mqdb_client.consumer.pop_member import PopMember
 from mqdb_client.consumer.push_strategy import PushStrategy
 from mqdb_client.consumer.queues.process_queue import ProcessQueue
-from mqdb_client.consumer.queues.share import TopicPresence
-from mqdb_client.instance import ClientInstance
 from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
@@ -34,26 +32,12 @@ _AGAIN_SECONDS: Final = 2.0
 class FollowingMember:
     """Started once, when the instance is in the group, then left once."""
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        config: ConsumerConfig,
-        strategy: PushStrategy,
-        filters: Mapping[str, MessageFilter],
-        start: StartingPoint,
-        presence: TopicPresence,
-    ) -> None:
-        """`filters` are those of the topics that are read."""
-        self._instance = instance
-        self._config = config
-        self._strategy = strategy
-        self._filters = filters
-        self._start = start
-        self._presence = presence
+    def __init__(self, parts: MemberParts[PushStrategy]) -> None:
+        self._parts = parts
+        self._instance, self._group = parts.instance, parts.config.group
         #: While the member is replaced, and while it is told something.
         self._guard = threading.Lock()
-        self._mode = ConsumeMode.PULL
-        #: Consumes as the group does.
+        #: Consumes as the group does. None before the start, and while its successor cannot begin.
         self.current: Member | PopMember | None = None
         #: Finishes what it has in hand.
         self._predecessor: Member | PopMember | None = None
@@ -61,7 +45,7 @@ class FollowingMember:
         self._is_leaving = False
         self._changed = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, name=f"mqdb-{config.group}-mode-{instance.broker_name}", daemon=True
+            target=self._run, name=f"mqdb-{self._group}-mode-{parts.instance.broker_name}", daemon=True
         )
 
     def start(self, *, may_be_down: bool) -> None:
@@ -74,7 +58,7 @@ class FollowingMember:
     def read(self, filters: Mapping[str, MessageFilter]) -> None:
         """Read these topics from now on, and no others."""
         with self._guard:
-            self._filters = filters
+            self._parts = self._parts._replace(filters=filters)
             if self.current is not None:
                 self.current.read(filters)
 
@@ -131,12 +115,12 @@ class FollowingMember:
             if member is not None:
                 member.leave(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         self._thread.join()
-        self._instance.unregister(self._config.group, ClientKind.CONSUMER)
+        self._instance.unregister(self._group, ClientKind.CONSUMER)
 
     # -- the thread -----------------------------------------------------------------------------
 
     def _on_group_change(self, group: str | None) -> None:
-        if group in (None, self._config.group):
+        if group in (None, self._group):
             self._changed.set()
 
     def _run(self) -> None:
@@ -147,38 +131,42 @@ class FollowingMember:
             try:
                 self._follow()
                 seconds = None
-            except MqdbError as error:  # the edge of the thread: whatever fails is logged, and tried again
-                fields = {"group": self._config.group, "reason": str(error)}
-                logger.log(level_of(error), "cannot consume as the group does", extra=fields)
+            except Exception as error:  # the edge of the thread: whatever fails is logged, and tried again
+                unexpected = None if isinstance(error, MqdbError) else error
+                fields = {"group": self._group, "reason": str(error)}
+                logger.log(level_of(error), "cannot consume as the group does", extra=fields, exc_info=unexpected)
                 seconds = _AGAIN_SECONDS
 
     def _follow(self) -> None:
-        mode = self._mode_of_group()
-        if mode is self._mode or self._is_leaving:
-            self.look_again()
+        mode, current = self._mode_of_group(), self.current
+        if current is not None and mode is current.consume_mode:
+            current.look_again()
             return
-        logger.info("the group consumes in another way", extra={"group": self._config.group, "mode": mode.lower()})
-        with self._guard:
-            # If its successor could not begin, it has left already.
-            self._predecessor = self._predecessor or self.current
-            assert self._predecessor is not None
-            self._predecessor.has_successor = not self._is_leaving
-            self._predecessor.begin_to_leave()
-            if not self._is_leaving:
+        try:
+            with self._guard:
+                if self._is_leaving:
+                    return
+                if current is not None:
+                    fields = {"group": self._group, "mode": mode.lower()}
+                    logger.info("the group consumes in another way", extra=fields)
+                    self._predecessor, self.current = current, None
+                    current.has_successor = True
+                    current.begin_to_leave()
                 self._begin(mode, may_be_down=True)
-        # The next change waits for it: there is one of a kind.
-        self._predecessor.leave()
-        self._predecessor = None
+        finally:
+            # There is one member of a kind, so the next change waits for this one.
+            if self._predecessor is not None:
+                self._predecessor.leave()
+                self._predecessor = None
 
     def _begin(self, mode: ConsumeMode, *, may_be_down: bool) -> None:
-        parts = self._instance, self._config, self._strategy, self._filters, self._start, self._presence
-        member: Member | PopMember = PopMember(*parts) if mode is ConsumeMode.POP else Member(*parts)
+        member = PopMember(self._parts) if mode is ConsumeMode.POP else Member(self._parts)
         if self._is_suspended:
             member.suspend()
         member.start(may_be_down=may_be_down)
-        self._mode, self.current = mode, member
+        self.current = member
 
     def _mode_of_group(self) -> ConsumeMode:
         with self._instance.connect() as connection:
-            settings = groups.find(connection, self._config.group)
+            settings = groups.find(connection, self._group)
         return ConsumeMode.PULL if settings is None else settings.consume_mode

@@ -10,8 +10,9 @@ Nothing that a member does waits for another broker. RocketMQ: DefaultMQPushCons
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from mqdb.common.group import StartingPoint
+from mqdb.common.group import ConsumeMode, StartingPoint
 from mqdb.common.message import MessageQueue
 from mqdb.errors import BrokerUnavailable
 from mqdb.selector.subscription import MessageFilter
@@ -25,21 +26,31 @@ from mqdb_client.consumer.queues.rebalance_service import RebalanceService, Reba
 from mqdb_client.consumer.queues.share import Shares, TopicPresence
 from mqdb_client.instance import ClientInstance
 
+StrategyT = TypeVar("StrategyT", bound=ConsumerStrategy, covariant=True)
+
+
+class MemberParts(NamedTuple, Generic[StrategyT]):
+    """What each kind of member is made of."""
+
+    instance: ClientInstance
+    config: ConsumerConfig
+    strategy: StrategyT
+    #: Those of the topics that are read.
+    filters: Mapping[str, MessageFilter]
+    #: Where a new group begins.
+    start: StartingPoint
+    presence: TopicPresence
+
 
 class Member:
     """Started once, when the instance is in the group, then left once."""
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        config: ConsumerConfig,
-        strategy: ConsumerStrategy,
-        filters: Mapping[str, MessageFilter],
-        start: StartingPoint,
-        presence: TopicPresence,
-    ) -> None:
-        """`filters` are those of the topics that are read."""
-        #: Whether another member of this consumer follows when this one has left.
+    #: In which mode of the group it consumes.
+    consume_mode: Final = ConsumeMode.PULL
+
+    def __init__(self, parts: MemberParts[ConsumerStrategy]) -> None:
+        instance, config, strategy, filters, start, presence = parts
+        #: Whether the consumer replaces this member by another one, and so stays in the group.
         self.has_successor = False
         self._group = config.group
         self._instance = instance

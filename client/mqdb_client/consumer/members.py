@@ -21,14 +21,14 @@ from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
 from mqdb_client.consumer.listeners.direct_consumption import ConsumeMessageDirectlyResult
-from mqdb_client.consumer.member import Member
+from mqdb_client.consumer.member import Member, MemberParts
 from mqdb_client.consumer.queues.process_queue import ProcessQueue
 from mqdb_client.consumer.queues.share import TopicPresence, starting_point
 from mqdb_client.consumer.request_answers import RequestAnswers
 
 
 class BrokerMember(Protocol):
-    """A `Member`, or a `PopMember`."""
+    """A `Member`, a `PopMember`, or one of them as the group says: a `FollowingMember`."""
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -71,7 +71,7 @@ class Members:
         config: ConsumerConfig,
         filters: Mapping[str, MessageFilter],
         strategy: ConsumerStrategy,
-        make_member: Callable[..., BrokerMember] = Member,
+        make_member: Callable[[MemberParts[Any]], BrokerMember] = Member,
     ) -> None:
         """`filters` are those of the topics that are read."""
         self._strategy = strategy
@@ -90,7 +90,7 @@ class Members:
         presence = TopicPresence(config.group, len(strategy.cluster.instances))
         topics = strategy.topics(filters)
         self.by_broker: dict[str, BrokerMember] = {
-            instance.broker_name: make_member(instance, config, strategy, topics, start, presence)
+            instance.broker_name: make_member(MemberParts(instance, config, strategy, topics, start, presence))
             for instance in strategy.cluster.instances
         }
         askable = strategy.cluster.instances if strategy.is_member else ()

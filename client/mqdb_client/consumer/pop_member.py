@@ -25,20 +25,18 @@ from mqdb.broker.clients.membership import reap
 from mqdb.broker.consumers.pop import MAX_POPPED, Failed, ack, change_invisible, fail
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
 from mqdb.common.backoff import pauses
-from mqdb.common.group import StartingPoint
+from mqdb.common.group import ConsumeMode
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, ConsumeModeConflict, MqdbError
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients.clients import ClientKind
-from mqdb_client.client_config import ConsumerConfig
+from mqdb_client.consumer.member import MemberParts
 from mqdb_client.consumer.push_strategy import PushStrategy
 from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, BrokerPops
 from mqdb_client.consumer.queues.consume_pace import ConsumePace
 from mqdb_client.consumer.queues.popped_queue import PoppedQueue
 from mqdb_client.consumer.queues.rebalance_service import REAP_SECONDS
-from mqdb_client.consumer.queues.share import TopicPresence
-from mqdb_client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
 
@@ -51,17 +49,12 @@ _AT_ONCE: Final = timedelta(0)
 class PopMember:
     """Started once, when the instance is in the group, then left once."""
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        config: ConsumerConfig,
-        strategy: PushStrategy,
-        filters: Mapping[str, MessageFilter],
-        start: StartingPoint,
-        presence: TopicPresence,
-    ) -> None:
-        """`filters` are those of the topics that are read."""
-        #: Whether another member of this consumer follows when this one has left.
+    #: In which mode of the group it consumes.
+    consume_mode: Final = ConsumeMode.POP
+
+    def __init__(self, parts: MemberParts[PushStrategy]) -> None:
+        instance, config, strategy, filters, start, presence = parts
+        #: Whether the consumer replaces this member by another one, and so stays in the group.
         self.has_successor = False
         self._group = config.group
         self._instance = instance
@@ -221,7 +214,7 @@ class PopMember:
         outage.leave(self)
 
     def _reap(self) -> None:
-        """Where no broker process does it, remove dead members: one may own a queue from when the group pulled."""
+        """Remove dead members if no broker process does. One of them may own a queue since the group has pulled."""
         if self._reap_at <= time.monotonic() and not self._instance.is_attended:
             with self._instance.connect() as connection:
                 reap(connection)

@@ -15,7 +15,7 @@ from mqdb.common.group import ConsumeMode
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import ConsumeModeConflict, ShutdownTimedOut
 from mqdb_client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
-from mqdb_client.consumer import pop_member
+from mqdb_client.consumer import following_member, pop_member
 from mqdb_client.consumer.queues.broker_pops import BrokerPops
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member, duplicates
@@ -335,6 +335,30 @@ def test_a_consumer_follows_its_group(broker: Connection, member: Member, group:
     wait_until(lambda: consumer.assignment + other.assignment == ())
     append(broker, route, "c")
     wait_until(lambda: sorted(inbox.bodies + gate.bodies) == ["a", "b", "c", "slow"])
+
+
+def test_a_consumer_goes_on_when_the_other_member_cannot_begin(
+    broker: Connection, database: Database, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has changed back meanwhile, so the member that it has left is wanted again."""
+    route = topic(broker)
+    monkeypatch.setattr(following_member, "_AGAIN_SECONDS", 0.05)
+
+    def refuse(_: pop_member.PopMember, **__: object) -> None:
+        with database.connect() as other:
+            other.execute("UPDATE mqdb.subscription_group SET consume_mode = 'PULL'")
+        raise OSError("no more threads")
+
+    monkeypatch.setattr(pop_member.PopMember, "start", refuse)
+    inbox = Inbox()
+    member(inbox)
+    wait_until(lambda: show_group(broker, "readers").members != [])
+
+    update_group(broker, "readers", consume_mode=ConsumeMode.POP)
+
+    wait_until(lambda: show_group(broker, "readers").settings.consume_mode is ConsumeMode.PULL)
+    append(broker, route, "a")
+    inbox.wait_for(1)
 
 
 def test_a_consumer_leaves_while_its_group_changes(broker: Connection, member: Member, group: str) -> None:
