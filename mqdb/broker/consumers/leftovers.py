@@ -7,10 +7,12 @@ members of the group have read on behind them since the change.
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker.consumers.pull import PullRequest, pull
+from mqdb.broker.consumers.in_flight import read_in_flight
+from mqdb.broker.consumers.pull import PullRequest
 from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.broker.log.query import broker_info
 from mqdb.common.failure import Failure
@@ -23,22 +25,26 @@ from mqdb.store.engine import transaction, translates
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = Retry(delay=timedelta(0))
+_AT_ONCE: Final = Retry(delay=timedelta(0))
+
+
+#: Of one group at a time, so that it delays no other. Each has up to 64 messages.
+_MOST_BATCHES: Final = 64
 
 
 @translates
 def return_leftovers(connection: Connection) -> int:
-    """Send back what is due, a batch of each group; returns how many messages. For the owner of the schema only.
+    """Send back what is due, up to 4,096 messages of each group; returns how many. For the owner of the schema only.
 
-    A group whose messages cannot be sent back now is tried again the next time, and delays no other.
+    If the messages of a group cannot be sent back now, it is tried again the next time.
     """
     count = 0
     for group in pop_batches.groups_with_leftovers(connection):
         try:
-            with transaction(connection):
-                leftovers = pop_batches.take_leftovers(connection, group)
-                _send_back(connection, group, leftovers)
-                count += len(leftovers)
+            for _ in range(_MOST_BATCHES):
+                if not (returned := _return_batch(connection, group)):
+                    break
+                count += returned
         except BrokerUnavailable:
             raise
         except MqdbError as error:
@@ -47,23 +53,26 @@ def return_leftovers(connection: Connection) -> int:
     return count
 
 
+@translates
+def _return_batch(connection: Connection, group: str) -> int:
+    with transaction(connection):
+        leftovers = pop_batches.take_leftovers(connection, group)
+        _send_back(connection, group, leftovers)
+    return len(leftovers)
+
+
 def _send_back(connection: Connection, group: str, leftovers: Sequence[Leftover]) -> None:
     broker_name, now = broker_info(connection).broker_name, datetime.now(UTC)
-    by_place = {(each.queue_key, each.queue_offset): each for each in leftovers}
-    requests = [
-        PullRequest(MessageQueue(each.topic, broker_name, each.queue_id), *place, each.segment)
-        for place, each in by_place.items()
-    ]
+    queues = (MessageQueue(each.topic, broker_name, each.queue_id) for each in leftovers)
+    places = {
+        PullRequest(queue, each.queue_key, each.queue_offset, each.segment): each
+        for queue, each in zip(queues, leftovers, strict=True)
+    }
     failed: list[SendBackRequest] = []
-    for result in pull(connection, requests, limit=1)[0]:
-        request = result.request
-        if not result.messages:
-            fields = {"group": group, "queue": str(request.queue), "offset": request.offset}
-            logger.warning("retention has dropped a message in flight", extra=fields)
-        for message in result.messages:
-            leftover = by_place[request.queue_key, request.offset]
-            deliveries = message.reconsume_times + leftover.attempt
-            failure = Failure.unacknowledged(leftover.client_id, now, deliveries)
-            place = message.log_pos, message.queue, message.queue_offset
-            failed.append(SendBackRequest(*place, failure, _AT_ONCE, deliveries - 1))
+    for request, message in read_in_flight(connection, group, list(places)).items():
+        leftover = places[request]
+        deliveries = message.reconsume_times + leftover.attempt
+        failure = Failure.unacknowledged(leftover.client_id, now, deliveries)
+        place = message.log_pos, message.queue, message.queue_offset
+        failed.append(SendBackRequest(*place, failure, _AT_ONCE, deliveries - 1))
     send_back(connection, group, failed)

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 
 from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon, Window, open_window
+from mqdb.broker.consumers.in_flight import read_in_flight
 from mqdb.broker.consumers.pull import (
     BASE,
     DEFAULT_MAX_BYTES,
@@ -33,7 +34,6 @@ from mqdb.broker.consumers.pull import (
     how_far,
     message_of,
     name_origins,
-    pull,
     window_of,
 )
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack, send_back
@@ -261,13 +261,10 @@ def forward_handle_to_dlq(connection: Connection, group: str, receipt_handle: st
         place = found.message
         queue = MessageQueue(found.topic, broker_info(connection).broker_name, found.queue_id)
         request = PullRequest(queue, place.queue_key, place.queue_offset, place.segment)
-        [result], _ = pull(connection, [request], limit=1)
-        if not result.messages:
-            fields = {"group": group, "queue": str(queue), "offset": place.queue_offset}
-            logger.warning("retention has dropped a message in flight", extra=fields)
+        message = read_in_flight(connection, group, [request]).get(request)
+        if message is None:
             ack(connection, group, [receipt_handle])
             return
-        [message] = result.messages
         message.popped(receipt_handle, place.attempt - 1)
         forward_to_dlq(connection, group, [message], failure)
 
@@ -403,23 +400,14 @@ def _read_again(
     connection: Connection, wish: _Wish, deliveries: Sequence[PoppedMessage]
 ) -> tuple[list[ReceivedMessage], list[str]]:
     """The messages that were delivered, and the handles of those that retention has dropped."""
-    requests = [
-        PullRequest(wish.queues[each.queue_key], each.queue_key, each.queue_offset, each.segment) for each in deliveries
-    ]
-    results, _ = pull(connection, requests, limit=1)
-    found = {(each.request.queue_key, each.request.offset): each.messages for each in results}
-    messages: list[ReceivedMessage] = []
-    gone: list[str] = []
-    for each in deliveries:
-        read = found.get((each.queue_key, each.queue_offset), [])
-        if not read:
-            fields = {"group": wish.group, "queue": str(wish.queues[each.queue_key]), "offset": each.queue_offset}
-            logger.warning("retention has dropped a message in flight", extra=fields)
-            gone.append(each.receipt_handle)
-        for message in read:
-            message.popped(each.receipt_handle, each.attempt - 1)
-            messages.append(message)
-    return messages, gone
+    places = {
+        PullRequest(wish.queues[each.queue_key], each.queue_key, each.queue_offset, each.segment): each
+        for each in deliveries
+    }
+    found = read_in_flight(connection, wish.group, list(places))
+    for request, message in found.items():
+        message.popped(places[request].receipt_handle, places[request].attempt - 1)
+    return list(found.values()), [each.receipt_handle for request, each in places.items() if request not in found]
 
 
 def _give_up(connection: Connection, wish: _Wish, messages: Sequence[ReceivedMessage]) -> None:
@@ -429,7 +417,7 @@ def _give_up(connection: Connection, wish: _Wish, messages: Sequence[ReceivedMes
         for message in messages
     ]
     try:
-        with transaction(connection):
+        with translated(connection), transaction(connection):
             counted = _acknowledged(connection, wish.group, messages)
             _bury(
                 connection,

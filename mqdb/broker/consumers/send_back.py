@@ -48,7 +48,7 @@ class SendBackRequest(NamedTuple):
     """Failures before this one, where the record does not know them: orderly consumers count in memory."""
     history: History | None = None
     is_popped: bool = False
-    """Such a message is failed by `mqdb.broker.consumers.pop.fail`, which is not for this verb."""
+    """The consumer calls `mqdb.broker.consumers.pop.fail` for it: `send_back` is for messages that were pulled."""
 
 
 class SentBack(NamedTuple):

@@ -278,7 +278,7 @@ def groups_with_leftovers(connection: Connection) -> list[str]:
 
 
 def take_leftovers(connection: Connection, group: str) -> list[Leftover]:
-    """Take a row's messages out of flight whose time has passed, if the group pulls; by their offsets."""
+    """Take the messages of one row that is due out of flight, if the group pulls. In the order of their offsets."""
     rows = driver(connection).execute(
         """WITH gone AS (
                DELETE FROM mqdb.pop_batch b WHERE b.ctid = ANY (ARRAY(

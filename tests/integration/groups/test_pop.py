@@ -649,6 +649,17 @@ def test_a_group_that_begins_to_pull_reads_on_behind_what_is_in_flight(make: Cal
     assert orders.broker.execute(text(waiting)).all() == [("%RETRY%workers", "orders", True)]
 
 
+def test_all_that_is_left_over_comes_again_in_one_round(make: Callable[..., Queues]) -> None:
+    orders = make(2)
+    for queue_id in range(2):
+        orders.send(*(str(number) for number in range(100)), queue_id=queue_id)
+    assert len(orders.pop(200)) == 200
+    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
+    orders.pass_time(30)
+
+    assert (return_leftovers(orders.broker), orders.rows()) == (200, 0)
+
+
 def test_what_was_popped_too_often_is_dead_when_the_group_pulls(make: Callable[..., Queues]) -> None:
     orders = make(retry_max_times=0)
     orders.send("a")

@@ -1,0 +1,24 @@
+"""Messages in flight are read once more, by their places: to be delivered again, sent back, or given up."""
+
+import logging
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from mqdb.broker.consumers.pull import PullRequest, pull
+from mqdb.common.received_message import ReceivedMessage
+
+logger = logging.getLogger(__name__)
+
+
+def read_in_flight(
+    connection: Connection, group: str, requests: Sequence[PullRequest]
+) -> dict[PullRequest, ReceivedMessage]:
+    """The message of each request. Warns of those that retention has dropped, and leaves them out."""
+    results, _ = pull(connection, requests, limit=1)
+    found = {result.request: result.messages[0] for result in results if result.messages}
+    for request in requests:
+        if request not in found:
+            fields = {"group": group, "queue": str(request.queue), "offset": request.offset}
+            logger.warning("retention has dropped a message in flight", extra=fields)
+    return found
