@@ -17,7 +17,7 @@ T = TypeVar("T")
 _THREADS: Final = 8
 
 #: From one try to the next while there is no database.
-_AGAIN_SECONDS: Final = 1.0
+AGAIN_SECONDS: Final = 1.0
 
 
 class Database:
@@ -44,9 +44,9 @@ class Database:
             try:
                 return await work()
             except BrokerUnavailable as error:
-                if not error.may_pass or self.loop.time() + _AGAIN_SECONDS >= until:
+                if not error.may_pass or self.loop.time() + AGAIN_SECONDS >= until:
                     raise
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(AGAIN_SECONDS)
 
     def _run(self, work: Callable[[Connection], T]) -> T:
         with self.instance.connect() as connection:

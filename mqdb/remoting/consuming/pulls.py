@@ -15,8 +15,8 @@ from mqdb.broker.consumers.pull import PullRequest, PullStatus
 from mqdb.broker.filters.filters import check_filters
 from mqdb.common.group import check_group_name
 from mqdb.common.topic import Perm, retry_topic
-from mqdb.errors import BrokerUnavailable, ConsumptionForbidden, ResponseCode, TopicNotFound
-from mqdb.fronts.database import Database
+from mqdb.errors import ConsumptionForbidden, ResponseCode, TopicNotFound
+from mqdb.fronts.database import AGAIN_SECONDS, Database
 from mqdb.fronts.known_groups import KnownGroups
 from mqdb.remoting.consuming.claims import Claims
 from mqdb.remoting.consuming.holds import Hold, Holds, Wake
@@ -48,9 +48,6 @@ _MOST_BYTES: Final = 256 * 1024
 _LONGEST_HOLD_SECONDS: Final = 20.0
 #: For the database, behind the time of the hold.
 _LONGEST_LOOK_SECONDS: Final = 5.0
-
-#: From one try to the next while there is no database. A client in C++ that is refused comes again at once.
-_AGAIN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +141,14 @@ class Pulls:
         While there is no database it waits, as if there were no messages.
         """
         header = PullHeader.of(frame)
-        loop = self._database.loop
-        until = loop.time() + header.hold_seconds
-        patience = max(until, loop.time() + _AGAIN_SECONDS)
+        until = self._database.loop.time() + header.hold_seconds
+        # A client in C++ that is refused comes again at once, so a pull that does not wait is tried again as well.
+        patience = max(until, self._database.loop.time() + AGAIN_SECONDS)
         with self._tasks.of(connection):
             try:
                 async with asyncio.timeout_at(patience + _LONGEST_LOOK_SECONDS):
-                    while True:
-                        try:
-                            return await self._pull(connection, header, until)
-                        except BrokerUnavailable as error:
-                            if not error.may_pass or loop.time() >= patience:
-                                raise
-                        await asyncio.sleep(_AGAIN_SECONDS)
+                    pull = partial(self._pull, connection, header, until)
+                    return await self._database.patiently(pull, patience + AGAIN_SECONDS)
             except TimeoutError:
                 return NO_ANSWER
 

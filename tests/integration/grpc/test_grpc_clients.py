@@ -239,7 +239,7 @@ def test_a_receive_waits_for_the_database_as_for_messages(
     broker: Connection, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SDKs that are refused come again at once, with thousands of calls a second."""
-    monkeypatch.setattr(database, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(database, "AGAIN_SECONDS", 0.1)
     topic(broker, "orders")
     with closing(GrpcFronts(Database(proxy.dsn))) as fronts:
         begun(fronts)
