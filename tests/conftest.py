@@ -49,6 +49,7 @@ pytest_plugins = [
     "tests.fixtures.aio_consumers",
     "tests.fixtures.remoting_client",
     "tests.fixtures.remoting_groups",
+    "tests.fixtures.popped_queues",
     "tests.fixtures.grpc_client",
     "tests.fixtures.sdk_programs",
     "tests.fixtures.stocked_standby",

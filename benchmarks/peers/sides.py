@@ -31,7 +31,7 @@ class Side:
 
     @property
     def speaks_grpc(self) -> bool:
-        """Whether its client speaks gRPC: it sends no batches, and its group has to exist before the messages."""
+        """Whether its client speaks gRPC. Such a client sends no batches, and its group must exist before that."""
         return self.java_client is ROCKETMQ_SDK
 
     @property

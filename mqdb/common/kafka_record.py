@@ -39,7 +39,7 @@ class KafkaProperty(StrEnum):
 
 
 class MissingValue(StrEnum):
-    """What a record has instead of a value that a body could hold."""
+    """The values of a record that no body can hold."""
 
     NULL = "null"  #: a tombstone
     EMPTY = "empty"

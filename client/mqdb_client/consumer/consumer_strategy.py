@@ -35,7 +35,7 @@ class ConsumerStrategy:
     #: Whether it enters the group, whose members share the queues.
     is_member = True
     message_model = MessageModel.CLUSTERING
-    #: How it shares queues; None: as the group says.
+    #: How members share queues. None means as the group says.
     consume_mode: ConsumeMode | None = ConsumeMode.PULL
     pull_interval = timedelta(0)
 

@@ -8,16 +8,13 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.clients.membership import register
 from mqdb.broker.consumers.groups import show_group, show_topics, update_group
 from mqdb.broker.consumers.horizon import Horizon, SegmentBounds
-from mqdb.broker.consumers.leftovers import return_leftovers
 from mqdb.broker.consumers.offset_reset import Boundary, reset_offsets
-from mqdb.broker.consumers.offsets import begin_queues, commit_offsets, release_queues, take_queues
+from mqdb.broker.consumers.offsets import begin_queues
 from mqdb.broker.consumers.pop import (
     NOTHING_SEEN,
     Failed,
-    Popped,
     Seen,
     ack,
     change_invisible,
@@ -30,92 +27,24 @@ from mqdb.common.failure import Failure
 from mqdb.common.group import AS_THE_GROUP_SAYS, FROM_FIRST_OFFSET, ConsumeFromWhere, ConsumeMode
 from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
-from mqdb.errors import BrokerUnavailable, ConsumeModeConflict, ParameterInvalid, ReceiptHandleInvalid, StorageRefused
+from mqdb.errors import BrokerUnavailable, ParameterInvalid, ReceiptHandleInvalid
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store import engine
-from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.consumers import pop_batches
 from mqdb.store.engine import driver, transaction
 from mqdb.store.segments import segments
-from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, bodies, dispatch_all, topic
-from tests.fixtures.delay import move_clock, stop_clock
 from tests.fixtures.log import small_segments
+from tests.fixtures.popped_queues import GROUP, HALF_A_MINUTE, Queues, letters
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import is_blocked
 from tests.fixtures.threads import Doing
 
-GROUP = "workers"
-HALF_A_MINUTE = timedelta(seconds=30)
 
-
-class Queues:
-    """A topic whose messages a group pops, from its beginning."""
-
-    def __init__(self, broker: Connection, route: TopicRoute) -> None:
-        self.broker = broker
-        self.route = route
-        self._elapsed = timedelta()
-        begin_queues(broker, GROUP, route.queue_keys, FROM_FIRST_OFFSET)
-
-    def send(self, *texts: str, queue_id: int = 0, tag: str | None = None) -> None:
-        append(self.broker, self.route, *texts, queue_id=queue_id, tag=tag)
-        dispatch_all(self.broker)
-
-    def find(self, limit: int = 32, filter: MessageFilter | None = None, seen: Seen = NOTHING_SEEN) -> Popped:
-        queues = {
-            key: MessageQueue(self.route.config.name, "broker-a", number)
-            for number, key in enumerate(self.route.queue_keys)
-        }
-        return pop(self.broker, GROUP, "w1", queues, limit=limit, invisible=HALF_A_MINUTE, filter=filter, seen=seen)
-
-    def pop(self, limit: int = 32, filter: MessageFilter | None = None) -> list[ReceivedMessage]:
-        return self.find(limit, filter=filter).messages
-
-    def ack(self, *messages: ReceivedMessage) -> list[bool]:
-        return ack(self.broker, GROUP, [str(each.receipt_handle) for each in messages])
-
-    def pass_time(self, seconds: float) -> None:
-        self._elapsed += timedelta(seconds=seconds)
-        move_clock(self.broker, self._elapsed)
-
-    def in_flight(self) -> int:
-        return sum(each.in_flight for each in show_group(self.broker, GROUP).progress)
-
-    def rows(self) -> int:
-        return self.broker.scalar(text("SELECT count(*) FROM mqdb.pop_batch")) or 0
-
-
-@pytest.fixture
-def make(broker: Connection) -> Callable[..., Queues]:
-    """Make the topic and the group; the clock stands still."""
-
-    def make_queues(queues: int = 1, *, orderly: bool = False, retry_max_times: int | None = None) -> Queues:
-        stop_clock(broker)
-        route = topic(broker, queues=queues)
-        update_group(
-            broker,
-            GROUP,
-            consume_mode=ConsumeMode.POP,
-            consume_message_orderly=orderly,
-            retry_max_times=retry_max_times,
-        )
-        return Queues(broker, route)
-
-    return make_queues
-
-
-def letters(broker: Connection) -> list[tuple[str, str, int]]:
-    """Body, exception and number of deliveries of each dead letter."""
-    rows = broker.execute(text("SELECT convert_from(body, 'UTF8'), exception, attempts FROM mqdb.dlq"))
-    return [(body, exception, attempts) for body, exception, attempts in rows]
-
-
-def test_a_message_is_nobody_elses_until_its_time_has_passed(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_message_is_nobody_elses_until_its_time_has_passed(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a", "b", "c")
 
     first, second = orders.pop(2), orders.pop()
@@ -127,8 +56,8 @@ def test_a_message_is_nobody_elses_until_its_time_has_passed(make: Callable[...,
     assert {each.delivery_attempt for each in again} == {2}
 
 
-def test_an_acknowledged_message_does_not_come_again(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_an_acknowledged_message_does_not_come_again(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a", "b", "c")
     a, b, c = orders.pop()
 
@@ -142,8 +71,8 @@ def test_an_acknowledged_message_does_not_come_again(make: Callable[..., Queues]
     assert (orders.in_flight(), orders.rows()) == (0, 0)
 
 
-def test_the_handle_of_an_earlier_delivery_is_refused(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_the_handle_of_an_earlier_delivery_is_refused(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a")
     [first] = orders.pop()
     assert orders.ack(first, first) == [True, True]
@@ -160,8 +89,8 @@ def test_the_handle_of_an_earlier_delivery_is_refused(make: Callable[..., Queues
 
 
 @pytest.mark.parametrize("handle", ["", "x", "0" * 80, "0" * 79, "g" * 80, "f" * 80, "F" * 80, "\u0663" * 80])
-def test_what_is_no_handle_is_refused(make: Callable[..., Queues], handle: str) -> None:
-    orders = make()
+def test_what_is_no_handle_is_refused(make_queues: Callable[..., Queues], handle: str) -> None:
+    orders = make_queues()
     orders.send("a")
     [message] = orders.pop()
 
@@ -169,8 +98,8 @@ def test_what_is_no_handle_is_refused(make: Callable[..., Queues], handle: str) 
     assert change_invisible(orders.broker, GROUP, [handle], HALF_A_MINUTE) == [None]
 
 
-def test_a_handle_counts_in_its_group_and_its_history_only(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_handle_counts_in_its_group_and_its_history_only(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a")
     [message] = orders.pop()
     update_group(orders.broker, "others", consume_mode=ConsumeMode.POP)
@@ -182,8 +111,8 @@ def test_a_handle_counts_in_its_group_and_its_history_only(make: Callable[..., Q
     assert orders.in_flight() == 1
 
 
-def test_a_longer_time_keeps_the_message(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_longer_time_keeps_the_message(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a", "b")
     a, _ = orders.pop()
     orders.pass_time(20)
@@ -196,8 +125,8 @@ def test_a_longer_time_keeps_the_message(make: Callable[..., Queues]) -> None:
     assert (ack(orders.broker, GROUP, [str(longer)]), orders.in_flight()) == ([True], 1)
 
 
-def test_the_handle_from_before_counts_while_its_own_time_runs(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_the_handle_from_before_counts_while_its_own_time_runs(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a")
     [message] = orders.pop()
     change_invisible(orders.broker, GROUP, [str(message.receipt_handle)], timedelta(minutes=5))
@@ -205,8 +134,8 @@ def test_the_handle_from_before_counts_while_its_own_time_runs(make: Callable[..
     assert (orders.ack(message), orders.in_flight()) == ([True], 0)
 
 
-def test_a_failed_message_comes_again_when_it_is_to(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_failed_message_comes_again_when_it_is_to(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a", "b")
     a, _ = orders.pop()
 
@@ -218,8 +147,8 @@ def test_a_failed_message_comes_again_when_it_is_to(make: Callable[..., Queues])
     assert change_invisible(orders.broker, GROUP, [now], timedelta(0)) == [None]
 
 
-def test_messages_of_one_pop_that_get_the_same_time_share_a_row(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_messages_of_one_pop_that_get_the_same_time_share_a_row(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send(*"abcd")
     handles = [str(each.receipt_handle) for each in orders.pop()]
 
@@ -231,8 +160,8 @@ def test_messages_of_one_pop_that_get_the_same_time_share_a_row(make: Callable[.
     assert orders.rows() == 0
 
 
-def test_a_pop_takes_of_several_queues(make: Callable[..., Queues]) -> None:
-    orders = make(queues=3)
+def test_a_pop_takes_of_several_queues(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues(queues=3)
     for queue_id, texts in ((0, "ab"), (2, "cd")):
         orders.send(*texts, queue_id=queue_id)
 
@@ -241,8 +170,8 @@ def test_a_pop_takes_of_several_queues(make: Callable[..., Queues]) -> None:
     assert orders.in_flight() == 4
 
 
-def test_more_than_64_messages_come_in_several_rows(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_more_than_64_messages_come_in_several_rows(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     texts = [str(n) for n in range(150)]
     orders.send(*texts)
 
@@ -257,8 +186,8 @@ def test_more_than_64_messages_come_in_several_rows(make: Callable[..., Queues])
 
 
 @pytest.mark.parametrize("count", [1, 2, 62, 63, 64, 65, 127, 128])
-def test_any_number_of_messages_is_popped_and_acknowledged(make: Callable[..., Queues], count: int) -> None:
-    orders = make()
+def test_any_number_of_messages_is_popped_and_acknowledged(make_queues: Callable[..., Queues], count: int) -> None:
+    orders = make_queues()
     orders.send(*(str(n) for n in range(count)))
 
     messages = orders.pop(1_024)
@@ -271,8 +200,8 @@ def test_any_number_of_messages_is_popped_and_acknowledged(make: Callable[..., Q
     assert orders.rows() == 0
 
 
-def test_a_part_of_what_is_due_leaves_the_rest(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_part_of_what_is_due_leaves_the_rest(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send(*"abcde")
     orders.pop()
     orders.pass_time(30)
@@ -287,8 +216,8 @@ def test_a_part_of_what_is_due_leaves_the_rest(make: Callable[..., Queues]) -> N
 @pytest.mark.parametrize(
     "filter", [parse_tag_expression("paid"), compile_selector("TAGS = 'paid'")], ids=["tags", "SQL92"]
 )
-def test_a_filter_passes_over_the_others(make: Callable[..., Queues], filter: MessageFilter) -> None:
-    orders = make()
+def test_a_filter_passes_over_the_others(make_queues: Callable[..., Queues], filter: MessageFilter) -> None:
+    orders = make_queues()
     for n in range(6):
         orders.send(str(n), tag="paid" if n % 2 else "open")
 
@@ -301,16 +230,16 @@ def test_a_filter_passes_over_the_others(make: Callable[..., Queues], filter: Me
     assert show_group(orders.broker, GROUP).progress[0].next_offset == 6
 
 
-def test_a_pop_looks_on_while_nothing_matches(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_pop_looks_on_while_nothing_matches(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send(*(str(n) for n in range(2_000)), tag="open")
     orders.send("wanted", tag="paid")
 
     assert bodies(orders.pop(filter=compile_selector("TAGS = 'paid'"))) == ["wanted"]
 
 
-def test_two_tags_with_one_code_are_told_apart(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_two_tags_with_one_code_are_told_apart(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("1", tag="Aa")
     orders.send("2", tag="BB")  # the same hash
 
@@ -318,8 +247,8 @@ def test_two_tags_with_one_code_are_told_apart(make: Callable[..., Queues]) -> N
     assert orders.in_flight() == 1
 
 
-def test_a_message_that_nobody_acknowledges_ends_in_the_dead_letter_queue(make: Callable[..., Queues]) -> None:
-    orders = make(retry_max_times=2)
+def test_a_message_that_nobody_acknowledges_ends_in_the_dead_letter_queue(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues(retry_max_times=2)
     orders.send("a", "b")
     for attempt in (1, 2, 3):
         popped = orders.pop()
@@ -333,8 +262,8 @@ def test_a_message_that_nobody_acknowledges_ends_in_the_dead_letter_queue(make: 
     assert letters(orders.broker) == [("a", "TIMEOUT", 3)]
 
 
-def test_a_member_may_give_a_message_up_at_once(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_member_may_give_a_message_up_at_once(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a", "b")
     a, b = orders.pop()
     failure = Failure("ValueError", "no such account", "", "w1", datetime.now(UTC))
@@ -350,8 +279,8 @@ def test_a_member_may_give_a_message_up_at_once(make: Callable[..., Queues]) -> 
     assert (dispatch_all(orders.broker), orders.in_flight()) == (0, 1)
 
 
-def test_a_queue_in_order_waits_for_its_acks(make: Callable[..., Queues]) -> None:
-    orders = make(queues=2, orderly=True)
+def test_a_queue_in_order_waits_for_its_acks(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues(queues=2, orderly=True)
     orders.send("a", "b", "c")
     orders.send("x", queue_id=1)
 
@@ -364,8 +293,8 @@ def test_a_queue_in_order_waits_for_its_acks(make: Callable[..., Queues]) -> Non
     assert bodies(orders.pop()) == ["c"]
 
 
-def test_nothing_overtakes_a_message_that_comes_again_in_order(make: Callable[..., Queues]) -> None:
-    orders = make(orderly=True)
+def test_nothing_overtakes_a_message_that_comes_again_in_order(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues(orderly=True)
     orders.send(*"abcd")
     a, b, _ = orders.pop(3)
     change_invisible(orders.broker, GROUP, [str(a.receipt_handle)], timedelta(minutes=1))
@@ -385,8 +314,10 @@ def test_nothing_overtakes_a_message_that_comes_again_in_order(make: Callable[..
     assert bodies(orders.pop()) == ["d"]
 
 
-def test_what_retention_has_dropped_is_said(make: Callable[..., Queues], caplog: pytest.LogCaptureFixture) -> None:
-    orders = make()
+def test_what_retention_has_dropped_is_said(
+    make_queues: Callable[..., Queues], caplog: pytest.LogCaptureFixture
+) -> None:
+    orders = make_queues()
     orders.send("a", "b")
     orders.pop()
     orders.broker.execute(text("UPDATE mqdb.queue SET base_offset = 1"))
@@ -397,8 +328,8 @@ def test_what_retention_has_dropped_is_said(make: Callable[..., Queues], caplog:
     assert "retention has dropped a message in flight" in caplog.text
 
 
-def test_a_pop_without_messages_says_when_one_comes_again(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_pop_without_messages_says_when_one_comes_again(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     assert orders.find().seconds_to_next is None
     orders.send("a")
     orders.pop()
@@ -407,8 +338,8 @@ def test_a_pop_without_messages_says_when_one_comes_again(make: Callable[..., Qu
     assert orders.find().seconds_to_next == 20
 
 
-def test_a_pop_that_is_rolled_back_has_not_happened(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_pop_that_is_rolled_back_has_not_happened(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a")
 
     def pop_and_fail() -> None:
@@ -423,9 +354,9 @@ def test_a_pop_that_is_rolled_back_has_not_happened(make: Callable[..., Queues])
     assert orders.in_flight() == 1
 
 
-def test_a_queue_that_lags_behind_the_window_loses_nothing(make: Callable[..., Queues]) -> None:
+def test_a_queue_that_lags_behind_the_window_loses_nothing(make_queues: Callable[..., Queues]) -> None:
     """A reader remembers the segments of what it has read last; another queue may lie before them."""
-    orders = make(queues=2)
+    orders = make_queues(queues=2)
     small_segments(driver(orders.broker), 10, ahead=8)
     orders.send("early-0", "early-1", "early-2", queue_id=1)
     orders.send(*(f"a{n}" for n in range(40)), queue_id=0)
@@ -443,8 +374,10 @@ def test_a_queue_that_lags_behind_the_window_loses_nothing(make: Callable[..., Q
     assert received == ["early-0", "early-1", "early-2", "late"]
 
 
-def test_an_ack_finds_a_message_whose_time_is_being_changed(make: Callable[..., Queues], database: Database) -> None:
-    orders = make()
+def test_an_ack_finds_a_message_whose_time_is_being_changed(
+    make_queues: Callable[..., Queues], database: Database
+) -> None:
+    orders = make_queues()
     orders.send("a")
     handle = str(orders.pop()[0].receipt_handle)
     changing = database.connect(autocommit=False)
@@ -460,9 +393,9 @@ def test_an_ack_finds_a_message_whose_time_is_being_changed(make: Callable[..., 
 
 
 def test_a_letter_that_cannot_be_buried_keeps_nobody_from_popping(
-    make: Callable[..., Queues], caplog: pytest.LogCaptureFixture
+    make_queues: Callable[..., Queues], caplog: pytest.LogCaptureFixture
 ) -> None:
-    orders = make(retry_max_times=0)
+    orders = make_queues(retry_max_times=0)
     orders.send("a")
     orders.pop()
     orders.pass_time(30)
@@ -479,8 +412,8 @@ def test_a_letter_that_cannot_be_buried_keeps_nobody_from_popping(
     assert ("a", "TIMEOUT", 2) in letters(orders.broker)
 
 
-def test_a_delivery_that_nobody_has_read_is_not_counted(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_delivery_that_nobody_has_read_is_not_counted(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a")
     for _ in range(3):
         [message] = orders.pop()
@@ -490,8 +423,8 @@ def test_a_delivery_that_nobody_has_read_is_not_counted(make: Callable[..., Queu
             assert change_invisible(orders.broker, GROUP, handles, timedelta(0), is_unread=True) != [None]
 
 
-def test_the_lag_tells_of_messages_in_flight(make: Callable[..., Queues]) -> None:
-    orders = make(queues=2)
+def test_the_lag_tells_of_messages_in_flight(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues(queues=2)
     orders.send("a", "b", "c")
     orders.pop(2)
 
@@ -500,8 +433,8 @@ def test_the_lag_tells_of_messages_in_flight(make: Callable[..., Queues]) -> Non
     assert (lag.lag, lag.in_flight, lag.committed, lag.unowned_queues) == (1, 2, 2, 0)
 
 
-def test_a_reset_forgets_what_is_in_flight(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_reset_forgets_what_is_in_flight(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a", "b", "c")
     orders.ack(orders.pop(1)[0])
     [b] = orders.pop(1)
@@ -514,8 +447,8 @@ def test_a_reset_forgets_what_is_in_flight(make: Callable[..., Queues]) -> None:
     assert orders.in_flight() == 3
 
 
-def test_a_queue_of_which_retention_has_dropped_all_is_passed_by(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_queue_of_which_retention_has_dropped_all_is_passed_by(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a", "b")
     orders.broker.execute(text("UPDATE mqdb.queue SET base_offset = 2"))
 
@@ -524,8 +457,8 @@ def test_a_queue_of_which_retention_has_dropped_all_is_passed_by(make: Callable[
     assert bodies(orders.pop()) == ["c"]
 
 
-def test_messages_of_several_segments(make: Callable[..., Queues]) -> None:
-    orders = make(queues=2)
+def test_messages_of_several_segments(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues(queues=2)
     small_segments(driver(orders.broker), 10, ahead=20)
     seen = NOTHING_SEEN
     for n in range(30):
@@ -541,8 +474,8 @@ def test_messages_of_several_segments(make: Callable[..., Queues]) -> None:
     assert (orders.in_flight(), orders.rows()) == (0, 0)
 
 
-def test_only_a_part_of_another_transaction_waits_for_the_disk(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_only_a_part_of_another_transaction_waits_for_the_disk(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a", "b")
     durability = text("SELECT current_setting('synchronous_commit')")
     usual = orders.broker.scalar(durability)
@@ -558,8 +491,8 @@ def test_only_a_part_of_another_transaction_waits_for_the_disk(make: Callable[..
     assert orders.broker.scalar(durability) == usual
 
 
-def test_a_group_says_how_long_failed_messages_wait(make: Callable[..., Queues]) -> None:
-    orders = make()
+def test_a_group_says_how_long_failed_messages_wait(make_queues: Callable[..., Queues]) -> None:
+    orders = make_queues()
     orders.send("a")
     update_group(orders.broker, GROUP, retry_delays=[timedelta(seconds=1), timedelta(seconds=7)])
     failure = Failure.later("w1", datetime.now(UTC))
@@ -600,9 +533,9 @@ def test_nothing_begins_in_a_topic_that_is_being_deleted(broker: Connection, dat
 
 
 def test_messages_are_returned_if_an_error_comes_after_them(
-    make: Callable[..., Queues], monkeypatch: pytest.MonkeyPatch
+    make_queues: Callable[..., Queues], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders = make()
+    orders = make_queues()
     orders.send("a")
     monkeypatch.setattr(random, "random", lambda: 1.0)  # new messages first
 
@@ -616,121 +549,9 @@ def test_messages_are_returned_if_an_error_comes_after_them(
         orders.pop()
 
 
-def test_a_group_that_pulls_does_not_pop(make: Callable[..., Queues]) -> None:
-    orders = make()
-    orders.send("a")
-    update_group(orders.broker, "pullers")
-
-    with pytest.raises(ConsumeModeConflict, match="--consume-mode pop"):
-        pop(orders.broker, "pullers", "w1", {orders.route.queue_keys[0]: MessageQueue("orders", "broker-a", 0)},
-            limit=1, invisible=HALF_A_MINUTE)  # fmt: skip
-    assert take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys) == []
-
-
-def test_a_group_that_begins_to_pull_reads_on_behind_what_is_in_flight(make: Callable[..., Queues]) -> None:
-    orders = make()
-    orders.send("a", "b", "c", "d")
-    first, second, third = orders.pop(3)
-    orders.ack(first)
-
-    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
-
-    with pytest.raises(ConsumeModeConflict):
-        orders.pop()
-    [owned] = take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys)
-    assert owned.next_offset == 3
-    assert orders.ack(second) == [True]
-    assert return_leftovers(orders.broker) == 0
-    orders.pass_time(30)
-    assert return_leftovers(orders.broker) == 1
-    assert (orders.rows(), orders.ack(third)) == (0, [False])
-    dispatch_all(orders.broker)
-    waiting = "SELECT topic, origin_topic, due_at = mqdb.now() FROM mqdb.scheduled"
-    assert orders.broker.execute(text(waiting)).all() == [("%RETRY%workers", "orders", True)]
-
-
-def test_all_that_is_left_over_comes_again_in_one_round(make: Callable[..., Queues]) -> None:
-    orders = make(2)
-    for queue_id in range(2):
-        orders.send(*(str(number) for number in range(100)), queue_id=queue_id)
-    assert len(orders.pop(200)) == 200
-    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
-    orders.pass_time(30)
-
-    assert (return_leftovers(orders.broker), orders.rows()) == (200, 0)
-
-
-def test_what_was_popped_too_often_is_dead_when_the_group_pulls(make: Callable[..., Queues]) -> None:
-    orders = make(retry_max_times=0)
-    orders.send("a")
-    orders.pop()
-    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
-    orders.pass_time(30)
-
-    assert return_leftovers(orders.broker) == 1
-
-    dispatch_all(orders.broker)
-    assert letters(orders.broker) == [("a", "TIMEOUT", 1)]
-
-
-def test_a_group_in_order_goes_back_to_what_is_in_flight_when_it_pulls(make: Callable[..., Queues]) -> None:
-    orders = make(2, orderly=True)
-    orders.send("a", "b", "c")
-    orders.send("x", queue_id=1)
-    first, _, other = sorted(orders.pop(2) + orders.pop(2), key=lambda each: each.body)
-    orders.ack(first, other)
-
-    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
-
-    taken = take_queues(orders.broker, GROUP, "w1", orders.route.queue_keys)
-    assert [each.next_offset for each in taken] == [1, 1]
-    assert orders.rows() == 0
-
-
-def test_a_group_that_begins_to_pop_leaves_queues_to_their_owners(make: Callable[..., Queues]) -> None:
-    orders = make(2)
-    orders.send("a", "b")
-    orders.send("x", queue_id=1)
-    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
-    register(orders.broker, Registration("owner", ClientKind.CONSUMER, GROUP, "1"))
-    [owned, gone] = [
-        *take_queues(orders.broker, GROUP, "owner", orders.route.queue_keys[:1]),
-        *take_queues(orders.broker, GROUP, "no-member", orders.route.queue_keys[1:]),
-    ]
-
-    update_group(orders.broker, GROUP, consume_mode=ConsumeMode.POP)
-
-    assert bodies(orders.pop()) == ["x"]
-    assert commit_offsets(orders.broker, GROUP, [owned._replace(next_offset=1)]) == []
-    assert commit_offsets(orders.broker, GROUP, [gone._replace(next_offset=1)]) != []
-    release_queues(orders.broker, GROUP, [owned])
-    assert bodies(orders.pop()) == ["b"]
-
-
-def test_a_change_waits_for_the_pop_that_is_under_way(
-    make: Callable[..., Queues], database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orders = make()
-    orders.send("a", "b")
-    other = database.connect(autocommit=False)
-    other.execute("SELECT * FROM mqdb.pop_queues(%s, %s, 1)", [GROUP, list(orders.route.queue_keys)])
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "_TRIES", 1)
-        with pytest.raises(StorageRefused, match="lock timeout"):
-            update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL)
-
-    change = Doing(lambda: update_group(orders.broker, GROUP, consume_mode=ConsumeMode.PULL))
-
-    wait_until(lambda: is_blocked(database, driver(orders.broker).info.backend_pid))
-    other.commit()
-    change.result()
-    with pytest.raises(ConsumeModeConflict):
-        orders.pop()
-
-
-def test_an_old_snapshot_makes_a_pop_no_slower(make: Callable[..., Queues], database: Database) -> None:
+def test_an_old_snapshot_makes_a_pop_no_slower(make_queues: Callable[..., Queues], database: Database) -> None:
     """It keeps dead rows. A pop reads none of them: of the cursor one commit, and what is due since the last look."""
-    orders = make()
+    orders = make_queues()
     orders.send(*(str(n) for n in range(120)))
     holder = database.connect(autocommit=False)
     holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -764,14 +585,14 @@ def buffers(broker: Connection) -> int:
 
 
 @pytest.mark.parametrize(("name", "value"), [("limit", 0), ("limit", 1_025)])
-def test_bad_limits_are_refused(make: Callable[..., Queues], name: str, value: int) -> None:
+def test_bad_limits_are_refused(make_queues: Callable[..., Queues], name: str, value: int) -> None:
     with pytest.raises(ParameterInvalid, match=name):
-        make().pop(value)
+        make_queues().pop(value)
 
 
 @pytest.mark.parametrize("invisible", [timedelta(0), timedelta(hours=12, microseconds=1), timedelta(days=-1)])
-def test_bad_times_are_refused(make: Callable[..., Queues], invisible: timedelta) -> None:
-    orders = make()
+def test_bad_times_are_refused(make_queues: Callable[..., Queues], invisible: timedelta) -> None:
+    orders = make_queues()
     orders.send("a")
     queue = {orders.route.queue_keys[0]: MessageQueue("orders", "broker-a", 0)}
 
@@ -781,10 +602,10 @@ def test_bad_times_are_refused(make: Callable[..., Queues], invisible: timedelta
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_lost_and_nothing_is_had_twice_at_a_time(make: Callable[..., Queues], seed: int) -> None:
+def test_nothing_is_lost_and_nothing_is_had_twice_at_a_time(make_queues: Callable[..., Queues], seed: int) -> None:
     """Workers pop, acknowledge, fail, forget and come late, in random turns, while messages come."""
     chance = random.Random(seed)
-    orders = make(queues=3, retry_max_times=10**6)
+    orders = make_queues(queues=3, retry_max_times=10**6)
     held: dict[str, tuple[ReceivedMessage, float]] = {}
     sent: list[str] = []
     acknowledged: set[str] = set()
