@@ -765,11 +765,28 @@ CREATE UNLOGGED TABLE mqdb.sink_stage (
 CREATE INDEX sink_stage_write ON mqdb.sink_stage (write_id, seq);
 -- Writes nothing: no publication has an unlogged table. A key would cost an index entry for each message.
 ALTER TABLE mqdb.sink_stage REPLICA IDENTITY FULL;
-COMMENT ON TABLE mqdb.sink_stage IS 'Messages that tasks of Spark have written and that wait for the commit of their batch. A crash of PostgreSQL empties it: the commit finds too few, and Spark runs the batch again';
+COMMENT ON TABLE mqdb.sink_stage IS 'Messages that tasks of Spark have written and that wait for the commit of their batch. A crash of PostgreSQL empties it unless its owner has set it LOGGED: the commit finds too few then, and Spark runs the batch again';
 COMMENT ON COLUMN mqdb.sink_stage.seq IS 'Place among the messages of its task';
 COMMENT ON COLUMN mqdb.sink_stage.delay_level IS 'As mqdb.place is told; NULL for a message that waits for no level';
 COMMENT ON COLUMN mqdb.sink_stage.deliver_ms IS 'As mqdb.place is told, in ms since 1970; NULL for a message that waits for no time';
 COMMENT ON INDEX mqdb.sink_stage_write IS 'What a task has staged, in its order';
+
+CREATE TABLE mqdb.sink_part (
+    sink_id text NOT NULL,
+    batch_id bigint NOT NULL,
+    part integer NOT NULL,
+    write_id uuid NOT NULL UNIQUE,
+    messages bigint NOT NULL,
+    moved bigint NOT NULL DEFAULT 0 CHECK (moved BETWEEN 0 AND messages),
+    waits boolean NOT NULL,
+    principal text NOT NULL DEFAULT mqdb.sink_principal(),
+    PRIMARY KEY (principal, sink_id, batch_id, part)
+);
+COMMENT ON TABLE mqdb.sink_part IS 'The attempts whose messages are those of a batch, while that goes into the log in several transactions; a batch without a row here is there as a whole, or not at all';
+COMMENT ON COLUMN mqdb.sink_part.part IS 'Place of the task in the batch';
+COMMENT ON COLUMN mqdb.sink_part.moved IS 'Messages with a smaller seq are in the log';
+COMMENT ON COLUMN mqdb.sink_part.waits IS 'Whether some of the messages wait for their time';
+COMMENT ON COLUMN mqdb.sink_part.principal IS 'As in sink_batch';
 
 CREATE TABLE mqdb.archived_segment (
     segment integer NOT NULL,

@@ -722,6 +722,21 @@ sink_stage = Table(
     prefixes=["UNLOGGED"],
 )
 
+sink_part = Table(
+    "sink_part",
+    metadata,
+    Column("sink_id", Text, nullable=False),
+    Column("batch_id", BigInteger, nullable=False),
+    Column("part", Integer, nullable=False),
+    Column("write_id", UUID, nullable=False, unique=True),
+    Column("messages", BigInteger, nullable=False),
+    Column("moved", BigInteger, nullable=False, server_default=text("0")),
+    Column("waits", Boolean, nullable=False),
+    Column("principal", Text, nullable=False, server_default=text("mqdb.sink_principal()")),
+    PrimaryKeyConstraint("principal", "sink_id", "batch_id", "part"),
+    CheckConstraint("moved BETWEEN 0 AND messages"),
+)
+
 # -- what is archived -------------------------------------------------------------------------
 
 archived_segment = Table(

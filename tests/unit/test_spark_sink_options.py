@@ -60,6 +60,13 @@ def test_the_options_say_what_becomes_of_bad_rows() -> None:
         assert (options.on_bad_row, options.bad_row_topic) == wanted
 
 
+def test_the_options_say_how_a_batch_is_committed() -> None:
+    whole = parse_sink({"url": URL}, is_stream=True)
+    assert (whole.max_rows_per_commit, whole.commit_sessions) == (None, 1)
+    parts = parse_sink({"url": URL, "maxRowsPerCommit": "200000", "commitSessions": "4"}, is_stream=True)
+    assert (parts.max_rows_per_commit, parts.commit_sessions) == (200_000, 4)
+
+
 def test_options_of_spark_itself_are_let_pass() -> None:
     parse_sink({"url": URL, "checkpointLocation": "/tmp/x", "queryName": "q"}, is_stream=True)
 
@@ -76,6 +83,10 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
         ({"url": "mysql://host"}, "option url"),
         ({"url": f"broker-a={URL};broker-b={URL}"}, "one write goes to one broker"),
         ({"url": URL, "topic": " "}, "option topic = ' ': is empty"),
+        ({"url": URL, "maxRowsPerCommit": "0"}, "maxRowsPerCommit = '0': write a number from 1 to 999999999"),
+        ({"url": URL, "maxRowsPerCommit": "1e6"}, "maxRowsPerCommit = '1e6': write a number"),
+        ({"url": URL, "maxRowsPerCommit": "9", "commitSessions": "65"}, "commitSessions = '65': is above 64"),
+        ({"url": URL, "commitSessions": "2"}, "commitSessions = '2': needs maxRowsPerCommit"),
         ({"url": URL, "commitMode": "direct"}, "option commitMode = 'direct': write staged"),
         ({"url": URL, "reservedProperties": "keep"}, "write refuse or drop"),
         ({"url": URL, "onBadRow": "topic:"}, "write fail, skip or topic:NAME"),

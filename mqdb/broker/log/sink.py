@@ -11,14 +11,24 @@ The row of the ledger and the messages come together or not at all, so whoever d
 ask again. No queue is locked: dispatch gives the offsets later. A batch that two processes commit at once waits for the
 other one at its ledger row, and then finds it there.
 
+A batch that is larger than one transaction should be goes in parts, which several sessions move at a time:
+
+    one transaction    ledger row ── new? ──▶ a row for each task's attempt: these messages are the batch
+    one after another, each in a transaction    a task's next messages ──▶ the log, in their order; noted in that row
+    one transaction    all parts are in the log? ──▶ their rows cleared
+
+From the first transaction on, the batch is what is staged then. Whoever runs it again goes on with that, whatever its
+own tasks have staged, so the stage has to outlive a crash (`is_durable`).
+
 Unlike the other verbs these take a connection of psycopg, in autocommit: `mqdb.store.log.sink` says why. RocketMQ has
 nothing like it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -29,6 +39,8 @@ from mqdb.errors import BY_SQLSTATE, SegmentSealed, TopicNotFound, TopicNotWrita
 from mqdb.store.log import sink as statements
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
+
+_Result = TypeVar("_Result")
 
 
 class SinkBatch(NamedTuple):
@@ -54,6 +66,7 @@ class AppendOutcome(StrEnum):
 
     APPENDED = "APPENDED"
     REPEATED = "REPEATED"  #: it was in the log already
+    OPEN = "OPEN"  #: it has begun to come into the log in parts, for `move_part` and `close_parts`
     TAKEN = "TAKEN"  #: another query has written to this sink; nothing is appended
     PASSED = "PASSED"  #: a later batch of the query is in the log; nothing is appended
     GAP = "GAP"  #: the batch before is not in the log; nothing is appended
@@ -122,10 +135,12 @@ def append_batch(
     *,
     may_skip: bool = False,
     is_guest: bool = False,
+    part_messages: int | None = None,
 ) -> AppendResult:
     """Append what the tasks have staged, in their order, or nothing. With `may_skip` batches before it may be missing.
 
-    `is_guest` says that the role does not own the broker.
+    `is_guest` says that the role does not own the broker. A batch with more than `part_messages` is only begun, in
+    parts; None means that no batch is.
     Where the batch is in the log then, the stage is cleared of it: also of what failed attempts have staged for it, and
     for the batches before it.
     Raises TopicNotFound when a queue is gone, MessageIllegal for a time of delivery beyond the broker's limit, and
@@ -133,23 +148,66 @@ def append_batch(
     outcome is unknown, and that one may ask again.
     """
     messages = sum(write.messages for write in writes)
+    if part_messages is not None and messages > part_messages:
+        return _append_batch(connection, batch, writes, may_skip, is_guest, in_parts=True)
+    append = partial(_append_batch, connection, batch, writes, may_skip, is_guest)
+    try:
+        return _with_segments(connection, messages, is_guest, append)
+    except psycopg.Error as error:
+        refusal = BY_SQLSTATE.get(error.sqlstate or "")
+        if not isinstance(error, pg.InsufficientPrivilege) and refusal is not TopicNotFound:
+            raise
+        topics = list(dict.fromkeys(name for write in writes for name in write.topics))
+        for topic in topics if is_guest else ():
+            connection.execute(statements.CHECK_RIGHT, {"topic": topic})
+        if isinstance(error, pg.InsufficientPrivilege):
+            raise
+        raise TopicNotFound(", ".join(topics)) from error  # a queue is gone, or not to be seen any more
+
+
+def is_durable(connection: Connection) -> bool:
+    """Whether the stage outlives a crash of PostgreSQL, as batches in parts need it."""
+    row = connection.execute(statements.IS_DURABLE).fetchone()
+    return row is not None and bool(row[0])
+
+
+def move_part(connection: Connection, batch: SinkBatch, part_messages: int | None) -> int | None:
+    """Move the next messages of one task of an open batch into the log, at most `part_messages` unless that is None.
+
+    The number of these messages; 0 if all others are in the log or in the hands of other sessions; None if they are not
+    in the stage. Raises what `append_batch` raises; then nothing was moved.
+    """
+    return _with_segments(connection, part_messages or 0, False, partial(_move, connection, batch, part_messages))
+
+
+def close_parts(connection: Connection, batch: SinkBatch) -> bool:
+    """Forget the parts of a batch that is in the log as a whole, and clear the stage of it. False if it is not.
+
+    Waits for other sessions that move parts of it, such as those of a driver that is thought to be dead.
+    """
+    named = batch._asdict()
+    with connection.transaction():
+        connection.execute(statements.SETTINGS)
+        row = connection.execute(statements.ARE_MOVED, named).fetchone()
+        if row is not None and row[0] is False:
+            return False
+        connection.execute(statements.CLOSE_PARTS, named)
+        connection.execute(statements.FORGET_BATCHES, named)
+        connection.execute(statements.CLEAR_BATCHES, named)
+    return True
+
+
+def _with_segments(connection: Connection, messages: int, is_guest: bool, append: Callable[[], _Result]) -> _Result:
+    """What `append` gives, which is a transaction that appends about so many messages."""
     for tries in range(1, _TRIES + 1):
         _ensure_segments(connection, messages, is_guest)
         try:
-            return _append_batch(connection, batch, writes, may_skip, is_guest)
+            return append()
         except pg.CheckViolation:  # no partition for a position
             if tries == _TRIES:
                 raise
         except psycopg.Error as error:
-            refusal = BY_SQLSTATE.get(error.sqlstate or "")
-            if isinstance(error, pg.InsufficientPrivilege) or refusal is TopicNotFound:
-                topics = list(dict.fromkeys(name for write in writes for name in write.topics))
-                for topic in topics if is_guest else ():
-                    connection.execute(statements.CHECK_RIGHT, {"topic": topic})
-                if isinstance(error, pg.InsufficientPrivilege):
-                    raise
-                raise TopicNotFound(", ".join(topics)) from error  # a queue is gone, or not to be seen any more
-            if refusal is not SegmentSealed or tries == _TRIES:
+            if BY_SQLSTATE.get(error.sqlstate or "") is not SegmentSealed or tries == _TRIES:
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -201,7 +259,12 @@ def _ensure_segments(connection: Connection, messages: int, is_guest: bool) -> N
 
 
 def _append_batch(
-    connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite], may_skip: bool, is_guest: bool
+    connection: Connection,
+    batch: SinkBatch,
+    writes: Sequence[StagedWrite],
+    may_skip: bool,
+    is_guest: bool,
+    in_parts: bool = False,
 ) -> AppendResult:
     named = batch._asdict() | {"may_skip": may_skip}
     messages = sum(write.messages for write in writes)
@@ -209,6 +272,9 @@ def _append_batch(
     with connection.transaction():
         connection.execute(statements.SETTINGS)
         if connection.execute(statements.RECORD_BATCH, named | {"messages": messages}).rowcount:
+            if in_parts:
+                _record_parts(connection, batch, writes)
+                return result._replace(outcome=AppendOutcome.OPEN)
             found = _append_writes(connection, writes)
             if found != messages:
                 result = AppendResult(AppendOutcome.INCOMPLETE, batch.batch_id, found)
@@ -216,6 +282,8 @@ def _append_batch(
             connection.execute(statements.OWN_FORGET_BATCHES if is_guest else statements.FORGET_BATCHES, named)
         else:
             result = _find_newest(connection, batch, named)
+            if result.outcome is AppendOutcome.OPEN:
+                return result
             if result.outcome is not AppendOutcome.REPEATED:
                 raise psycopg.Rollback  # what is staged may be of a query that is in its right
         connection.execute(statements.OWN_CLEAR_BATCHES if is_guest else statements.CLEAR_BATCHES, named)
@@ -226,8 +294,37 @@ def _append_writes(connection: Connection, writes: Sequence[StagedWrite]) -> int
     found = 0
     for write in writes:
         if write.messages:
-            text = statements.APPEND_WAITING if write.waits else statements.APPEND
-            found += connection.execute(text, {"write_id": write.write_id}).rowcount
+            found += _append(connection, write.write_id, 0, write.messages, write.waits)
+    return found
+
+
+def _append(connection: Connection, write_id: UUID, first: int, past: int, waits: bool) -> int:
+    text = statements.APPEND_WAITING if waits else statements.APPEND
+    return connection.execute(text, {"write_id": write_id, "first": first, "past": past}).rowcount
+
+
+def _record_parts(connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite]) -> None:
+    for part, write in enumerate(writes):
+        if write.messages:
+            named = {"part": part, "write_id": write.write_id, "messages": write.messages, "waits": write.waits}
+            connection.execute(statements.RECORD_PART, batch._asdict() | named)
+
+
+def _move(connection: Connection, batch: SinkBatch, part_messages: int | None) -> int | None:
+    found: int | None = 0
+    with connection.transaction():
+        connection.execute(statements.SETTINGS)
+        row = connection.execute(statements.TAKE_PART, batch._asdict()).fetchone()
+        if row is not None:
+            write_id, messages, moved, waits = row
+            past = min(messages, moved + (part_messages or messages))
+            found = _append(connection, write_id, moved, past, waits)
+            if found != past - moved:
+                found = None
+                raise psycopg.Rollback
+            named = {"write_id": write_id, "past": past}
+            connection.execute(statements.RECORD_MOVE, named)
+            connection.execute(statements.CLEAR_MOVED, named)
     return found
 
 
@@ -235,8 +332,8 @@ def _find_newest(connection: Connection, batch: SinkBatch, named: Mapping[str, o
     row = connection.execute(statements.FIND_NEWEST, named).fetchone()
     if row is None:
         return AppendResult(AppendOutcome.GAP, None, 0)
-    query_id, batch_id, messages = row
-    outcome = AppendOutcome.REPEATED
+    query_id, batch_id, messages, is_open = row
+    outcome = AppendOutcome.OPEN if is_open else AppendOutcome.REPEATED
     if query_id != batch.query_id:
         outcome = AppendOutcome.TAKEN
     elif batch_id != batch.batch_id:

@@ -215,11 +215,21 @@ class Writing:
 
         def append() -> AppendResult:
             with self._connection() as (connection, is_guest):
-                result = sink.append_batch(connection, batch, writes, is_guest=is_guest)
+                begin = partial(
+                    sink.append_batch,
+                    connection,
+                    batch,
+                    writes,
+                    is_guest=is_guest,
+                    part_messages=self.options.max_rows_per_commit,
+                )
+                result = begin()
                 if result.outcome is AppendOutcome.GAP and not self.options.fail_on_data_loss:
                     missing = SinkBatchesMissing(batch.sink_id, batch.batch_id, result.batch_id)
                     logger.warning("a query goes on at batch %s: %s", batch.batch_id, missing.what)
-                    result = sink.append_batch(connection, batch, writes, may_skip=True, is_guest=is_guest)
+                    result = begin(may_skip=True)
+                if result.outcome is AppendOutcome.OPEN:
+                    result = self._append_parts(connection, batch, result)
                 if result.outcome in (AppendOutcome.APPENDED, AppendOutcome.REPEATED):
                     self._sweep(connection, forgotten_sink, is_guest)
                 return result
@@ -229,6 +239,31 @@ class Writing:
         if bad_rows := sum(each.bad_rows for each in staged):
             became = "left out" if self.options.bad_row_topic is None else f"sent to {self.options.bad_row_topic!r}"
             logger.warning("batch %s has %s bad rows, which were %s", batch.batch_id, f"{bad_rows:,}", became)
+
+    def _append_parts(self, connection: Connection, batch: SinkBatch, begun: AppendResult) -> AppendResult:
+        """Append a batch that is open, by several sessions at a time."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        rows, others = self.options.max_rows_per_commit, self.options.commit_sessions - 1
+
+        def move(connection: Connection) -> bool:
+            while moved := sink.move_part(connection, batch, rows):
+                pass
+            return moved is not None
+
+        def help_along() -> bool:
+            with self._connection() as (another, _):
+                return move(another)
+
+        while True:
+            with ThreadPoolExecutor(max(others, 1)) as pool:
+                helping = [pool.submit(help_along) for _ in range(others)]
+                is_staged = move(connection)
+                is_staged = all([is_staged, *(helper.result() for helper in helping)])
+            if not is_staged:
+                return begun._replace(outcome=AppendOutcome.INCOMPLETE, messages=0)
+            if sink.close_parts(connection, batch):
+                return begun._replace(outcome=AppendOutcome.REPEATED)
 
     def _judge(self, result: AppendResult, batch: SinkBatch, messages: int) -> None:
         given_id = self.options.given_id
@@ -266,12 +301,25 @@ class Writing:
 
         Raises SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied where the option says the topic.
         """
-        with self._connection() as (connection, _):
+        with self._connection() as (connection, is_guest):
             if not sink.has_sink(connection):
                 _refuse_schema(self.options.url)
+            if self.options.max_rows_per_commit is not None:
+                self._check_parts(connection, is_guest)
             for topic in (self.options.topic, self.options.bad_row_topic):
                 if topic is not None:
                     sink.write_queue_keys(connection, topic)
+
+    def _check_parts(self, connection: Connection, is_guest: bool) -> None:
+        name, rows = "maxRowsPerCommit", str(self.options.max_rows_per_commit)
+        if is_guest:
+            raise OptionInvalid(name, rows, "needs the owner of the broker, or a member of its role")
+        if not sink.is_durable(connection):
+            reason = (
+                "needs a stage that outlives a crash of PostgreSQL; its owner says once: "
+                "ALTER TABLE mqdb.sink_write SET LOGGED; ALTER TABLE mqdb.sink_stage SET LOGGED"
+            )
+            raise OptionInvalid(name, rows, reason)
 
     @contextmanager
     def _connection(self) -> Iterator[tuple[Connection, bool]]:

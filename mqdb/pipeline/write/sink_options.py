@@ -25,11 +25,16 @@ NAMES: Final = (
     "reservedProperties",
     "failOnDataLoss",
     "onBadRow",
+    "maxRowsPerCommit",
+    "commitSessions",
     broker_wait.OPTION,
 )
 
 #: What Spark passes on that is for Spark itself.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
+
+#: Of one commit. More than a server has cores are of no use.
+_MOST_SESSIONS: Final = 64
 
 _ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -67,6 +72,8 @@ class SinkOptions:
     broker_wait_seconds: float = broker_wait.DEFAULT_SECONDS
     on_bad_row: OnBadRow = OnBadRow.FAIL
     bad_row_topic: str | None = None
+    max_rows_per_commit: int | None = None
+    commit_sessions: int = 1
 
     @property
     def target(self) -> str:
@@ -106,6 +113,8 @@ def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         broker_wait_seconds=_wait_seconds(given.get(broker_wait.OPTION.lower())),
         on_bad_row=on_bad_row,
         bad_row_topic=bad_row_topic,
+        max_rows_per_commit=_count(given, "maxRowsPerCommit"),
+        commit_sessions=_sessions(given),
     )
 
 
@@ -126,6 +135,24 @@ def _one_of(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     if text not in words:
         raise OptionInvalid(name, text, f"write {' or '.join(words)}")
     return text
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise OptionInvalid(name, text, "write a number from 1 to 999999999")
+    return int(text)
+
+
+def _sessions(given: Mapping[str, str]) -> int:
+    sessions = _count(given, "commitSessions") or 1
+    if sessions > _MOST_SESSIONS:
+        raise OptionInvalid("commitSessions", str(sessions), f"is above {_MOST_SESSIONS}")
+    if sessions > 1 and "maxrowspercommit" not in given:
+        raise OptionInvalid("commitSessions", str(sessions), "needs maxRowsPerCommit: a commit has one session")
+    return sessions
 
 
 def _wait_seconds(text: str | None) -> float:

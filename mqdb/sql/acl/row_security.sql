@@ -229,6 +229,10 @@ CREATE POLICY own ON mqdb.sink_stage USING (EXISTS (SELECT FROM mqdb.sink_write 
     WITH CHECK (octet_length(body) <= mqdb.max_body_bytes() AND pg_column_size(properties) <= 262144
                 AND EXISTS (SELECT FROM mqdb.sink_write w WHERE w.write_id = sink_stage.write_id));
 
+GRANT SELECT ON mqdb.sink_part TO PUBLIC;
+ALTER TABLE mqdb.sink_part ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON mqdb.sink_part USING (principal = session_user::text COLLATE "default");
+
 -- -- operations ------------------------------------------------------------------------------------
 
 -- What was done by the role itself, and what was about topics and groups that are all its own. Not who got which right.

@@ -3,6 +3,7 @@
     sink_write    an attempt of a task          UNLOGGED
     sink_stage    the messages it has staged    UNLOGGED
     sink_batch    the ledger: batches that are in the log
+    sink_part     the attempts of a batch that goes into the log in several transactions; none once it is there
 
 Texts for psycopg, and not Core: Spark starts a new Python to plan each batch of a stream, and one more to commit it.
 SQLAlchemy takes each of them 0.17 s of CPU to import, as much as all the rest. So this module imports nothing.
@@ -101,22 +102,26 @@ RECORD_BATCH: Final = """
                         AND b.batch_id = %(batch_id)s - 1))
     ON CONFLICT DO NOTHING"""
 
-#: sink_id, query_id → query_id, batch_id, messages: the batch in the way, of another query if there is one, else the
-#: newest. Uses sink_batch_pkey.
+#: sink_id, query_id → query_id, batch_id, messages, and whether parts of it are left: the batch in the way, of another
+#: query if there is one, else the newest. Uses sink_batch_pkey and sink_part_pkey.
 FIND_NEWEST: Final = """
-    SELECT b.query_id, b.batch_id, b.messages FROM mqdb.sink_batch b
+    SELECT b.query_id, b.batch_id, b.messages,
+           EXISTS (SELECT FROM mqdb.sink_part p
+                   WHERE p.principal = b.principal AND p.sink_id = b.sink_id AND p.batch_id = b.batch_id)
+    FROM mqdb.sink_batch b
     WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
     ORDER BY (b.query_id IS DISTINCT FROM %(query_id)s) DESC, b.batch_id DESC LIMIT 1"""
 
-#: write_id: its messages into the log, in the order of seq, unless a queue is gone. Uses sink_stage_write and
-#: live_queue_pkey: each queue is looked up for itself, as after a join would come a sort.
+#: write_id, first, past: its messages from one number to before another into the log, in their order, unless a queue is
+#: gone. Uses sink_stage_write and live_queue_pkey: each queue is looked up for itself, as after a join would come a
+#: sort.
 APPEND: Final = """
     INSERT INTO mqdb.commit_log
         (queue_key, store_time, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
     SELECT coalesce((SELECT q.queue_key FROM mqdb.live_queue q WHERE q.queue_key = s.queue_key), mqdb.refuse_append()),
            clock.now, s.born_time, s.tags_code, s.msg_id, s.born_host, s.tags, s.keys, s.properties, s.body
     FROM mqdb.sink_stage s CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) clock
-    WHERE s.write_id = %(write_id)s ORDER BY s.seq"""
+    WHERE s.write_id = %(write_id)s AND s.seq >= %(first)s AND s.seq < %(past)s ORDER BY s.seq"""
 
 #: The same where messages may wait for their time.
 APPEND_WAITING: Final = """
@@ -127,7 +132,7 @@ APPEND_WAITING: Final = """
     FROM mqdb.sink_stage s CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) clock
     CROSS JOIN LATERAL mqdb.place(s.queue_key, s.tags_code, s.properties, clock.now,
                                   s.delay_level, NULL, s.deliver_ms, NULL) p
-    WHERE s.write_id = %(write_id)s ORDER BY s.seq"""
+    WHERE s.write_id = %(write_id)s AND s.seq >= %(first)s AND s.seq < %(past)s ORDER BY s.seq"""
 
 #: sink_id, batch_id: the ledger without the batches that are too old to come again. Uses sink_batch_pkey.
 FORGET_BATCHES: Final = f"""
@@ -139,6 +144,41 @@ OWN_FORGET_BATCHES: Final = f"SELECT mqdb.forget_own_batches(%(sink_id)s, %(batc
 FORGET_SINK: Final = """
     DELETE FROM mqdb.sink_batch WHERE sink_id = %(sink_id)s AND principal = mqdb.sink_principal()"""
 OWN_FORGET_SINK: Final = "SELECT mqdb.forget_own_batches(%(sink_id)s, 9223372036854775807)"
+
+# -- in parts -----------------------------------------------------------------------------------
+
+#: Whether a crash of PostgreSQL leaves the stage as it is.
+IS_DURABLE: Final = """
+    SELECT bool_and(c.relpersistence = 'p') FROM pg_class c
+    WHERE c.oid IN ('mqdb.sink_stage'::regclass, 'mqdb.sink_write'::regclass)"""
+
+#: sink_id, batch_id, part, write_id, messages, waits: an attempt whose messages are those of the batch.
+RECORD_PART: Final = """
+    INSERT INTO mqdb.sink_part (sink_id, batch_id, part, write_id, messages, waits)
+    VALUES (%(sink_id)s, %(batch_id)s, %(part)s, %(write_id)s, %(messages)s, %(waits)s)"""
+
+#: sink_id, batch_id → write_id, messages, how many of them are in the log, waits: a part that nobody works on. Uses
+#: sink_part_pkey.
+TAKE_PART: Final = """
+    SELECT p.write_id, p.messages, p.moved, p.waits FROM mqdb.sink_part p
+    WHERE p.principal = mqdb.sink_principal() AND p.sink_id = %(sink_id)s AND p.batch_id = %(batch_id)s
+      AND p.moved < p.messages
+    ORDER BY p.part LIMIT 1 FOR UPDATE SKIP LOCKED"""
+
+#: write_id, past: its messages up to there are in the log, and leave the stage.
+RECORD_MOVE: Final = "UPDATE mqdb.sink_part SET moved = %(past)s WHERE write_id = %(write_id)s"
+CLEAR_MOVED: Final = "DELETE FROM mqdb.sink_stage s WHERE s.write_id = %(write_id)s AND s.seq < %(past)s"
+
+#: sink_id, batch_id → whether all of its parts are in the log; NULL if it has none. Waits for those who work on them.
+ARE_MOVED: Final = """
+    SELECT bool_and(p.moved = p.messages)
+    FROM (SELECT moved, messages FROM mqdb.sink_part
+          WHERE principal = mqdb.sink_principal() AND sink_id = %(sink_id)s AND batch_id = %(batch_id)s
+          FOR UPDATE) p"""
+
+CLOSE_PARTS: Final = """
+    DELETE FROM mqdb.sink_part
+    WHERE principal = mqdb.sink_principal() AND sink_id = %(sink_id)s AND batch_id = %(batch_id)s"""
 
 # -- clearing away ------------------------------------------------------------------------------
 
@@ -152,16 +192,22 @@ CLEAR_BATCHES: Final = """
     DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""
 OWN_CLEAR_BATCHES: Final = "SELECT mqdb.clear_own_batches(%(sink_id)s, %(batch_id)s::bigint)"
 
-#: write_ids: the stage without these attempts. Uses sink_write_pkey.
+#: write_ids: the stage without these attempts, unless they are parts of a batch. Uses sink_write_pkey.
 CLEAR_WRITES: Final = """
-    WITH cleared AS (DELETE FROM mqdb.sink_write WHERE write_id = ANY (%(write_ids)s) RETURNING write_id)
+    WITH cleared AS (
+        DELETE FROM mqdb.sink_write w
+        WHERE w.write_id = ANY (%(write_ids)s)
+          AND NOT EXISTS (SELECT FROM mqdb.sink_part p WHERE p.write_id = w.write_id)
+        RETURNING w.write_id
+    )
     DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""
 
 #: write_ids: the same, and what is as old as below.
 OWN_CLEAR_WRITES: Final = "SELECT mqdb.clear_own_writes(%(write_ids)s::uuid[])"
 
-#: The stage without batches of which no task has staged anything for a day: their applications are gone. Waits for
-#: nobody who sweeps, too. Reads all of sink_write, which has a row for each task whose batch is running.
+#: The stage without batches of which no task has staged anything for a day: their applications are gone. A batch that
+#: is in the log in part stays: its query may come again. Waits for nobody who sweeps, too. Reads all of sink_write,
+#: which has a row for each task whose batch is running.
 SWEEP: Final = """
     WITH old AS (
         SELECT w.write_id FROM mqdb.sink_write w
@@ -169,6 +215,7 @@ SWEEP: Final = """
           AND NOT EXISTS (SELECT FROM mqdb.sink_write y
                           WHERE y.sink_id = w.sink_id AND y.batch_id = w.batch_id AND y.principal = w.principal
                           AND y.staged_at >= mqdb.now() - interval '1 day')
+          AND NOT EXISTS (SELECT FROM mqdb.sink_part p WHERE p.write_id = w.write_id)
         LIMIT 1000 FOR UPDATE OF w SKIP LOCKED
     ), cleared AS (
         DELETE FROM mqdb.sink_write w USING old WHERE w.write_id = old.write_id RETURNING w.write_id

@@ -1157,6 +1157,7 @@ TABLES = {
     "sink_batch": ("SELECT", "its own rows"),
     "sink_write": ("SELECT", "its own rows"),
     "sink_stage": ("SELECT", "its own rows"),
+    "sink_part": ("SELECT", "its own rows"),
     "message": ("SELECT", "a view with the rights of whoever reads it"),
     "consumer_lag": ("SELECT", "asks own_group"),
     "dlq": ("SELECT", "a view with the rights of whoever reads it"),

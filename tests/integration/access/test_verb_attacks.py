@@ -822,7 +822,7 @@ def test_nobody_appends_by_the_stage_where_it_may_not_send(plot: Plot) -> None:
     for topic in ("secret", "told", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102"):
         write_id = stage(plot.mallory, plot.key(topic), "forged")
         for text in (statements.APPEND, statements.APPEND_WAITING):
-            outcome = plot.tries(text % {"write_id": f"'{write_id}'::uuid"})
+            outcome = plot.tries(text % {"write_id": f"'{write_id}'::uuid", "first": 0, "past": 9})
             assert outcome.sqlstate in ("23502", "42501", "MQ204", "MQ301"), (topic, outcome)
 
 
@@ -850,7 +850,7 @@ def test_nobody_squats_the_sink_of_another(plot: Plot, database: Database) -> No
         )
     for session in (plot.shop, plot.owner):
         assert session.execute(statements.RECORD_BATCH, SINK).rowcount == 1
-        assert session.execute(statements.FIND_NEWEST, SINK).fetchall() == [("theirs", 0, 1)]
+        assert session.execute(statements.FIND_NEWEST, SINK).fetchall() == [("theirs", 0, 1, False)]
 
 
 def test_a_batch_that_is_not_committed_keeps_no_other_role_waiting(plot: Plot, their_write: str) -> None:

@@ -1,11 +1,14 @@
 """format("mqdb") while PostgreSQL is down: plans, tasks, stages and commits wait, and lose and double nothing."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TypeVar
 
+import psycopg
 import pytest
 
 from mqdb.errors import AuthenticationFailed, DatabaseMissing
+from mqdb.pipeline.errors import SinkBatchMismatch
 from mqdb.pipeline.read import engines
 from mqdb.store.engine import connected
 from mqdb.store.topics.topics import find_topic
@@ -69,6 +72,26 @@ def test_a_sink_stages_and_commits_through_outages_and_appends_once(
         found = [body for queue_id in range(QUEUES) for body in on_broker.bodies(stored(connection, route, queue_id))]
         assert sorted(found) == table["body"]
         assert rows_in(connection, "sink_batch", "sink_stage") == [1, 0]
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_batch_outlives_a_crash_between_stage_and_commit_if_the_stage_is_logged(past: Past, is_logged: bool) -> None:
+    table = {"body": [str(number) for number in range(QUEUES)]}
+    writer = stream_writer_for(Database(past.dsn), table, topic="orders")
+    if is_logged:
+        with psycopg.connect(past.dsn) as owner:
+            owner.execute("ALTER TABLE mqdb.sink_write SET LOGGED")
+            owner.execute("ALTER TABLE mqdb.sink_stage SET LOGGED")
+    staged = stage(writer, table, 0)
+    past.crash()
+
+    with nullcontext() if is_logged else pytest.raises(SinkBatchMismatch):
+        writer.commit([staged], 0)
+
+    with connected(past.dsn, "test") as connection:
+        assert rows_in(connection, "sink_batch", "sink_stage", "commit_log") == (
+            [1, 0, QUEUES] if is_logged else [0, 0, 0]
+        )
 
 
 @pytest.mark.parametrize("engine_name", usually("adbc", of=["adbc", "psycopg"]))
