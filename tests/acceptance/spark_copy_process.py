@@ -1,8 +1,9 @@
-"""A Spark application that copies a topic to another one, until it is killed; run as a script by test_spark_faults.
+"""A Spark application that copies a topic to another one, and that to Parquet; run as a script by test_spark_faults.
 
-    python spark_copy_process.py '{"dsn": ..., "source": ..., "target": ..., "checkpoint": ...}'
+    python spark_copy_process.py '{"dsn": ..., "source": ..., "target": ..., "folder": ..., "config": {}, "sink": {}}'
 
-A query that fails is started again from its checkpoint. Prints a line for each failure.
+`config` is Spark's, `sink` has options of the write. The files and both checkpoints are below the folder. If a query
+fails, both are started again from their checkpoints. Prints a line for each failure. Runs until it is killed.
 """
 
 import json
@@ -11,8 +12,7 @@ import time
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import DataFrame, SparkSession
 
 from mqdb.pipeline import session
 from tests.fixtures.spark_config import CONFIG
@@ -20,35 +20,53 @@ from tests.fixtures.spark_config import CONFIG
 _PAUSE_SECONDS: Final = 0.3
 
 
-def start_query(spark: SparkSession, arguments: dict[str, Any]) -> StreamingQuery:
-    messages = (
+def read(spark: SparkSession, dsn: str, topic: str) -> DataFrame:
+    return (
         spark.readStream.format("mqdb")
-        .option("url", arguments["dsn"])
-        .option("subscribe", arguments["source"])
+        .option("url", dsn)
+        .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("splitBy", "queue")
         .option("recordsPerTask", "100")  # several tasks in a batch
         .option("columns", "body,queue_id,keys")
         .load()
     )
-    writing = (
-        messages.selectExpr("body", "keys", "split(cast(body AS string), ':')[0] AS sharding_key")
+
+
+def start_queries(spark: SparkSession, arguments: dict[str, Any]) -> None:
+    dsn, folder = arguments["dsn"], arguments["folder"]
+    copying = (
+        read(spark, dsn, arguments["source"])
+        .selectExpr("body", "keys", "split(cast(body AS string), ':')[0] AS sharding_key")
         .writeStream.format("mqdb")
-        .option("url", arguments["dsn"])
+        .option("url", dsn)
         .option("topic", arguments["target"])
-        .option("checkpointLocation", arguments["checkpoint"])
+        .option("checkpointLocation", f"{folder}/copying")
+        .options(**arguments["sink"])
     )
-    return writing.start()
+    storing = (
+        read(spark, dsn, arguments["target"])
+        .selectExpr("queue_id", "string(body) AS text")
+        .writeStream.format("parquet")
+        .option("path", f"{folder}/files")
+        .option("checkpointLocation", f"{folder}/storing")
+    )
+    copying.start()
+    storing.start()
 
 
 def main(arguments: dict[str, Any]) -> None:
-    spark = session("copy", config=CONFIG)
+    spark = session("copy", config=CONFIG | arguments["config"])
     while True:
         try:
-            start_query(spark, arguments).awaitTermination()
+            start_queries(spark, arguments)
+            spark.streams.awaitAnyTermination()
         except StreamingQueryException as error:
             sys.stdout.write(f"failed: {error}\n")
             sys.stdout.flush()
+        for query in spark.streams.active:
+            query.stop()
+        spark.streams.resetTerminated()
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -1,6 +1,6 @@
-"""A topic copied to another one by Spark, while the application, its workers and PostgreSQL are killed with -9.
+"""A topic copied to another one and to Parquet by Spark, while its processes and PostgreSQL are killed with -9.
 
-In the end the copy is the topic: nothing lost, nothing doubled, the messages of each key in their order. Every run
+In the end both copies are the topic: nothing lost, nothing doubled, the messages of each key in their order. Every run
 prints its seed and what it has met. The usual run kills each once; a long one, with other seeds each time:
 
     MQDB_FAULT_RUNS=3 MQDB_FAULT_KILLS=2 pytest tests/acceptance/test_spark_faults.py
@@ -8,6 +8,7 @@ prints its seed and what it has met. The usual run kills each once; a long one, 
 MQDB_FAULT_SEED is the seed of the first run: of what is killed when. What is under way then depends on the machine.
 """
 
+import json
 import os
 import random
 from collections import Counter, defaultdict
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import psycopg
+import pyarrow.parquet
 import pytest
 
 from mqdb.settings import load_settings
@@ -44,6 +46,19 @@ _QUEUES: Final = 4
 #: A run in which less is copied has tested nothing.
 LEAST_COPIED: Final = 300 * KILLS
 
+#: Two executors of one core each. Of a task that is slower than others Spark runs a second attempt.
+CLUSTER: Final = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "512m",
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.minTaskRuntime": "0",
+    "spark.speculation.interval": "20ms",
+}
+
+PARTS: Final = {"maxRowsPerCommit": "5", "commitSessions": "2"}
+
 # What a busy machine may take to start a JVM, and Spark to try again.
 _PATIENCE_SECONDS: Final = 240.0
 
@@ -58,8 +73,9 @@ _TEXTS: Final = "SELECT queue_id, text FROM mqdb.message WHERE topic = %s ORDER 
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * SECONDS + 240 * KILLS)
 @pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("variant", ["local", "parts", "cluster"])
 def test_a_topic_is_copied_exactly_once_and_in_order_whatever_is_killed(
-    run: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    variant: str, run: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require_java()
     seed = FIRST_SEED + run
@@ -68,17 +84,28 @@ def test_a_topic_is_copied_exactly_once_and_in_order_whatever_is_killed(
         with psycopg.connect(broker.dsn, autocommit=True) as connection:
             for name in (SOURCE, TARGET):
                 create_topic(connection, name, _QUEUES)
+            if variant == "parts":
+                connection.execute("ALTER TABLE mqdb.sink_write SET LOGGED; ALTER TABLE mqdb.sink_stage SET LOGGED")
         broker.start_serving()
-        checkpoint = str(tmp_path / "checkpoint")
-        application = SparkApplication(tmp_path, dsn=broker.dsn, source=SOURCE, target=TARGET, checkpoint=checkpoint)
+        application = SparkApplication(
+            tmp_path,
+            dsn=broker.dsn,
+            source=SOURCE,
+            target=TARGET,
+            folder=str(tmp_path),
+            config=CLUSTER if variant == "cluster" else {},
+            sink=PARTS if variant == "parts" else {},
+        )
         stack.callback(application.kill)
-        trouble = SparkTrouble(random.Random(seed), broker, application, partial(wait_until_more_is_copied, broker))
+        wait = partial(wait_until_more_is_copied, broker)
+        has_executors = variant == "cluster"
+        trouble = SparkTrouble(random.Random(seed), broker, application, wait, has_executors=has_executors)
         again = f"MQDB_FAULT_SEED={seed} MQDB_FAULT_KILLS={KILLS} MQDB_FAULT_SECONDS={SECONDS:g}"
         stack.enter_context(replay_told(again, trouble.story, tmp_path))
 
         application.start()
         acknowledged = send_under_faults(broker, trouble)
-        wait_until_all_is_copied(broker)
+        wait_until_all_is_copied(broker, tmp_path / "files")
         application.kill()
 
         sent, copied = (query(broker.dsn, _TEXTS, name) for name in (SOURCE, TARGET))
@@ -88,7 +115,9 @@ def test_a_topic_is_copied_exactly_once_and_in_order_whatever_is_killed(
         assert acknowledged <= {text for _, text in sent}, "acknowledged, and not there"
         assert changes(sent, copied) == {}, "not copied exactly once"
         assert by_key(copied) == by_key(sent), "the order of a key has changed"
-        assert min(trouble.kills[what] for what in ("application", "worker", "PostgreSQL")) >= KILLS
+        assert changes(copied, in_files(tmp_path / "files")) == {}, "not in Parquet exactly once"
+        killed_at_least = ("application", "worker", "PostgreSQL", *(("executor",) if has_executors else ()))
+        assert min(trouble.kills[what] for what in killed_at_least) >= KILLS
         assert len(copied) >= LEAST_COPIED
 
 
@@ -115,13 +144,22 @@ def wait_until_more_is_copied(broker: FaultyBroker) -> None:
     wait_while(lambda: (count(broker, TARGET) or 0) < least, _PATIENCE_SECONDS, "nothing is copied")
 
 
-def wait_until_all_is_copied(broker: FaultyBroker) -> None:
-    """Until as much is as was sent, and dispatched."""
+def wait_until_all_is_copied(broker: FaultyBroker, files: Path) -> None:
+    """Until as much is as was sent, and dispatched, and in the files."""
 
     def missing() -> int:
         return (count(broker, SOURCE) or 0) - len(query(broker.dsn, _TEXTS, TARGET))
 
     wait_while(missing, _PATIENCE_SECONDS, "not copied")
+    wait_while(lambda: max(0, (count(broker, TARGET) or 0) - len(in_files(files))), _PATIENCE_SECONDS, "not in files")
+
+
+def in_files(folder: Path) -> list[tuple[int, str]]:
+    """The messages in Parquet: of the files that Spark has committed. Others are what was under way when it died."""
+    entries = (json.loads(line) for log in folder.glob("_spark_metadata/*") for line in log.read_text().split("\n")[1:])
+    names = {Path(entry["path"]).name for entry in entries if entry["action"] == "add"}
+    tables = (pyarrow.parquet.read_table(folder / name) for name in names)
+    return [(row["queue_id"], row["text"]) for table in tables for row in table.to_pylist()]
 
 
 def changes(sent: Iterable[tuple[int, str]], copied: Iterable[tuple[int, str]]) -> dict[str, int]:

@@ -1,7 +1,16 @@
-"""A streaming query of format("mqdb") while PostgreSQL is stopped and started."""
+"""A streaming query of format("mqdb") while PostgreSQL is away: it stays active, and loses and doubles nothing.
 
-import time
+Each run prints its seed, of the moments at which PostgreSQL goes away. Every other time it crashes. A longer run:
+
+    MQDB_FAULT_OUTAGES=10 pytest -m "" tests/spark/test_outages.py
+"""
+
+import os
+import random
+import sys
+import threading
 from pathlib import Path
+from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,30 +21,35 @@ from tests.fixtures.broker import bodies
 from tests.fixtures.history import QUEUES, Past
 from tests.fixtures.spark_sink import stored
 
-#: Longer than Spark's attempts at a task take together.
-_OUTAGE_SECONDS = 8
+OUTAGES: Final = int(os.environ.get("MQDB_FAULT_OUTAGES", "2"))
 
 
 @pytest.mark.long
-def test_a_stream_outlives_three_outages_and_loses_and_doubles_nothing(
-    spark: SparkSession, past: Past, tmp_path: Path
-) -> None:
+@pytest.mark.timeout(120 + 60 * OUTAGES)
+@pytest.mark.parametrize("seconds", [1, 8, 25])  # one is longer than Spark's attempts at a task take together
+def test_a_stream_outlives_outages(spark: SparkSession, past: Past, tmp_path: Path, seconds: float) -> None:
+    seed = random.randrange(1_000_000)
+    chance = random.Random(seed)
     past.create_topic("copies")
+    past.log_stage()
     orders = spark.readStream.format("mqdb").options(url=past.dsn, subscribe="orders", startingOffsets="earliest")
     writer = orders.option("maxOffsetsPerTrigger", "20").load().select("body").writeStream.format("mqdb")
     query = writer.options(url=past.dsn, topic="copies", checkpointLocation=str(tmp_path)).start()
 
     sent: list[str] = []
-    for outage in range(3):
-        bodies_sent = [f"{outage} {number:03}" for number in range(200)]
+    for outage in range(OUTAGES):
+        bodies_sent = [f"{outage:02} {number:03}" for number in range(200)]
         past.store(*bodies_sent)
         sent += bodies_sent
-        time.sleep(outage)  # so that each outage meets another part of a batch
+        pause(chance.uniform(0, 3))  # so that each outage meets another step of a batch
+        if outage % 2:
+            past.end_at_once()
         with past.stopped():
-            time.sleep(_OUTAGE_SECONDS)
-        assert query.isActive, query.exception()
+            pause(seconds)
+        assert query.isActive, (seed, outage, query.exception())
     query.processAllAvailable()
 
+    sys.stdout.write(f"seed {seed}: active after {OUTAGES} outages of {seconds} s\n")
     assert (query.isActive, query.exception()) == (True, None)
     query.stop()
     with connected(past.dsn, "test") as connection:
@@ -43,3 +57,8 @@ def test_a_stream_outlives_three_outages_and_loses_and_doubles_nothing(
         assert route is not None
         copies = [body for queue_id in range(QUEUES) for body in bodies(stored(connection, route, queue_id))]
     assert sorted(copies) == sent
+
+
+def pause(seconds: float) -> None:
+    """Of the test: what it waits for is that this time passes."""
+    threading.Event().wait(seconds)

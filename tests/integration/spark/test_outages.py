@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import TypeVar
 
-import psycopg
 import pytest
 
 from mqdb.errors import AuthenticationFailed, DatabaseMissing
@@ -79,11 +78,10 @@ def test_a_batch_outlives_a_crash_between_stage_and_commit_if_the_stage_is_logge
     table = {"body": [str(number) for number in range(QUEUES)]}
     writer = stream_writer_for(Database(past.dsn), table, topic="orders")
     if is_logged:
-        with psycopg.connect(past.dsn) as owner:
-            owner.execute("ALTER TABLE mqdb.sink_write SET LOGGED")
-            owner.execute("ALTER TABLE mqdb.sink_stage SET LOGGED")
+        past.log_stage()
     staged = stage(writer, table, 0)
-    past.crash()
+    past.end_at_once()
+    past.restart()
 
     with nullcontext() if is_logged else pytest.raises(SinkBatchMismatch):
         writer.commit([staged], 0)
