@@ -132,6 +132,37 @@ def test_a_stream_goes_on_where_it_was_and_repeats_no_batch(
     assert rows_in(broker, "sink_batch", "sink_stage") == [2, 0]
 
 
+@pytest.mark.long
+def test_changes_of_an_aggregate_are_written_once_by_batches(
+    spark: SparkSession, broker: Connection, database: Database, tmp_path: Path
+) -> None:
+    """The way that docs/spark.md shows for outputMode('update')."""
+    route = topic(broker)
+    failures = ["after the first batch was written"]
+
+    def write_batch(rows: DataFrame, batch_id: int) -> None:
+        write(rows, database, topic="orders", writeId=f"totals-{batch_id}")
+        if failures:
+            raise ConnectionError(failures.pop())
+
+    def run() -> None:
+        lines = spark.readStream.schema("line string").option("maxFilesPerTrigger", 1).text(str(tmp_path / "in"))
+        totals = lines.groupBy("line").count().selectExpr("line AS key", "concat(line, ' ', count) AS body")
+        writer = totals.writeStream.outputMode("update").foreachBatch(write_batch)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    add_file(tmp_path, "1.txt", "a", "b", "a")
+    with pytest.raises(PySparkException):
+        run()
+    add_file(tmp_path, "2.txt", "a")
+    run()
+
+    found = [message.body.decode() for queue_id in range(route.config.read_queue_nums)
+             for message in stored(broker, route, queue_id)]  # fmt: skip
+    assert sorted(found) == ["a 2", "a 3", "b 1"]
+
+
 def test_a_topic_to_a_frame_to_a_topic_is_the_same_topic(
     spark: SparkSession, broker: Connection, database: Database
 ) -> None:

@@ -92,7 +92,11 @@ def batch_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: 
 def stream_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
     """The writer of `df.writeStream`; raises what `batch_writer` raises, but for BrokerUnavailable."""
     if overwrite:
-        raise ModeNotSupported("complete", "a log can only be appended to; use outputMode('append') or 'update'")
+        reason = (
+            "a log can only be appended to; use outputMode('append'), or foreachBatch, and write each batch with a "
+            "writeId made of its number"
+        )
+        raise ModeNotSupported("complete", reason)
     parsed = parse_sink(options, is_stream=True)
     writing = Writing(parsed, find_columns(schema, parsed.topic))
     # Spark asks for the writer of each commit anew. Tasks and commits wait for a database that is away.
