@@ -7,7 +7,8 @@
     ├── ColumnInvalid             a column of a written DataFrame that no message has, or with a wrong type
     ├── OffsetOutOfRange          an offset asked for that the queue does not hold
     ├── DataLoss                  messages were dropped before they could be read
-    │   └── LogReplaced           the log is not the one that a stream has read
+    │   ├── LogReplaced           the log is not the one that a stream has read
+    │   └── DatabaseReplaced      the database is not the one that a stream has read
     ├── SegmentDropped            retention has dropped a segment that was to be counted
     ├── ReplicaBehind             a replica has not caught up in time
     ├── StreamUnreadable          an offset of a checkpoint that this source has not written
@@ -102,13 +103,25 @@ class DataLoss(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 class LogReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
     """The log has not the message that a stream's checkpoint remembers. Raised unless failOnDataLoss is false.
 
-    The database went back, or is another one, so nobody knows which messages at that offset and before it are new.
+    The database went back, so nobody knows which messages at that offset and before it are new.
     """
 
     sentence = (
-        "another log: {what}: {reason}; the database was restored, or another one has taken its place. Begin with a "
-        "new checkpoint, and say in startingOffsets or startingTimestamp where; or set failOnDataLoss=false to read "
-        "each such queue from its first message"
+        "another log: {what}: {reason}; the database was restored, or a standby with fewer messages was promoted. "
+        "Begin with a new checkpoint, and say in startingOffsets or startingTimestamp where; or set "
+        "failOnDataLoss=false to read each such queue from its first message"
+    )
+
+
+class DatabaseReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
+    """A broker with the name that a stream's checkpoint remembers, in a database that was set up at another time.
+
+    Raised unless failOnDataLoss is false. A restored database and a copy are as old as their original.
+    """
+
+    sentence = (
+        "another database: {what}: {reason}. Give the url of that database; or begin with a new checkpoint; or set "
+        "failOnDataLoss=false to read each queue from its first message"
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from mqdb.common.proof import Proof
 from mqdb.errors import MqdbError, NameInvalid, SelectorSyntaxError, TagExpressionInvalid
 from mqdb.pipeline.errors import (
     ColumnInvalid,
+    DatabaseReplaced,
     DataLoss,
     LogReplaced,
     OffsetOutOfRange,
@@ -286,6 +288,7 @@ def test_options_pickle() -> None:
         SinkBatchesMissing("stream:mine", 5, None),
         ReplicaBehind("topic 'orders'", 5, 3, 0.5),
         StreamUnreadable("{}", "it needs a broker"),
+        DatabaseReplaced("broker 'broker-a'", "this one was set up later"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -311,6 +314,8 @@ def test_offsets_of_a_stream_are_always_written_in_the_same_order() -> None:
         '"10": [43, "00000000-0000-0000-0000-000000000003", "2026-11-24T00:00:00+00:00"]}}}'
     )
     assert StreamOffset.from_dict(written) == offset
+    dated = replace(offset, created_at=then)
+    assert StreamOffset.from_dict(dated.to_dict()) == dated
 
 
 ID = "00000000-0000-0000-0000-000000000001"
@@ -330,6 +335,8 @@ TIME = "2026-11-24T00:00:00+00:00"
         {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"1": [1, ID, TIME]}}},
         {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": [1, "x", TIME]}}},
         {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": 1}}},
+        {"broker": "a", "created_at": 5, "topic_ids": {}, "topics": {}, "proofs": {}},
+        {"broker": "a", "created_at": "x", "topic_ids": {}, "topics": {}, "proofs": {}},
     ],
     ids=repr,
 )

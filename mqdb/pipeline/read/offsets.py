@@ -1,13 +1,15 @@
 """Offsets of a stream: how far each queue was read, as Spark keeps it in its checkpoint.
 
-    {"broker": "broker-a", "topic_ids": {"orders": 3}, "topics": {"orders": {"0": 5, "1": 7}},
+    {"broker": "broker-a", "created_at": "2026-07-14T09:30:00+00:00", "topic_ids": {"orders": 3},
+     "topics": {"orders": {"0": 5, "1": 7}},
      "proofs": {"orders": {"0": [812, "c0a8...", "2026-11-24T07:10:11.5+00:00"], "1": [...]}}}
 
 Spark compares offsets as JSON texts, so the order of the keys is fixed: otherwise a query that has nothing to read
-would make a batch at every trigger. The broker is named so that a checkpoint is not gone on with against another one,
-and the ids of topics tell one that was deleted and made again: its offsets are those of other messages. The numbers of
-queues are next offsets. A proof is the log position, the unique id and the store time of the message before the offset:
-a checkpoint is not gone on with if the log has another message there. An offset that has none has nothing before it.
+would make a batch at every trigger. The broker is named so that a checkpoint is not gone on with against another one.
+`created_at` is the time at which its database was set up: another database of that name has another time. The ids of
+topics tell one that was deleted and made again: its offsets are those of other messages. The numbers of queues are next
+offsets. A proof is the log position, the unique id and the store time of the message before the offset: a checkpoint is
+not gone on with if the log has another message there. An offset that has none has nothing before it.
 """
 
 import json
@@ -33,12 +35,16 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """The next offset of each queue of a broker, the ids of their topics, and the proofs of the offsets."""
+    """The next offset of each queue of a broker, the ids of their topics, and the proofs of the offsets.
+
+    `created_at` is None in a checkpoint of an mqdb that did not keep it.
+    """
 
     broker: str
     offsets: Mapping[Queue, int]
     topic_ids: Mapping[str, int]
     proofs: Mapping[Queue, Proof] = field(default_factory=dict)
+    created_at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As Spark's runner takes it and turns it into JSON; topics by name, queues by number."""
@@ -50,7 +56,10 @@ class StreamOffset:
                 text = [proof.log_pos, str(proof.msg_id), proof.store_time.astimezone(UTC).isoformat()]
                 proofs.setdefault(queue.topic, {})[str(queue.queue_id)] = text
         topic_ids = {name: self.topic_ids[name] for name in topics}
-        return {"broker": self.broker, "topic_ids": topic_ids, "topics": topics, "proofs": proofs}
+        identity: dict[str, str] = {"broker": self.broker}
+        if self.created_at is not None:
+            identity["created_at"] = self.created_at.astimezone(UTC).isoformat()
+        return {**identity, "topic_ids": topic_ids, "topics": topics, "proofs": proofs}
 
     @classmethod
     def from_dict(cls, value: object) -> "StreamOffset":
@@ -61,9 +70,11 @@ class StreamOffset:
                 "topic_ids": dict(ids),
                 "topics": dict(topics),
                 "proofs": dict(proofs),
+                **rest,
             } if ids.keys() == topics.keys():
                 offsets = _offsets(value, topics)
-                return cls(broker, offsets, ids, _proofs(value, proofs, offsets))
+                created_at = _created_at(value, rest.get("created_at"))
+                return cls(broker, offsets, ids, _proofs(value, proofs, offsets), created_at)
         raise StreamUnreadable(json.dumps(value, default=repr), "it needs a broker, its topics, their ids and proofs")
 
 
@@ -76,6 +87,14 @@ def _offsets(whole: object, topics: dict[Any, Any]) -> dict[Queue, int]:
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise StreamUnreadable(json.dumps(whole, default=repr), 'write topics as {"orders": {"0": 5}}') from error
+
+
+def _created_at(whole: object, text: Any) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except (TypeError, ValueError) as error:
+        reason = "write created_at as 2026-07-14T09:30:00+00:00"
+        raise StreamUnreadable(json.dumps(whole, default=repr), reason) from error
 
 
 def _proofs(whole: object, topics: dict[Any, Any], offsets: Mapping[Queue, int]) -> dict[Queue, Proof]:

@@ -15,11 +15,11 @@ from typing import Final
 from mqdb.broker.topics.topic_ranges import Layout
 from mqdb.common.topic import is_group_topic, is_system_topic
 from mqdb.errors import QueueNotFound, TopicNotFound
-from mqdb.pipeline.errors import DataLoss, LogReplaced, OffsetOutOfRange, OptionInvalid
+from mqdb.pipeline.errors import DatabaseReplaced, DataLoss, LogReplaced, OffsetOutOfRange, OptionInvalid
 from mqdb.pipeline.read.offsets import Queue, StreamOffset
 from mqdb.pipeline.read.positions import FIRST, PAST_LAST, Place, Position
 from mqdb.pipeline.read.source_options import SourceOptions, Splitting, Subscription
-from mqdb.store.topics.topic_ranges import OffsetRange, Part, QueueBounds, SegmentRange, Span
+from mqdb.store.topics.topic_ranges import BrokerIdentity, OffsetRange, Part, QueueBounds, SegmentRange, Span
 
 logger = logging.getLogger(__name__)
 
@@ -187,6 +187,21 @@ def check_kept(start: Mapping[Queue, int], queues: Mapping[Queue, QueueBounds]) 
         bounds = queues.get(queue)
         if bounds is None or not bounds.min_offset <= offset <= bounds.max_offset:
             raise DataLoss(f"{queue}, from offset {offset:,} on", _what_is_gone(bounds, offset))
+
+
+def is_of_same_database(offset: StreamOffset, broker: BrokerIdentity, *, fail_on_data_loss: bool) -> bool:
+    """Whether an offset is one of this database, or is older than the time that tells. Raises DatabaseReplaced."""
+    if offset.created_at is None or offset.created_at == broker.created_at:
+        return True
+    reason = (
+        f"the checkpoint is of a database that was set up at {offset.created_at.isoformat()}, and this one was set up "
+        f"at {broker.created_at.isoformat()}"
+    )
+    loss = DatabaseReplaced(f"broker {broker.name!r}", reason)
+    if fail_on_data_loss:
+        raise loss
+    logger.warning("read from its first message, each queue of %s: %s", loss.what, loss.reason)
+    return False
 
 
 def of_same_topics(

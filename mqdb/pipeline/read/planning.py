@@ -8,7 +8,7 @@ Questions and decisions alternate, and each decision is one call of `planner`:
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine
 from mqdb.broker.log.proofs import proven
 from mqdb.broker.topics import topic_ranges as verbs
 from mqdb.common.proof import Proof
-from mqdb.errors import BrokerUnavailable
+from mqdb.errors import BrokerUnavailable, IllegalState
 from mqdb.pipeline.broker_wait import patiently
 from mqdb.pipeline.errors import DataLoss, StreamUnreadable
 from mqdb.pipeline.read import planner
@@ -32,7 +32,16 @@ from mqdb.store.engine import create_engine, target_of, translated
 from mqdb.store.log import proofs
 from mqdb.store.log.time_search import offsets_of_time
 from mqdb.store.server_choice import ServerRole
-from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part, QueueBounds, bounds, broker_name, topic_names
+from mqdb.store.topics.topic_ranges import (
+    BrokerIdentity,
+    Choice,
+    OffsetRange,
+    Part,
+    QueueBounds,
+    bounds,
+    broker_identity,
+    topic_names,
+)
 
 _Queues = dict[Queue, QueueBounds]
 _Proofs = Mapping[Queue, Proof]
@@ -66,6 +75,8 @@ class StreamPlanner:
         self._options = options
         self._engine = create_engine(options.url, application_name="mqdb-spark", pool_size=1, server=ServerRole.ANY)
         self._target: dict[Queue, int] | None = None
+        # As the last question has found it: a running query may be led to another database.
+        self._broker: BrokerIdentity | None = None
         self._progress = GroupProgress(options.url, options.group) if options.group is not None else None
         # Where the last batch was found; the next one lies there or further on.
         self._first_segment = 0
@@ -81,8 +92,7 @@ class StreamPlanner:
         """Where a query without a checkpoint starts."""
 
         def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
-            subscription = self._options.subscription
-            queues = planner.subscribed(subscription, _bounds(connection, subscription))
+            queues = self._queues(connection, must_exist=True)
             return planner.starting(self._options, queues, partial(offsets_of_time, connection)), queues
 
         offsets, queues = self._ask(ask)
@@ -90,7 +100,7 @@ class StreamPlanner:
 
     def set_target(self) -> None:
         """From now on nothing is read that comes after this moment: Trigger.AvailableNow."""
-        self._target = self._ends(self._ask(self._queues))
+        self._target = self._ends(self._ask(lambda connection: self._queues(connection)))
 
     def latest(
         self, start: StreamOffset, *, at_most: int | None = None, at_least: int | None = None
@@ -98,13 +108,12 @@ class StreamPlanner:
         """The end of the next batch, and how far it could go without limits.
 
         Fewer messages than `at_least` are left for later. They are read if a target is set, or if maxTriggerDelay has
-        passed since the last batch or the start of the query. Raises DataLoss if what comes next has been dropped, and
-        LogReplaced if the log is not the one that was read up to `start`.
+        passed since the last batch or the start of the query. Raises DataLoss if what comes next has been dropped,
+        LogReplaced if the log is not the one that was read up to `start`, and DatabaseReplaced.
         """
-        self._check_broker(start)
 
         def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
-            queues = self._queues(connection)
+            queues = self._queues(connection, start)
             return self._of_same_log(connection, start, queues), queues
 
         reached, queues = self._ask(ask)
@@ -135,12 +144,11 @@ class StreamPlanner:
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
         """The tasks of the batch between two offsets. The same two give the same messages, as long as they are kept."""
-        self._check_broker(start)
         if start == end:
             return []
 
         def ask(connection: Connection) -> tuple[list[Task], int]:
-            queues = self._queues(connection)
+            queues = self._queues(connection, start, end)
             first, past = (self._of_same_log(connection, offset, queues) for offset in (start, end))
             must_be_whole = self._options.reading.fail_on_data_loss
             wanted = planner.ranges(first, past, queues, fail_on_data_loss=must_be_whole)
@@ -149,8 +157,16 @@ class StreamPlanner:
         tasks, self._first_segment = self._ask(ask)
         return tasks
 
-    def _queues(self, connection: Connection) -> _Queues:
-        subscription, must_exist = self._options.subscription, self._options.reading.fail_on_data_loss
+    def _queues(self, connection: Connection, *offsets: StreamOffset, must_exist: bool | None = None) -> _Queues:
+        """The queues that are read. Each question begins with the broker that has them, and with its offsets."""
+        self._broker = broker_identity(connection)
+        must_be_whole = self._options.reading.fail_on_data_loss
+        if must_be_whole:
+            # Before all else: the topics of another database are other topics.
+            for offset in offsets:
+                self._is_of_same_database(offset)
+        subscription = self._options.subscription
+        must_exist = must_be_whole if must_exist is None else must_exist
         return planner.subscribed(subscription, _bounds(connection, subscription), must_exist=must_exist)
 
     @staticmethod
@@ -160,6 +176,8 @@ class StreamPlanner:
     def _of_same_log(self, connection: Connection, offset: StreamOffset, queues: _Queues) -> dict[Queue, int]:
         """The offsets at which the log is the one that they were found in."""
         must_be_whole = self._options.reading.fail_on_data_loss
+        if not self._is_of_same_database(offset):
+            return {}
         claims = {queues[queue].queue_key: proof for queue, proof in offset.proofs.items() if queue in queues}
         held = proven(connection, claims)
         of_same_topics = planner.of_same_topics(offset, queues, fail_on_data_loss=must_be_whole)
@@ -173,17 +191,24 @@ class StreamPlanner:
         found = self._ask(lambda connection: proofs.find(connection, {key: offsets[keys[key]] for key in keys}))
         return {**held, **{keys[key]: proof for key, proof in found.items()}}
 
-    @cached_property
-    def _broker(self) -> str:
-        return self._ask(broker_name)
+    def _is_of_same_database(self, offset: StreamOffset) -> bool:
+        """Raises StreamUnreadable and DatabaseReplaced."""
+        broker = self._found_broker
+        if offset.broker != broker.name:
+            reason = f"they are those of broker {offset.broker!r}, and the url leads to {broker.name!r}"
+            raise StreamUnreadable(str(offset.to_dict()), reason)
+        must_be_whole = self._options.reading.fail_on_data_loss
+        return planner.is_of_same_database(offset, broker, fail_on_data_loss=must_be_whole)
+
+    @property
+    def _found_broker(self) -> BrokerIdentity:
+        if self._broker is None:
+            raise IllegalState("a plan of a stream", "asked for its broker before its queues")
+        return self._broker
 
     def _offset(self, offsets: Mapping[Queue, int], queues: _Queues, found: _Proofs = _NONE) -> StreamOffset:
-        return StreamOffset(self._broker, offsets, {queue.topic: queues[queue].topic_id for queue in offsets}, found)
-
-    def _check_broker(self, start: StreamOffset) -> None:
-        if start.broker != self._broker:
-            reason = f"they are those of broker {start.broker!r}, and the url leads to {self._broker!r}"
-            raise StreamUnreadable(str(start.to_dict()), reason)
+        broker, topic_ids = self._found_broker, {queue.topic: queues[queue].topic_id for queue in offsets}
+        return StreamOffset(broker.name, offsets, topic_ids, found, broker.created_at)
 
     def _ask(self, question: Callable[[Connection], _Answer]) -> _Answer:
         return _answer(self._engine, question, self._options.reading.broker_wait_seconds)

@@ -6,6 +6,7 @@ is run by other processes, with a driver of their own, so its values stand in it
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from psycopg import ClientCursor
@@ -46,6 +47,16 @@ from mqdb.store.fragments import array_of, full_topic, given
 from mqdb.store.log.properties import all_properties, kafka_property, of_columns, value_of
 from mqdb.store.segments.segments import SegmentState
 from mqdb.store.tables import broker, commit_log, queue, queue_run, segment, topic
+
+
+class BrokerIdentity(NamedTuple):
+    """The name of a broker, and when its database was set up.
+
+    A backup, a standby and a dump keep that time, so it tells another database from one that was restored.
+    """
+
+    name: str
+    created_at: datetime
 
 
 class QueueBounds(NamedTuple):
@@ -118,6 +129,12 @@ def broker_name(connection: Connection) -> str:
     """What the broker is called."""
     name: str = connection.execute(select(broker.c.broker_name)).scalar_one()
     return name
+
+
+@translates
+def broker_identity(connection: Connection) -> BrokerIdentity:
+    """Which broker a connection leads to."""
+    return BrokerIdentity(*connection.execute(select(broker.c.broker_name, broker.c.created_at)).one())
 
 
 @translates

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mqdb.pipeline.errors import LogReplaced
+from mqdb.pipeline.errors import DatabaseReplaced, DataLoss, LogReplaced
 from mqdb.pipeline.read import engines
 from tests.fixtures.history import QUEUES, Past
 from tests.fixtures.postgres import Database
@@ -94,6 +94,76 @@ def test_a_batch_of_another_log_is_not_run_again(past: Past, database: Database,
     with pytest.raises(LogReplaced):
         again.reader.partitions(start, end)
     again.reader.stop()
+
+
+@pytest.mark.parametrize("way", usually("resumed", of=["running", "resumed"]))
+def test_another_database_with_the_broker_name_and_the_topic_is_called_that(
+    past: Past, database: Database, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """Also if its topic has the same id."""
+    past.store(*some("old"))
+    stream = Stream(database, startingOffsets="earliest")
+    stream.trigger()
+
+    past.replace()
+    past.store(*some("new", 8 * QUEUES))
+
+    if way == "resumed":
+        stream.reader.stop()
+        stream = Stream(database, stream.offset)
+    with pytest.raises(DatabaseReplaced, match=r"another database: broker 'broker-a': the checkpoint is of a database"):
+        stream.trigger()
+    stream.reader.stop()
+    lenient = Stream(database, stream.offset, failOnDataLoss="false")
+    assert bodies(all_of(lenient)) == some("new", 8 * QUEUES)
+    assert "read from its first message, each queue of broker 'broker-a'" in caplog.text
+
+
+def test_another_database_is_called_that_before_its_lack_of_a_topic(past: Past, database: Database) -> None:
+    past.create_topic("payments")
+    stream = Stream(database, subscribe="payments", startingOffsets="earliest")
+    end = stream.end()
+    stream.reader.stop()
+
+    past.replace()
+
+    again = Stream(database, end, subscribe="payments")
+    with pytest.raises(DatabaseReplaced):
+        again.trigger()
+    with pytest.raises(DatabaseReplaced):
+        again.reader.partitions({**end, "topics": {}, "topic_ids": {}, "proofs": {}}, end)
+    again.reader.stop()
+
+
+def test_a_restored_database_is_no_other_one_and_its_topic_was_not_made_again(past: Past, database: Database) -> None:
+    past.save("back-up")
+    past.store(*some("lost"))
+    stream = Stream(database, startingOffsets="earliest")
+    stream.trigger()
+    stream.reader.stop()
+
+    past.return_to("back-up")
+    past.dump_and_restore()
+    past.store(*some("new", 8 * QUEUES))
+
+    again = Stream(database, stream.offset)
+    with pytest.raises(DataLoss) as caught:
+        again.trigger()
+    again.reader.stop()
+    assert type(caught.value) is LogReplaced
+
+
+def test_a_checkpoint_that_does_not_say_which_database_it_is_of_goes_on(past: Past, database: Database) -> None:
+    past.store(*some("before"))
+    stream = Stream(database, startingOffsets="earliest")
+    stream.trigger()
+    stream.reader.stop()
+    past.store(*some("after"))
+
+    older = {name: value for name, value in stream.offset.items() if name != "created_at"}
+
+    assert older != stream.offset
+    assert bodies(all_of(Stream(database, older))) == some("after")
 
 
 def _restart(past: Past) -> None:

@@ -14,6 +14,7 @@ from mqdb.pipeline.errors import DataLoss, StreamUnreadable
 from mqdb.pipeline.read import engines
 from mqdb.pipeline.source import MqdbStreamReader
 from mqdb.store.log import proofs
+from mqdb.store.topics.topic_ranges import broker_identity
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import log as by_hand
 from tests.fixtures.broker import topic
@@ -47,6 +48,7 @@ def checkpoint(broker: Connection, route: TopicRoute, *offsets: int) -> dict[str
     }
     return {
         "broker": "broker-a",
+        "created_at": broker_identity(broker).created_at.astimezone(UTC).isoformat(),
         "topic_ids": {"orders": route.topic_id},
         "topics": topics,
         "proofs": {"orders": before} if before else {},
