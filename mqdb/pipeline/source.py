@@ -39,9 +39,16 @@ from pyspark.sql.types import (
 )
 
 from mqdb.errors import MqdbError
+from mqdb.pipeline.errors import ColumnInvalid
 from mqdb.pipeline.read.offsets import StreamOffset
 from mqdb.pipeline.read.schema import HEADERS, check_columns, columns_of
-from mqdb.pipeline.read.source_options import SourceOptions, check_source, parse_source, source_columns
+from mqdb.pipeline.read.source_options import (
+    SourceOptions,
+    check_source,
+    parse_source,
+    source_columns,
+    source_decoding,
+)
 from mqdb.pipeline.read.tasks import Task
 
 if TYPE_CHECKING:
@@ -68,14 +75,16 @@ class MqdbDataSource(DataSource):
         return "mqdb"
 
     def schema(self) -> StructType:
-        """All columns of the row format, or those that the option `columns` names.
+        """All columns of the row format, or those that the option `columns` names, and those of the option `schema`.
 
         Spark asks for them at `load`, so all options are checked here, unless the user gives a schema.
         """
         check_source(self.options)
         row_format, columns = source_columns(self.options)
         types = columns_of(row_format)
-        return StructType([StructField(name, _TYPES[types[name]]) for name in columns])
+        decoding = source_decoding(self.options)
+        of_bodies = [] if decoding is None else decoding.columns.fields
+        return StructType([*(StructField(name, _TYPES[types[name]]) for name in columns), *of_bodies])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For spark.read."""
@@ -104,8 +113,18 @@ class MqdbDataSource(DataSource):
 def _options(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> SourceOptions:
     """The options, with the columns of a schema that the user may have given."""
     parsed = parse_source(options, is_stream=is_stream)
-    check_columns(parsed.reading.row_format, {field.name: field.dataType.simpleString() for field in schema.fields})
-    return replace(parsed, columns=tuple(schema.names))
+    of_bodies = {field.name: field for field in parsed.reading.decoding.columns} if parsed.reading.decoding else {}
+    decoded = [field for field in schema.fields if field.name in of_bodies]
+    own = {field.name: field.dataType.simpleString() for field in schema.fields if field.name not in of_bodies}
+    if own or not decoded:
+        check_columns(parsed.reading.row_format, own)
+    for field in decoded:
+        if field.dataType != of_bodies[field.name].dataType:
+            wanted = of_bodies[field.name].dataType.simpleString()
+            raise ColumnInvalid(field.name, f"is {wanted} in the option schema, not {field.dataType.simpleString()}")
+    decoding = replace(parsed.reading.decoding, columns=StructType(decoded)) if parsed.reading.decoding else None
+    reading = replace(parsed.reading, decoding=decoding if decoded else None)
+    return replace(parsed, columns=tuple(schema.names), reading=reading)
 
 
 class TaskPartition(InputPartition):

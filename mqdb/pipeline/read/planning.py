@@ -23,7 +23,6 @@ from mqdb.pipeline.errors import DataLoss, StreamUnreadable
 from mqdb.pipeline.read import planner
 from mqdb.pipeline.read.offsets import Queue, StreamOffset
 from mqdb.pipeline.read.progress import GroupProgress
-from mqdb.pipeline.read.schema import sources_of
 from mqdb.pipeline.read.source_options import MessageChoice, SourceOptions, Subscription
 from mqdb.pipeline.read.tasks import OffsetCheck, Read, Task
 from mqdb.selector import compile_selector
@@ -264,7 +263,7 @@ def _tasks(
 def _with_statements(
     connection: Connection, options: SourceOptions, planned: Sequence[Sequence[Part]], queues: Mapping[int, Queue]
 ) -> list[Task]:
-    columns = sources_of(options.reading.row_format, options.columns)
+    columns = options.reading.sources(options.columns)
     parts = [part for task in planned for part in task]
     texts = verbs.statements(connection, parts, columns, _choice(options.choice))
     reads = iter(texts.reads)

@@ -14,12 +14,13 @@ from mqdb.pipeline.broker_wait import patiently
 from mqdb.pipeline.errors import DataLoss, ReplicaBehind
 from mqdb.pipeline.read.engines import ReadSession, UndefinedTable, give_back, take
 from mqdb.pipeline.read.rows import finished
-from mqdb.pipeline.read.schema import sources_of
 from mqdb.pipeline.read.source_options import ReadOptions
 from mqdb.pipeline.read.tasks import OffsetCheck, Read, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from mqdb.pipeline.read.body_columns import BodyDecoder
 
     _Batches = Generator[pa.RecordBatch, None, None]
 
@@ -33,7 +34,8 @@ def read(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "Iterato
     """The messages of a task, with exactly these columns of the row format.
 
     The task waits for the broker until it has given messages. If the broker goes away later, the task fails, and Spark
-    runs it again. Raises DataLoss, ReplicaBehind, BrokerUnavailable, StorageRefused and what decompression raises.
+    runs it again. Raises DataLoss, ReplicaBehind, BrokerUnavailable, StorageRefused, BodyInvalid and what decompression
+    raises.
     """
 
     def begin() -> "tuple[_Batches, pa.RecordBatch | None]":
@@ -53,10 +55,13 @@ def _attempt(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "_Ba
     try:
         if reading.is_replica:
             _await_replica(session, task, reading.replica_wait_seconds)
-        sources = sources_of(reading.row_format, columns)
+        sources = reading.sources(columns)
+        decoder = _decoder(reading)
         for each in task.reads:
             for batch in _read(session, each, reading, sources):
-                yield from finished(batch, reading, columns)
+                yield from finished(batch, reading, columns, decoder)
+        if decoder is not None:
+            decoder.report()
         if reading.fail_on_data_loss:
             _check_kept(session, task)
         session.rollback()
@@ -67,6 +72,14 @@ def _attempt(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "_Ba
             give_back(reading, session)
         else:
             session.close()
+
+
+def _decoder(reading: ReadOptions) -> "BodyDecoder | None":
+    if reading.decoding is None:
+        return None
+    from mqdb.pipeline.read.body_columns import BodyDecoder
+
+    return BodyDecoder(reading.decoding)
 
 
 def _read(

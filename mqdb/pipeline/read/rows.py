@@ -4,7 +4,7 @@ Spark takes a batch only if its types are its own: string and binary, not large_
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,9 @@ from mqdb.common.kafka_record import read_headers, read_key
 from mqdb.common.property import read_properties
 from mqdb.pipeline.read.schema import KEPT_KEY, SOURCE_COLUMNS, RowFormat
 from mqdb.pipeline.read.source_options import ReadOptions
+
+if TYPE_CHECKING:
+    from mqdb.pipeline.read.body_columns import BodyDecoder
 
 _TYPES = {
     "string": pa.string(),
@@ -29,15 +32,24 @@ def arrow_types(columns: Sequence[str]) -> list[tuple[str, pa.DataType]]:
     return [(name, _TYPES[SOURCE_COLUMNS[name]]) for name in columns]
 
 
-def finished(batch: pa.RecordBatch, reading: ReadOptions, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch with these columns of the row format, bodies decompressed.
+def finished(
+    batch: pa.RecordBatch, reading: ReadOptions, columns: tuple[str, ...], decoder: "BodyDecoder | None" = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch with these columns, bodies decompressed. `decoder` makes those columns that are of bodies.
 
     In several batches where plain bodies have more than `batch_size_bytes`: they may have a thousand times those of the
     compressed ones, and a column of Arrow holds 2 GiB.
     """
     is_with_bodies = "body" in batch.schema.names
     for part in _with_plain_bodies(batch, reading.batch_size_bytes) if is_with_bodies else (batch,):
-        yield _of_format(part, reading, columns)
+        if decoder is None:
+            yield _of_format(part, reading, columns)
+            continue
+        good, decoded = decoder.decode(part)
+        if good.num_rows:
+            own = _of_format(good, reading, reading.own_columns(columns))
+            arrays = dict(zip(own.schema.names, own.columns, strict=True)) | decoded
+            yield pa.RecordBatch.from_arrays([arrays[name] for name in columns], names=list(columns))
 
 
 def _of_format(batch: pa.RecordBatch, reading: ReadOptions, columns: tuple[str, ...]) -> pa.RecordBatch:

@@ -89,9 +89,14 @@ def check_columns(row_format: RowFormat, wanted: dict[str, str]) -> None:
             raise ColumnInvalid(name, f"is {types[name]}, not {type_}; cast it after the read")
 
 
-def sources_of(row_format: RowFormat, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns of a message that have to be read from the database for these columns, in a fixed order."""
+def sources_of(row_format: RowFormat, names: tuple[str, ...], *, with_bodies: bool = False) -> tuple[str, ...]:
+    """The columns of a message that have to be read from the database for these columns, in a fixed order.
+
+    `with_bodies` adds the body, and where it is: for reads that make columns of it.
+    """
     sources = {KAFKA_SOURCES.get(name, "queue_offset") for name in names} if row_format is RowFormat.KAFKA else {*names}
+    if with_bodies:
+        sources |= {"topic", "queue_id", "queue_offset", "body"}
     if "body" in sources:
         sources.add("sys_flag")  # says how the body is compressed
     if row_format is RowFormat.KAFKA and "keys" in sources:

@@ -14,6 +14,8 @@ from mqdb.errors import MqdbError
 from mqdb.pipeline import broker_wait
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 from mqdb.pipeline.kafka_options import is_of_kafka, refuse_servers, warn_of_ignored
+from mqdb.pipeline.read import body_schema
+from mqdb.pipeline.read.body_schema import BodyDecoding, OnBadBody
 from mqdb.pipeline.read.positions import (
     EARLIEST,
     LATEST,
@@ -23,7 +25,7 @@ from mqdb.pipeline.read.positions import (
     parse_time,
     parse_times,
 )
-from mqdb.pipeline.read.schema import RowFormat, columns_of
+from mqdb.pipeline.read.schema import RowFormat, columns_of, sources_of
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ NAMES: Final = (
     "rowFormat",
     "includeHeaders",
     "includeReservedHeaders",
+    body_schema.SCHEMA,
+    body_schema.ON_BAD_ROW,
     "splitBy",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -117,11 +121,24 @@ class ReadOptions:
     broker_wait_seconds: float
     fail_on_data_loss: bool
     reserved_headers: bool = False
+    decoding: BodyDecoding | None = None
+
+    def sources(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """The columns of a message that have to be read from the database for these columns of the read."""
+        if self.decoding is None:
+            return sources_of(self.row_format, columns)
+        return sources_of(self.row_format, self.own_columns(columns), with_bodies=True)
+
+    def own_columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the columns that are not made of bodies."""
+        return columns if self.decoding is None else tuple(c for c in columns if c not in self.decoding.names)
 
 
 @dataclass(frozen=True)
 class SourceOptions:
     """All options of a read. `url` is where it is planned, `reading.url` where it is read.
+
+    `columns` are those of the row format, and then those of bodies.
 
     A batch has no limits and no group.
     """
@@ -144,6 +161,12 @@ class SourceOptions:
 def source_columns(options: Mapping[str, str]) -> tuple[RowFormat, tuple[str, ...]]:
     """Row format and columns alone: what a schema needs, before anybody asks for the rest."""
     return _columns(_Given(options))
+
+
+def source_decoding(options: Mapping[str, str]) -> BodyDecoding | None:
+    """What a read makes of bodies. Raises OptionInvalid."""
+    given = _Given(options)
+    return _decoding(given, _columns(given)[1])
 
 
 def check_source(options: Mapping[str, str]) -> None:
@@ -176,6 +199,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
         raise OptionInvalid("url", None, "is missing; give .option('url', 'postgresql://user@host:5432/database')")
     read_url = _url(given, "readUrl")
     row_format, columns = _columns(given)
+    decoding = _decoding(given, columns)
     # Those of a batch are checked and then ignored, as the Kafka source does.
     at_most, at_least = given.number("maxOffsetsPerTrigger"), given.number("minOffsetsPerTrigger")
     trigger_delay = given.parsed("maxTriggerDelay", _delay_seconds)
@@ -186,7 +210,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
         ending=_ending(given),
         start_beyond_end_is_latest=given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
         choice=_choice(given),
-        columns=columns,
+        columns=columns if decoding is None else (*columns, *decoding.columns.names),
         splitting=Splitting(
             by=given.one_of("splitBy", ("auto", "segment", "queue")),
             min_partitions=given.number("minPartitions") or 1,
@@ -203,6 +227,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
             broker_wait_seconds=given.seconds(broker_wait.OPTION, broker_wait.DEFAULT_SECONDS),
             fail_on_data_loss=given.one_of("failOnDataLoss", ("true", "false")) == "true",
             reserved_headers=given.truth("includeReservedHeaders"),
+            decoding=decoding,
         ),
         max_offsets_per_trigger=at_most if is_stream else None,
         min_offsets_per_trigger=at_least if is_stream else None,
@@ -402,3 +427,17 @@ def _columns(given: _Given) -> tuple[RowFormat, tuple[str, ...]]:
         if name not in known:
             raise OptionInvalid("columns", text, f"there is no {name!r}; the columns are {', '.join(known)}")
     return row_format, names
+
+
+def _decoding(given: _Given, columns: tuple[str, ...]) -> BodyDecoding | None:
+    on_bad_body = OnBadBody(given.one_of(body_schema.ON_BAD_ROW, tuple(OnBadBody)))
+    text = given.text(body_schema.SCHEMA)
+    if text is None:
+        if (value := given.text(body_schema.ON_BAD_ROW)) is not None:
+            raise OptionInvalid(body_schema.ON_BAD_ROW, value, "a read needs the option schema for it")
+        return None
+    decoded = body_schema.parse_schema(text)
+    body_schema.check_names(text, decoded, columns)
+    if body_schema.CORRUPT_RECORD in decoded.names and on_bad_body is not OnBadBody.NULL:
+        raise OptionInvalid(body_schema.SCHEMA, text, f"{body_schema.CORRUPT_RECORD} needs onBadRow=null")
+    return BodyDecoding(decoded, on_bad_body)
