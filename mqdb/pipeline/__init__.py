@@ -7,6 +7,7 @@ replace the function.
     source                 what Spark calls: the data source `mqdb`
     read, write, jobs      the rooms
     local_session, java    a session of ours, and its Java
+    progress_metrics       how far streaming queries are behind, and what they have left out
     packing                mqdb as a zip, for spark-submit
     broker_wait            how all of it waits while the broker is away
     kafka_options          options of Kafka that mean nothing here
@@ -22,14 +23,30 @@ if TYPE_CHECKING:
     from mqdb.pipeline.jobs.replaying import Origin, replay
     from mqdb.pipeline.jobs.statistics import stats
     from mqdb.pipeline.local_session import register, session
+    from mqdb.pipeline.progress_metrics import QueryMetrics, QueryMetricsListener, query_metrics
     from mqdb.pipeline.read.jdbc import read_jdbc
 
-__all__ = ["session", "register", "read_jdbc", "archive", "replay", "Origin", "dlq_report", "stats"]
+__all__ = [
+    "session",
+    "register",
+    "read_jdbc",
+    "QueryMetricsListener",
+    "QueryMetrics",
+    "query_metrics",
+    "archive",
+    "replay",
+    "Origin",
+    "dlq_report",
+    "stats",
+]
 
 _MODULES: Final = {
     "session": "local_session",
     "register": "local_session",
     "read_jdbc": "read.jdbc",
+    "QueryMetricsListener": "progress_metrics",
+    "QueryMetrics": "progress_metrics",
+    "query_metrics": "progress_metrics",
     "archive": "jobs.archiving",
     "replay": "jobs.replaying",
     "Origin": "jobs.replaying",

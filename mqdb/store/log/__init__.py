@@ -5,5 +5,6 @@ queue_fence              an append looks its queue up; joined_append: in somebod
 message_index            records by key and unique id
 history, proofs          which life of the log it is, and whether a position belongs to it
 time_search              the offset of a time
-message_trace, message_statistics, sink   one message; counts; batches of Spark
+message_trace, message_statistics   one message; counts
+sink, sink_ledger        batches of Spark, and reports on them
 """
