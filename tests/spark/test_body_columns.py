@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 from sqlalchemy import Connection
 
+from mqdb.pipeline.read.body_schema import parse_schema
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.variants import usually
@@ -113,6 +116,23 @@ def test_columns_are_those_of_from_json(spark: SparkSession, database: Database,
     assert differences == []
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    "text",
+    [
+        SCHEMA,
+        "`a b` bigint, b: tinyint, c smallint COMMENT 'it', g Decimal(12, 2), h dec(5), k BINARY, l timestamp_ltz",
+        "struct<`a``b`:array<map<string,struct<x:int,y:numeric>>>,e:real>",
+    ],
+)
+def test_ddl_means_what_spark_reads_in_it(text: str) -> None:
+    ours, theirs = parse_schema(text), StructType.fromDDL(text)
+    assert isinstance(theirs, StructType)
+
+    assert [(field.name, field.dataType) for field in ours] == [(field.name, field.dataType) for field in theirs]
+
+
+@pytest.mark.long
 def test_a_stream_reads_columns_of_bodies_and_leaves_bad_rows_out(
     spark: SparkSession, database: Database, broker: Connection, tmp_path: Path
 ) -> None:
@@ -127,6 +147,22 @@ def test_a_stream_reads_columns_of_bodies_and_leaves_bad_rows_out(
 
     rows = spark.read.parquet(str(tmp_path / "out")).selectExpr("offset", "id", "unix_seconds(at) AS at")
     assert sorted(map(tuple, rows.collect())) == [(0, 1, 1784021400), (2, 3, None)]
+
+
+@pytest.mark.long
+def test_bad_rows_can_be_counted_in_the_progress_of_a_query(
+    spark: SparkSession, database: Database, broker: Connection, tmp_path: Path
+) -> None:
+    fill(broker, '{"id": 1}', "{", '{"id": "x"}')
+    options = {"url": database.dsn, "subscribe": "orders", "startingOffsets": "earliest", "onBadRow": "null"}
+    stream = spark.readStream.format("mqdb").options(**options, schema="id int, _corrupt_record string").load()
+    observed = stream.observe("rows", F.count("_corrupt_record").alias("bad"))
+
+    writer = observed.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    assert [progress.observedMetrics["rows"].bad for progress in query.recentProgress] == [2]
 
 
 @pytest.mark.long

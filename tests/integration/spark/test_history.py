@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from mqdb.pipeline import broker_wait
 from mqdb.pipeline.errors import DatabaseReplaced, DataLoss, LogReplaced
 from mqdb.pipeline.read import engines
 from tests.fixtures.history import QUEUES, Past
@@ -198,4 +199,6 @@ def test_a_stream_goes_on_at_its_checkpoint_if_the_log_has_all_that_it_has_read(
         stream.reader.stop()
         stream = Stream(database, stream.offset)
     assert bodies(all_of(stream)) == some("after")
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    # A stream that runs waits for the database that is away.
+    assert [record for record in warnings if record.name != broker_wait.__name__] == []
