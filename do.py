@@ -3,7 +3,7 @@
     python3 do.py demo [...]    the demo, with the arguments of `mqdb demo`
     python3 do.py test [...]    every check, then the tests, five at a time; or pytest with your arguments
     python3 do.py test --all    the long tests too: fault runs with ten seeds, 10,000 cases of each fuzz
-    python3 do.py check         ruff, mypy and the import contracts
+    python3 do.py check         ruff, mypy, the import contracts and the prose
     python3 do.py bench [...]   the benchmarks of mqdb, beside reference points: bench --help
     python3 do.py peers [...]   mqdb beside other brokers on this machine: peers --help
     python3 do.py drill [...]   clients while a cluster of Patroni fails over: drill --help
@@ -49,6 +49,7 @@ CHECKS = (
     (PYTHON, "-m", "ruff", "format", "--check"),
     (PYTHON, "-m", "mypy"),
     (str(PROGRAMS / "lint-imports"), "--no-logo"),
+    (PYTHON, "-m", "checks.prose"),
 )
 
 

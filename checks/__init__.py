@@ -1,0 +1,1 @@
+"""Checks of the project that no tool has."""
