@@ -67,7 +67,7 @@ option("--x", help="written anew")
     )
     markdown = "# Title", "Text that is written anew.", "```\nnot read anew\n```", "| a | is anew |"
     (tmp_path / "page.md").write_text("\n\n".join(markdown))
-    (tmp_path / "view.sql").write_text("COMMENT ON VIEW x IS 'Made anew; it''s a view';")
+    (tmp_path / "view.sql").write_text("COMMENT " + "ON VIEW x IS 'Made anew; it''s a view';")
     (tmp_path / "page.html").write_text('<p title="set it anew">Shown {{ x }} anew</p><script>anew in code</script>')
 
     read = {(sentence.path, sentence.kind, sentence.text) for sentence in sentences(tmp_path)}
