@@ -71,7 +71,8 @@ PATTERNS: Final = (
     _pattern(
         "P4",
         "for as a conjunction",
-        rf", for (?:(?:there|it|they|he|we|you|nobody|nothing|this|that) {_VERB}|(?:\w+ ){{1,4}}{_VERB}\b)",
+        rf", for (?:(?:there|it|they|he|we|you|nobody|nothing|this|that) {_VERB}"
+        rf"|(?:(?!that|which|who)\w+ ){{1,4}}{_VERB}\b)",
     ),
     _pattern(
         "P5",
@@ -178,8 +179,9 @@ def _of_markdown(source: str) -> Iterator[tuple[int, str, str]]:
     text = re.sub(r"<!--.*?-->", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL)
     line = 1
     for block in re.split(r"(\n(?=\s*\n|\s*[-*|#>]|\s*\d+\. ))", text):
-        stripped = re.sub(r"^\s*(?:[-*>#]+|\d+\.) ", "", block.strip("\n"))
+        stripped = re.sub(r"^\s*(?:[-*>]+|\d+\.) ", "", block.strip("\n"))
         cells = stripped.strip("|").split(" | ") if stripped.lstrip().startswith("|") else [stripped]
+        cells = [] if stripped.startswith("#") else cells  # a title
         for cell in cells:
             yield line, "markdown", cell
         line += block.count("\n")

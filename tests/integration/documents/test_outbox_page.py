@@ -1,4 +1,4 @@
-"""What README says about sending inside one's own transaction, word for word."""
+"""What docs/outbox.md says about sending inside one's own transaction, word for word."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from tests.fixtures.postgres import KNOW_ITSELF, Database
 from tests.fixtures.producers import producer_of
 from tests.fixtures.roles import MakeRole
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "outbox.md"
 
 
 class Base(DeclarativeBase):
@@ -35,9 +35,8 @@ class Account(Base):
 
 
 def example(words: str) -> str:
-    """The only block of the section that holds these words."""
-    section = README.read_text(encoding="utf-8").partition("## Send inside your own transaction\n")[2]
-    blocks = re.findall(r"```\w+\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    """The only block of the page that holds these words."""
+    blocks = re.findall(r"```\w+\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     [block] = [block for block in blocks if words in block]
     return str(block)
 

@@ -1,4 +1,4 @@
-"""What README says about a message that fails: its program, its commands and what they print, word for word."""
+"""docs/failures.md, word for word: the program of a message that fails, the commands and the lines that they print."""
 
 import re
 import shlex
@@ -17,12 +17,12 @@ from tests.fixtures.command_line import Place, served
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
 ID = re.compile(r"[0-9A-F]{32}")
 
 
 def section() -> str:
-    text = README.read_text(encoding="utf-8").partition("## A message that fails\n")[2]
+    text = PAGE.read_text(encoding="utf-8").partition("## From the failure to the repair\n")[2]
     return text.partition("\n## ")[0]
 
 
