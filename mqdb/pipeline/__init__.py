@@ -11,6 +11,7 @@ replace the function.
     packing                mqdb as a zip, for spark-submit
     broker_wait            how all of it waits while the broker is away
     kafka_options          options of Kafka that mean nothing here
+    broker_urls            a list of brokers in the option url
     errors                 errors of all this
 """
 

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -21,11 +21,15 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from mqdb.common.dsn import parse_brokers
 from mqdb.errors import MqdbError
 from mqdb.pipeline.errors import StreamUnreadable
-from mqdb.pipeline.read.offsets import StreamOffset
+from mqdb.pipeline.read.offsets import ClusterOffset
 
 logger = logging.getLogger(__name__)
+
+#: The next offset of each queue, by broker, topic and number.
+_Offsets: TypeAlias = dict[tuple[str, str, int], int]
 
 #: So many queues of a source are named.
 _WORST_QUEUES: Final = 10
@@ -34,6 +38,7 @@ _WORST_QUEUES: Final = 10
 class QueueBacklog(NamedTuple):
     """How many messages of a queue a query has not read yet."""
 
+    broker: str
     topic: str
     queue_id: int
     messages: int
@@ -49,7 +54,7 @@ class SourceMetrics:
     failOnDataLoss=false. It is None if Spark does not tell the start of the batch, as for the first batch of a query.
     """
 
-    broker: str
+    brokers: tuple[str, ...]
     topics: tuple[str, ...]
     rows: int
     rows_left_out: int | None
@@ -60,8 +65,9 @@ class SourceMetrics:
 
     @property
     def description(self) -> str:
-        """The broker and its topics, for people."""
-        return f"broker {self.broker!r}, topics {', '.join(self.topics)}"
+        """The brokers and the topics, for people."""
+        noun = "broker" if len(self.brokers) == 1 else "brokers"
+        return f"{noun} {', '.join(map(repr, self.brokers))}, topics {', '.join(self.topics)}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class QueryMetricsListener(StreamingQueryListener):
         spark.streams.addListener(QueryMetricsListener(report))
 
     `report` is called with `QueryMetrics`, in a thread of Spark's; without it the metrics go to the log. `sink_url` is
-    the DSN of the broker that the queries write to: its ledger says how many rows became messages.
+    the url of the brokers that the queries write to: their ledgers say how many rows became messages.
     """
 
     def __init__(self, report: Callable[[QueryMetrics], object] | None = None, *, sink_url: str | None = None) -> None:
@@ -134,14 +140,17 @@ class QueryMetricsListener(StreamingQueryListener):
         from mqdb.store.engine import connected
         from mqdb.store.log.sink_ledger import messages_of_batch
 
+        found: list[int | None] = []
         try:
-            with connected(self._sink_url, "mqdb spark metrics") as connection:
-                messages = messages_of_batch(connection, metrics.query_id, metrics.batch_id)
+            for broker in parse_brokers(self._sink_url, ""):
+                with connected(broker.dsn, "mqdb spark metrics") as connection:
+                    found.append(messages_of_batch(connection, metrics.query_id, metrics.batch_id))
         except MqdbError as error:
             fields = {"query": metrics.query_id, "reason": str(error)}
             logger.warning("could not read the ledger of a query", extra=fields)
             return None
-        return None if messages is None else SinkMetrics(rows, messages)
+        messages = [count for count in found if count is not None]
+        return SinkMetrics(rows, sum(messages)) if messages else None
 
 
 def _source(progress: SourceProgress) -> SourceMetrics | None:
@@ -150,14 +159,14 @@ def _source(progress: SourceProgress) -> SourceMetrics | None:
         return None
     start, latest = _offset(progress.startOffset), _offset(progress.latestOffset) or end
     backlogs = sorted(
-        (QueueBacklog(*queue, max(past - end.offsets.get(queue, 0), 0)) for queue, past in latest.offsets.items()),
+        (QueueBacklog(*place, max(past - end.get(place, 0), 0)) for place, past in latest.items()),
         key=lambda backlog: (-backlog.messages, backlog),
     )
     rows = progress.numInputRows
     messages = [backlog.messages for backlog in backlogs]
     return SourceMetrics(
-        broker=end.broker,
-        topics=tuple(sorted({queue.topic for queue in end.offsets})),
+        brokers=tuple(sorted({broker for broker, _, _ in end})),
+        topics=tuple(sorted({topic for _, topic, _ in end})),
         rows=rows,
         rows_left_out=None if start is None else max(_between(start, end) - rows, 0),
         min_behind=min(messages, default=0),
@@ -167,16 +176,18 @@ def _source(progress: SourceProgress) -> SourceMetrics | None:
     )
 
 
-def _between(start: StreamOffset, end: StreamOffset) -> int:
-    return sum(max(past - start.offsets.get(queue, 0), 0) for queue, past in end.offsets.items())
+def _between(start: _Offsets, end: _Offsets) -> int:
+    return sum(max(past - start.get(place, 0), 0) for place, past in end.items())
 
 
-def _offset(text: str) -> StreamOffset | None:
-    """An offset of `format("mqdb")`; None for one of another source, and for none."""
+def _offset(text: str) -> _Offsets | None:
+    """The offsets in a progress of `format("mqdb")`, or None if the text is not one."""
     try:
-        return StreamOffset.from_dict(json.loads(text))
+        offset = ClusterOffset.from_dict(json.loads(text))
     except (ValueError, StreamUnreadable):
         return None
+    brokers = offset.brokers.items()
+    return {(name, *queue): past for name, of_broker in brokers for queue, past in of_broker.offsets.items()}
 
 
 def _log(metrics: QueryMetrics) -> None:

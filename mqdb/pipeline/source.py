@@ -8,7 +8,6 @@ is a snapshot: it reads what was there at its first action. Spark's Python worke
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -39,22 +38,21 @@ from pyspark.sql.types import (
 )
 
 from mqdb.errors import MqdbError
-from mqdb.pipeline.errors import ColumnInvalid
-from mqdb.pipeline.read.offsets import StreamOffset
-from mqdb.pipeline.read.schema import HEADERS, check_columns, columns_of
-from mqdb.pipeline.read.source_options import (
-    SourceOptions,
-    check_source,
-    parse_source,
-    source_columns,
-    source_decoding,
+from mqdb.pipeline.read.cluster_options import (
+    Cluster,
+    check_cluster,
+    cluster_columns,
+    cluster_decoding,
+    parse_cluster,
 )
+from mqdb.pipeline.read.offsets import ClusterOffset
+from mqdb.pipeline.read.schema import HEADERS
 from mqdb.pipeline.read.tasks import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqdb.pipeline.read.planning import StreamPlanner
+    from mqdb.pipeline.read.cluster_planning import ClusterPlanner
 
 _TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
@@ -67,7 +65,7 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 class MqdbDataSource(DataSource):
-    """Topics of one broker."""
+    """Topics of one broker, or of several."""
 
     @classmethod
     def name(cls) -> str:
@@ -79,21 +77,19 @@ class MqdbDataSource(DataSource):
 
         Spark asks for them at `load`, so all options are checked here, unless the user gives a schema.
         """
-        check_source(self.options)
-        row_format, columns = source_columns(self.options)
-        types = columns_of(row_format)
-        decoding = source_decoding(self.options)
-        of_bodies = [] if decoding is None else decoding.columns.fields
-        return StructType([*(StructField(name, _TYPES[types[name]]) for name in columns), *of_bodies])
+        check_cluster(self.options)
+        own = [StructField(name, _TYPES[type_]) for name, type_ in cluster_columns(self.options).items()]
+        decoding = cluster_decoding(self.options)
+        return StructType([*own, *([] if decoding is None else decoding.columns.fields)])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For spark.read."""
-        return MqdbReader(_options(self.options, schema, is_stream=False))
+        return MqdbReader(_cluster(self.options, schema, is_stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For spark.readStream."""
         try:
-            return MqdbStreamReader(_options(self.options, schema, is_stream=True))
+            return MqdbStreamReader(_cluster(self.options, schema, is_stream=True))
         except MqdbError as error:
             return _RefusedStream(error)
 
@@ -110,58 +106,48 @@ class MqdbDataSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
 
-def _options(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> SourceOptions:
-    """The options, with the columns of a schema that the user may have given."""
-    parsed = parse_source(options, is_stream=is_stream)
-    of_bodies = {field.name: field for field in parsed.reading.decoding.columns} if parsed.reading.decoding else {}
-    decoded = [field for field in schema.fields if field.name in of_bodies]
-    own = {field.name: field.dataType.simpleString() for field in schema.fields if field.name not in of_bodies}
-    if own or not decoded:
-        check_columns(parsed.reading.row_format, own)
-    for field in decoded:
-        if field.dataType != of_bodies[field.name].dataType:
-            wanted = of_bodies[field.name].dataType.simpleString()
-            raise ColumnInvalid(field.name, f"is {wanted} in the option schema, not {field.dataType.simpleString()}")
-    decoding = replace(parsed.reading.decoding, columns=StructType(decoded)) if parsed.reading.decoding else None
-    reading = replace(parsed.reading, decoding=decoding if decoded else None)
-    return replace(parsed, columns=tuple(schema.names), reading=reading)
+def _cluster(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> Cluster:
+    """The options by broker, with the columns of a schema that the user may have given."""
+    return parse_cluster(options, is_stream=is_stream).with_columns(schema)
 
 
 class TaskPartition(InputPartition):
-    """What Spark sends to one task."""
+    """What Spark sends to one task: what it reads, and from which broker."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, broker: str, task: Task) -> None:
         super().__init__(task)
+        self.broker = broker
         self.task = task
 
 
 class MqdbReader(DataSourceReader):
     """A batch read. Planned on the driver, where Spark calls `partitions` once for each DataFrame."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self.options = options
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
 
     def partitions(self) -> list[InputPartition]:
         """One for each task."""
-        from mqdb.pipeline.read.planning import batch_tasks
+        from mqdb.pipeline.read.cluster_planning import cluster_tasks
 
-        return _partitions(batch_tasks(self.options))
+        return _partitions(cluster_tasks(self.cluster))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """On a worker."""
-        return _read(partition, self.options)
+        return _read(partition, self.cluster)
 
 
 class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream. One of these lives on the driver as long as the query, copies of it read on workers."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self.options = options
-        self._planner: StreamPlanner | None = None
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.options = cluster.any_options
+        self._planner: ClusterPlanner | None = None
         self._reported: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_planner": None, "_reported": None}
+        return {"cluster": self.cluster, "options": self.options, "_planner": None, "_reported": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts."""
@@ -179,7 +165,7 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch."""
         at_most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         at_least = None if isinstance(limit, ReadAllAvailable) else self.options.min_offsets_per_trigger
-        offset, whole = self._plan().latest(StreamOffset.from_dict(start), at_most=at_most, at_least=at_least)
+        offset, whole = self._plan().latest(ClusterOffset.from_dict(start), at_most=at_most, at_least=at_least)
         self._reported = whole.to_dict()
         return offset.to_dict()
 
@@ -193,11 +179,11 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a batch."""
-        return _partitions(self._plan().tasks(StreamOffset.from_dict(start), StreamOffset.from_dict(end)))
+        return _partitions(self._plan().tasks(ClusterOffset.from_dict(start), ClusterOffset.from_dict(end)))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """On a worker."""
-        return _read(partition, self.options)
+        return _read(partition, self.cluster)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the checkpoint knows. Spark never calls it for the last batch of a query that ends by itself."""
@@ -208,11 +194,11 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.close()
             self._planner = None
 
-    def _plan(self) -> "StreamPlanner":
+    def _plan(self) -> "ClusterPlanner":
         if self._planner is None:
-            from mqdb.pipeline.read.planning import StreamPlanner
+            from mqdb.pipeline.read.cluster_planning import ClusterPlanner
 
-            self._planner = StreamPlanner(self.options)
+            self._planner = ClusterPlanner(self.cluster)
         return self._planner
 
 
@@ -239,13 +225,18 @@ class _RefusedStream(DataSourceStreamReader):
         raise self._error.with_traceback(None)
 
 
-def _partitions(tasks: list[Task]) -> list[InputPartition]:
-    return [TaskPartition(task) for task in tasks]
+def _partitions(tasks: list[tuple[str, Task]]) -> list[InputPartition]:
+    return [TaskPartition(broker, task) for broker, task in tasks]
 
 
-def _read(partition: InputPartition, options: SourceOptions) -> "Iterator[pa.RecordBatch]":
+def _read(partition: InputPartition, cluster: Cluster) -> "Iterator[pa.RecordBatch]":
     if not isinstance(partition, TaskPartition):  # Spark's own, in place of none at all
         return iter(())
+    if cluster.names:
+        from mqdb.pipeline.read.cluster_reader import read_broker
+
+        return read_broker(partition.task, cluster, partition.broker)
     from mqdb.pipeline.read.reader import read
 
+    options = cluster.any_options
     return read(partition.task, options.reading, options.columns)

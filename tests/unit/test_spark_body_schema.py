@@ -97,7 +97,7 @@ def test_columns_of_bodies_follow_those_of_the_message() -> None:
 def test_a_schema_of_the_users_own_chooses_among_columns_of_bodies_too() -> None:
     source = MqdbDataSource(options(schema="id int, price double"))
 
-    chosen = source.reader(parse_schema("price double, queue_id int")).options  # type: ignore[attr-defined]
+    chosen = source.reader(parse_schema("price double, queue_id int")).cluster.any_options  # type: ignore[attr-defined]
     assert chosen.columns == ("price", "queue_id")
     assert chosen.reading.decoding.names == {"price"}
     with pytest.raises(ColumnInvalid, match="column 'price': is double in the option schema, not string"):

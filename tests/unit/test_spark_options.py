@@ -23,7 +23,7 @@ from mqdb.pipeline.errors import (
     SinkBatchesMissing,
     StreamUnreadable,
 )
-from mqdb.pipeline.read.offsets import Queue, StreamOffset
+from mqdb.pipeline.read.offsets import ClusterOffset, Queue, StreamOffset
 from mqdb.pipeline.read.positions import EARLIEST, LATEST
 from mqdb.pipeline.read.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS, RowFormat, check_columns, sources_of
 from mqdb.pipeline.read.source_options import NAMES, SourceOptions, check_source, parse_source, source_columns
@@ -131,7 +131,7 @@ WRONG = {
     "unknown": ({"startingOffset": "earliest"}, OptionUnknown, "did you mean 'startingOffsets'"),
     "no-url": ({"url": " "}, OptionInvalid, "url = ' ': is empty"),
     "no-uri": ({"url": "host=localhost"}, OptionInvalid, "postgresql://user"),
-    "two-brokers": ({"url": f"a={URL};b={URL}"}, OptionInvalid, "one load reads one broker"),
+    "two-brokers": ({"url": f"a={URL};b={URL}"}, OptionInvalid, "names 2 brokers, and one is wanted here"),
     "two-subscriptions": ({"assign": '{"orders": [0]}'}, OptionInvalid, "subscribe is given, too"),
     "topic": ({"subscribe": "or ders"}, NameInvalid, "holds ' '"),
     "start-at-the-end": ({"startingOffsets": "latest"}, OptionInvalid, "reads nothing"),
@@ -303,19 +303,21 @@ def test_offsets_of_a_stream_are_always_written_in_the_same_order() -> None:
 
     then = datetime(2026, 11, 24, tzinfo=UTC)
     proofs = {queue: Proof(offset - 1, 40 + offset, UUID(int=offset), then) for queue, offset in offsets.items()}
-    offset = StreamOffset("broker-a", offsets, {"b": 4, "a": 7}, proofs)
+    of_one = StreamOffset("broker-a", offsets, {"b": 4, "a": 7}, proofs)
+    offset = ClusterOffset({"broker-b": StreamOffset("broker-b", {}, {}), "broker-a": of_one})
 
     written = offset.to_dict()
 
     assert json.dumps(written) == (
-        '{"broker": "broker-a", "topic_ids": {"a": 7, "b": 4}, "topics": {"a": {"0": 1}, "b": {"9": 2, "10": 3}}, '
+        '{"brokers": {"broker-a": {"topic_ids": {"a": 7, "b": 4}, "topics": {"a": {"0": 1}, "b": {"9": 2, "10": 3}}, '
         '"proofs": {"a": {"0": [41, "00000000-0000-0000-0000-000000000001", "2026-11-24T00:00:00+00:00"]}, '
         '"b": {"9": [42, "00000000-0000-0000-0000-000000000002", "2026-11-24T00:00:00+00:00"], '
-        '"10": [43, "00000000-0000-0000-0000-000000000003", "2026-11-24T00:00:00+00:00"]}}}'
+        '"10": [43, "00000000-0000-0000-0000-000000000003", "2026-11-24T00:00:00+00:00"]}}}, '
+        '"broker-b": {"topic_ids": {}, "topics": {}, "proofs": {}}}}'
     )
-    assert StreamOffset.from_dict(written) == offset
-    dated = replace(offset, created_at=then)
-    assert StreamOffset.from_dict(dated.to_dict()) == dated
+    assert ClusterOffset.from_dict(written) == offset
+    dated = ClusterOffset({"broker-a": replace(offset.brokers["broker-a"], created_at=then)})
+    assert ClusterOffset.from_dict(dated.to_dict()) == dated
 
 
 ID = "00000000-0000-0000-0000-000000000001"
@@ -328,18 +330,20 @@ TIME = "2026-11-24T00:00:00+00:00"
         None,
         [],
         {},
-        {"broker": "a", "topic_ids": {}, "topics": 5, "proofs": {}},
-        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"x": 1}}, "proofs": {}},
-        {"broker": "a", "topic_ids": {}, "topics": {"t": {"0": 1}}, "proofs": {}},
-        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}},
-        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"1": [1, ID, TIME]}}},
-        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": [1, "x", TIME]}}},
-        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": 1}}},
-        {"broker": "a", "created_at": 5, "topic_ids": {}, "topics": {}, "proofs": {}},
-        {"broker": "a", "created_at": "x", "topic_ids": {}, "topics": {}, "proofs": {}},
+        {"brokers": []},
+        {"brokers": {"a": 5}},
+        {"brokers": {"a": {"topic_ids": {}, "topics": 5, "proofs": {}}}},
+        {"brokers": {"a": {"topic_ids": {"t": 1}, "topics": {"t": {"x": 1}}, "proofs": {}}}},
+        {"brokers": {"a": {"topic_ids": {}, "topics": {"t": {"0": 1}}, "proofs": {}}}},
+        {"brokers": {"a": {"topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}}}},
+        {"brokers": {"a": {"topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"1": [1, ID, TIME]}}}}},
+        {"brokers": {"a": {"topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": [1, "x", TIME]}}}}},
+        {"brokers": {"a": {"topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": 1}}}}},
+        {"brokers": {"a": {"created_at": 5, "topic_ids": {}, "topics": {}, "proofs": {}}}},
+        {"brokers": {"a": {"created_at": "x", "topic_ids": {}, "topics": {}, "proofs": {}}}},
     ],
     ids=repr,
 )
 def test_offsets_that_this_source_has_not_written_are_refused(value: object) -> None:
     with pytest.raises(StreamUnreadable, match="checkpoint cannot be read"):
-        StreamOffset.from_dict(value)
+        ClusterOffset.from_dict(value)

@@ -12,7 +12,7 @@ from mqdb.pipeline.progress_metrics import QueryMetrics, QueryMetricsListener, Q
 
 def offset(topics: dict[str, dict[str, int]]) -> str:
     ids = dict.fromkeys(topics, 1)
-    return json.dumps({"broker": "broker-a", "topic_ids": ids, "topics": topics, "proofs": {}})
+    return json.dumps({"brokers": {"broker-a": {"topic_ids": ids, "topics": topics, "proofs": {}}}})
 
 
 def source(start: str | None, end: str, latest: str | None, rows: int) -> dict[str, Any]:
@@ -51,7 +51,10 @@ def test_the_backlog_counts_from_the_end_of_the_batch_to_the_newest_message() ->
     assert of_source.description == "broker 'broker-a', topics orders, payments"
     assert (of_source.rows, of_source.rows_left_out) == (6, 1)
     assert (of_source.min_behind, of_source.max_behind, of_source.total_behind) == (0, 100, 120)
-    assert of_source.worst_queues == (QueueBacklog("orders", 1, 100), QueueBacklog("payments", 0, 20))
+    assert of_source.worst_queues == (
+        QueueBacklog("broker-a", "orders", 1, 100),
+        QueueBacklog("broker-a", "payments", 0, 20),
+    )
 
 
 def test_ten_queues_are_named() -> None:
@@ -70,7 +73,7 @@ def test_a_first_batch_has_no_start_and_another_source_no_metrics() -> None:
 
     [of_source] = query_metrics(progress(kafka, source(None, end, None, rows=3))).sources
 
-    assert (of_source.broker, of_source.rows_left_out, of_source.total_behind) == ("broker-a", None, 0)
+    assert (of_source.brokers, of_source.rows_left_out, of_source.total_behind) == (("broker-a",), None, 0)
 
 
 def test_a_ledger_that_cannot_be_reached_is_a_warning_and_the_rest_is_reported(

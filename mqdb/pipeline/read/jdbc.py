@@ -12,7 +12,9 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mqdb.common.dsn import redact
 from mqdb.pipeline import broker_wait
+from mqdb.pipeline.broker_urls import listed_brokers
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 from mqdb.pipeline.read.jdbc_driver import DRIVER, ensure_driver
 from mqdb.pipeline.read.jdbc_url import JdbcTarget, jdbc_target
@@ -85,6 +87,9 @@ def read_jdbc(
         if name.lower() not in {known.lower() for known in OPTIONS}:
             raise OptionUnknown(name, OPTIONS)
     subscription = {} if topic is None else {"subscribe": topic}
+    if len(listed_brokers({"url": dsn})) > 1:
+        reason = "read_jdbc reads one broker; use format('mqdb'), or call it for each broker and union the frames"
+        raise OptionInvalid("url", redact(dsn), reason)
     source = parse_source({"url": dsn, **subscription, **options}, is_stream=False)
     target = jdbc_target(source.url)
     tasks = batch_tasks(source)

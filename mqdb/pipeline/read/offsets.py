@@ -1,11 +1,12 @@
 """Offsets of a stream: how far each queue was read, as Spark keeps it in its checkpoint.
 
-    {"broker": "broker-a", "created_at": "2026-07-14T09:30:00+00:00", "topic_ids": {"orders": 3},
-     "topics": {"orders": {"0": 5, "1": 7}},
-     "proofs": {"orders": {"0": [812, "c0a8...", "2026-11-24T07:10:11.5+00:00"], "1": [...]}}}
+    {"brokers": {"broker-a": {
+        "created_at": "2026-07-14T09:30:00+00:00",
+        "topic_ids": {"orders": 3}, "topics": {"orders": {"0": 5, "1": 7}},
+        "proofs": {"orders": {"0": [812, "c0a8...", "2026-11-24T07:10:11.5+00:00"], "1": [...]}}}}}
 
 Spark compares offsets as JSON texts, so the order of the keys is fixed: otherwise a query that has nothing to read
-would make a batch at every trigger. The broker is named so that a checkpoint is not gone on with against another one.
+would make a batch at every trigger. Brokers are named so that a checkpoint is not gone on with against another one.
 `created_at` is the time at which its database was set up: another database of that name has another time. The ids of
 topics tell one that was deleted and made again: its offsets are those of other messages. The numbers of queues are next
 offsets. A proof is the log position, the unique id and the store time of the message before the offset: a checkpoint is
@@ -24,7 +25,7 @@ from mqdb.pipeline.errors import StreamUnreadable
 
 
 class Queue(NamedTuple):
-    """A queue of the one broker that is read."""
+    """A queue of a broker."""
 
     topic: str
     queue_id: int
@@ -35,9 +36,9 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """The next offset of each queue of a broker, the ids of their topics, and the proofs of the offsets.
+    """The next offset of each queue of one broker, the ids of their topics, and the proofs of the offsets.
 
-    `created_at` is None in a checkpoint of an mqdb that did not keep it.
+    `created_at` is None for a broker that the stream has not read yet.
     """
 
     broker: str
@@ -47,7 +48,7 @@ class StreamOffset:
     created_at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As Spark's runner takes it and turns it into JSON; topics by name, queues by number."""
+        """The part of this broker: topics by name, queues by number."""
         topics: dict[str, dict[str, int]] = {}
         proofs: dict[str, dict[str, list[object]]] = {}
         for queue, offset in sorted(self.offsets.items()):
@@ -56,26 +57,39 @@ class StreamOffset:
                 text = [proof.log_pos, str(proof.msg_id), proof.store_time.astimezone(UTC).isoformat()]
                 proofs.setdefault(queue.topic, {})[str(queue.queue_id)] = text
         topic_ids = {name: self.topic_ids[name] for name in topics}
-        identity: dict[str, str] = {"broker": self.broker}
-        if self.created_at is not None:
-            identity["created_at"] = self.created_at.astimezone(UTC).isoformat()
-        return {**identity, "topic_ids": topic_ids, "topics": topics, "proofs": proofs}
+        created = {} if self.created_at is None else {"created_at": self.created_at.astimezone(UTC).isoformat()}
+        return {**created, "topic_ids": topic_ids, "topics": topics, "proofs": proofs}
 
     @classmethod
-    def from_dict(cls, value: object) -> "StreamOffset":
+    def from_dict(cls, broker: str, value: object) -> "StreamOffset":
         """What `to_dict` has made. Raises StreamUnreadable for anything else."""
         match value:
-            case {
-                "broker": str(broker),
-                "topic_ids": dict(ids),
-                "topics": dict(topics),
-                "proofs": dict(proofs),
-                **rest,
-            } if ids.keys() == topics.keys():
+            case {"topic_ids": dict(ids), "topics": dict(topics), "proofs": dict(proofs), **rest} if (
+                ids.keys() == topics.keys()
+            ):
                 offsets = _offsets(value, topics)
                 created_at = _created_at(value, rest.get("created_at"))
                 return cls(broker, offsets, ids, _proofs(value, proofs, offsets), created_at)
-        raise StreamUnreadable(json.dumps(value, default=repr), "it needs a broker, its topics, their ids and proofs")
+        raise StreamUnreadable(json.dumps(value, default=repr), "a broker needs topics, their ids and proofs")
+
+
+@dataclass(frozen=True)
+class ClusterOffset:
+    """The offsets of a stream by broker, of one or of several."""
+
+    brokers: Mapping[str, StreamOffset]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As Spark's runner takes it and turns it into JSON; brokers by name, in whatever order the url has them."""
+        return {"brokers": {name: self.brokers[name].to_dict() for name in sorted(self.brokers)}}
+
+    @classmethod
+    def from_dict(cls, value: object) -> "ClusterOffset":
+        """What `to_dict` has made. Raises StreamUnreadable for anything else."""
+        match value:
+            case {"brokers": dict(brokers)}:
+                return cls({name: StreamOffset.from_dict(name, part) for name, part in brokers.items()})
+        raise StreamUnreadable(json.dumps(value, default=repr), "it needs brokers")
 
 
 def _offsets(whole: object, topics: dict[Any, Any]) -> dict[Queue, int]:

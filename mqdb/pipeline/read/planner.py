@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby, pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 from mqdb.broker.topics.topic_ranges import Layout
 from mqdb.common.topic import is_group_topic, is_system_topic
@@ -31,6 +31,8 @@ MIN_SLICE_SHARE: Final = 1 / 8
 #: Keys and the first offset stored at a time or later, by key; the max offset where there is none.
 OffsetsOfTime = Callable[[Sequence[int], datetime], Mapping[int, int]]
 
+_Place = TypeVar("_Place", bound=tuple[object, ...])
+
 
 def batch_ranges(
     options: SourceOptions, found: Sequence[QueueBounds], offsets_of_time: OffsetsOfTime
@@ -49,7 +51,7 @@ def wanted_topics(subscription: Subscription, all_topics: Callable[[], Iterable[
     Topics of the broker never match, those of groups only a pattern with %.
     """
     if (pattern := subscription.pattern) is None:
-        return _named_topics(subscription)
+        return subscription.named_topics
     expression = re.compile(pattern)
     return [
         name
@@ -58,24 +60,20 @@ def wanted_topics(subscription: Subscription, all_topics: Callable[[], Iterable[
     ]
 
 
-def _named_topics(subscription: Subscription) -> tuple[str, ...]:
-    return tuple(subscription.assigned) if subscription.assigned is not None else subscription.topics
-
-
 def subscribed(
     subscription: Subscription, found: Sequence[QueueBounds], *, must_exist: bool = True
 ) -> dict[Queue, QueueBounds]:
     """The queues that are read, out of all those of the topics. Raises TopicNotFound, QueueNotFound."""
     queues = {Queue(each.topic, each.queue_id): each for each in found}
     queue_nums = {name: len(list(rows)) for name, rows in groupby(sorted(queue.topic for queue in queues))}
-    for name in _named_topics(subscription):
-        if must_exist and name not in queue_nums:
+    for name in subscription.named_topics:
+        if must_exist and not subscription.is_partial and name not in queue_nums:
             raise TopicNotFound(name)
     if subscription.assigned is None:
         return queues
     assigned = [Queue(name, queue_id) for name, ids in subscription.assigned.items() for queue_id in ids]
     for queue in assigned:
-        if must_exist and queue not in queues:
+        if must_exist and queue not in queues and queue.topic in queue_nums:
             raise QueueNotFound(queue.topic, queue.queue_id, queue_nums[queue.topic])
     return {queue: queues[queue] for queue in assigned if queue in queues}
 
@@ -265,8 +263,11 @@ def check_order(option: str, start: Mapping[Queue, int], end: Mapping[Queue, int
             raise OptionInvalid(option, None, reason)
 
 
-def limited(start: Mapping[Queue, int], end: Mapping[Queue, int], most: int) -> dict[Queue, int]:
-    """The end of a batch of at most so many messages. Queues get shares in proportion to what they have to read."""
+def limited(start: Mapping[_Place, int], end: Mapping[_Place, int], most: int) -> dict[_Place, int]:
+    """The end of a batch of at most so many messages. Queues get shares in proportion to what they have to read.
+
+    A queue is a name and, if there are several brokers, that of its broker before it.
+    """
     lags = {queue: max(past - start.get(queue, past), 0) for queue, past in end.items()}
     total = sum(lags.values())
     if total <= most:

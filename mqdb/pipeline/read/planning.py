@@ -5,12 +5,11 @@ Questions and decisions alternate, and each decision is one call of `planner`:
     topics ──▶ bounds of their queues ──▶ ranges ──▶ where these lie ──▶ parts ──▶ statements, which make tasks
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -50,12 +49,25 @@ _Answer = TypeVar("_Answer")
 
 def batch_tasks(options: SourceOptions) -> list[Task]:
     """The tasks of a batch read, as of now."""
+    return plan_batch(options).tasks
 
-    def plan(connection: Connection) -> list[Task]:
+
+class BatchPlan(NamedTuple):
+    """The tasks of a batch read, the topics that it has found, and the name of the broker."""
+
+    tasks: list[Task]
+    topics: frozenset[str]
+    broker: str
+
+
+def plan_batch(options: SourceOptions) -> BatchPlan:
+    """Plan a batch read of one broker, as of now."""
+
+    def plan(connection: Connection) -> BatchPlan:
         found = _bounds(connection, options.subscription)
         queues, wanted = planner.batch_ranges(options, found, partial(offsets_of_time, connection))
         tasks, _ = _tasks(connection, options, queues, wanted)
-        return tasks
+        return BatchPlan(tasks, frozenset(queue.topic for queue in queues), broker_identity(connection).name)
 
     engine = create_engine(options.url, application_name="mqdb-spark", pool_size=1, server=ServerRole.ANY)
     try:
@@ -64,10 +76,28 @@ def batch_tasks(options: SourceOptions) -> list[Task]:
         engine.dispose()
 
 
-class StreamPlanner:
-    """What the driver of a stream asks, over one connection that it keeps for the life of the query.
+class Backlog(NamedTuple):
+    """The messages that a stream has not read: those of each queue from `first` to before `end`.
 
-    All offsets are those of `StreamOffset.to_dict`. Each question waits for the broker, as brokerWaitSeconds says.
+    `start` is where the last batch ended; `reached` are its offsets at which the log is still the same.
+    """
+
+    start: StreamOffset
+    reached: Mapping[Queue, int]
+    first: Mapping[Queue, int]
+    end: Mapping[Queue, int]
+    queues: _Queues
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that were found."""
+        return frozenset(queue.topic for queue in self.queues)
+
+
+class StreamPlanner:
+    """What the driver of a stream asks a broker, over one connection that it keeps for the life of the query.
+
+    Each question waits for the broker, as brokerWaitSeconds says.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -79,7 +109,6 @@ class StreamPlanner:
         self._progress = GroupProgress(options.url, options.group) if options.group is not None else None
         # Where the last batch was found; the next one lies there or further on.
         self._first_segment = 0
-        self._last_batch_at = time.monotonic()
 
     def close(self) -> None:
         """Give the connection back."""
@@ -101,14 +130,11 @@ class StreamPlanner:
         """From now on nothing is read that comes after this moment: Trigger.AvailableNow."""
         self._target = self._ends(self._ask(lambda connection: self._queues(connection)))
 
-    def latest(
-        self, start: StreamOffset, *, at_most: int | None = None, at_least: int | None = None
-    ) -> tuple[StreamOffset, StreamOffset]:
-        """The end of the next batch, and how far it could go without limits.
+    def backlog(self, start: StreamOffset) -> Backlog:
+        """What comes after an offset of this broker, up to the target if one is set.
 
-        Fewer messages than `at_least` are left for later. They are read if a target is set, or if maxTriggerDelay has
-        passed since the last batch or the start of the query. Raises DataLoss if what comes next has been dropped,
-        LogReplaced if the log is not the one that was read up to `start`, and DatabaseReplaced.
+        Raises DataLoss if what comes next has been dropped, LogReplaced if the log is not the one that was read up to
+        `start`, and DatabaseReplaced.
         """
 
         def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
@@ -126,20 +152,17 @@ class StreamPlanner:
         end = self._ends(queues)
         if self._target is not None:
             end = {queue: min(past, self._target[queue]) for queue, past in end.items() if queue in self._target}
-            at_least = None
-        # Past the end: the newest messages were lost, and nobody minds.
-        lag = sum(max(past - first[queue], 0) for queue, past in end.items())
-        whole = self._offset(end, queues)
-        now = time.monotonic()
-        is_early = now - self._last_batch_at < self._options.max_trigger_delay_seconds
-        if at_least is not None and lag < at_least and is_early:
-            return start, whole
-        if lag > 0:
-            self._last_batch_at = now
-        if at_most is not None:
-            end = planner.limited(first, end, at_most)
-        held = {queue: proof for queue, proof in start.proofs.items() if reached.get(queue) == end.get(queue)}
-        return self._offset(end, queues, self._prove(end, queues, held)), whole
+        return Backlog(start, reached, first, end, queues)
+
+    def offset(self, backlog: Backlog, end: Mapping[Queue, int]) -> StreamOffset:
+        """The end of a batch in a backlog, with the proofs that it was read in this log."""
+        proofs_before, reached = backlog.start.proofs, backlog.reached
+        held = {queue: proof for queue, proof in proofs_before.items() if reached.get(queue) == end.get(queue)}
+        return self._offset(end, backlog.queues, self._prove(end, backlog.queues, held))
+
+    def whole(self, backlog: Backlog) -> StreamOffset:
+        """The end of a backlog, for people: without proofs."""
+        return self._offset(backlog.end, backlog.queues)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
         """The tasks of the batch between two offsets. The same two give the same messages, as long as they are kept."""
@@ -204,6 +227,13 @@ class StreamPlanner:
         if self._broker is None:
             raise IllegalState("a plan of a stream", "asked for its broker before its queues")
         return self._broker
+
+    @property
+    def broker(self) -> str:
+        """The name of the broker, as its database has it."""
+        if self._broker is None:
+            self._broker = self._ask(broker_identity)
+        return self._broker.name
 
     def _offset(self, offsets: Mapping[Queue, int], queues: _Queues, found: _Proofs = _NONE) -> StreamOffset:
         broker, topic_ids = self._found_broker, {queue.topic: queues[queue].topic_id for queue in offsets}

@@ -77,11 +77,20 @@ NAMES: Final = (
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which queues are read. One of the three is given: topics, a pattern of their names, or queues by topic."""
+    """Which queues are read. One of the three is given: topics, a pattern of their names, or queues by topic.
+
+    `is_partial` if the broker is one of several, so that topics may be missing here.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: Mapping[str, tuple[int, ...]] | None = None
+    is_partial: bool = False
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """The topics that are not chosen by a pattern."""
+        return tuple(self.assigned) if self.assigned is not None else self.topics
 
 
 @dataclass(frozen=True)
@@ -326,7 +335,7 @@ def _url(given: _Given, name: str) -> str | None:
     except ValueError as error:
         raise OptionInvalid(name, redact(text), str(error)) from None
     if len(brokers) > 1:
-        raise OptionInvalid(name, redact(text), "one load reads one broker; load each, and union the DataFrames")
+        raise OptionInvalid(name, redact(text), f"names {len(brokers)} brokers, and one is wanted here")
     return brokers[0].dsn
 
 

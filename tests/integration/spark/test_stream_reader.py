@@ -46,13 +46,13 @@ def checkpoint(broker: Connection, route: TopicRoute, *offsets: int) -> dict[str
         ]
         for key, proof in found.items()
     }
-    return {
-        "broker": "broker-a",
+    of_one = {
         "created_at": broker_identity(broker).created_at.astimezone(UTC).isoformat(),
         "topic_ids": {"orders": route.topic_id},
         "topics": topics,
         "proofs": {"orders": before} if before else {},
     }
+    return {"brokers": {"broker-a": of_one}}
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_a_stream_goes_on_at_its_checkpoint(
     send(broker, orders, *"abc")
 
     assert bodies(start(started, database, checkpoint(broker, orders, 1, 0)).trigger()) == ["b", "c"]
-    other = {**checkpoint(broker, orders, 1, 0), "broker": "broker-b"}
-    with pytest.raises(StreamUnreadable, match="those of broker 'broker-b'"):
+    other = {"brokers": {"broker-b": checkpoint(broker, orders, 1, 0)["brokers"]["broker-a"]}}
+    with pytest.raises(StreamUnreadable, match="has offsets of broker 'broker-b', and the url leads to 'broker-a'"):
         start(started, database, other).trigger()
 
 
@@ -136,7 +136,7 @@ def test_a_limit_cuts_a_backlog_into_batches(
     assert sizes == [4, 4, 1]
     reported = stream.reader.reportLatestOffset()
     assert reported is not None
-    assert reported["topics"] == stream.offset["topics"]
+    assert reported["brokers"]["broker-a"]["topics"] == stream.offset["brokers"]["broker-a"]["topics"]
 
 
 def test_a_stream_may_wait_until_there_is_enough(
