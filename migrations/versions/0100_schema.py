@@ -725,6 +725,8 @@ CREATE TABLE mqdb.sink_batch (
     batch_id bigint NOT NULL CHECK (batch_id >= 0),
     query_id text,
     messages bigint NOT NULL CHECK (messages >= 0),
+    checksum bigint,
+    brokers text[],
     committed_at timestamptz NOT NULL DEFAULT mqdb.now(),
     principal text NOT NULL DEFAULT mqdb.sink_principal(),
     PRIMARY KEY (principal, sink_id, batch_id)
@@ -734,6 +736,8 @@ COMMENT ON COLUMN mqdb.sink_batch.sink_id IS 'stream:<query id or sinkId>, or ba
 COMMENT ON COLUMN mqdb.sink_batch.principal IS 'The role whose ledger it is in; empty: the owner of the schema and the members of its role';
 COMMENT ON COLUMN mqdb.sink_batch.batch_id IS 'Of the streaming query; 0 for a batch job';
 COMMENT ON COLUMN mqdb.sink_batch.query_id IS 'Of the checkpoint that the batch ids count in; NULL for a batch job';
+COMMENT ON COLUMN mqdb.sink_batch.checksum IS 'Of the rows that came to this broker, in any order; NULL for a sink that writes to one broker alone';
+COMMENT ON COLUMN mqdb.sink_batch.brokers IS 'All brokers that the batch was written to; NULL for a sink that writes to one broker alone';
 
 CREATE UNLOGGED TABLE mqdb.sink_write (
     write_id uuid PRIMARY KEY,

@@ -5,8 +5,12 @@ join later.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from mqdb.pipeline.errors import OptionInvalid
+
+#: Partition 3 of the second broker of a list is 100003, for Kafka's rows. No topic has as many queues.
+PARTITIONS_OF_BROKER: Final = 100_000
 
 
 def listed_brokers(options: Mapping[str, str], name: str = "url") -> dict[str, str]:

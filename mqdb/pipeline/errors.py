@@ -15,6 +15,8 @@
     ├── StreamUnreadable          an offset of a checkpoint that this source has not written
     ├── SinkBatchMismatch         what was staged is not what the tasks have written
     ├── SinkBatchesMissing        batches that a query has written are not in the database
+    ├── SinkBatchChanged          a batch for several brokers that is run again with other rows for one of them
+    ├── SinkBrokerMissing         a broker that a sink has written to, and that the url does not name
     ├── SinkRowInvalid            a row of a written DataFrame that no broker would store
     ├── ArchiveBusy               somebody else archives the segments of this broker
     ├── ArchiveMismatch           what was read back from an archive is not what the broker has
@@ -197,6 +199,42 @@ class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
         "{what}, and batch {batch_id} comes next: the database was restored, or another one has taken its place, or "
         "the query has written elsewhere before. Nothing was appended. Begin with a new checkpoint that reads their "
         "rows again; or set failOnDataLoss=false to go on without them"
+    )
+
+
+class SinkBatchChanged(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+    """A broker has a batch already, with other rows than the batch has for it now. Nothing was appended.
+
+    Raised unless failOnDataLoss is false. `messages` are in the log of the broker, `expected` would go there now.
+    """
+
+    broker: str
+    sink_id: str
+    batch_id: int
+    messages: int
+    expected: int
+    sentence = (
+        "batch {batch_id} of sink {sink_id!r} is in broker {broker!r} already, and it is not the same any more: "
+        "{messages:,} messages are there, {expected:,} would go there now. The rows, the queues of a topic, or the "
+        "brokers of the url have changed. Nothing was appended to any broker. Run it as it was; another batch job "
+        "needs another writeId; or set failOnDataLoss=false to append the rest as it is now, so that rows may be lost "
+        "or doubled"
+    )
+
+
+class SinkBrokerMissing(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """A sink has written to a broker that the url does not name, so the batch may be there already.
+
+    Raised unless failOnDataLoss is false. Nothing was appended.
+    """
+
+    broker: str
+    sink_id: str
+    batch_id: int
+    sentence = (
+        "sink {sink_id!r} has written to broker {broker!r}, which the url does not name, and a part of batch "
+        "{batch_id} may be there already. Nothing was appended. Name the broker; or set failOnDataLoss=false to go on "
+        "without it"
     )
 
 

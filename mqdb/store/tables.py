@@ -685,6 +685,8 @@ sink_batch = Table(
     Column("batch_id", BigInteger, nullable=False),
     Column("query_id", Text),
     Column("messages", BigInteger, nullable=False),
+    Column("checksum", BigInteger),
+    Column("brokers", ARRAY(Text)),
     Column("committed_at", _timestamp, nullable=False, server_default=_now),
     Column("principal", Text, nullable=False, server_default=text("mqdb.sink_principal()")),
     PrimaryKeyConstraint("principal", "sink_id", "batch_id"),

@@ -1,9 +1,11 @@
-"""A Spark application that copies a topic to another one, and that to Parquet; run as a script by test_spark_faults.
+"""A Spark application that copies a topic to another one, and that to Parquet; run as a script by tests of faults.
 
-    python spark_copy_process.py '{"dsn": ..., "source": ..., "target": ..., "folder": ..., "config": {}, "sink": {}}'
+    python spark_copy_process.py '{"dsn": ..., "source": ..., "target": ..., "folder": ...}'
 
-`config` is Spark's, `sink` has options of the write. The files and both checkpoints are below the folder. If a query
-fails, both are started again from their checkpoints. Prints a line for each failure. Runs until it is killed.
+It may also be given `config` for Spark, options of the write as `sink`, `records_per_task`, and `stores` as false: then
+it writes no files. Files and checkpoints are below the folder. The text of a message before a colon is its key; one
+without a colon has none. If a query fails, both are started again from their checkpoints. Prints a line for each
+failure. Runs until it is killed.
 """
 
 import json
@@ -20,14 +22,14 @@ from tests.fixtures.spark_config import CONFIG
 _PAUSE_SECONDS: Final = 0.3
 
 
-def read(spark: SparkSession, dsn: str, topic: str) -> DataFrame:
+def read(spark: SparkSession, dsn: str, topic: str, records_per_task: str = "100") -> DataFrame:
     return (
         spark.readStream.format("mqdb")
         .option("url", dsn)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("splitBy", "queue")
-        .option("recordsPerTask", "100")  # several tasks in a batch
+        .option("recordsPerTask", records_per_task)  # several tasks in a batch
         .option("columns", "body,queue_id,keys")
         .load()
     )
@@ -35,14 +37,15 @@ def read(spark: SparkSession, dsn: str, topic: str) -> DataFrame:
 
 def start_queries(spark: SparkSession, arguments: dict[str, Any]) -> None:
     dsn, folder = arguments["dsn"], arguments["folder"]
+    key = "IF(locate(':', string(body)) > 0, split(string(body), ':')[0], NULL) AS sharding_key"
     copying = (
-        read(spark, dsn, arguments["source"])
-        .selectExpr("body", "keys", "split(cast(body AS string), ':')[0] AS sharding_key")
+        read(spark, dsn, arguments["source"], arguments.get("records_per_task", "100"))
+        .selectExpr("body", "keys", key)
         .writeStream.format("mqdb")
         .option("url", dsn)
         .option("topic", arguments["target"])
         .option("checkpointLocation", f"{folder}/copying")
-        .options(**arguments["sink"])
+        .options(**arguments.get("sink", {}))
     )
     storing = (
         read(spark, dsn, arguments["target"])
@@ -52,11 +55,12 @@ def start_queries(spark: SparkSession, arguments: dict[str, Any]) -> None:
         .option("checkpointLocation", f"{folder}/storing")
     )
     copying.start()
-    storing.start()
+    if arguments.get("stores", True):
+        storing.start()
 
 
 def main(arguments: dict[str, Any]) -> None:
-    spark = session("copy", config=CONFIG | arguments["config"])
+    spark = session("copy", config=CONFIG | arguments.get("config", {}))
     while True:
         try:
             start_queries(spark, arguments)

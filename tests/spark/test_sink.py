@@ -14,7 +14,7 @@ from mqdb_client import Admin
 from tests.fixtures.broker import bodies, dispatch_all, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.principals import Principal
-from tests.fixtures.spark_sink import rows_in, stored
+from tests.fixtures.spark_sink import forget_last_commit, rows_in, stored
 
 
 def write(frame: DataFrame, database: Database, **options: str) -> None:
@@ -40,14 +40,6 @@ def run_stream(spark: SparkSession, database: Database, folder: Path, **options:
 def add_file(folder: Path, name: str, *lines: str) -> None:
     (folder / "in").mkdir(exist_ok=True)
     (folder / "in" / name).write_text("\n".join(lines) + "\n")
-
-
-def forget_last_commit(folder: Path) -> None:
-    """As if the driver had died between the commit of PostgreSQL and its own."""
-    commits = folder / "checkpoint" / "commits"
-    last = max((file for file in commits.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
-    last.unlink()
-    (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
 
 def test_a_dataframe_is_written_with_all_its_columns(

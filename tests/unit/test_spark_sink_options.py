@@ -81,7 +81,7 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
     [
         ({}, "option url: is missing"),
         ({"url": "mysql://host"}, "option url"),
-        ({"url": f"broker-a={URL};broker-b={URL}"}, "one write goes to one broker"),
+        ({"url": f"broker-a={URL};broker-b={URL}"}, "names 2 brokers, and one is wanted here"),
         ({"url": URL, "topic": " "}, "option topic = ' ': is empty"),
         ({"url": URL, "maxRowsPerCommit": "0"}, "maxRowsPerCommit = '0': write a number from 1 to 999999999"),
         ({"url": URL, "maxRowsPerCommit": "1e6"}, "maxRowsPerCommit = '1e6': write a number"),

@@ -44,11 +44,16 @@ _Result = TypeVar("_Result")
 
 
 class SinkBatch(NamedTuple):
-    """A batch of a sink. `query_id` is that of the checkpoint in which `batch_id` counts; None for a batch job."""
+    """A batch of a sink. `query_id` is that of the checkpoint in which `batch_id` counts; None for a batch job.
+
+    If the batch goes to several brokers, `brokers` names all of them, and `checksum` is that of the rows of this one.
+    """
 
     sink_id: str
     batch_id: int
     query_id: str | None = None
+    checksum: int | None = None
+    brokers: list[str] | None = None
 
 
 class StagedWrite(NamedTuple):
@@ -69,6 +74,7 @@ class AppendOutcome(StrEnum):
     OPEN = "OPEN"  #: it has begun to come into the log in parts, for `move_part` and `close_parts`
     TAKEN = "TAKEN"  #: another query has written to this sink; nothing is appended
     PASSED = "PASSED"  #: a later batch of the query is in the log; nothing is appended
+    LISTED = "LISTED"  #: the sink has written to a list of brokers, and this batch does not; nothing is appended
     GAP = "GAP"  #: the batch before is not in the log; nothing is appended
     INCOMPLETE = "INCOMPLETE"  #: fewer messages are staged than the tasks have written; nothing is appended
 
@@ -332,10 +338,12 @@ def _find_newest(connection: Connection, batch: SinkBatch, named: Mapping[str, o
     row = connection.execute(statements.FIND_NEWEST, named).fetchone()
     if row is None:
         return AppendResult(AppendOutcome.GAP, None, 0)
-    query_id, batch_id, messages, is_open = row
+    query_id, batch_id, messages, brokers, is_open = row
     outcome = AppendOutcome.OPEN if is_open else AppendOutcome.REPEATED
     if query_id != batch.query_id:
         outcome = AppendOutcome.TAKEN
+    elif brokers is not None and batch.brokers is None:
+        outcome = AppendOutcome.LISTED
     elif batch_id != batch.batch_id:
         outcome = AppendOutcome.PASSED if batch_id > batch.batch_id else AppendOutcome.GAP
     return AppendResult(outcome, batch_id, messages)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql.types import StructField, StructType
 
 from mqdb.errors import MqdbError
-from mqdb.pipeline.broker_urls import listed_brokers
+from mqdb.pipeline.broker_urls import PARTITIONS_OF_BROKER, listed_brokers
 from mqdb.pipeline.errors import ColumnInvalid, OptionInvalid
 from mqdb.pipeline.kafka_options import warn_of_ignored
 from mqdb.pipeline.read.body_schema import SCHEMA, BodyDecoding, check_names
@@ -29,9 +29,6 @@ from mqdb.pipeline.read.source_options import (
 #: The column of a list of brokers, and its type. It stands behind the topic, as in RocketMQ's MessageQueue.
 BROKER: Final = "broker"
 BROKER_TYPE: Final = "string"
-
-#: Partition 3 of the second broker of a list is 100003. No topic has as many queues.
-PARTITIONS_OF_BROKER: Final = 100_000
 
 _ASSIGN: Final = "assign"
 _BY_QUEUE: Final = (

@@ -19,13 +19,12 @@ both. So this module imports little.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -41,6 +40,7 @@ from pyspark.sql.datasource import (
 from mqdb.broker.log import sink
 from mqdb.broker.log.sink import AppendOutcome, AppendResult, Connection, SinkBatch, StagedWrite, translated
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
+from mqdb.pipeline.broker_urls import listed_brokers
 from mqdb.pipeline.broker_wait import patiently
 from mqdb.pipeline.errors import ModeNotSupported, OptionInvalid, SinkBatchesMissing, SinkBatchMismatch
 from mqdb.pipeline.write.sink_columns import Columns, find_columns
@@ -55,7 +55,12 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
+    from mqdb.pipeline.write.cluster_sink import ClusterWriting
+    from mqdb.pipeline.write.sink_rows import StageRow
+
 logger = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
 
 # Where Spark tells its tasks. Source: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -82,8 +87,7 @@ def batch_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: 
     """
     if overwrite:
         raise ModeNotSupported("overwrite", "a log can only be appended to; write with .mode('append')")
-    parsed = parse_sink(options, is_stream=False)
-    writing = Writing(parsed, find_columns(schema, parsed.topic))
+    writing, parsed = _writing(options, schema, is_stream=False)
     patiently(writing.check, "look at the topic of a write", parsed.broker_wait_seconds)
     name = parsed.given_id or str(uuid4())
     return BatchWriter(writing, SinkBatch(f"batch:{name}", 0), is_named=parsed.given_id is not None)
@@ -97,12 +101,28 @@ def stream_writer(options: "Mapping[str, str]", schema: "StructType", overwrite:
             "writeId made of its number"
         )
         raise ModeNotSupported("complete", reason)
-    parsed = parse_sink(options, is_stream=True)
-    writing = Writing(parsed, find_columns(schema, parsed.topic))
+    writing, _ = _writing(options, schema, is_stream=True)
     # Spark asks for the writer of each commit anew. Tasks and commits wait for a database that is away.
     with suppress(BrokerUnavailable):
         writing.check()
     return StreamWriter(writing)
+
+
+def _writing(
+    options: "Mapping[str, str]", schema: "StructType", *, is_stream: bool
+) -> "tuple[Writing | ClusterWriting, SinkOptions]":
+    """The writing to the brokers of the url, and the options of the first of them."""
+    urls = listed_brokers(options)
+    if not urls:
+        parsed = parse_sink(options, is_stream=is_stream)
+        return Writing(parsed, find_columns(schema, parsed.topic)), parsed
+    from mqdb.pipeline.write.cluster_sink import ClusterWriting
+
+    others = {name: text for name, text in options.items() if name.lower() != "url"}
+    parsed = parse_sink(others | {"url": next(iter(urls.values()))}, is_stream=is_stream)
+    columns = find_columns(schema, parsed.topic, is_list=True)
+    writings = tuple(Writing(replace(parsed, url=url), columns) for url in urls.values())
+    return ClusterWriting(tuple(urls), writings), parsed
 
 
 @dataclass(frozen=True)
@@ -117,7 +137,7 @@ class Staged(WriterCommitMessage):
 class BatchWriter(DataSourceArrowWriter):
     """Writes a batch job: all of it, or nothing."""
 
-    def __init__(self, writing: "Writing", batch: SinkBatch, *, is_named: bool) -> None:
+    def __init__(self, writing: "Writing | ClusterWriting", batch: SinkBatch, *, is_named: bool) -> None:
         self._writing = writing
         self._batch = batch
         self._is_named = is_named
@@ -140,7 +160,7 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
-    def __init__(self, writing: "Writing") -> None:
+    def __init__(self, writing: "Writing | ClusterWriting") -> None:
         self._writing = writing
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Staged:
@@ -183,28 +203,36 @@ class Writing:
         from mqdb.pipeline.write.bad_rows import TaskRows
         from mqdb.pipeline.write.sink_rows import RowMaker
 
+        options = self.options
+        with self.open_stage(batch, write_id) as stage:
+            find_queues = stage.find_queues
+            maker = RowMaker(self.columns, options.topic, options.reserved_properties, find_queues, write_id)
+            task_rows = TaskRows(maker, self.columns, options, task_number())
+            for record_batch in chain((first,), filled):
+                # First all rows, then the COPY: between them topics are looked up.
+                stage.add(task_rows.make(record_batch))
+        write = StagedWrite(write_id, maker.messages, maker.waits, maker.topics)
+        return Staged(batch, write, task_rows.bad)
+
+    @contextmanager
+    def open_stage(self, batch: SinkBatch, write_id: UUID) -> "Iterator[Stage]":
+        """The stage of a task on this broker. What is added is there when the block ends without an error."""
         named = {"write_id": write_id, "sink_id": batch.sink_id, "batch_id": batch.batch_id}
         with self._awaited_connection() as (connection, is_guest), connection.transaction():
             if is_guest:  # row security looks there for whose rows they are
                 connection.execute(statements.RECORD_WRITE, named)
-            options = self.options
-            find_queues = partial(sink.write_queue_keys, connection)
-            maker = RowMaker(self.columns, options.topic, options.reserved_properties, find_queues, write_id)
-            task_rows = TaskRows(maker, self.columns, options, _task_number())
-            for record_batch in chain((first,), filled):
-                # First all rows, then the COPY: between them topics are looked up.
-                made = task_rows.make(record_batch)
-                if is_guest:
-                    sink.stage_own(connection, made)
-                    continue
-                with connection.cursor() as cursor, cursor.copy(statements.COPY_STAGE) as copy:
-                    copy.set_types(list(statements.STAGE_COLUMNS.values()))
-                    for row in made:
-                        copy.write_row(row)
+            yield Stage(connection, is_guest)
             if not is_guest:
                 connection.execute(statements.RECORD_WRITE, named)
-        write = StagedWrite(write_id, maker.messages, maker.waits, maker.topics)
-        return Staged(batch, write, task_rows.bad)
+
+    def ask(self, question: Callable[[Connection], _Answer], purpose: str) -> _Answer:
+        """The answer to a question to this broker, which waits for it. `purpose` is that of `patiently`."""
+
+        def ask() -> _Answer:
+            with self._connection() as (connection, _):
+                return question(connection)
+
+        return patiently(ask, purpose, self.options.broker_wait_seconds)
 
     def append(self, batch: SinkBatch, staged: "Sequence[Staged]", forgotten_sink: str | None = None) -> None:
         """Append what the tasks have staged, unless the ledger has the batch.
@@ -239,7 +267,7 @@ class Writing:
                 return result
 
         result = patiently(append, f"commit batch {batch.batch_id}", self.options.broker_wait_seconds)
-        self._judge(result, batch, sum(write.messages for write in writes))
+        self.judge(result, batch, sum(write.messages for write in writes))
         if bad_rows := sum(each.bad_rows for each in staged):
             became = "left out" if self.options.bad_row_topic is None else f"sent to {self.options.bad_row_topic!r}"
             logger.warning("batch %s has %s bad rows, which were %s", batch.batch_id, f"{bad_rows:,}", became)
@@ -269,7 +297,8 @@ class Writing:
             if sink.close_parts(connection, batch):
                 return begun._replace(outcome=AppendOutcome.REPEATED)
 
-    def _judge(self, result: AppendResult, batch: SinkBatch, messages: int) -> None:
+    def judge(self, result: AppendResult, batch: SinkBatch, messages: int) -> None:
+        """Raise what is wrong with a batch that was not appended."""
         given_id = self.options.given_id
         match result.outcome:
             case AppendOutcome.INCOMPLETE:
@@ -279,6 +308,11 @@ class Writing:
             case AppendOutcome.TAKEN:
                 reason = f"another query has written batch {result.batch_id} to it; a new checkpoint needs a new sinkId"
                 raise OptionInvalid("sinkId", given_id, reason)
+            case AppendOutcome.LISTED:
+                reason = (
+                    "the sink has written to a list of brokers, so give each broker its name: broker-a=postgresql://..."
+                )
+                raise OptionInvalid("url", None, reason)
             case AppendOutcome.PASSED:
                 reason = (
                     f"it is at batch {batch.batch_id}, and batch {result.batch_id} of the query is written already: it "
@@ -306,13 +340,16 @@ class Writing:
         Raises SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied where the option says the topic.
         """
         with self._connection() as (connection, is_guest):
-            if not sink.has_sink(connection):
-                _refuse_schema(self.options.url)
+            self.check_schema(connection)
             if self.options.max_rows_per_commit is not None:
                 self._check_parts(connection, is_guest)
-            for topic in (self.options.topic, self.options.bad_row_topic):
-                if topic is not None:
-                    sink.write_queue_keys(connection, topic)
+            for topic in self.options.given_topics:
+                sink.write_queue_keys(connection, topic)
+
+    def check_schema(self, connection: Connection) -> None:
+        """Raise SchemaMismatch unless the schema has the sink."""
+        if not sink.has_sink(connection):
+            _refuse_schema(self.options.url)
 
     def _check_parts(self, connection: Connection, is_guest: bool) -> None:
         name, rows = "maxRowsPerCommit", str(self.options.max_rows_per_commit)
@@ -354,6 +391,28 @@ class Writing:
             logger.warning("cannot clear away what old tasks have staged", exc_info=True)
 
 
+class Stage:
+    """The stage of one broker for the attempt of a task."""
+
+    def __init__(self, connection: Connection, is_guest: bool) -> None:
+        self._connection = connection
+        self._is_guest = is_guest
+
+    def find_queues(self, topic: str) -> tuple[int, ...]:
+        """The keys of the queues of a topic. Raises what `sink.write_queue_keys` raises."""
+        return sink.write_queue_keys(self._connection, topic)
+
+    def add(self, rows: "Sequence[StageRow]") -> None:
+        """Stage rows."""
+        if self._is_guest:
+            sink.stage_own(self._connection, rows)
+            return
+        with self._connection.cursor() as cursor, cursor.copy(statements.COPY_STAGE) as copy:
+            copy.set_types(list(statements.STAGE_COLUMNS.values()))
+            for row in rows:
+                copy.write_row(row)
+
+
 def _refuse_schema(url: str) -> None:
     """Raises what is wrong with it."""
     from mqdb.store.engine import connected
@@ -368,7 +427,7 @@ def _staged(messages: "Sequence[WriterCommitMessage | None]") -> list[Staged]:
     return [message for message in messages if isinstance(message, Staged)]
 
 
-def _task_number() -> int:
+def task_number() -> int:
     """The number of the task in its stage, as Spark shows it."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId() or 0

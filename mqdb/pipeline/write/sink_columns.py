@@ -48,7 +48,8 @@ class Columns:
     """Where the parts of a message are; None for those that no column has.
 
     `may_lack_value` if the body is Kafka's value, which may be null or empty. `was_read` if the rows were read from a
-    topic, so that their properties have the broker's own among them.
+    topic, so that their properties have the broker's own among them. `is_numbered` if the queue is Kafka's partition,
+    which says the broker as well if there are several.
     """
 
     body: ColumnPart
@@ -60,11 +61,13 @@ class Columns:
     headers: ColumnPart | None = None
     sharding_key: ColumnPart | None = None
     queue_id: ColumnPart | None = None
+    broker: ColumnPart | None = None
     born_timestamp: ColumnPart | None = None
     delay_level: ColumnPart | None = None
     deliver_at: ColumnPart | None = None
     may_lack_value: bool = False
     was_read: bool = False
+    is_numbered: bool = False
 
 
 _Kinds: TypeAlias = Mapping[type[DataType], Kind]
@@ -93,22 +96,24 @@ _KINDS: Final[Mapping[str, _Kinds]] = {
     "headers": {ArrayType: Kind.HEADERS},
     "sharding_key": _TEXT,
     "queue_id": _NUMBER,
+    "broker": _TEXT,
     "born_timestamp": _TIME,
     "delay_level": _NUMBER,
     "deliver_at": _TIME,
 }
 
 
-def find_columns(schema: StructType, topic_option: str | None) -> Columns:
+def find_columns(schema: StructType, topic_option: str | None, *, is_list: bool = False) -> Columns:
     """The parts of a message in a DataFrame. Names are compared without regard to case, as Spark does.
 
+    A column `broker` counts if the rows go to a list of brokers, for which a queue id alone names no queue.
     Raises ColumnInvalid for a column that no message has, for a type that does not fit, where a part is given twice or
     the body not at all, and where neither a column nor the option says the topic.
     """
     parts: dict[str, ColumnPart] = {}
     names = {field.name.lower() for field in schema.fields}
     for number, field in enumerate(schema.fields):
-        if field.name.lower() in _PASSED_OVER:
+        if field.name.lower() in _PASSED_OVER or (field.name.lower() == "broker" and not is_list):
             continue
         name = _ALIASES.get(field.name.lower(), field.name.lower())
         if name not in _KINDS:
@@ -122,7 +127,11 @@ def find_columns(schema: StructType, topic_option: str | None) -> Columns:
         raise ColumnInvalid("body", f"is missing, and so is value; the columns are {', '.join(schema.names)}")
     if topic_option is None and "topic" not in parts:
         raise ColumnInvalid("topic", "is missing, and so is the option topic; give one of them")
-    return Columns(**parts, may_lack_value="value" in names, was_read="msg_id" in names)
+    is_numbered = "partition" in names
+    if is_list and "queue_id" in parts and not is_numbered and "broker" not in parts:
+        reason = "names no queue, because each broker of the url has such queues; add a column broker, or drop it"
+        raise ColumnInvalid(schema.fields[parts["queue_id"].column].name, reason)
+    return Columns(**parts, may_lack_value="value" in names, was_read="msg_id" in names, is_numbered=is_numbered)
 
 
 def _kind(column: str, name: str, type_: DataType) -> Kind:

@@ -76,6 +76,11 @@ class SinkOptions:
     commit_sessions: int = 1
 
     @property
+    def given_topics(self) -> tuple[str, ...]:
+        """The topics that no row says."""
+        return tuple(topic for topic in (self.topic, self.bad_row_topic) if topic is not None)
+
+    @property
     def target(self) -> str:
         """Where it goes, for an error's sentence; no password in it."""
         return redact(self.url)
@@ -182,9 +187,7 @@ def _url(text: str | None) -> str:
     except ValueError as error:
         raise OptionInvalid("url", redact(text), str(error)) from None
     if len(brokers) > 1:
-        raise OptionInvalid(
-            "url", redact(text), "one write goes to one broker; split the DataFrame, and write each part"
-        )
+        raise OptionInvalid("url", redact(text), f"names {len(brokers)} brokers, and one is wanted here")
     return brokers[0].dsn
 
 

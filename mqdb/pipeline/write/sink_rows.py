@@ -53,7 +53,7 @@ class RowMaker:
         columns: Columns,
         topic: str | None,
         reserved_properties: ReservedProperties | None,
-        find_queues: Callable[[str], tuple[int, ...]],
+        find_queues: Callable[[str], tuple[Any, ...]],
         write_id: UUID,
     ) -> None:
         self.messages = 0
@@ -66,7 +66,7 @@ class RowMaker:
         self._drops_headers = reserved_properties is ReservedProperties.DROP
         self._find_queues = find_queues
         self._write_id = write_id
-        self._queues: dict[str, tuple[int, ...]] = {}
+        self._queues: dict[str, tuple[Any, ...]] = {}
         self._refused: dict[str, MqdbError] = {}
         self._turns = count(randrange(1 << 16))
         self._ids = UniqueIdGenerator()
@@ -81,7 +81,7 @@ class RowMaker:
         """A row for each of the batch, which has at least one, in the order of the columns of `mqdb.sink_stage`.
 
         Raises what `check_message` and `find_queues` raise; QueueNotFound; ColumnInvalid for a row without a topic. The
-        batch counts for nothing then.
+        batch counts for nothing then. In place of a queue's key a row has what `find_queues` says of the queue.
         """
         now = datetime.now(UTC)
         ids = self._ids.take(batch.num_rows, now)
@@ -96,7 +96,7 @@ class RowMaker:
     ) -> StageRow:
         """The next row, with these parts and no others. Raises what `rows` raises."""
         (id_,) = self._ids.take(1, now)
-        row = self._row(self.messages, id_, now, topic, body, None, key, None, properties, None, None, None, None, None)
+        row = self._row(self.messages, id_, now, topic, body, None, key, None, properties, *[None] * 6)
         self.messages += 1
         return row
 
@@ -113,6 +113,7 @@ class RowMaker:
             columns.headers,
             columns.sharding_key,
             columns.queue_id,
+            columns.broker,
             columns.delay_level,
             columns.deliver_at,
         )
@@ -133,6 +134,7 @@ class RowMaker:
         headers: Sequence[Header] | None,
         sharding_key: str | None,
         queue_id: int | None,
+        broker: str | None,
         delay_level: int | None,
         deliver_ms: int | None,
     ) -> StageRow:
@@ -176,7 +178,7 @@ class RowMaker:
             time,
             unique_id,
             number,
-            self._queue_key(topic, queues, sharding_key, queue_id),
+            self._choose(message, queues, sharding_key, queue_id, broker),
             level,
             self._born_host,
             message.tag,
@@ -185,7 +187,7 @@ class RowMaker:
             message.body,
         )
 
-    def _find(self, topic: str) -> tuple[int, ...]:
+    def _find(self, topic: str) -> tuple[Any, ...]:
         if (refused := self._refused.get(topic)) is not None:
             raise type(refused)(*refused.args)
         try:
@@ -215,16 +217,29 @@ class RowMaker:
         # Something has given the row a body since it was read.
         return body, {name: text for name, text in properties.items() if name != _VALUE}
 
-    def _queue_key(self, topic: str, queues: tuple[int, ...], sharding_key: str | None, queue_id: int | None) -> int:
+    def _choose(
+        self,
+        message: Message,
+        queues: tuple[Any, ...],
+        sharding_key: str | None,
+        queue_id: int | None,
+        _broker: str | None,
+    ) -> Any:
+        """One of `queues`, which are those of the topic."""
         if queue_id is not None:
             if not 0 <= queue_id < len(queues):
-                raise QueueNotFound(topic, queue_id, len(queues))
+                raise QueueNotFound(message.topic, queue_id, len(queues))
         elif sharding_key is not None:
-            # Java's remainder has the sign of the hash and is made positive afterwards.
-            queue_id = abs(_hash(sharding_key)) % len(queues)
+            queue_id = by_hash(sharding_key, len(queues))
         else:
             queue_id = next(self._turns) % len(queues)
         return queues[queue_id]
+
+
+def by_hash(sharding_key: str, queue_nums: int) -> int:
+    """The number of the queue of a key, as producers choose it."""
+    # Java's remainder has the sign of the hash and is made positive afterwards.
+    return abs(_hash(sharding_key)) % queue_nums
 
 
 def _with_key(

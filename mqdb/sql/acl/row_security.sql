@@ -210,10 +210,11 @@ CREATE POLICY own ON mqdb.client_request USING (
 -- -- Spark's sink ----------------------------------------------------------------------------------
 
 -- Each role has a ledger and a stage of its own. The log asks again when the messages are appended.
-GRANT SELECT, INSERT (sink_id, batch_id, query_id, messages) ON mqdb.sink_batch TO PUBLIC;
+GRANT SELECT, INSERT (sink_id, batch_id, query_id, messages, checksum, brokers) ON mqdb.sink_batch TO PUBLIC;
 ALTER TABLE mqdb.sink_batch ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.sink_batch USING (principal = session_user::text COLLATE "default")
     WITH CHECK (principal = session_user AND octet_length(concat(sink_id, query_id)) <= 1024
+                AND octet_length(concat(brokers)) <= 8192
                 AND EXISTS (SELECT FROM mqdb.own_right a WHERE a.access = 'SEND'));
 
 GRANT SELECT, INSERT (write_id, sink_id, batch_id) ON mqdb.sink_write TO PUBLIC;

@@ -89,23 +89,25 @@ SETTINGS: Final = """
            set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true)"""
 
 #: No row is inserted if the ledger has the batch, or a later one, or one of another query; nor if it has not the batch
-#: before, unless `may_skip`. Waits for a transaction that inserts it at this moment. Uses sink_batch_pkey.
+#: before, unless `may_skip`; nor if the sink wrote to a list of brokers before, and this batch does not. Waits for a
+#: transaction that inserts it at this moment. Uses sink_batch_pkey.
 RECORD_BATCH: Final = """
-    INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages)
-    SELECT %(sink_id)s, %(batch_id)s, %(query_id)s, %(messages)s
+    INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages, checksum, brokers)
+    SELECT %(sink_id)s, %(batch_id)s, %(query_id)s, %(messages)s, %(checksum)s::bigint, %(brokers)s::text[]
     WHERE NOT EXISTS (SELECT FROM mqdb.sink_batch b
                       WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
-                      AND (b.batch_id > %(batch_id)s OR b.query_id IS DISTINCT FROM %(query_id)s))
+                      AND (b.batch_id > %(batch_id)s OR b.query_id IS DISTINCT FROM %(query_id)s
+                           OR (b.brokers IS NOT NULL AND %(brokers)s::text[] IS NULL)))
       AND (%(batch_id)s = 0 OR %(may_skip)s
            OR EXISTS (SELECT FROM mqdb.sink_batch b
                       WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
                         AND b.batch_id = %(batch_id)s - 1))
     ON CONFLICT DO NOTHING"""
 
-#: sink_id, query_id → query_id, batch_id, messages, and whether parts of it are left: the batch in the way, of another
-#: query if there is one, else the newest. Uses sink_batch_pkey and sink_part_pkey.
+#: sink_id, query_id → query_id, batch_id, messages, brokers, and whether parts of it are left: the batch in the way, of
+#: another query if there is one, else the newest. Uses sink_batch_pkey and sink_part_pkey.
 FIND_NEWEST: Final = """
-    SELECT b.query_id, b.batch_id, b.messages,
+    SELECT b.query_id, b.batch_id, b.messages, b.brokers,
            EXISTS (SELECT FROM mqdb.sink_part p
                    WHERE p.principal = b.principal AND p.sink_id = b.sink_id AND p.batch_id = b.batch_id)
     FROM mqdb.sink_batch b
@@ -221,3 +223,18 @@ SWEEP: Final = """
         DELETE FROM mqdb.sink_write w USING old WHERE w.write_id = old.write_id RETURNING w.write_id
     )
     DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""
+
+# -- several brokers ----------------------------------------------------------------------------
+
+#: sink_id, query_id → the name of the broker, and of the row of FIND_NEWEST query_id, batch_id, messages, checksum and
+#: brokers, which are NULL without such a row. Uses sink_batch_pkey.
+OUTLOOK: Final = """
+    SELECT k.broker_name, newest.query_id, newest.batch_id, newest.messages, newest.checksum, newest.brokers
+    FROM mqdb.broker k LEFT JOIN LATERAL (
+        SELECT b.query_id, b.batch_id, b.messages, b.checksum, b.brokers FROM mqdb.sink_batch b
+        WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
+        ORDER BY (b.query_id IS DISTINCT FROM %(query_id)s) DESC, b.batch_id DESC LIMIT 1
+    ) newest ON true"""
+
+#: The name of the broker.
+BROKER_NAME: Final = "SELECT broker_name FROM mqdb.broker"

@@ -1200,7 +1200,7 @@ COLUMNS = {
     ),
     "presence": ("client_id lock_key", "lock_key"),
     "client_request": ("", "answer answered_at"),
-    "sink_batch": ("sink_id batch_id query_id messages", ""),
+    "sink_batch": ("sink_id batch_id query_id messages checksum brokers", ""),
     "sink_write": ("write_id sink_id batch_id", ""),
     "sink_stage": (
         (

@@ -747,7 +747,15 @@ def test_who_has_no_right_makes_no_topic_and_nobody_makes_two(plot: Plot, role: 
 # -- Spark's sink -------------------------------------------------------------------------------
 
 WRITE_OF = "INSERT INTO mqdb.sink_write (write_id, sink_id, batch_id, principal) VALUES "
-SINK = {"sink_id": "stream:same", "batch_id": 0, "query_id": "theirs", "messages": 1, "may_skip": False}
+SINK = {
+    "sink_id": "stream:same",
+    "batch_id": 0,
+    "query_id": "theirs",
+    "messages": 1,
+    "may_skip": False,
+    "checksum": 5,
+    "brokers": ["broker-a", "broker-b"],
+}
 STAGE = (
     "INSERT INTO mqdb.sink_stage (write_id, born_time, tags_code, msg_id, seq, queue_key, born_host, properties, body) "
 )
@@ -850,7 +858,10 @@ def test_nobody_squats_the_sink_of_another(plot: Plot, database: Database) -> No
         )
     for session in (plot.shop, plot.owner):
         assert session.execute(statements.RECORD_BATCH, SINK).rowcount == 1
-        assert session.execute(statements.FIND_NEWEST, SINK).fetchall() == [("theirs", 0, 1, False)]
+        assert session.execute(statements.FIND_NEWEST, SINK).fetchall() == [("theirs", 0, 1, SINK["brokers"], False)]
+        assert session.execute(statements.OUTLOOK, SINK).fetchall() == [
+            ("broker-a", "theirs", 0, 1, SINK["checksum"], SINK["brokers"])
+        ]
 
 
 def test_a_batch_that_is_not_committed_keeps_no_other_role_waiting(plot: Plot, their_write: str) -> None:
@@ -872,6 +883,7 @@ def test_a_batch_that_is_not_committed_keeps_no_other_role_waiting(plot: Plot, t
 LONG_NAMES = [
     "INSERT INTO mqdb.sink_batch (sink_id, batch_id, messages) VALUES (repeat('x', 2000), 0, 0)",
     "INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages) VALUES ('x', 0, repeat('x', 1000000), 0)",
+    "INSERT INTO mqdb.sink_batch (sink_id, batch_id, messages, brokers) VALUES ('x', 0, 0, ARRAY[repeat('x', 9000)])",
     "INSERT INTO mqdb.sink_write (write_id, sink_id, batch_id) VALUES (gen_random_uuid(), repeat('x', 2000), 0)",
 ]
 

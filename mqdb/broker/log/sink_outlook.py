@@ -1,0 +1,60 @@
+"""What will become of a batch of Spark that goes to several brokers: asked of each of them before any is written to.
+
+A batch is appended to one broker after the other, in a transaction on each. If it is run again after a crash between
+two of these transactions, some brokers have it, and their part must be the same rows as the first time.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from mqdb.broker.log.sink import AppendOutcome, Connection, SinkBatch
+from mqdb.store.log import sink as statements
+
+#: The ledger has room for numbers below.
+_CHECKSUMS: Final = 1 << 63
+
+
+def sum_of_checksums(checksums: Iterable[int]) -> int:
+    """The checksum of all rows that these checksums are of, whatever their order."""
+    return sum(checksums) % _CHECKSUMS
+
+
+class SinkOutlook(NamedTuple):
+    """The answer that an append would get now. `newest` is the batch in the ledger that decides it, if there is one.
+
+    `messages`, `checksum` and `brokers` are those of that batch; the last two are None if it went to one broker alone.
+    """
+
+    broker_name: str
+    outcome: AppendOutcome
+    newest: int | None
+    messages: int
+    checksum: int | None
+    brokers: tuple[str, ...] | None
+
+
+def outlook(connection: Connection, batch: SinkBatch) -> SinkOutlook:
+    """What `append_batch` would answer now, unless something is wrong with the rows."""
+    named = {"sink_id": batch.sink_id, "query_id": batch.query_id}
+    row = connection.execute(statements.OUTLOOK, named).fetchone()
+    assert row is not None, "mqdb.broker has one row"
+    broker_name, query_id, newest, messages, checksum, brokers = row
+    outcome = AppendOutcome.APPENDED
+    if newest is None:
+        outcome = AppendOutcome.GAP if batch.batch_id else outcome
+    elif query_id != batch.query_id:
+        outcome = AppendOutcome.TAKEN
+    elif newest == batch.batch_id:
+        outcome = AppendOutcome.REPEATED
+    elif newest != batch.batch_id - 1:
+        outcome = AppendOutcome.PASSED if newest > batch.batch_id else AppendOutcome.GAP
+    return SinkOutlook(
+        broker_name, outcome, newest, messages or 0, checksum, None if brokers is None else tuple(brokers)
+    )
+
+
+def broker_name(connection: Connection) -> str:
+    """The name of the broker."""
+    row = connection.execute(statements.BROKER_NAME).fetchone()
+    assert row is not None, "mqdb.broker has one row"
+    return str(row[0])

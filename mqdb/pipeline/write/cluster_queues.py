@@ -1,0 +1,33 @@
+"""The queues of a topic over several brokers, in the order in which a producer numbers them."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from mqdb.errors import TopicNotFound, TopicNotWritable
+
+
+class BrokerQueue(NamedTuple):
+    """A queue on the broker with the number `place` in the list."""
+
+    place: int
+    queue_key: int
+
+
+def cluster_queues(lookups: Iterable[Callable[[str], tuple[int, ...]]], topic: str) -> tuple[BrokerQueue, ...]:
+    """The queues of a topic that take messages, in the order of a producer that sends to these brokers.
+
+    `lookups` find the queues of each broker. Raises TopicNotFound if no broker has the topic, TopicNotWritable if it
+    takes no messages on any of them.
+    """
+    queues: list[BrokerQueue] = []
+    refused: TopicNotWritable | None = None
+    for place, find_queues in enumerate(lookups):
+        try:
+            queues += [BrokerQueue(place, key) for key in find_queues(topic)]
+        except TopicNotFound:
+            continue  # it is on other brokers
+        except TopicNotWritable as error:
+            refused = error
+    if not queues:
+        raise refused or TopicNotFound(topic)
+    return tuple(queues)
