@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from mqdb.broker.log.sink_outlook import sum_of_checksums
-from mqdb.common.kafka_record import bytes_of
 from mqdb.common.message import Message
 from mqdb.errors import QueueNotFound
 from mqdb.pipeline.broker_urls import PARTITIONS_OF_BROKER
@@ -153,22 +152,17 @@ class ClusterRowMaker(RowMaker):
 @lru_cache(maxsize=65_536)
 def _identity(*parts: str) -> int:
     """The same number in each process."""
-    digest = blake2b(digest_size=8)
-    _add(digest, parts)
-    return int.from_bytes(digest.digest())
+    return _hash_of("\0".join(parts), b"")
 
 
 def _identity_of_content(message: Message) -> int:
     """Times and ids are left out: they may differ when the same rows come again."""
-    digest = blake2b(bytes_of(message.body), digest_size=8)
-    _add(digest, (message.topic, message.tag or "", *message.keys))
+    parts = [message.topic, message.tag or "", *message.keys]
     for name, value in sorted(message.properties.items()):
         if name not in _OF_TASK:
-            _add(digest, (name, value))
-    return int.from_bytes(digest.digest())
+            parts += (name, value)
+    return _hash_of("\0".join(parts), message.body)
 
 
-def _add(digest: blake2b, parts: Iterable[str]) -> None:
-    for part in parts:
-        text = part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(text) + text)
+def _hash_of(text: str, body: bytes) -> int:
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass") + b"\0" + body, digest_size=8).digest())

@@ -153,6 +153,7 @@ def test_limits_count_over_all_brokers(both: Both, cluster: Database, started: l
     assert len(patient.trigger()) == 6
 
 
+@pytest.mark.long
 def test_available_now_reads_to_where_each_broker_ended(both: Both, cluster: Database, started: list[Stream]) -> None:
     fill(both)
     stream = start(started, cluster, minOffsetsPerTrigger="100")
@@ -209,6 +210,7 @@ def test_a_url_that_leads_to_another_broker_is_refused(
             work()
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_is_not_passed_over(both: Both, two_brokers: TwoBrokers, started: list[Stream]) -> None:
     fill(both)
     away = Database(dsn_of_two(two_brokers.a.dsn, with_parts(two_brokers.b.dsn, port=1)))
@@ -220,6 +222,7 @@ def test_a_broker_that_is_away_is_not_passed_over(both: Both, two_brokers: TwoBr
             work()
 
 
+@pytest.mark.long
 def test_each_broker_shows_the_progress_of_its_queues(both: Both, cluster: Database, started: list[Stream]) -> None:
     fill(both)
     stream = start(started, cluster, group="stats")

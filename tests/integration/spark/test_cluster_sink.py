@@ -7,11 +7,14 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from sqlalchemy import Connection, text
 
+from mqdb.broker import acl
+from mqdb.broker.acl import Rights
 from mqdb.broker.topics import topics as admin
-from mqdb.errors import BrokerMisnamed, BrokerUnavailable, TopicNotFound
+from mqdb.errors import BrokerMisnamed, BrokerUnavailable, MqdbError, TopicNotFound
 from mqdb.pipeline.errors import OptionInvalid, SinkBatchChanged, SinkBatchesMissing, SinkBrokerMissing, SinkRowInvalid
 from mqdb.pipeline.read import engines
 from mqdb.pipeline.write.cluster_sink import ClusterWriting
@@ -20,6 +23,7 @@ from mqdb_client import Message
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.postgres import Database, with_parts
 from tests.fixtures.producers import TwoBrokers, dsn_of_two, producer_of
+from tests.fixtures.roles import MakeRole
 from tests.fixtures.spark_sink import Table, rows_in, stage, stream_writer_for, write
 from tests.fixtures.spark_source import read
 
@@ -163,7 +167,8 @@ def test_a_batch_that_is_not_the_same_any_more_is_appended_nowhere(both: Both, c
     assert is_whole(both)
 
 
-def test_a_batch_that_is_not_the_same_any_more_is_completed_if_nobody_minds(
+@pytest.mark.long
+def test_a_batch_that_is_not_the_same_any_more_is_completed_if_it_may_be(
     both: Both, cluster: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     die_between_commits(cluster, ROWS)
@@ -204,6 +209,7 @@ def test_a_broker_may_join_a_stream(both: Both, two_brokers: TwoBrokers, cluster
     assert is_whole(both, ["alone 0", "alone 1", *(f"{batch_id} {body}" for batch_id in (2, 3) for body in BODIES)])
 
 
+@pytest.mark.long
 def test_a_broker_that_has_lost_batches_stops_the_stream(both: Both, cluster: Database) -> None:
     for batch_id in range(3):
         commit(cluster, [{"body": [f"{batch_id} {body}" for body in BODIES]}], batch_id)
@@ -231,6 +237,7 @@ def test_a_broker_that_has_left_the_list_stops_the_stream(
     assert is_whole(both, [*BODIES, "more"])
 
 
+@pytest.mark.long
 def test_a_topic_may_be_on_one_broker_alone(both: Both, cluster: Database) -> None:
     admin.delete_topic(both[0], "orders")
 
@@ -264,6 +271,7 @@ def test_bad_rows_go_to_their_topic_once_also_after_a_crash(both: Both, cluster:
         stage(failing, table | {"broker": ["x"] * 45}, 1)
 
 
+@pytest.mark.long
 def test_a_frame_that_was_read_is_written_to_the_same_queues(both: Both, cluster: Database) -> None:
     write(cluster, ROWS, topic="orders")
     stored(both)
@@ -284,6 +292,7 @@ def test_a_frame_that_was_read_is_written_to_the_same_queues(both: Both, cluster
     assert sorted(found) == sorted([(row["broker"], row["queue_id"], row["body"]) for row in rows] * 2)
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_or_another_one_gets_nothing_and_neither_do_the_others(
     both: Both, two_brokers: TwoBrokers, cluster: Database
 ) -> None:
@@ -297,3 +306,26 @@ def test_a_broker_that_is_away_or_another_one_gets_nothing_and_neither_do_the_ot
     with pytest.raises(BrokerMisnamed, match="is broker 'broker-b', not 'broker-a'"):
         write(Database(dsn_of_two(two_brokers.b.dsn, two_brokers.a.dsn)), ROWS, topic="orders")
     assert stored(both) == [set(), set()]
+
+
+@pytest.mark.long
+def test_a_role_writes_to_the_brokers_on_which_it_has_the_right(
+    both: Both, two_brokers: TwoBrokers, role: MakeRole
+) -> None:
+    """Row security shows it its own ledger and stage on each of them."""
+    on_a = role("etl")
+    given = conninfo_to_dict(on_a)
+    on_b = with_parts(two_brokers.b.dsn, user=given["user"], password=given["password"])
+    acl.grant(both[0], "etl", Rights(send=["orders"]))
+    acl.grant(both[1], "etl", Rights(send=["flights"]))
+    guest = Database(dsn_of_two(on_a, on_b))
+
+    with pytest.raises(MqdbError, match="has no right SEND on TOPIC 'orders'"):
+        commit(guest, [ROWS])
+    acl.grant(both[1], "etl", Rights(send=["orders"]))
+    die_between_commits(guest, ROWS)
+    commit(guest, [{"body": BODIES[:11]}, {"body": BODIES[11:]}])
+
+    assert is_whole(both)
+    for connection in both:
+        assert rows_in(connection, "sink_batch", "sink_stage", "sink_write") == [1, 0, 0]
