@@ -782,13 +782,15 @@ CREATE TABLE mqdb.sink_part (
     write_id uuid NOT NULL UNIQUE,
     messages bigint NOT NULL,
     moved bigint NOT NULL DEFAULT 0 CHECK (moved BETWEEN 0 AND messages),
+    next_seq integer NOT NULL DEFAULT 0,
     waits boolean NOT NULL,
     principal text NOT NULL DEFAULT mqdb.sink_principal(),
     PRIMARY KEY (principal, sink_id, batch_id, part)
 );
 COMMENT ON TABLE mqdb.sink_part IS 'The attempts whose messages are those of a batch, while that goes into the log in several transactions; a batch without a row here is there as a whole, or not at all';
 COMMENT ON COLUMN mqdb.sink_part.part IS 'Place of the task in the batch';
-COMMENT ON COLUMN mqdb.sink_part.moved IS 'Messages with a smaller seq are in the log';
+COMMENT ON COLUMN mqdb.sink_part.moved IS 'How many of the messages are in the log';
+COMMENT ON COLUMN mqdb.sink_part.next_seq IS 'The messages in the log have a smaller seq';
 COMMENT ON COLUMN mqdb.sink_part.waits IS 'Whether some of the messages wait for their time';
 COMMENT ON COLUMN mqdb.sink_part.principal IS 'As in sink_batch';
 

@@ -733,6 +733,7 @@ sink_part = Table(
     Column("write_id", UUID, nullable=False, unique=True),
     Column("messages", BigInteger, nullable=False),
     Column("moved", BigInteger, nullable=False, server_default=text("0")),
+    Column("next_seq", Integer, nullable=False, server_default=text("0")),
     Column("waits", Boolean, nullable=False),
     Column("principal", Text, nullable=False, server_default=text("mqdb.sink_principal()")),
     PrimaryKeyConstraint("principal", "sink_id", "batch_id", "part"),

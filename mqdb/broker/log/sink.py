@@ -93,6 +93,9 @@ class AppendResult(NamedTuple):
 #: Positions are taken at the same time by others: so often a segment may be full when we come to it.
 _TRIES: Final = 5
 
+#: No message of a task has so high a seq.
+_PAST_ALL: Final = 2**31 - 1
+
 #: Of rows that a role stages by one statement; about.
 _STAGED_BYTES: Final = 8 * 2**20
 _STAGED_ROWS: Final = 5_000
@@ -300,7 +303,7 @@ def _append_writes(connection: Connection, writes: Sequence[StagedWrite]) -> int
     found = 0
     for write in writes:
         if write.messages:
-            found += _append(connection, write.write_id, 0, write.messages, write.waits)
+            found += _append(connection, write.write_id, 0, _PAST_ALL, write.waits)
     return found
 
 
@@ -322,13 +325,15 @@ def _move(connection: Connection, batch: SinkBatch, part_messages: int | None) -
         connection.execute(statements.SETTINGS)
         row = connection.execute(statements.TAKE_PART, batch._asdict()).fetchone()
         if row is not None:
-            write_id, messages, moved, waits = row
-            past = min(messages, moved + (part_messages or messages))
-            found = _append(connection, write_id, moved, past, waits)
-            if found != past - moved:
+            write_id, messages, moved, first, waits = row
+            wanted = min(messages - moved, part_messages or messages)
+            named = {"write_id": write_id, "first": first, "messages": wanted}
+            end = connection.execute(statements.PART_END, named).fetchone()
+            named["past"] = _PAST_ALL if end is None else end[0]
+            found = _append(connection, write_id, first, named["past"], waits)
+            if found != wanted:
                 found = None
                 raise psycopg.Rollback
-            named = {"write_id": write_id, "past": past}
             connection.execute(statements.RECORD_MOVE, named)
             connection.execute(statements.CLEAR_MOVED, named)
     return found

@@ -195,7 +195,7 @@ _Queues: TypeAlias = dict[str, tuple[int, ...] | TopicNotFound | TopicNotWritabl
 
 
 def _look(connection: Connection, writing: Writing, name: str, topics: Sequence[str]) -> _Queues:
-    writing.check_schema(connection)
+    writing.check_database(connection)
     _check_name(name, broker_name(connection), writing)
     found: _Queues = {}
     for topic in topics:

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID, uuid4
@@ -339,21 +340,19 @@ class Writing:
 
         Raises SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied where the option says the topic.
         """
-        with self._connection() as (connection, is_guest):
-            self.check_schema(connection)
-            if self.options.max_rows_per_commit is not None:
-                self._check_parts(connection, is_guest)
+        with self._connection() as (connection, _):
+            self.check_database(connection)
             for topic in self.options.given_topics:
                 sink.write_queue_keys(connection, topic)
 
-    def check_schema(self, connection: Connection) -> None:
-        """Raise SchemaMismatch unless the schema has the sink."""
+    def check_database(self, connection: Connection) -> None:
+        """Raise SchemaMismatch unless the schema has the sink, and OptionInvalid if it cannot commit in parts."""
         if not sink.has_sink(connection):
             _refuse_schema(self.options.url)
-
-    def _check_parts(self, connection: Connection, is_guest: bool) -> None:
+        if self.options.max_rows_per_commit is None:
+            return
         name, rows = "maxRowsPerCommit", str(self.options.max_rows_per_commit)
-        if is_guest:
+        if _is_guest(connection):
             raise OptionInvalid(name, rows, "needs the owner of the broker, or a member of its role")
         if not sink.is_durable(connection):
             reason = (
@@ -370,8 +369,7 @@ class Writing:
         arguments = _CONNECT_ARGUMENTS | {"options": options}
         choice = ServerChoice(given, self.options.target, ServerRole.PRIMARY, arguments)
         with translated(self.options.target), choice.connect(self.options.url) as connection:
-            row = connection.execute(statements.IS_GUEST).fetchone()
-            yield connection, row is not None and bool(row[0])
+            yield connection, _is_guest(connection)
 
     @contextmanager
     def _awaited_connection(self) -> Iterator[tuple[Connection, bool]]:
@@ -411,6 +409,12 @@ class Stage:
             copy.set_types(list(statements.STAGE_COLUMNS.values()))
             for row in rows:
                 copy.write_row(row)
+
+
+def _is_guest(connection: Connection) -> bool:
+    """Whether the role of a connection does not own the broker."""
+    row = connection.execute(statements.IS_GUEST).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _refuse_schema(url: str) -> None:

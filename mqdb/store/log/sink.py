@@ -114,7 +114,7 @@ FIND_NEWEST: Final = """
     WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
     ORDER BY (b.query_id IS DISTINCT FROM %(query_id)s) DESC, b.batch_id DESC LIMIT 1"""
 
-#: write_id, first, past: its messages from one number to before another into the log, in their order, unless a queue is
+#: write_id, first, past: its messages from one seq to before another into the log, in their order, unless a queue is
 #: gone. Uses sink_stage_write and live_queue_pkey: each queue is looked up for itself, as after a join would come a
 #: sort.
 APPEND: Final = """
@@ -159,16 +159,22 @@ RECORD_PART: Final = """
     INSERT INTO mqdb.sink_part (sink_id, batch_id, part, write_id, messages, waits)
     VALUES (%(sink_id)s, %(batch_id)s, %(part)s, %(write_id)s, %(messages)s, %(waits)s)"""
 
-#: sink_id, batch_id → write_id, messages, how many of them are in the log, waits: a part that nobody works on. Uses
-#: sink_part_pkey.
+#: sink_id, batch_id → write_id, messages, how many of them are in the log, the seq after them, waits: a part that no
+#: other session works on. Uses sink_part_pkey.
 TAKE_PART: Final = """
-    SELECT p.write_id, p.messages, p.moved, p.waits FROM mqdb.sink_part p
+    SELECT p.write_id, p.messages, p.moved, p.next_seq, p.waits FROM mqdb.sink_part p
     WHERE p.principal = mqdb.sink_principal() AND p.sink_id = %(sink_id)s AND p.batch_id = %(batch_id)s
       AND p.moved < p.messages
     ORDER BY p.part LIMIT 1 FOR UPDATE SKIP LOCKED"""
 
-#: write_id, past: its messages up to there are in the log, and leave the stage.
-RECORD_MOVE: Final = "UPDATE mqdb.sink_part SET moved = %(past)s WHERE write_id = %(write_id)s"
+#: write_id, first, messages → the seq of the message after so many. Uses sink_stage_write.
+PART_END: Final = """
+    SELECT s.seq FROM mqdb.sink_stage s
+    WHERE s.write_id = %(write_id)s AND s.seq >= %(first)s ORDER BY s.seq OFFSET %(messages)s LIMIT 1"""
+
+#: write_id, messages, past: so many more messages, up to this seq, are in the log, and leave the stage.
+RECORD_MOVE: Final = """
+    UPDATE mqdb.sink_part SET moved = moved + %(messages)s, next_seq = %(past)s WHERE write_id = %(write_id)s"""
 CLEAR_MOVED: Final = "DELETE FROM mqdb.sink_stage s WHERE s.write_id = %(write_id)s AND s.seq < %(past)s"
 
 #: sink_id, batch_id → whether all of its parts are in the log; NULL if it has none. Waits for those who work on them.

@@ -144,6 +144,18 @@ def test_a_batch_is_completed_after_a_crash_between_the_commits(both: Both, clus
     assert is_whole(both, [*BODIES, "next"])
 
 
+def test_a_batch_goes_into_the_log_of_each_broker_in_parts(both: Both, cluster: Database) -> None:
+    with pytest.raises(OptionInvalid, match=r"ALTER TABLE mqdb\.sink_stage SET LOGGED"):
+        stream_writer_for(cluster, ROWS, topic="orders", maxRowsPerCommit="3")
+    for connection in both:
+        connection.exec_driver_sql("ALTER TABLE mqdb.sink_write SET LOGGED")
+        connection.exec_driver_sql("ALTER TABLE mqdb.sink_stage SET LOGGED")
+    commit(cluster, [{"body": BODIES[:25]}, {"body": BODIES[25:]}], maxRowsPerCommit="3", commitSessions="2")
+
+    assert is_whole(both)
+    assert [rows_in(connection, "sink_batch", "sink_part", "sink_stage") for connection in both] == [[1, 0, 0]] * 2
+
+
 def test_a_batch_that_both_have_is_not_appended_again(both: Both, cluster: Database) -> None:
     for _ in range(2):
         commit(cluster, [ROWS])
