@@ -45,6 +45,7 @@ from mqdb.pipeline.read.cluster_options import (
     cluster_decoding,
     parse_cluster,
 )
+from mqdb.pipeline.read.created_tables import column_options, is_created_table
 from mqdb.pipeline.read.offsets import ClusterOffset
 from mqdb.pipeline.read.schema import HEADERS
 from mqdb.pipeline.read.tasks import Task
@@ -77,9 +78,13 @@ class MqdbDataSource(DataSource):
 
         Spark asks for them at `load`, so all options are checked here, unless the user gives a schema.
         """
-        check_cluster(self.options)
-        own = [StructField(name, _TYPES[type_]) for name, type_ in cluster_columns(self.options).items()]
-        decoding = cluster_decoding(self.options)
+        options: Mapping[str, str] = self.options
+        if is_created_table(options):
+            options = column_options(options)
+        else:
+            check_cluster(options)
+        own = [StructField(name, _TYPES[type_]) for name, type_ in cluster_columns(options).items()]
+        decoding = cluster_decoding(options)
         return StructType([*own, *([] if decoding is None else decoding.columns.fields)])
 
     def reader(self, schema: StructType) -> DataSourceReader:

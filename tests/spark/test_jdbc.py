@@ -17,6 +17,7 @@ from mqdb.pipeline.read.schema import MESSAGE_COLUMNS
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database, set_rounds
+from tests.fixtures.spark_page import blocks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -138,3 +139,14 @@ def test_what_cannot_be_read_is_said_before_any_job_starts(
         read_jdbc(spark, database.dsn, "orders", colums="body")
     with pytest.raises(JarNotFound, match=r"jar=/nowhere\.jar"):
         read_jdbc(spark, database.dsn, "orders", jar="/nowhere.jar")
+
+
+@pytest.mark.usefixtures("orders")
+def test_both_ways_to_count_of_the_page(spark: SparkSession, database: Database) -> None:
+    [block] = blocks("### Counting", "python")
+    *before, narrow, by_jdbc = block.splitlines()
+    names: dict[str, object] = {"spark": spark, "dsn": database.dsn, "read_jdbc": read_jdbc}
+
+    exec("\n".join(before), names)
+
+    assert [eval(each, names) for each in (narrow, by_jdbc)] == [6, 6]
