@@ -1,17 +1,23 @@
 """The functions of mqdb for Spark programs. The data source is called `mqdb`. Needs `mqdb[spark]`."""
 
 from mqdb.pipeline import (
+    Mirror,
     Origin,
     QueryMetrics,
     QueryMetricsListener,
+    TableLoad,
     archive,
     dlq_report,
+    mirror_from_kafka,
+    mirror_to_kafka,
     query_metrics,
     read_jdbc,
     register,
     replay,
     session,
     stats,
+    to_parquet,
+    to_table,
 )
 
 __all__ = [
@@ -26,4 +32,10 @@ __all__ = [
     "Origin",
     "dlq_report",
     "stats",
+    "to_table",
+    "TableLoad",
+    "to_parquet",
+    "mirror_from_kafka",
+    "mirror_to_kafka",
+    "Mirror",
 ]

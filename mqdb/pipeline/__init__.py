@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from mqdb.pipeline.jobs.archiving import archive
     from mqdb.pipeline.jobs.dead_letter_counting import dlq_report
+    from mqdb.pipeline.jobs.mirroring import Mirror, mirror_from_kafka, mirror_to_kafka
+    from mqdb.pipeline.jobs.parquet_appending import to_parquet
     from mqdb.pipeline.jobs.replaying import Origin, replay
     from mqdb.pipeline.jobs.statistics import stats
+    from mqdb.pipeline.jobs.table_loading import TableLoad, to_table
     from mqdb.pipeline.local_session import register, session
     from mqdb.pipeline.progress_metrics import QueryMetrics, QueryMetricsListener, query_metrics
     from mqdb.pipeline.read.jdbc import read_jdbc
@@ -39,6 +42,12 @@ __all__ = [
     "Origin",
     "dlq_report",
     "stats",
+    "to_table",
+    "TableLoad",
+    "to_parquet",
+    "mirror_from_kafka",
+    "mirror_to_kafka",
+    "Mirror",
 ]
 
 _MODULES: Final = {
@@ -53,6 +62,12 @@ _MODULES: Final = {
     "Origin": "jobs.replaying",
     "dlq_report": "jobs.dead_letter_counting",
     "stats": "jobs.statistics",
+    "to_table": "jobs.table_loading",
+    "TableLoad": "jobs.table_loading",
+    "to_parquet": "jobs.parquet_appending",
+    "mirror_from_kafka": "jobs.mirroring",
+    "mirror_to_kafka": "jobs.mirroring",
+    "Mirror": "jobs.mirroring",
 }
 
 

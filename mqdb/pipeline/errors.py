@@ -21,6 +21,9 @@
     ├── ArchiveBusy               somebody else archives the segments of this broker
     ├── ArchiveMismatch           what was read back from an archive is not what the broker has
     ├── ArchiveIncomplete         messages that no archived segment has
+    ├── TableUnusable             a table that a topic cannot be written to
+    ├── MessageUnusable           a message that cannot become a row of a table
+    ├── TableBatchesMissing       batches that a job has written are not in the table
     ├── JobFailed                 a job that Spark gave up, with what it says
     ├── JavaNotFound
     ├── JarNotFound               no JDBC driver of PostgreSQL
@@ -287,6 +290,39 @@ class ArchiveIncomplete(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
     sentence = (
         "of topic {topic!r}, queue {queue_id}, offsets {first:,} to before {past:,} are in no archived segment; "
         "choose other offsets or times, or allow gaps"
+    )
+
+
+class TableUnusable(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """A table of PostgreSQL that messages cannot be written to."""
+
+    table: str
+    reason: str
+    sentence = "table {table!r} cannot be written: {reason}"
+
+
+class MessageUnusable(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
+    """A message that cannot become a row of a table."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    reason: str
+    sentence = (
+        "the message at offset {offset:,} of topic {topic!r}, queue {queue_id}, cannot become a row: {reason}; correct "
+        "the topic, or skip such messages"
+    )
+
+
+class TableBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+    """The ledger beside a table ends at `newest` (-1: it has no batch), so batches before `batch_id` are missing."""
+
+    table: str
+    batch_id: int
+    newest: int
+    sentence = (
+        "batch {batch_id} comes next for table {table!r}, and the newest that it has is {newest} (-1: none): its "
+        "database was restored, or the checkpoint is that of another table. Begin with a new checkpoint"
     )
 
 

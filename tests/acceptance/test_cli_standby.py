@@ -87,6 +87,9 @@ ELSEWHERE = {
     "spark replay",
     "spark dlq-report",
     "spark stats",
+    "spark to-table",
+    "spark to-parquet",
+    "spark mirror",
     *(f"bench {load}" for load in ("produce", "consume", "latency", "dispatch")),
 }
 

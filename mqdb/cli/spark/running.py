@@ -1,6 +1,6 @@
 """What all jobs on Spark have in common on the command line: a broker, a session, and errors in one line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,12 +62,12 @@ def bar(description: str) -> "Iterator[tuple[Progress, TaskID]]":
 
 
 @contextmanager
-def spark_session(cores: int) -> "Iterator[SparkSession]":
+def spark_session(cores: int, config: Mapping[str, str] | None = None) -> "Iterator[SparkSession]":
     """A session on this machine; what fails in it is an error of mqdb, in one line.
 
     Raises ExtraMissing, JavaNotFound, JarNotFound, JobFailed.
     """
     from mqdb.pipeline.jobs.job import failures_told, own_session
 
-    with own_session(cores) as spark, failures_told():
+    with own_session(cores, config) as spark, failures_told():
         yield spark

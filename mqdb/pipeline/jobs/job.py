@@ -1,7 +1,7 @@
 """What all jobs of the command line have in common: a quiet session, and an error of Spark's told in one line."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -22,10 +22,10 @@ _PY4J: Final = re.compile(r"An error occurred while calling [^\n]*\n: ")
 
 
 @contextmanager
-def own_session(cores: int) -> "Iterator[SparkSession]":
+def own_session(cores: int, config: Mapping[str, str] | None = None) -> "Iterator[SparkSession]":
     """A session of its own until the end of the block, which logs nothing; where one runs it is that one, as it is.
 
-    Raises what `mqdb.pipeline.session` raises.
+    `config` is what `mqdb.pipeline.session` takes. Raises what `mqdb.pipeline.session` raises.
     """
     try:
         from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ def own_session(cores: int) -> "Iterator[SparkSession]":
     if running is not None:
         yield running
         return
-    spark = session("mqdb", cores=cores)
+    spark = session("mqdb", cores=cores, config=config)
     try:
         # The error that ends a job tells its cause; before that Spark would tell it in a hundred lines.
         spark.sparkContext.setLogLevel("OFF")

@@ -1,0 +1,248 @@
+"""`mqdb spark to-table | to-parquet | mirror`: streams as commands, which end when they have caught up."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqdb.cli.options import Command, start
+from mqdb.cli.rows import Json, Row, print_rows
+from mqdb.cli.spark.running import DEFAULT_CORES, Cores, OneBroker, bar, chosen_broker, spark_session
+from mqdb.errors import ParameterInvalid
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from mqdb.pipeline.jobs.catching_up import OnProgress
+
+Checkpoint = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint",
+        metavar="PATH",
+        help="Where the job keeps how far it is: a folder, or a URI that Spark knows.",
+        show_default=False,
+    ),
+]
+Follow = Annotated[bool, typer.Option("--follow", help="Go on with new messages until Ctrl+C.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what the job would read now.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="The most messages of one transaction.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic of the broker.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `mqdb spark`."""
+    for function in (to_table, to_parquet, mirror):
+        app.command(cls=Command)(function)
+
+
+def to_table(
+    context: typer.Context,
+    topic: Topic,
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="A table of PostgreSQL, which exists.", show_default=False)
+    ],
+    checkpoint: Checkpoint,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="DSN", help="Its database, if not the broker's.", show_default=False),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="NAME", help="Write only this column; may be repeated.", show_default=False),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", metavar="NAME", help="The key, if not the primary key; may be repeated.", show_default=False
+        ),
+    ] = None,
+    append: Annotated[bool, typer.Option("--append", help="Add a row for each message; replace none.")] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="Write the parts of each message, not the fields of its body.")
+    ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out messages that cannot become a row, and count them.")
+    ] = False,
+    batch: Batch = 100_000,
+    follow: Follow = False,
+    dry_run: DryRun = False,
+    cores: Cores = DEFAULT_CORES,
+    broker: OneBroker = None,
+    as_json: Json = False,
+) -> None:
+    """Keep a table of PostgreSQL as a topic says: one row for each key, the newest.
+
+    Bodies are JSON objects; their fields go to the columns with their names. A
+    message with a null value deletes the row of its key. If the body lacks the
+    key, it is that of the message: a JSON object, or the value itself. Messages
+    with one key have to be in one queue, as producers with keys send them.
+
+    Each message takes effect once. A job that was killed goes on where it was, if
+    it is run again with its checkpoint. The schema of the table gets a table
+    [bold]mqdb_spark_batch[/bold], which says which batches are done.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb spark to-table customers public.customer --checkpoint /data/c1
+      mqdb spark to-table customers public.customer --checkpoint /data/c1 --dry-run
+      mqdb spark to-table orders orders --checkpoint /data/c2 --key id --follow
+      mqdb spark to-table orders log --checkpoint /data/c3 --messages --append
+    """
+    settings = start(context)
+    one = chosen_broker(settings, broker)
+    from mqdb.pipeline.jobs import table_loading
+
+    load = table_loading.TableLoad(
+        one.dsn, topic, table, target, columns, key, append=append, messages=messages, skip_bad=skip_bad, batch=batch
+    )
+    planned = table_loading.plan_table(load)
+    row: Row = {"topic": topic, "table": f"{planned.schema}.{planned.name}", "key": ",".join(planned.key) or None}
+    with bar("counting" if dry_run else "loading") as shown, spark_session(cores) as spark:
+        if dry_run:
+            row["messages"] = table_loading.count_to_table(spark, load, checkpoint)
+        else:
+            result = table_loading.to_table(spark, load, checkpoint, follow=follow, on_progress=_showing(*shown))
+            row |= {"messages": result.messages, "skipped": result.skipped}
+    print_rows([row], as_json, "")
+
+
+def to_parquet(
+    context: typer.Context,
+    topic: Topic,
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A folder, or a URI that Spark knows: s3a://...", show_default=False)
+    ],
+    checkpoint: Checkpoint,
+    schema: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="DDL", help="Fields of JSON bodies, for a column value.", show_default=False),
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="The most messages of one file.")] = 1_000_000,
+    follow: Follow = False,
+    dry_run: DryRun = False,
+    cores: Cores = DEFAULT_CORES,
+    broker: OneBroker = None,
+    as_json: Json = False,
+) -> None:
+    """Append the messages of a topic to Parquet files, each of them once.
+
+    A job that was killed goes on where it was, if it is run again with its
+    checkpoint. Spark knows from PATH/_spark_metadata which files count; a job that
+    was killed may leave others.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb spark to-parquet orders /data/orders --checkpoint /data/c1
+      mqdb spark to-parquet orders /data/orders --checkpoint /data/c1 --dry-run
+      mqdb spark to-parquet orders s3a://b/orders --checkpoint s3a://b/c1 --follow
+      mqdb spark to-parquet orders /data/o --checkpoint /data/c2 --schema 'id BIGINT'
+    """
+    settings = start(context)
+    one = chosen_broker(settings, broker)
+    from mqdb.pipeline.jobs import parquet_appending
+
+    with bar("counting" if dry_run else "appending") as shown, spark_session(cores) as spark:
+        if dry_run:
+            read = parquet_appending.count_to_parquet(spark, one.dsn, topic, checkpoint)
+        else:
+            read = parquet_appending.to_parquet(
+                spark, one.dsn, topic, path, checkpoint,
+                schema=schema, batch=batch, follow=follow, on_progress=_showing(*shown),
+            )  # fmt: skip
+    print_rows([{"topic": topic, "path": path, "messages": read}], as_json, "")
+
+
+def mirror(
+    context: typer.Context,
+    topic: Topic,
+    checkpoint: Checkpoint,
+    from_kafka: Annotated[
+        str | None,
+        typer.Option("--from-kafka", metavar="SERVERS", help="Copy from Kafka to the broker.", show_default=False),
+    ] = None,
+    to_kafka: Annotated[
+        str | None,
+        typer.Option("--to-kafka", metavar="SERVERS", help="Copy from the broker to Kafka.", show_default=False),
+    ] = None,
+    kafka_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--kafka-topic", metavar="NAME", help="The topic of Kafka, if its name is another.", show_default=False
+        ),
+    ] = None,
+    keep_partitions: Annotated[
+        bool, typer.Option("--keep-partitions", help="Partition 3 becomes queue 3, and back.")
+    ] = False,
+    kafka_options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kafka-option", metavar="NAME=VALUE", help="Of Spark's connector; may be repeated.", show_default=False
+        ),
+    ] = None,
+    packages: Annotated[
+        str | None,
+        typer.Option(
+            "--packages",
+            metavar="COORDINATES",
+            help="Spark's connector for Kafka, from Maven; unset, that of this Spark.",
+            show_default=False,
+        ),
+    ] = None,
+    batch: Batch = 100_000,
+    follow: Follow = False,
+    dry_run: DryRun = False,
+    cores: Cores = DEFAULT_CORES,
+    broker: OneBroker = None,
+    as_json: Json = False,
+) -> None:
+    """Copy a topic from Kafka to the broker, or back, with keys, headers and nulls.
+
+    Into the broker each record is stored once, into Kafka at least once: its sink
+    may repeat the batch in which a job was killed. The job then goes on where it
+    was, if it is run again with its checkpoint. The topic TOPIC has to be there.
+    Names of mqdb's topics have no dots; --kafka-topic gives Kafka's name.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb spark mirror orders --from-kafka kafka:9092 --checkpoint /data/c1
+      mqdb spark mirror orders --from-kafka kafka:9092 --kafka-topic shop.orders \\
+          --checkpoint /data/c1 --dry-run
+      mqdb spark mirror orders --to-kafka kafka:9092 --checkpoint /data/c2 --follow
+      mqdb spark mirror orders --to-kafka kafka:9093 --checkpoint /data/c3 \\
+          --kafka-option kafka.security.protocol=SSL
+    """
+    servers = from_kafka or to_kafka
+    if servers is None or (from_kafka and to_kafka):
+        raise ParameterInvalid("--from-kafka", from_kafka or "", "give one of --from-kafka and --to-kafka")
+    options = dict(map(_option, kafka_options or ()))
+    settings = start(context)
+    one = chosen_broker(settings, broker)
+    from mqdb.pipeline.jobs import mirroring
+
+    chosen = mirroring.Mirror(
+        one.dsn, topic, servers, kafka_topic or topic, keep_partitions=keep_partitions, batch=batch, options=options
+    )
+    config = {"spark.jars.packages": packages or mirroring.package()}
+    with bar("counting" if dry_run else "copying") as shown, spark_session(cores, config) as spark:
+        if dry_run:
+            count = mirroring.count_from_kafka if from_kafka else mirroring.count_to_kafka
+            copied = count(spark, chosen, checkpoint)
+        else:
+            copy = mirroring.mirror_from_kafka if from_kafka else mirroring.mirror_to_kafka
+            copied = copy(spark, chosen, checkpoint, follow=follow, on_progress=_showing(*shown))
+    names = (chosen.kafka_topic, topic) if from_kafka else (topic, chosen.kafka_topic)
+    print_rows([{"from": names[0], "to": names[1], "messages": copied}], as_json, "")
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ParameterInvalid("--kafka-option", text, "write NAME=VALUE")
+    return name, value
+
+
+def _showing(bars: "Progress", task: "TaskID") -> "OnProgress":
+    def show(done: int, total: int, note: str) -> None:
+        bars.update(task, completed=done, total=total, note=note)
+
+    return show
