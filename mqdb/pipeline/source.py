@@ -4,7 +4,8 @@
 
 It needs no jar. Filters of Spark's are not pushed down: Spark keeps one planned read for all queries over a DataFrame,
 and gives the rows of the first filter to all of them; options prune instead. For the same reason a DataFrame
-is a snapshot: it reads what was there at its first action. Spark's Python workers import this module.
+is a snapshot: it reads what was there at its first action. Spark's Python workers import this module, and so does the
+process in which Spark looks data sources up, which needs nothing but the name: so methods import what they use.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,23 +38,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mqdb.errors import MqdbError
-from mqdb.pipeline.read.cluster_options import (
-    Cluster,
-    check_cluster,
-    cluster_columns,
-    cluster_decoding,
-    parse_cluster,
-)
-from mqdb.pipeline.read.created_tables import column_options, is_created_table
-from mqdb.pipeline.read.offsets import ClusterOffset
 from mqdb.pipeline.read.schema import HEADERS
-from mqdb.pipeline.read.tasks import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mqdb.errors import MqdbError
+    from mqdb.pipeline.read.cluster_options import Cluster
     from mqdb.pipeline.read.cluster_planning import ClusterPlanner
+    from mqdb.pipeline.read.tasks import Task
 
 _TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
@@ -78,6 +71,9 @@ class MqdbDataSource(DataSource):
 
         Spark asks for them at `load`, so all options are checked here, unless the user gives a schema.
         """
+        from mqdb.pipeline.read.cluster_options import check_cluster, cluster_columns, cluster_decoding
+        from mqdb.pipeline.read.created_tables import column_options, is_created_table
+
         options: Mapping[str, str] = self.options
         if is_created_table(options):
             options = column_options(options)
@@ -93,6 +89,8 @@ class MqdbDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For spark.readStream."""
+        from mqdb.errors import MqdbError
+
         try:
             return MqdbStreamReader(_cluster(self.options, schema, is_stream=True))
         except MqdbError as error:
@@ -111,15 +109,17 @@ class MqdbDataSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
 
-def _cluster(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> Cluster:
+def _cluster(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> "Cluster":
     """The options by broker, with the columns of a schema that the user may have given."""
+    from mqdb.pipeline.read.cluster_options import parse_cluster
+
     return parse_cluster(options, is_stream=is_stream).with_columns(schema)
 
 
 class TaskPartition(InputPartition):
     """What Spark sends to one task: what it reads, and from which broker."""
 
-    def __init__(self, broker: str, task: Task) -> None:
+    def __init__(self, broker: str, task: "Task") -> None:
         super().__init__(task)
         self.broker = broker
         self.task = task
@@ -128,7 +128,7 @@ class TaskPartition(InputPartition):
 class MqdbReader(DataSourceReader):
     """A batch read. Planned on the driver, where Spark calls `partitions` once for each DataFrame."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
 
     def partitions(self) -> list[InputPartition]:
@@ -145,7 +145,7 @@ class MqdbReader(DataSourceReader):
 class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream. One of these lives on the driver as long as the query, copies of it read on workers."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
         self.options = cluster.any_options
         self._planner: ClusterPlanner | None = None
@@ -168,6 +168,8 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch."""
+        from mqdb.pipeline.read.offsets import ClusterOffset
+
         at_most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         at_least = None if isinstance(limit, ReadAllAvailable) else self.options.min_offsets_per_trigger
         offset, whole = self._plan().latest(ClusterOffset.from_dict(start), at_most=at_most, at_least=at_least)
@@ -184,6 +186,8 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a batch."""
+        from mqdb.pipeline.read.offsets import ClusterOffset
+
         return _partitions(self._plan().tasks(ClusterOffset.from_dict(start), ClusterOffset.from_dict(end)))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -210,7 +214,7 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _RefusedStream(DataSourceStreamReader):
     """A stream with wrong options. Spark would hide an error of `streamReader` itself behind one of its own."""
 
-    def __init__(self, error: MqdbError) -> None:
+    def __init__(self, error: "MqdbError") -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:
@@ -230,11 +234,11 @@ class _RefusedStream(DataSourceStreamReader):
         raise self._error.with_traceback(None)
 
 
-def _partitions(tasks: list[tuple[str, Task]]) -> list[InputPartition]:
+def _partitions(tasks: "list[tuple[str, Task]]") -> list[InputPartition]:
     return [TaskPartition(broker, task) for broker, task in tasks]
 
 
-def _read(partition: InputPartition, cluster: Cluster) -> "Iterator[pa.RecordBatch]":
+def _read(partition: InputPartition, cluster: "Cluster") -> "Iterator[pa.RecordBatch]":
     if not isinstance(partition, TaskPartition):  # Spark's own, in place of none at all
         return iter(())
     if cluster.names:

@@ -25,6 +25,18 @@ def test_workers_run_this_python_and_find_mqdb(spark: SparkSession) -> None:
     assert seen == look(0)
 
 
+def test_workers_import_pyspark_from_where_it_is_compiled(spark: SparkSession) -> None:
+    def look(_number: int) -> str:
+        import pyspark
+
+        return pyspark.__file__
+
+    [seen] = spark.sparkContext.parallelize([0], 1).map(look).collect()
+
+    assert Path(seen).is_file()
+    assert seen == look(0)
+
+
 def test_a_task_that_fails_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
     def fail_once(number: int) -> int:
         trace = tmp_path / "tried"

@@ -62,7 +62,13 @@ def folder(database: Database, tmp_path: Path) -> Path:
     pyspark = find_spec("pyspark")
     assert pyspark is not None
     assert pyspark.origin is not None
-    submit = shlex.quote(str(Path(pyspark.origin).parent / "bin" / "spark-submit"))
+    # Executors of such a cluster work in the home of Spark.
+    home = tmp_path / "spark"
+    home.mkdir()
+    for part in Path(pyspark.origin).parent.iterdir():
+        if part.name != "work":
+            (home / part.name).symlink_to(part)
+    submit = f"SPARK_HOME={shlex.quote(str(home))} {shlex.quote(str(home / 'bin' / 'spark-submit'))}"
     mqdb = f"PYTHONPATH={shlex.quote(ALL)} {shlex.quote(sys.executable)} -m mqdb"
     for name, command in (("spark-submit", f"{submit} --master {shlex.quote(CLUSTER)}"), ("mqdb", mqdb)):
         program = tmp_path / "bin" / name
