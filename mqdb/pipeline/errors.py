@@ -321,9 +321,14 @@ class TableBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     batch_id: int
     newest: int
     sentence = (
-        "batch {batch_id} comes next for table {table!r}, and the newest that it has is {newest} (-1: none): its "
-        "database was restored, or the checkpoint is that of another table. Begin with a new checkpoint"
+        "batch {batch_id} comes next for table {table!r}, which has {what}: its database was restored, or the "
+        "checkpoint is that of another table. Begin with a new checkpoint"
     )
+
+    @property
+    def what(self) -> str:
+        """The batches that the table has, for a sentence."""
+        return "no batch" if self.newest < 0 else f"batches up to {self.newest}"
 
 
 class JobFailed(MqdbError, code=ResponseCode.SYSTEM_ERROR):

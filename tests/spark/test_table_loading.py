@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.common.message import Message
-from mqdb.pipeline.errors import TableBatchesMissing, TableUnusable
+from mqdb.pipeline.errors import OptionInvalid, TableUnusable
 from mqdb.pipeline.jobs import target_table
 from mqdb.pipeline.jobs.table_loading import LoadResult, TableLoad, count_to_table, plan_table, to_table
 from mqdb.store.topics.topics import TopicRoute
@@ -145,7 +145,9 @@ def test_a_table_that_went_back_is_noticed(
     broker.exec_driver_sql("DELETE FROM public.mqdb_spark_batch")
     send(broker, customers, change(3, "Cid"))
 
-    with pytest.raises(Exception, match=TableBatchesMissing.__name__):
+    with pytest.raises(
+        Exception, match=r"TableBatchesMissing: batch 2 comes next for table 'public.customer', which has no batch"
+    ):
         to_table(spark, load_of(database), str(tmp_path))
 
 
@@ -188,6 +190,15 @@ def test_a_table_that_cannot_take_the_topic_is_refused(broker: Connection, datab
     ):
         with pytest.raises(TableUnusable, match=reason):
             plan_table(TableLoad(database.dsn, "customers", table, **options))
+
+
+@pytest.mark.usefixtures("customers")
+def test_a_dsn_may_name_its_broker_but_not_two(database: Database) -> None:
+    named = f"broker-b={database.dsn}"
+
+    assert plan_table(TableLoad(named, "customers", "customer")).key == ("id",)
+    with pytest.raises(OptionInvalid, match="names several databases"):
+        plan_table(TableLoad(database.dsn, "customers", "customer", target=f"broker-a={database.dsn};{named}"))
 
 
 @pytest.mark.long

@@ -10,9 +10,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mqdb.common.dsn import redact
+from mqdb.common.dsn import parse_brokers, redact
 from mqdb.pipeline import broker_wait
-from mqdb.pipeline.errors import TableUnusable
+from mqdb.pipeline.errors import OptionInvalid, TableUnusable
 from mqdb.pipeline.jobs import target_table
 from mqdb.pipeline.jobs.catching_up import OnProgress, catch_up, count_left, quiet
 from mqdb.pipeline.jobs.target_table import POSITION, PROBLEM, TargetTable
@@ -85,13 +85,23 @@ def to_table(
 
 
 def plan_table(load: TableLoad) -> TargetTable:
-    """The table that `to_table` would write, which needs no Spark. Raises TableUnusable."""
-    dsn = load.target or load.dsn
+    """The table that `to_table` would write, which needs no Spark. Raises TableUnusable, OptionInvalid."""
+    dsn = _one_dsn(load.target or load.dsn)
     with translated(redact(dsn)):
         table = target_table.find_table(dsn, load.table, columns=load.columns, key=load.key, append=load.append)
     if load.messages and (strange := [name for name in table.columns if name not in MESSAGE_COLUMNS]):
         raise TableUnusable(load.table, f"a message has no column {strange[0]!r}; name the columns to write")
     return table
+
+
+def _one_dsn(text: str) -> str:
+    try:
+        [broker, *others] = parse_brokers(text, "")
+    except ValueError as error:
+        raise OptionInvalid("target", redact(text), str(error)) from None
+    if others:
+        raise OptionInvalid("target", redact(text), "names several databases; name one")
+    return broker.dsn
 
 
 def count_to_table(spark: "SparkSession", load: TableLoad, checkpoint: str) -> int:
