@@ -141,6 +141,7 @@ def test_what_cannot_be_read_is_said_before_any_job_starts(
         read_jdbc(spark, database.dsn, "orders", jar="/nowhere.jar")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_both_ways_to_count_of_the_page(spark: SparkSession, database: Database) -> None:
     [block] = blocks("### Counting", "python")
