@@ -11,7 +11,7 @@
     │   └── DatabaseReplaced      the database is not the one that a stream has read
     ├── SegmentDropped            retention has dropped a segment that was to be counted
     ├── ReplicaBehind             a replica has not caught up in time
-    ├── BodyInvalid               a body that does not fit the schema of a read
+    ├── BodyNotDecoded               a body that does not fit the schema of a read
     ├── StreamUnreadable          an offset of a checkpoint that this source has not written
     ├── SinkBatchMismatch         what was staged is not what the tasks have written
     ├── SinkBatchesMissing        batches that a query has written are not in the database
@@ -151,7 +151,7 @@ class ReplicaBehind(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     )
 
 
-class BodyInvalid(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
+class BodyNotDecoded(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
     """A message whose body is no JSON, or does not fit the option schema. Raised unless onBadRow says otherwise."""
 
     topic: str

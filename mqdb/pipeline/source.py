@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mqdb.errors import MqdbError
-    from mqdb.pipeline.read.cluster_options import Cluster
+    from mqdb.pipeline.read.cluster_options import SourceCluster
     from mqdb.pipeline.read.cluster_planning import ClusterPlanner
     from mqdb.pipeline.read.tasks import Task
 
@@ -98,18 +98,18 @@ class MqdbDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For DataFrame.write."""
-        from mqdb.pipeline.write.sink import batch_writer
+        from mqdb.pipeline.write.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For DataFrame.writeStream."""
-        from mqdb.pipeline.write.sink import stream_writer
+        from mqdb.pipeline.write.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
 
-def _cluster(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> "Cluster":
+def _cluster(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> "SourceCluster":
     """The options by broker, with the columns of a schema that the user may have given."""
     from mqdb.pipeline.read.cluster_options import parse_cluster
 
@@ -128,7 +128,7 @@ class TaskPartition(InputPartition):
 class MqdbReader(DataSourceReader):
     """A batch read. Planned on the driver, where Spark calls `partitions` once for each DataFrame."""
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: "SourceCluster") -> None:
         self.cluster = cluster
 
     def partitions(self) -> list[InputPartition]:
@@ -145,7 +145,7 @@ class MqdbReader(DataSourceReader):
 class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream. One of these lives on the driver as long as the query, copies of it read on workers."""
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: "SourceCluster") -> None:
         self.cluster = cluster
         self.options = cluster.any_options
         self._planner: ClusterPlanner | None = None
@@ -238,7 +238,7 @@ def _partitions(tasks: "list[tuple[str, Task]]") -> list[InputPartition]:
     return [TaskPartition(broker, task) for broker, task in tasks]
 
 
-def _read(partition: InputPartition, cluster: "Cluster") -> "Iterator[pa.RecordBatch]":
+def _read(partition: InputPartition, cluster: "SourceCluster") -> "Iterator[pa.RecordBatch]":
     if not isinstance(partition, TaskPartition):  # Spark's own, in place of none at all
         return iter(())
     if cluster.names:

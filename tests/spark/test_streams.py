@@ -100,7 +100,8 @@ def test_records_of_kafka_become_messages_and_come_back(
 
 
 def test_offsets_of_both_sources_are_summed() -> None:
-    assert total_of('{"topics": {"a": {"0": 3, "1": 4}}, "proofs": {"a": {"0": [3, "x", "y"]}}}') == 7
+    one = {"topics": {"a": {"0": 3, "1": 4}}, "proofs": {"a": {"0": [3, "x", "y"]}}}
+    assert total_of(json.dumps({"brokers": {"broker-a": one, "broker-b": {"topics": {"a": {"0": 2}}}}})) == 9
     assert total_of({"a": {"0": 3}, "b": {"0": 5}}) == 8
     assert total_of(None) == 0
 

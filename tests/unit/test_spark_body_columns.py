@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mqdb.pipeline.errors import BodyInvalid
+from mqdb.pipeline.errors import BodyNotDecoded
 from mqdb.pipeline.read.body_columns import BodyDecoder
 from mqdb.pipeline.read.body_schema import BodyDecoding, OnBadBody, parse_schema
 
@@ -111,7 +111,7 @@ def test_a_value_becomes_what_from_json_makes_of_it(type_: str, text: str, expec
 )
 def test_a_value_that_does_not_fit_makes_a_bad_row(type_: str, text: str) -> None:
     with pytest.raises(
-        BodyInvalid, match=r"topic 'orders', queue 3, offset 40: field '[vx]' of the body is of JSON type"
+        BodyNotDecoded, match=r"topic 'orders', queue 3, offset 40: field '[vx]' of the body is of JSON type"
     ):
         value(type_, text)
     assert decode("v int, w int", '{"v": "x", "w": 1}', way="null") == [{"n": 40, "v": None, "w": 1}]
@@ -131,7 +131,7 @@ def test_a_value_that_does_not_fit_makes_a_bad_row(type_: str, text: str) -> Non
     ids=repr,
 )
 def test_a_body_that_is_no_object_makes_a_bad_row(body: str | bytes, reason: str) -> None:
-    with pytest.raises(BodyInvalid, match=f"topic 'orders', queue 3, offset 41: {reason}"):
+    with pytest.raises(BodyNotDecoded, match=f"topic 'orders', queue 3, offset 41: {reason}"):
         decode("v int", '{"v": 1}', body)
     assert decode("v int", body, '{"v": 2}', way="null") == [{"n": 40, "v": None}, {"n": 41, "v": 2}]
 
@@ -162,7 +162,7 @@ def test_fields_are_found_by_their_exact_names_and_the_last_of_two_counts() -> N
 
 
 def test_an_error_of_a_body_arrives_on_the_driver() -> None:
-    error = BodyInvalid("orders", 3, 40, "the body is no JSON")
+    error = BodyNotDecoded("orders", 3, 40, "the body is no JSON")
 
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 

@@ -7,7 +7,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from mqdb.errors import MqdbError
 from mqdb.pipeline.errors import ColumnInvalid, OptionInvalid
-from mqdb.pipeline.read.cluster_options import Cluster, check_cluster, cluster_columns, parse_cluster
+from mqdb.pipeline.read.cluster_options import SourceCluster, check_cluster, cluster_columns, parse_cluster
 from mqdb.pipeline.read.jdbc import read_jdbc
 from mqdb.pipeline.read.offsets import Queue
 from mqdb.pipeline.read.positions import EARLIEST
@@ -18,12 +18,12 @@ B = "postgresql://user:geheim@b/mqdb"
 BOTH = f"broker-a={A};broker-b={B}"
 
 
-def batch(**options: str) -> Cluster:
+def batch(**options: str) -> SourceCluster:
     """Options of spark.read for two brokers, with what every read needs."""
     return parse_cluster({"url": BOTH, "subscribe": "orders"} | options, is_stream=False)
 
 
-def assigned(text: str) -> Cluster:
+def assigned(text: str) -> SourceCluster:
     return parse_cluster({"url": BOTH, "assign": text}, is_stream=True)
 
 

@@ -15,7 +15,7 @@ from mqdb.errors import QueueNotFound, TopicNotFound, TopicNotWritable
 from mqdb.pipeline.errors import ColumnInvalid
 from mqdb.pipeline.write.bad_rows import BadRowProperty
 from mqdb.pipeline.write.cluster_queues import BrokerQueue, cluster_queues
-from mqdb.pipeline.write.cluster_rows import ClusterRowMaker, Share
+from mqdb.pipeline.write.cluster_rows import ClusterRowMaker, StageShare
 from mqdb.pipeline.write.sink_columns import find_columns
 from mqdb.pipeline.write.sink_options import parse_sink
 from mqdb.store.log.sink import STAGE_COLUMNS
@@ -28,7 +28,7 @@ QUEUES = tuple(BrokerQueue(0, key) for key in (7, 8, 9)) + tuple(BrokerQueue(1, 
 Place = tuple[int, int]
 
 
-def routed(rows: Sequence[dict[str, Any]], shares: Sequence[Share] = ()) -> list[tuple[str, Place]]:
+def routed(rows: Sequence[dict[str, Any]], shares: Sequence[StageShare] = ()) -> list[tuple[str, Place]]:
     """The body of each row of a task, and its broker and the key of its queue."""
     types = {"queue_id": pa.int32(), "partition": pa.int32(), "properties": pa.map_(pa.string(), pa.string())}
     schema = pa.schema([(name, types.get(name, pa.string())) for name in rows[0]])
@@ -71,10 +71,10 @@ def test_a_row_has_the_same_broker_in_whatever_task_it_comes() -> None:
         {"body": str(chance.random()), "tags": chance.choice(["a", None]), "sharding_key": chance.choice(["k", None])}
         for _ in range(500)
     ]
-    before = [Share(), Share()]
+    before = [StageShare(), StageShare()]
     first = {body: place for body, (place, _) in routed(rows, before)}
 
-    again = [Share(), Share()]
+    again = [StageShare(), StageShare()]
     chance.shuffle(rows)
     found: dict[str, int] = {}
     for task in (rows[:37], rows[37:420], rows[420:]):
@@ -82,7 +82,7 @@ def test_a_row_has_the_same_broker_in_whatever_task_it_comes() -> None:
 
     assert found == first
     assert [(share.messages, share.checksum) for share in again] == [(s.messages, s.checksum) for s in before]
-    other = [Share(), Share()]
+    other = [StageShare(), StageShare()]
     routed([*rows[:-1], {"body": "another", "tags": None, "sharding_key": None}], other)
     assert [share.checksum for share in other] != [share.checksum for share in again]
 

@@ -21,9 +21,9 @@ from pyspark.sql.types import (
 from mqdb.errors import MqdbError, NameInvalid, TopicNotAllowed
 from mqdb.pipeline.errors import ColumnInvalid, ModeNotSupported, OptionInvalid, OptionUnknown
 from mqdb.pipeline.source import MqdbDataSource
-from mqdb.pipeline.write.sink import batch_writer, stream_writer
 from mqdb.pipeline.write.sink_columns import ColumnPart, Columns, Kind, find_columns
 from mqdb.pipeline.write.sink_options import OnBadRow, ReservedProperties, parse_sink
+from mqdb.pipeline.write.writers import batch_writer, stream_writer
 
 URL = "postgresql://writer:secret@localhost:5432/mqdb"
 

@@ -55,10 +55,13 @@ def total_of(offset: Any) -> int:
     """The sum of the offsets in the JSON of a source: of all its queues or partitions."""
     if isinstance(offset, str):
         offset = json.loads(offset)
-    topics = offset.get("topics", offset) if isinstance(offset, dict) else {}
+    if not isinstance(offset, dict):
+        return 0
+    brokers = offset.get("brokers", {"": {"topics": offset}})
     return sum(
         position
-        for positions in topics.values()
+        for of_broker in brokers.values()
+        for positions in of_broker["topics"].values()
         if isinstance(positions, dict)
         for position in positions.values()
         if isinstance(position, int)
@@ -88,5 +91,7 @@ def committed_offsets(spark: "SparkSession", checkpoint: str) -> Mapping[str, An
     # A version, the metadata of the batch, and a line for each source.
     lines = spark.read.text(f"{checkpoint}/offsets/{max(batches)}", wholetext=True).collect()[0][0].splitlines()
     offsets: dict[str, Any] = json.loads(lines[2])
-    topics: dict[str, Any] = offsets.get("topics", offsets)
-    return topics
+    if "brokers" not in offsets:
+        return offsets
+    topics = {name: of_broker["topics"] for name, of_broker in offsets["brokers"].items()}
+    return next(iter(topics.values())) if len(topics) == 1 else topics

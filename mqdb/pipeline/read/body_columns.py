@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mqdb.pipeline.errors import BodyInvalid, OptionInvalid
+from mqdb.pipeline.errors import BodyNotDecoded, OptionInvalid
 from mqdb.pipeline.read.body_schema import CORRUPT_RECORD, BodyDecoding, OnBadBody
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class BodyDecoder:
     def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
         """The batch, without its bad rows if they are left out, and the columns of its bodies.
 
-        Raises BodyInvalid for a bad row if that is to be an error.
+        Raises BodyNotDecoded for a bad row if that is to be an error.
         """
         rows: list[dict[str, Any]] = []
         kept: list[int] = []
@@ -112,7 +112,7 @@ class BodyDecoder:
         fault = self._faults[0]
         self._faults.clear()
         topic, queue_id, queue_offset = (message.column(name)[0].as_py() for name in _PLACE)
-        invalid = BodyInvalid(topic, queue_id, queue_offset, fault)
+        invalid = BodyNotDecoded(topic, queue_id, queue_offset, fault)
         match self._decoding.on_bad_body:
             case OnBadBody.FAIL:
                 raise invalid

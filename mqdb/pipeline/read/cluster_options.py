@@ -47,7 +47,7 @@ _ANY_COLUMN: Final = {RowFormat.MQDB: "queue_offset", RowFormat.KAFKA: "offset"}
 
 
 @dataclass(frozen=True)
-class Cluster:
+class SourceCluster:
     """The brokers of a read. `names` are those of the list; a lone broker without a name is "", and `names` is empty.
 
     `columns` are those that Spark gets, and each broker's options say which of them are read there. An `assign` that
@@ -67,7 +67,7 @@ class Cluster:
         """The number of queue 0 of a broker as a partition of Kafka."""
         return self.names.index(broker) * PARTITIONS_OF_BROKER if self.names else 0
 
-    def with_columns(self, schema: StructType) -> "Cluster":
+    def with_columns(self, schema: StructType) -> "SourceCluster":
         """The cluster with the columns of a schema. Raises ColumnInvalid, OptionInvalid."""
         row_format, decoding = self.any_options.reading.row_format, self.any_options.reading.decoding
         decoded = [] if decoding is None else _decoded(schema, decoding)
@@ -132,12 +132,12 @@ def check_cluster(options: Mapping[str, str]) -> None:
     warn_of_ignored(options)
 
 
-def parse_cluster(options: Mapping[str, str], *, is_stream: bool) -> Cluster:
+def parse_cluster(options: Mapping[str, str], *, is_stream: bool) -> SourceCluster:
     """The options of a read by broker. Raises what `parse_source` raises."""
     urls = listed_brokers(options)
     if not urls:
         lone = parse_source(options, is_stream=is_stream)
-        return Cluster({"": lone}, (), lone.columns)
+        return SourceCluster({"": lone}, (), lone.columns)
     read_urls = _read_urls(options, urls)
     shared = {name: text for name, text in _of_any_broker(options).items() if name.lower() not in ("url", "readurl")}
     by_queue = {name: _by_broker(name, text, tuple(urls)) for name, text in shared.items() if _is_by_queue(name)}
@@ -155,7 +155,7 @@ def parse_cluster(options: Mapping[str, str], *, is_stream: bool) -> Cluster:
         brokers[broker] = parsed
     any_options = next(iter(brokers.values()))
     columns = _with_broker(options, any_options.reading.row_format, any_options.columns)
-    return Cluster(brokers, tuple(urls), columns)
+    return SourceCluster(brokers, tuple(urls), columns)
 
 
 def _read_urls(options: Mapping[str, str], urls: Mapping[str, str]) -> Mapping[str, str]:

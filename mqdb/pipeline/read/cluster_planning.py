@@ -13,7 +13,7 @@ from mqdb.common.dsn import redact
 from mqdb.errors import BrokerMisnamed, MqdbError, TopicNotFound
 from mqdb.pipeline.errors import StreamUnreadable
 from mqdb.pipeline.read import planner
-from mqdb.pipeline.read.cluster_options import Cluster
+from mqdb.pipeline.read.cluster_options import SourceCluster
 from mqdb.pipeline.read.offsets import ClusterOffset, StreamOffset
 from mqdb.pipeline.read.planning import StreamPlanner, plan_batch
 from mqdb.pipeline.read.source_options import SourceOptions
@@ -22,7 +22,7 @@ from mqdb.pipeline.read.tasks import Task
 logger = logging.getLogger(__name__)
 
 
-def cluster_tasks(cluster: Cluster) -> list[tuple[str, Task]]:
+def cluster_tasks(cluster: SourceCluster) -> list[tuple[str, Task]]:
     """The tasks of a batch read, each with its broker, as of now: brokers are asked one after the other.
 
     Raises what `plan_batch` raises, BrokerMisnamed, and TopicNotFound for a topic that no broker has.
@@ -42,7 +42,7 @@ def cluster_tasks(cluster: Cluster) -> list[tuple[str, Task]]:
 class ClusterPlanner:
     """What the driver of a stream asks its brokers. All offsets are those of `ClusterOffset.to_dict`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SourceCluster) -> None:
         self._cluster = cluster
         self._options = cluster.any_options
         self._planners = {name: StreamPlanner(options) for name, options in cluster.brokers.items()}
@@ -165,7 +165,7 @@ def _check_name(name: str, found: str, options: SourceOptions) -> None:
         raise BrokerMisnamed(redact(options.url), f"this database is broker {found!r}, not {name!r}")
 
 
-def _check_topics(cluster: Cluster, found: Iterable[str]) -> None:
+def _check_topics(cluster: SourceCluster, found: Iterable[str]) -> None:
     """Raise TopicNotFound for a topic that is named, and that no broker has."""
     topics = set(found)
     for options in cluster.brokers.values():

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqdb.errors import MqdbError
-from mqdb.pipeline.read.cluster_options import BROKER, Cluster
+from mqdb.pipeline.read.cluster_options import BROKER, SourceCluster
 from mqdb.pipeline.read.reader import read
 from mqdb.pipeline.read.schema import RowFormat
 from mqdb.pipeline.read.tasks import Task
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_broker(task: Task, cluster: Cluster, broker: str) -> "Iterator[pa.RecordBatch]":
+def read_broker(task: Task, cluster: SourceCluster, broker: str) -> "Iterator[pa.RecordBatch]":
     """The messages of a task, with exactly the columns of the cluster. Raises what `read` raises."""
     options = cluster.brokers[broker]
     try:
@@ -24,7 +24,7 @@ def read_broker(task: Task, cluster: Cluster, broker: str) -> "Iterator[pa.Recor
         raise
 
 
-def _marked(batch: "pa.RecordBatch", cluster: Cluster, broker: str, row_format: RowFormat) -> "pa.RecordBatch":
+def _marked(batch: "pa.RecordBatch", cluster: SourceCluster, broker: str, row_format: RowFormat) -> "pa.RecordBatch":
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -34,8 +34,8 @@ def read(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "Iterato
     """The messages of a task, with exactly these columns of the row format.
 
     The task waits for the broker until it has given messages. If the broker goes away later, the task fails, and Spark
-    runs it again. Raises DataLoss, ReplicaBehind, BrokerUnavailable, StorageRefused, BodyInvalid and what decompression
-    raises.
+    runs it again. Raises DataLoss, ReplicaBehind, BrokerUnavailable, StorageRefused, BodyNotDecoded, and the errors of
+    decompression.
     """
 
     def begin() -> "tuple[_Batches, pa.RecordBatch | None]":

@@ -41,7 +41,7 @@ class _Routed(NamedTuple):
     identity: int
 
 
-class Share:
+class StageShare:
     """The rows of a task for one broker: how many so far, and their checksum, whatever their order."""
 
     def __init__(self) -> None:

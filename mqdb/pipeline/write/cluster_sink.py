@@ -86,10 +86,10 @@ class ClusterWriting:
             nothing = StagedWrite(write_id, 0, False, ())
             return ClusterStaged(batch, nothing, 0, tuple(BrokerShare(nothing, 0) for _ in self.names))
         from mqdb.pipeline.write.bad_rows import TaskRows
-        from mqdb.pipeline.write.cluster_rows import ClusterRowMaker, Share
+        from mqdb.pipeline.write.cluster_rows import ClusterRowMaker, StageShare
 
         options, columns = self.options, self.writings[0].columns
-        shares = [Share() for _ in self.names]
+        shares = [StageShare() for _ in self.names]
         with ExitStack() as stack:
             stages = [stack.enter_context(writing.open_stage(batch, write_id)) for writing in self.writings]
             lookups = [self._of_broker(place, stage.find_queues) for place, stage in enumerate(stages)]

@@ -20,8 +20,8 @@ both. So this module imports little.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -30,42 +30,27 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import WriterCommitMessage
 
 from mqdb.broker.log import sink
 from mqdb.broker.log.sink import AppendOutcome, AppendResult, Connection, SinkBatch, StagedWrite, translated
-from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
-from mqdb.pipeline.broker_urls import listed_brokers
+from mqdb.errors import MqdbError
 from mqdb.pipeline.broker_wait import patiently
-from mqdb.pipeline.errors import ModeNotSupported, OptionInvalid, SinkBatchesMissing, SinkBatchMismatch
-from mqdb.pipeline.write.sink_columns import Columns, find_columns
-from mqdb.pipeline.write.sink_options import SinkOptions, parse_sink
+from mqdb.pipeline.errors import OptionInvalid, SinkBatchesMissing, SinkBatchMismatch
+from mqdb.pipeline.write.sink_columns import Columns
+from mqdb.pipeline.write.sink_options import SinkOptions
 from mqdb.store.log import sink as statements
 from mqdb.store.server_choice import ServerChoice, ServerRole
 from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyarrow import RecordBatch
-    from pyspark.sql.types import StructType
 
-    from mqdb.pipeline.write.cluster_sink import ClusterWriting
     from mqdb.pipeline.write.sink_rows import StageRow
 
 logger = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
-
-# Where Spark tells its tasks. Source: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
 
 _APPLICATION: Final = "mqdb spark sink"
 
@@ -80,52 +65,6 @@ _CONNECT_ARGUMENTS: Final[dict[str, Any]] = {
 }
 
 
-def batch_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: bool) -> DataSourceWriter:
-    """The writer of `df.write`. Runs on the driver, before any task.
-
-    Raises what is wrong with the options, the columns or the mode, and, where the option says the topic, TopicNotFound
-    and TopicNotWritable; BrokerUnavailable and SchemaMismatch.
-    """
-    if overwrite:
-        raise ModeNotSupported("overwrite", "a log can only be appended to; write with .mode('append')")
-    writing, parsed = _writing(options, schema, is_stream=False)
-    patiently(writing.check, "look at the topic of a write", parsed.broker_wait_seconds)
-    name = parsed.given_id or str(uuid4())
-    return BatchWriter(writing, SinkBatch(f"batch:{name}", 0), is_named=parsed.given_id is not None)
-
-
-def stream_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
-    """The writer of `df.writeStream`; raises what `batch_writer` raises, but for BrokerUnavailable."""
-    if overwrite:
-        reason = (
-            "a log can only be appended to; use outputMode('append'), or foreachBatch, and write each batch with a "
-            "writeId made of its number"
-        )
-        raise ModeNotSupported("complete", reason)
-    writing, _ = _writing(options, schema, is_stream=True)
-    # Spark asks for the writer of each commit anew. Tasks and commits wait for a database that is away.
-    with suppress(BrokerUnavailable):
-        writing.check()
-    return StreamWriter(writing)
-
-
-def _writing(
-    options: "Mapping[str, str]", schema: "StructType", *, is_stream: bool
-) -> "tuple[Writing | ClusterWriting, SinkOptions]":
-    """The writing to the brokers of the url, and the options of the first of them."""
-    urls = listed_brokers(options)
-    if not urls:
-        parsed = parse_sink(options, is_stream=is_stream)
-        return Writing(parsed, find_columns(schema, parsed.topic)), parsed
-    from mqdb.pipeline.write.cluster_sink import ClusterWriting
-
-    others = {name: text for name, text in options.items() if name.lower() != "url"}
-    parsed = parse_sink(others | {"url": next(iter(urls.values()))}, is_stream=is_stream)
-    columns = find_columns(schema, parsed.topic, is_list=True)
-    writings = tuple(Writing(replace(parsed, url=url), columns) for url in urls.values())
-    return ClusterWriting(tuple(urls), writings), parsed
-
-
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
     """What a task tells the driver."""
@@ -133,53 +72,6 @@ class Staged(WriterCommitMessage):
     batch: SinkBatch
     write: StagedWrite
     bad_rows: int = 0
-
-
-class BatchWriter(DataSourceArrowWriter):
-    """Writes a batch job: all of it, or nothing."""
-
-    def __init__(self, writing: "Writing | ClusterWriting", batch: SinkBatch, *, is_named: bool) -> None:
-        self._writing = writing
-        self._batch = batch
-        self._is_named = is_named
-
-    def write(self, iterator: "Iterator[RecordBatch]") -> Staged:
-        """In a task."""
-        return self._writing.stage(self._batch, iterator)
-
-    def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """On the driver, when all tasks have succeeded. Raises what `Writing.append` raises."""
-        # Nobody can name a job without a writeId again.
-        forgotten = None if self._is_named else self._batch.sink_id
-        self._writing.append(self._batch, _staged(messages), forgotten)
-
-    def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """On the driver, when a task has failed for good, or the commit."""
-        self._writing.give_up(_staged(messages))
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a streaming query."""
-
-    def __init__(self, writing: "Writing | ClusterWriting") -> None:
-        self._writing = writing
-
-    def write(self, iterator: "Iterator[RecordBatch]") -> Staged:
-        """In a task, which Spark has told the query and the batch."""
-        query_id = _told(_QUERY_ID)
-        sink_id = self._writing.options.given_id or query_id
-        return self._writing.stage(SinkBatch(f"stream:{sink_id}", int(_told(_BATCH_ID)), query_id), iterator)
-
-    def commit(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:
-        """On the driver, when all tasks have succeeded. Raises what `Writing.append` raises."""
-        staged = _staged(messages)
-        # Only the tasks are told the query. A batch without tasks has nothing that could be doubled.
-        if staged:
-            self._writing.append(staged[0].batch._replace(batch_id=batchId), staged)
-
-    def abort(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:
-        """On the driver, when a task has failed for good, or the commit."""
-        self._writing.give_up(_staged(messages))
 
 
 @dataclass(frozen=True)
@@ -426,20 +318,7 @@ def _refuse_schema(url: str) -> None:
         check_schema(connection)
 
 
-def _staged(messages: "Sequence[WriterCommitMessage | None]") -> list[Staged]:
-    """What the tasks have told, in their order; None is the word of one that has failed."""
-    return [message for message in messages if isinstance(message, Staged)]
-
-
 def task_number() -> int:
     """The number of the task in its stage, as Spark shows it."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId() or 0
-
-
-def _told(name: str) -> str:
-    context = TaskContext.get()
-    value = None if context is None else context.getLocalProperty(name)
-    if value is None:
-        raise IllegalState("a stream's writer", f"told no {name} by Spark; it needs Spark 4.1 or newer, and a query")
-    return value

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.kafka_record import KafkaProperty, MissingValue
 from mqdb.common.message import Message
-from mqdb.pipeline.errors import BodyInvalid
+from mqdb.pipeline.errors import BodyNotDecoded
 from mqdb.pipeline.read import engines
 from tests.fixtures.broker import topic
 from tests.fixtures.postgres import Database
@@ -49,7 +49,7 @@ def test_rows_that_are_left_out_are_no_loss(broker: Connection, database: Databa
     options = {"schema": "id bigint", "columns": "queue_offset", "splitBy": "segment"}
 
     assert read(database, **options, onBadRow="skip") == [{"queue_offset": 0, "id": 1}]
-    with pytest.raises(BodyInvalid, match=r"queue 0, offset 1: the body is no JSON: .* \(option onBadRow\)"):
+    with pytest.raises(BodyNotDecoded, match=r"queue 0, offset 1: the body is no JSON: .* \(option onBadRow\)"):
         read(database, **options)
 
 

@@ -18,7 +18,8 @@ from mqdb.errors import BrokerMisnamed, BrokerUnavailable, MqdbError, TopicNotFo
 from mqdb.pipeline.errors import OptionInvalid, SinkBatchChanged, SinkBatchesMissing, SinkBrokerMissing, SinkRowInvalid
 from mqdb.pipeline.read import engines
 from mqdb.pipeline.write.cluster_sink import ClusterWriting
-from mqdb.pipeline.write.sink import StreamWriter, Writing
+from mqdb.pipeline.write.sink import Writing
+from mqdb.pipeline.write.writers import StreamWriter
 from mqdb_client import Message
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.postgres import Database, with_parts
