@@ -7,6 +7,7 @@
     python3 do.py bench [...]   the benchmarks of mqdb, beside reference points: bench --help
     python3 do.py peers [...]   mqdb beside other brokers on this machine: peers --help
     python3 do.py drill [...]   clients while a cluster of Patroni fails over: drill --help
+    python3 do.py docs [...]    the site, into build/site; docs serve shows it while you write
     python3 do.py run ...       any other command of mqdb: run topic list
     python3 do.py lock          the lock files anew, for what pyproject.toml asks for; needs uv
 
@@ -32,7 +33,7 @@ PYTHON = str(PROGRAMS / "python")
 LOCKS = {
     "requirements.lock": ("server", "embedded"),
     "requirements-test.lock": (
-        *("server", "embedded", "spark", "compression", "grpc", "metrics", "otel", "reload", "test"),
+        *("server", "embedded", "spark", "compression", "grpc", "metrics", "otel", "reload", "docs", "test"),
     ),
     "requirements-contrib.lock": ("server", "embedded", "contrib"),
 }
@@ -57,7 +58,7 @@ def main(command: str = "", *arguments: str) -> None:
     # Nothing in this file may be newer than Python 3.6, or an old Python could not even say this.
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit("do.py: mqdb needs Python 3.11 or newer, this is {}.{}".format(*sys.version_info))
-    if command not in ("demo", "test", "check", "bench", "peers", "drill", "run", "lock"):
+    if command not in ("demo", "test", "check", "bench", "peers", "drill", "docs", "run", "lock"):
         sys.exit(__doc__)
     if command == "lock":
         lock()
@@ -69,6 +70,10 @@ def main(command: str = "", *arguments: str) -> None:
         install("spark", "test")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         become(PYTHON, "-m", "tests.drill", *arguments)
+    if command == "docs":
+        install("docs", "spark")
+        os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
+        become(PYTHON, "-m", "mkdocs", *(arguments or ("build",)))
     if command in ("bench", "peers"):
         install(*(("spark",) if command == "bench" else ()))
         paths = [str(ROOT), str(ROOT / "client"), os.environ.get("PYTHONPATH", "")]

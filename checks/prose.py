@@ -24,7 +24,7 @@ KNOWN: Final = ROOT / "checks" / "prose_known.txt"
 ACCEPTED: Final = ROOT / "checks" / "prose_accepted.txt"
 
 #: Text that people wrote elsewhere, or that a program wrote.
-_SKIPPED: Final = (".venv", ".git", "node_modules", "vendored", "data")
+_SKIPPED: Final = (".venv", ".git", ".peers", "build", "dist", "target", "node_modules", "vendored", "data")
 
 
 class Pattern(NamedTuple):

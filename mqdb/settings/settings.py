@@ -66,6 +66,7 @@ class Settings(BaseModel):
     pool_dsn: str | None = None
     """A pooler in front of `dsn`, for everything except LISTEN and session locks; a list, where `dsn` is one."""
     home: Directory = Field(default_factory=default_home)
+    """The directory of the embedded PostgreSQL, of `mqdb.toml` and of offsets of broadcasting consumers."""
     port: int = Field(default=0, ge=0, le=65535)
     """Of the embedded PostgreSQL; 0 is any free one."""
     broker_name: str = "broker-a"
@@ -77,8 +78,11 @@ class Settings(BaseModel):
     wait_for_primary: bool = False
     """Let `mqdb serve` start if `dsn` leads to a standby, and wait until it leads to the primary. Otherwise it ends."""
     auto_create_topic_enable: bool = True
+    """Let a producer create a missing topic when it first sends to it. RocketMQ: autoCreateTopicEnable."""
     default_topic_queue_nums: int = Field(default=4, ge=1, le=1_024)
+    """The number of queues of a topic that a producer creates. RocketMQ: defaultTopicQueueNums."""
     send_message_timeout: Annotated[timedelta, *at_least("1ms")] = timedelta(seconds=3)
+    """How long a send takes at most, with its retries. RocketMQ: sendMsgTimeout."""
     file_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(hours=72)
     """How long a message is kept, consumed or not."""
     delete_when: Hours = (4,)

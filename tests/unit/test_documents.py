@@ -34,5 +34,11 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
             assert fragment in anchors(target), link
 
 
+def test_each_page_has_a_place_on_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    pages = {page.name for page in ROOT.glob("docs/*.md")}
+    assert {name for name in pages if f": {name}\n" not in nav} == set()
+
+
 def test_readme_is_read_in_ten_minutes() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= 8_000
