@@ -30,7 +30,7 @@ _LINK: Final = re.compile(r"(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
 
 
 def _place_of(path: str) -> str:
-    """Where a file of the repository is on the site."""
+    """The place of a file of the repository on the site."""
     for place, source in _PAGES.items():
         if path == source:
             return place
