@@ -60,7 +60,6 @@ _OURS = {"mqdb", "mqdb_client"}
 app = typer.Typer(
     cls=Group,
     rich_markup_mode="rich",
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
