@@ -1,6 +1,6 @@
 """The client of mqdb: producers and consumers, for Python programs.
 
-A producer works inside its block, a consumer until it is told to stop:
+A producer works inside its `with` block, and a consumer until `shutdown` or a signal stops it:
 
     with Producer("orders-service") as producer:
         producer.send(Message("orders", b"...", tag="paid"))
@@ -14,12 +14,12 @@ Read `producer` and `consumer` first; their docstrings give the order.
 
     producer, consumer, lite_pull, simple, transaction   sends; push consumers; polls; pops; half messages
     admin, app, aio       administration; functions as listeners; all of it for asyncio
-    cluster, instance     the brokers of a client; what all clients of a process share towards one of them
-    registrations, callbacks, notifications, dispatch_watch   groups; who is called when the broker tells something
+    cluster, instance     the brokers of a client; the part of a broker's clients that they share in a process
+    registrations, callbacks, notifications, dispatch_watch   groups; callbacks for news from the broker
     broker_connections, new_connection, connection_watch, outage   connections, and their loss
-    route, queue_argument, client_config, option_rules   queues of a topic; what a client can be told
-    duty, looks, leaving, abandoned_clients   what is done again and again; shutdown; members that nobody uses
-    process_hooks, metrics, broker_counts, broker_metrics, tracing   what others see of clients
+    route, queue_argument, client_config, option_rules   queues of a topic; the options of a client
+    duty, looks, leaving, abandoned_clients   periodic work; shutdown; members that are no longer used
+    process_hooks, metrics, broker_counts, broker_metrics, tracing   hooks, metrics and spans
     server, spark, testing   a broker in this process; functions for Spark; a plugin of pytest
 """
 

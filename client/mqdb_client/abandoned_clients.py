@@ -1,8 +1,8 @@
-"""Abandoned clients: members that nobody can use any more leave their groups.
+"""Abandoned clients: members that can no longer be used leave their groups.
 
-A consumer keeps its queues as long as its process lives. But its event loop can be closed before: `asyncio.run` ends,
-and a notebook or a test run goes on. Or a program drops a consumer that only polls. Messages of its queues would wait
-for ever. Python announces neither, so the process looks at all such clients every 0.5 s.
+A consumer keeps its queues as long as its process lives. But its event loop can be closed earlier, when `asyncio.run`
+ends while a notebook or a test run continues. A program can also drop a consumer that only polls. Messages of its
+queues would then wait for ever. Python announces neither, so the process checks all such clients every 0.5 s.
 """
 
 import asyncio

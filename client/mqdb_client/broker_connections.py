@@ -74,7 +74,7 @@ class BrokerConnections:
         self._may_connect = True
 
     def close(self) -> None:
-        """Refuse connections, and close those that nobody uses."""
+        """Refuse new connections, and close those that are not in use."""
         self._may_connect = self.is_met = False
         self._engine.dispose()
 
@@ -98,7 +98,10 @@ class BrokerConnections:
         return connection
 
     def connect_to_hold(self) -> Connection:
-        """The same, to be kept; its user says by its `Line` when it waits for answers, or bounds each wait itself."""
+        """A connection to keep between statements. See `hold`.
+
+        Its user says by the connection's `Line` when it waits for answers, or bounds each wait itself.
+        """
         connection = self.connect()
         hold(connection)
         return connection
@@ -112,7 +115,7 @@ class BrokerConnections:
         self.namespace = info.namespace
         before, self.history = self.history, info.history
         if before not in (None, info.history):
-            logger.debug("the server was started anew, or another has taken its place", extra={"broker": self.target})
+            logger.debug("the server was restarted or replaced", extra={"broker": self.target})
             self.watch.replaced(info.history)
             self._on_replaced()
         info.require_name(self._broker_name, self.target)

@@ -69,6 +69,6 @@ _observers: WeakSet[Observer] = WeakSet()
 
 
 def observe(observer: Observer) -> None:
-    """Have an observer see the counts of all client instances of the process, as long as somebody holds it."""
+    """Report the counts of all client instances of the process to an observer, until it is garbage-collected."""
     with _guard:
         _observers.add(observer)

@@ -1,8 +1,7 @@
 """Metrics of brokers as the clients of a process see them: outages, the server that answers, refused appends.
 
 They are counters and gauges rather than a collector, because the processes of `mqdb worker` share theirs by files, and
-prometheus-client keeps only counters and gauges there. So somebody has to bring them up to date: each client instance
-does every 0.5 s.
+prometheus-client keeps only counters and gauges there. Each client instance updates them every 0.5 s.
 """
 
 import threading
@@ -30,7 +29,7 @@ class _Seen:
 
 
 class BrokerMetrics:
-    """Observes the counts of all client instances of the process, as long as somebody holds it."""
+    """Observes the counts of all client instances of the process, until it is garbage-collected."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
         """Without a `registry`, one of its own. Needs prometheus-client.

@@ -1,4 +1,4 @@
-"""Callbacks: who wants to be called when the client hears something."""
+"""Callbacks: functions that the client calls when news from the broker arrives."""
 
 import logging
 import threading

@@ -1,7 +1,7 @@
 """The cluster: the brokers that a client works with, each one a database. RocketMQ: the name server's view of them.
 
-The list of DSNs takes the place of a name server. A broker that is down when the client starts is no obstacle as long
-as another one is up: it joins in when it comes.
+The list of DSNs takes the place of a name server. A client also starts while some brokers are down, if at least one is
+up; the others join when they come up.
 """
 
 from contextlib import ExitStack
@@ -64,10 +64,10 @@ class Cluster:
             self._undo.callback(instance.unregister, registration.group, registration.kind)
 
     def change(self, registration: Registration) -> None:
-        """Subscribe to something else on all brokers, or on none. Raises what `membership.register` raises.
+        """Replace the subscriptions of a group on all brokers, or on none. Raises what `membership.register` raises.
 
-        Where one refuses, the others get back what they had stored. To announce the old subscriptions anew is no way
-        back: beside other members their version is too low by then.
+        If one broker refuses, the others get back the subscriptions that they had stored. Registering the old ones
+        again would not restore them: beside other members their version is too low by then.
         """
         with ExitStack() as undo:
             for instance in self.instances:
@@ -75,5 +75,8 @@ class Cluster:
             undo.pop_all()
 
     def release(self) -> None:
-        """Leave the groups and give the instances back; the last user of each closes it. Again: nothing happens."""
+        """Leave the groups and give the instances back; the last user of each closes it.
+
+        Calling it twice has no effect.
+        """
         self._undo.close()

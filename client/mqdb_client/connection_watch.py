@@ -34,7 +34,7 @@ _LINE: Final = "mqdb_line"
 
 
 class Line:
-    """A connection, and since when somebody has waited for its answer: by time.monotonic, infinity for nobody."""
+    """A connection, and since when its user waits for an answer: by time.monotonic, infinity if it does not wait."""
 
     def __init__(self, entry: ConnectionPoolEntry, *, is_direct: bool, counts: bool) -> None:
         self.made_at = time.monotonic()
@@ -70,7 +70,7 @@ class Line:
         return history_in(self._entry.info) not in (None, history)
 
     def cut(self) -> None:
-        """End all waiting for the server. What it may answer is never read."""
+        """End all waiting for the server. A later answer is never read."""
         self.is_cut = True
         self._scissors.cut()
 
@@ -102,7 +102,10 @@ class ConnectionWatch:
         self._ask_at = 0.0
 
     def cover(self, engine: Engine, *, is_direct: bool = True, counts: bool = True) -> None:
-        """Watch an engine too. `counts`: from a check-out to the check-in somebody waits for answers, unless `held`."""
+        """Watch the connections of an engine too.
+
+        With `counts` a user waits for answers from the check-out of a connection to its check-in, unless it is `held`.
+        """
 
         def note(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
             line = entry.info[_LINE] = Line(entry, is_direct=is_direct, counts=counts)
@@ -132,14 +135,14 @@ class ConnectionWatch:
         self._suspect_before = time.monotonic()
 
     def replaced(self, history: History) -> None:
-        """Another server is at the address, or the same was started anew: connections to the old one are cut."""
+        """Cut the connections to the old server, after it was restarted or another server took over its address."""
         self.distrust()
         for line in self._all():
             if line.leads_elsewhere(history):
                 line.cut()
 
     def look(self) -> None:
-        """Ask, in a thread of its own, about connections on which nobody has had an answer for too long."""
+        """Check, in a thread of its own, the connections that have waited for an answer for too long."""
         now = time.monotonic()
         if self._is_asking or now < self._ask_at:
             return
@@ -192,7 +195,7 @@ def line_of(connection: Connection) -> Line:
 
 
 def hold(connection: Connection) -> Line:
-    """Its user keeps the connection between statements, and says by the line when it waits for answers."""
+    """Mark a connection as kept between statements. Its user says by the returned Line when it waits for answers."""
     line = line_of(connection)
     line.end()
     return line

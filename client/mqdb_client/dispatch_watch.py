@@ -1,7 +1,7 @@
-"""The dispatch watch: messages get their offsets even where nobody runs `mqdb serve`.
+"""The dispatch watch: messages get their offsets even without `mqdb serve`.
 
-A process with consumers looks after dispatch when it has heard of no arrival for a while: it asks whether a leader
-attends to it, and does the work itself as long as none does.
+A process with consumers checks dispatch when no arrival was announced for a while. It asks the broker whether a leader
+attends to dispatch, and dispatches messages itself as long as there is no leader.
 """
 
 import logging
@@ -62,7 +62,7 @@ class DispatchWatch:
 
     @property
     def is_attended(self) -> bool:
-        """What the broker has said last. True before it was asked."""
+        """Whether a leader attends to dispatch, by the last answer of the broker. True before the first answer."""
         return self._is_attended
 
     def arrival_heard(self) -> None:

@@ -17,11 +17,11 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class Duty:
-    """Something to do now and then. One thread runs it; any thread may ask for it to be done at another time.
+    """Periodic work. One thread runs it; any thread may schedule it for another time.
 
-    `work` returns the seconds until it wants to be run again, None to rest until it is asked for. When it fails, with
-    whatever error, it is run again after a second; the log hears of the first failure and of the end of the trouble. Of
-    a broker that is away it hears by `outage`.
+    `work` returns the seconds until its next run, or None to rest until it is scheduled. After any error it runs again
+    a second later. The first failure and the end of the failures are logged. An unreachable broker is reported to
+    `outage` instead.
     """
 
     def __init__(
@@ -35,21 +35,21 @@ class Duty:
         self._guard = threading.Lock()
 
     def seconds_left(self) -> float:
-        """Until it is due; 0 when it is."""
+        """The seconds until it is due; 0 if it is due."""
         return max(0.0, self._due_at - time.monotonic())
 
     def in_seconds(self, seconds: float) -> None:
-        """Be due then, and not before. A thread that waits for its duties has to be woken for it."""
+        """Make it due in `seconds`, and not before. A thread that waits for its duties has to be woken for it."""
         with self._guard:
             self._due_at = time.monotonic() + seconds
 
     def run(self) -> None:
-        """Do it now. Raises what the work raises, and is due no more then."""
+        """Run it now. If the work raises, so does this, and the duty is no longer due."""
         self._due_at = math.inf
         self._rest(self._work())
 
     def run_if_due(self) -> None:
-        """Do it if it is time."""
+        """Run it if it is due."""
         if time.monotonic() < self._due_at:
             return
         self._due_at = math.inf

@@ -1,12 +1,12 @@
 """The client instance: what all producers and consumers of a process share towards one broker.
 
-It is known to the broker under one client id, holds the connections, hears of arrivals and of changes in groups,
-gives signs of life and remembers the routes. RocketMQ: MQClientInstance, MQClientManager.
+It has one client id at the broker. It holds the connections, receives notifications of arrivals and of changes in
+groups, sends heartbeats and caches the routes. RocketMQ: MQClientInstance, MQClientManager.
 
     acquire ── open ──▶ a LISTEN connection with the presence lock ──▶ register, heartbeat every 30 s
-                        an engine for everything else (the pooler, where there is one)
+                        an engine for everything else (the pooler, if there is one)
 
-A forked child gets none of it: what it inherits refuses to work, and it starts clients of its own.
+A forked child cannot use an inherited instance, which raises an error. It starts clients of its own.
 """
 
 import logging
@@ -163,9 +163,9 @@ class ClientInstance:
     # -- life ---------------------------------------------------------------------------------
 
     def open(self, *, may_be_down: bool = False) -> None:
-        """Connect and check that this is the broker it should be. Again: nothing happens.
+        """Connect and check that this is the expected broker. Calling it twice has no effect.
 
-        With `may_be_down` one that cannot be reached is checked when it can.
+        With `may_be_down` an unreachable broker is checked once it can be reached.
         """
         self.check_process()
         with self._opening:
@@ -186,7 +186,7 @@ class ClientInstance:
             self._is_open = True
 
     def close(self) -> None:
-        """Leave all groups and close the connections. Again: nothing happens."""
+        """Leave all groups and close the connections. Calling it twice has no effect."""
         if self.is_forked:  # whoever held the lock at the time of the fork never gives it back
             return
         with self._opening:
@@ -227,7 +227,10 @@ class ClientInstance:
         return self.connections.connect()
 
     def connect_to_hold(self) -> Connection:
-        """The same, to be kept; its user says by its `Line` when it waits for answers, or bounds each wait itself."""
+        """A connection to keep between statements.
+
+        Its user says by the connection's `Line` when it waits for answers, or bounds each wait itself.
+        """
         self.check_process()
         return self.connections.connect_to_hold()
 
@@ -249,8 +252,9 @@ class ClientInstance:
     def register(self, registration: Registration, *, may_be_down: bool = False) -> Callable[[], None]:
         """Enter a group, and stay in it over lost connections until `unregister`; returns what undoes it.
 
-        With `may_be_down` a broker that cannot be reached hears of it when it can.
-        Raises IllegalState when this process has a client of that kind in the group already, and what
+        With `may_be_down` the client registers with an unreachable broker once it can be reached.
+
+        Raises IllegalState if this process has a client of that kind in the group already, and what
         `membership.register` raises.
         """
         undo = self._registrations.enter(registration, may_be_down=may_be_down)
@@ -266,7 +270,7 @@ class ClientInstance:
         return self._registrations.change(registration, may_be_down=may_be_down)
 
     def unregister(self, group: str, kind: ClientKind) -> None:
-        """Leave a group; a broker that cannot be reached finds out by itself. Again: nothing happens."""
+        """Leave a group; an unreachable broker finds out by itself. Calling it twice has no effect."""
         self._registrations.leave(group, kind)
 
     @property
@@ -293,15 +297,19 @@ class ClientInstance:
         return self._group_changes.add(callback)
 
     def on_request(self, callback: "Callback[frozenset[str] | None]") -> CallbackHandle:
-        """Have `callback` called when somebody may have asked this client, or one of its `guests`, for something.
+        """Have `callback` called when this client, or one of its `guests`, may have a request.
 
-        With the ids of those who are asked; None means any. Runs in the notification thread, so it must be quick.
+        Its argument has the ids of the clients with a request; None means any. Runs in the notification thread, so it
+        must be quick.
         """
         return self._requests.add(callback)
 
     @contextmanager
     def awaiting_arrivals(self) -> Iterator[None]:
-        """Meanwhile somebody waits for messages, so dispatch is looked after, as it always is where consumers are."""
+        """A block that waits for messages.
+
+        Within it the client looks after dispatch, as a process with consumers always does.
+        """
         waiting = object()
         self._waiting_for_arrivals.add(waiting)
         self._dispatch.in_seconds(0)

@@ -1,6 +1,6 @@
-"""Looks: what a process checks now and then because nobody announces it, in one thread for all its clients.
+"""Looks: periodic checks for changes that are not announced, in one thread for all clients of the process.
 
-The thread lives as long as somebody has something to check.
+The thread lives as long as there is something to check.
 """
 
 import logging

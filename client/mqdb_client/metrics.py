@@ -75,7 +75,7 @@ class MetricsHook:
         context.attributes[_BEGUN] = time.perf_counter()
 
     def send_message_after(self, context: SendMessageContext) -> None:
-        """It is over."""
+        """Count the sent messages, and observe how long the attempt took."""
         labels = context.queue.topic, _result(context)
         self._send.of(labels).observe(time.perf_counter() - context.attributes[_BEGUN])
         self._sent.of(labels).inc(len(context.messages))
@@ -92,7 +92,7 @@ class MetricsHook:
         context.attributes[_BEGUN] = time.perf_counter()
 
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
-        """It has returned or raised."""
+        """Count the consumed messages, and observe how long the call of the listener took."""
         result = "" if context.return_type is None else context.return_type.value
         labels = context.group, context.queue.topic, result
         self._process.of(labels).observe(time.perf_counter() - context.attributes[_BEGUN])
@@ -115,7 +115,10 @@ class _Children(Generic[_Child]):
 
 
 def _result(context: SendMessageContext) -> str:
-    """How an attempt ended: the status of its result, the class of its error, or ONEWAY. A bounded number of words."""
+    """The outcome of an attempt: the status of its result, the class of its error, or ONEWAY.
+
+    A bounded number of words.
+    """
     if context.error is not None:
         return type(context.error).__name__
     return context.mode.value if context.result is None else context.result.status.value

@@ -37,12 +37,12 @@ def note_history(connection: Connection, history: History) -> None:
 
 
 def history_on(connection: Connection) -> History | None:
-    """The history of the log that it leads to, or None if nobody has noted it."""
+    """The history of the log behind a connection, or None if it was not noted."""
     return history_in(connection.info)
 
 
 def history_in(info: Mapping[Any, Any]) -> History | None:
-    """The same, by what is noted of a connection."""
+    """The history of the log, from the notes (`info`) of a connection, or None if it was not noted."""
     history: History | None = info.get(_HISTORY)
     return history
 

@@ -1,7 +1,7 @@
-"""Notifications: one connection on which a process hears from the broker, and the thread that owns it.
+"""Notifications: the LISTEN connection of a process to one broker, and the thread that owns it.
 
-The thread waits for notifications, does its duties when they are due, and connects again when the connection is
-lost, with growing pauses.
+The thread waits for notifications, does its duties when they are due, and reconnects with growing pauses when the
+connection is lost.
 """
 
 import logging
@@ -47,9 +47,10 @@ _SERVER_KEEPALIVE: Final = {
 
 
 class Heard(NamedTuple):
-    """What some notifications say together. `queue_keys` None means that messages may have come to any queue.
+    """The content of some notifications, merged.
 
-    `clients` are the ids of those that somebody asks for something.
+    `queue_keys` None means that messages may have come to any queue. `clients` are the ids of the clients that have a
+    request.
     """
 
     has_arrivals: bool
@@ -84,10 +85,10 @@ def understand(payloads: Iterable[str]) -> Heard:
 
 
 class NotificationThread:
-    """Hears for a client. What it hears, and the duties, are taken care of in its thread.
+    """Listens for a client. Its thread handles the notifications and runs the duties.
 
     It listens to arrivals while `arrivals` has callbacks, and calls them with None when it begins to. `greet` is called
-    with each new connection, and makes it unusable by raising; `recovered` after each but the first.
+    with each new connection, and rejects it by raising. `recovered` is called after each connection but the first.
     """
 
     def __init__(
@@ -126,9 +127,9 @@ class NotificationThread:
         return self._connection
 
     def start(self, *, may_be_down: bool = False) -> bool:
-        """Connect, then listen in a thread. Raises what keeps it from that, and has not started then.
+        """Connect, then listen in a thread. If this raises, the thread has not started.
 
-        With `may_be_down` a broker that cannot be reached is no error: it returns False, and the thread goes on trying.
+        With `may_be_down` it returns False if the broker cannot be reached, and the thread keeps trying.
         """
         self._stopping.clear()
         try:
@@ -152,9 +153,9 @@ class NotificationThread:
         return is_connected
 
     def stop(self) -> None:
-        """Stop listening and close the connection, after the duty under way. Not from its own thread.
+        """Stop listening and close the connection, after the current duty. Not from its own thread.
 
-        Again: nothing happens.
+        Calling it twice has no effect.
         """
         self._stopping.set()
         self.hurry()
@@ -176,7 +177,7 @@ class NotificationThread:
                 bell[0].send(b"\0")
 
     def hurry(self) -> None:
-        """Connect again now, if that is waited with: the broker has just answered somebody else."""
+        """Reconnect now instead of after the pause, because the broker has just answered another connection."""
         self._hurried.set()
 
     def _connect(self) -> None:
@@ -241,7 +242,10 @@ class NotificationThread:
                         rung.recv(4096)
 
     def _follow_arrivals(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
-        """Under load they are hundreds a second, and each costs the session that hears it 150 µs of CPU."""
+        """Listen to arrivals only while there are callbacks for them.
+
+        Under load there are hundreds a second, and each costs the listening session 150 µs of CPU.
+        """
         is_wanted = not self._arrivals.is_empty
         if is_wanted is not self._hears_arrivals:
             connection.execute(f"{'LISTEN' if is_wanted else 'UNLISTEN'} {ARRIVALS_CHANNEL}".encode())
@@ -249,7 +253,7 @@ class NotificationThread:
             self._arrivals.call(None)
 
     def _reconnect(self) -> None:
-        """Return when it is connected, or when it was told to stop."""
+        """Try until it is connected, or until `stop`."""
         for pause in pauses(_LONGEST_PAUSE_SECONDS):
             self._hurried.wait(pause)
             self._hurried.clear()

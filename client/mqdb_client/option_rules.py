@@ -1,10 +1,10 @@
-"""The rules for what a client can be told, written beside the options.
+"""The rules for the options of a client, written beside the options.
 
     pull_batch_size: Annotated[int, whole(1, 1_024)]
     auto_commit: Annotated[bool, FLAG]
 
-A configuration is held to them when it is made. Without a rule a wrong type shows up late and elsewhere, or never:
-"no" counts as True, and a text that reads like a member of an enum is none of its members.
+They are checked when a configuration is made. Without a rule a wrong type shows up late and elsewhere, or never: "no"
+counts as True, and a text that looks like a member of an enum is not equal to any of its members.
 """
 
 import inspect
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Rule(NamedTuple):
-    """What a value must be."""
+    """A condition on a value."""
 
     allows: Callable[[Any], bool]
     #: What to give instead.
@@ -56,7 +56,7 @@ def whole(lowest: int, highest: int) -> Rule:
 
 
 def whole_or_unlimited(lowest: int, highest: int) -> Rule:
-    """The same, or None. RocketMQ's -1 becomes None."""
+    """A rule for a whole number between `lowest` and `highest`, or None. RocketMQ's -1 becomes None."""
     limited = whole(lowest, highest)
     allows = or_none(limited).allows
     return Rule(lambda value: allows(value) or (is_whole(value) and value == -1), f"{limited.reason}, or None", True)
@@ -70,7 +70,7 @@ def duration(lowest: timedelta, highest: timedelta = timedelta.max) -> Rule:
 
 
 def one_of(kind: type[Enum]) -> Rule:
-    """A member of an enum; its name as text is none."""
+    """A rule for a member of an enum; its name as text is not allowed."""
     *others, last = (f"{kind.__name__}.{member.name}" for member in kind)
     return Rule(lambda value: isinstance(value, kind), f"must be {', '.join(others)} or {last}")
 
@@ -102,7 +102,7 @@ def _can_take(value: object, count: int) -> bool:
 
 
 def or_none(rule: Rule) -> Rule:
-    """What the rule allows, or None."""
+    """A rule that allows None besides the values that `rule` allows."""
     return Rule(lambda value: value is None or rule.allows(value), f"{rule.reason}, or None")
 
 
@@ -136,5 +136,5 @@ STRATEGY: Final = takes("group", "client_id", "queues", "client_ids", example="a
 
 
 def seconds_to_wait(wait: timedelta) -> float:
-    """Its seconds, or as many as a thread can wait."""
+    """The seconds of a duration, limited to the longest time that a thread can wait."""
     return min(wait.total_seconds(), threading.TIMEOUT_MAX / 2)

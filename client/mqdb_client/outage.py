@@ -21,7 +21,7 @@ _FORETOLD_SECONDS: Final = 5.0
 
 
 class Outage:
-    """What a client knows of the outages of one broker. Any thread may use it."""
+    """The outages of one broker, as a client has seen them. Any thread may use it."""
 
     def __init__(self, target: str) -> None:
         """`target` is where the DSN leads, without a password."""
@@ -58,7 +58,7 @@ class Outage:
         return True
 
     def leave(self, who: object) -> None:
-        """`who` does not try any more."""
+        """Note that `who` no longer tries to reach the broker."""
         with self._guard:
             self._settle(who)
 
@@ -79,12 +79,12 @@ class Outage:
 
     @property
     def seconds(self) -> float:
-        """How long all outages have lasted together; it grows while one is under way."""
+        """The total duration of all outages; it grows during an outage."""
         with self._guard:
             return self._seconds + (time.monotonic() - self._began if self._failing else 0.0)
 
     def _settle(self, who: object) -> float | None:
-        """`who` does not fail any longer. If nobody does, returns how long the outage has lasted."""
+        """Note that `who` no longer fails. If it was the last one, returns how long the outage has lasted."""
         if who not in self._failing:
             return None
         self._failing.discard(who)

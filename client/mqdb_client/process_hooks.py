@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClientOperation(StrEnum):
-    """What a client does beside sends and calls of a listener, and what the outcome is."""
+    """The operations of a client besides sends and calls of a listener, with the type of their outcome."""
 
     #: A poll of a lite pull consumer, until it returns: `messages` are set then.
     RECEIVE = "receive"
@@ -29,7 +29,7 @@ class ClientOperation(StrEnum):
     SEND_BACK = "send_back"
     #: A call of `check_local_transaction`: its LocalTransactionState.
     CHECK_TRANSACTION = "check_transaction"
-    #: What a broker is told of a half message: the LocalTransactionState.
+    #: The end of a half message, sent to its broker: the LocalTransactionState.
     END_TRANSACTION = "end_transaction"
     #: A recall: the RecallStatus.
     RECALL = "recall"
@@ -63,7 +63,7 @@ class OperationHook(Protocol):
         """The operation is about to begin."""
 
     def operation_after(self, context: OperationContext) -> None:
-        """It is over, in the same thread."""
+        """Called after an operation, in the same thread as `operation_before`."""
 
 
 class _Named(Protocol):
@@ -81,23 +81,23 @@ class HookContainer(Protocol):
         """Call it as well from now on. Raises ParameterInvalid if the hook lacks what this client calls."""
 
     def dismiss(self, hook: object) -> None:
-        """Call it no more, but for the end of what has begun."""
+        """Stop calling a hook, except for the end of operations that have begun."""
 
 
 class OperationHooks:
-    """Who sees operations; one for the process. What a hook raises is logged, and changes nothing."""
+    """The hooks around operations; one object for the process. Errors of a hook are logged and have no other effect."""
 
     def __init__(self) -> None:
         self.is_empty = True
         self._hooks: tuple[OperationHook, ...] = ()
 
     def adopt(self, hook: OperationHook) -> None:
-        """Call it as well from the next operation on."""
+        """Add a hook, which is called from the next operation on."""
         self._hooks += (hook,)
         self.is_empty = False
 
     def dismiss(self, hook: object) -> None:
-        """Call it no more, but for the end of what has begun."""
+        """Stop calling a hook, except for the end of operations that have begun."""
         self._hooks = tuple(each for each in self._hooks if each is not hook)
         self.is_empty = not self._hooks
 
@@ -111,7 +111,10 @@ class OperationHooks:
         message_ids: Sequence[str] = (),
         messages: Sequence[ReceivedMessage] = (),
     ) -> AbstractContextManager[OperationContext | None]:
-        """A block around an operation, with its context; with None, which was made before, where there is no hook."""
+        """A block around an operation.
+
+        It yields the context of the operation, or None (a shared block) if there is no hook.
+        """
         if self.is_empty:
             return _UNSEEN
         return self._around(
@@ -175,7 +178,7 @@ def register(hook: OperationHook) -> None:
 
 
 def unregister(hook: OperationHook) -> None:
-    """Have it called no more, but for the end of what has begun."""
+    """Stop calling a hook, except for the end of operations that have begun."""
     with _guard:
         _hooks.remove(hook)
         for container in (operations, *_containers):

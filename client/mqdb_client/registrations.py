@@ -1,6 +1,7 @@
-"""Registrations: the groups that a process is in on one broker, over lost connections until it leaves them.
+"""Registrations: the groups that a process is in on one broker. They survive lost connections until it leaves them.
 
-What the broker cannot be told now it hears when it can. RocketMQ: the producer and consumer tables of MQClientInstance.
+Changes that cannot reach the broker now are sent when it can be reached. RocketMQ: the producer and consumer tables of
+MQClientInstance.
 """
 
 import logging
@@ -24,7 +25,7 @@ _Key: TypeAlias = tuple[str, ClientKind]
 
 
 class Registrations:
-    """Those of one client. All methods may be called from any thread.
+    """The registrations of one client. All methods may be called from any thread.
 
     `connect` makes a connection in AUTOCOMMIT, and `is_met` says whether the broker has ever been reached.
     """
@@ -56,9 +57,9 @@ class Registrations:
         return (group, ClientKind.CONSUMER) in self._known
 
     def enter(self, registration: Registration, *, may_be_down: bool) -> Callable[[], None]:
-        """Enter a group; returns what undoes it. With `may_be_down` an unreachable broker hears of it when it can.
+        """Enter a group; returns what undoes it. With `may_be_down` it registers with an unreachable broker later.
 
-        Raises IllegalState when this process has a client of that kind in the group already, and what
+        Raises IllegalState if this process has a client of that kind in the group already, and what
         `membership.register` raises.
         """
         with self._guard:
@@ -85,7 +86,7 @@ class Registrations:
         return partial(self._change_back, before, was_accepted, registration, replaced)
 
     def leave(self, group: str, kind: ClientKind) -> None:
-        """Leave a group; a broker that cannot be reached finds out by itself. Again: nothing happens."""
+        """Leave a group; an unreachable broker finds out by itself. Calling it twice has no effect."""
         with self._guard:
             self._accepted.discard((group, kind))
             if self._known.pop((group, kind), None) is None or not self._is_met():

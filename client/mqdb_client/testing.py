@@ -2,7 +2,8 @@
 
     pytest_plugins = ["mqdb_client.testing"]  # in conftest.py
 
-It is no entry point of pytest: pytest would import it, and mqdb with it, in each test run on a machine that has mqdb.
+It is not registered as an entry point, because pytest would then import mqdb in every test run on a machine that has
+it.
 """
 
 import itertools
@@ -59,9 +60,10 @@ class TestBroker:
     def move_clock(self, by: timedelta) -> None:
         """Move the clock of the broker ahead, for good: delayed messages and timers become due, crons fire.
 
-        For the broker time has passed for all: its services and clients count as silent for so long, until the next
-        sign of life. Raises ValueError for a time that is not ahead, or too far; ParameterInvalid for what is no
-        timedelta.
+        For the broker this time has passed for everything: its services and clients count as silent for as long, until
+        their next heartbeat.
+
+        Raises ValueError if `by` is negative or too large, and ParameterInvalid if it is not a timedelta.
         """
         _TIMEDELTA.check("by", by)
         if by < timedelta(0):
@@ -77,8 +79,8 @@ class TestBroker:
 
         Consumers commit when they shut down, and every `persist_consumer_offset_interval`, 5 s by default. A message
         that failed and was sent back for a retry counts as consumed.
-        Raises AssertionError, which says how far each queue is, if the time is over; TopicNotFound; ParameterInvalid
-        for a timeout that is no timedelta.
+        Raises AssertionError after the timeout, with the offsets reached in each queue; TopicNotFound; ParameterInvalid
+        if `timeout` is not a timedelta.
         """
         _TIMEDELTA.check("timeout", timeout)
         seconds = timeout.total_seconds()

@@ -65,7 +65,7 @@ class MqdbInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untyped
     """Switches the traces of this process on and off. Before, and after, no client knows of them."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """None: it is a part of what it traces."""
+        """Return no packages, because mqdb itself is the traced package."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -89,9 +89,9 @@ class Tracing:
     # -- sends ----------------------------------------------------------------------------------
 
     def send_message_before(self, context: SendMessageContext) -> None:
-        """A span for the attempt, whose context goes into each message that has none of its user's.
+        """Start a span for the attempt. Its context goes into each message that does not carry a context of the user.
 
-        The parent is what is current in the thread that calls `send`. Other threads may try again.
+        The parent is the current span of the thread that calls `send`. A retry may run in another thread.
         """
         topic, messages = context.queue.topic, context.messages
         parent: Context = context.attributes.setdefault(_PARENT, get_current())
@@ -137,7 +137,7 @@ class Tracing:
     # -- what else a client does ----------------------------------------------------------------
 
     def operation_before(self, context: OperationContext) -> None:
-        """A span, but for what is known only afterwards."""
+        """Start a span, except for operations whose messages or outcome are known only afterwards."""
         operation = context.operation
         if operation in _KNOWN_AFTERWARDS:
             context.attributes[_BEGUN] = time.time_ns()
@@ -205,7 +205,7 @@ def _origins(messages: Sequence[ReceivedMessage]) -> tuple[Context, list[Link]]:
 
 
 def _links(contexts: Iterable[Context | None]) -> list[Link]:
-    """One for each span: the messages of a batch have the same."""
+    """One link for each span; the messages of a batch share a span."""
     spans = [get_current_span(context).get_span_context() for context in contexts if context is not None]
     return [Link(span) for span in {span.span_id: span for span in spans}.values()]
 
@@ -281,7 +281,7 @@ _TYPES: Final = {
 
 
 def _name(context: OperationContext) -> str:
-    """That of the span; without the topic where messages are of several."""
+    """The name of the span, without the topic if the messages have several topics."""
     return f"{context.operation.value} {context.topic}".rstrip()
 
 
@@ -332,7 +332,7 @@ def _words(tag: str | None, keys: tuple[str, ...]) -> _Attributes:
 
 
 def _outcome(outcome: object) -> _Attributes:
-    """What became of the messages that were sent back, or the state or status that an operation has come to."""
+    """The outcome as attributes: how many messages became dead letters, or the state or status of the operation."""
     if isinstance(outcome, list):
         dead = sum(isinstance(each, SentBack) and each.is_dead for each in outcome)
         return {"messaging.mqdb.dead_letter.count": dead}

@@ -31,6 +31,7 @@ PLAIN = (
     "could not re-register clients; will retry",
     "How does dispatch work?",
     "There is no lock for all of them.",
+    "The messages in old queues, for each group that has not consumed them.",
 )
 
 

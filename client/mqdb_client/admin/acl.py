@@ -32,14 +32,14 @@ class Acl(Subject):
         create: bool = False,
         actor: str | None = None,
     ) -> list[Resource]:
-        """Let a role send to topics, read topics, be a member of groups, and operate and administer both; returns the
-        rights that are new.
+        """Grant rights to a role: send to topics, read topics, be a member of groups, operate and administer both.
 
-        With `create` a role that is not there is made: it may log in, and has no password. With a `namespace` all that
-        is named belongs to it: the role calls `orders` what is `shop%orders` to others, and has no rights elsewhere. An
-        `external` principal is no role, for those who ask `allows`. Raises NameInvalid, also for a topic of the broker,
-        of a group or of replies, ParameterInvalid for a role that is not there or has rights in another namespace, and
-        StorageRefused where the owner of the broker may not make roles.
+        Returns the rights that are new. With `create` a missing role is created: it may log in, and has no password.
+        With a `namespace` all given names belong to it: the role calls `orders` what others call `shop%orders`, and has
+        no rights elsewhere. An `external` principal is not a role; programs that ask `allows` use it.
+
+        Raises NameInvalid, also for a topic of the broker, of a group or of replies; ParameterInvalid if the role does
+        not exist or has rights in another namespace; StorageRefused if the owner of the broker may not create roles.
         """
         rights = Rights(
             send, read, group, operate, operate_group, admin, admin_group, namespace=namespace, external=external
@@ -115,7 +115,7 @@ class Acl(Subject):
     def held(self, principal: str, wanted: Collection[Resource]) -> set[Resource]:
         """The subset of these rights that a principal has. Names are whole, even if the principal has a namespace.
 
-        A principal without any grant has none of them, even if a role of the same name owns the broker. Raises
+        The result is empty for a principal without any grant, even if a role of the same name owns the broker. Raises
         ParameterInvalid unless the caller owns the broker.
         """
         with self._access.connected() as connection:

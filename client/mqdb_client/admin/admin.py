@@ -115,7 +115,7 @@ class Admin(BrokerAdmin):
             broker._access.close()
 
     def on(self, name: str) -> BrokerAdmin:
-        """The broker of that name. Raises ParameterInvalid if there is none."""
+        """The broker with this name. Raises ParameterInvalid if no broker has it."""
         return self.chosen([name])[0]
 
     def on_each(self, work: Callable[[BrokerAdmin], T], names: Sequence[str] | None = None) -> Answers[T]:

@@ -70,7 +70,7 @@ class BrokerAccess:
 
     @contextmanager
     def lent(self) -> Iterator[Connection]:
-        """The same, for a block of the user's own code, whose errors come out as they are."""
+        """A connection for a block of the user's code, whose errors are not translated."""
         broker, engine = self._only()
         with ExitStack() as closing:
             with translated(redact(broker.dsn)):
@@ -111,10 +111,11 @@ class BrokerAccess:
 
     @contextmanager
     def dispatched(self) -> Iterator[Connection]:
-        """The same. Messages that were sent are in their queues, even if no `mqdb serve` runs. One that runs may yet
-        have to put them there.
+        """A connection, after dispatch of the messages that were sent.
 
-        In a read-only session, and on a standby, only those that somebody else has dispatched.
+        Messages that were sent are in their queues, even without `mqdb serve`. If one runs, it may still have to put
+        them there. In a read-only session, and on a standby, only messages that another session has dispatched are in
+        their queues.
         """
         with self.connected() as connection:
             tend_dispatch(connection)

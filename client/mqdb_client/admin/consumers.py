@@ -31,7 +31,7 @@ class ConsumerStatus(NamedTuple):
 
 
 class DirectConsumption(NamedTuple):
-    """Which copy of a message a listener was given, and what it has answered."""
+    """The copy of a message that a listener was called with, and the listener's answer."""
 
     topic: str
     queue_id: int
@@ -70,11 +70,11 @@ class Consumers(Subject):
     ) -> DirectConsumption:
         """Have a consumer consume one message now. No offset moves, and a failure is not retried.
 
-        Of a message that was retried it gets the first copy that is still there in a topic that the group has
-        subscribed to. Waits for 10 seconds at most.
-        Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed; ParameterInvalid if the client is no member of
-        the group, or there is no such message, or several roles have a client of that id in the group and `principal`
-        does not say which is meant.
+        If the message was retried, the consumer gets the first remaining copy in a topic that the group has subscribed
+        to. Waits for 10 seconds at most.
+        Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed; ParameterInvalid if the client is not a member
+        of the group, if the message does not exist, or if several roles have a client with this id in the group and
+        `principal` does not name one.
         """
         unique_id = parse_unique_id(message_id)
         with self._access.dispatched() as connection:

@@ -90,9 +90,10 @@ class Crons(Subject):
             cron.pause_cron(connection, name, actor=actor or self._access.actor)
 
     def resume(self, name: str, *, actor: str | None = None) -> datetime:
-        """Let a recurring send fire again; returns its next time. Times that passed meanwhile are not caught up.
+        """Let a recurring send fire again; returns its next time.
 
-        Raises CronNotFound; CronInvalid and ParameterInvalid if somebody has changed its row to nonsense; ExtraMissing
+        Times that passed while it was paused are not caught up.
+        Raises CronNotFound; CronInvalid and ParameterInvalid if its row was changed to invalid values; ExtraMissing
         without `mqdb[server]`.
         """
         next_time = _next_time()

@@ -34,24 +34,24 @@ class DeadLetters(Subject):
     """
 
     def groups(self) -> list[GroupLetters]:
-        """Groups with dead letters, and how many. Costs the same, however many there are."""
+        """The groups with dead letters, and their numbers. The cost does not depend on the number of dead letters."""
         with self._access.dispatched() as connection:
             return count_by_group(connection)
 
     def causes(self, wanted: DeadLetterFilter) -> list[CauseOfDeath]:
-        """How many there are of each group, topic and exception."""
+        """Count the dead letters that match, by group, topic and exception."""
         with self._access.dispatched() as connection:
             return dead_letters.causes_of_death(connection, wanted)
 
     def count(self, wanted: DeadLetterFilter) -> int:
-        """How many there are."""
+        """Count the dead letters that match."""
         with self._access.dispatched() as connection:
             return dead_letters.count_dead_letters(connection, wanted)
 
     def show(self, message_id: str) -> list[tuple[WholeDeadLetter, list[PastRedrive]]]:
-        """All of a dead letter, and what was tried with it; once for each time that a group has given it up.
+        """A dead letter in full with its past redrives; once for each time that a group has given the message up.
 
-        Raises DeadLetterNotFound; ParameterInvalid for a text that is no id.
+        Raises DeadLetterNotFound; ParameterInvalid if `message_id` is not a message id.
         """
         wanted = DeadLetterFilter(ids=(parse_unique_id(message_id),))
         with self._access.dispatched() as connection:

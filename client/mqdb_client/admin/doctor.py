@@ -24,9 +24,9 @@ class Doctor(Subject):
     def examine(
         self, thresholds: DoctorThresholds = DEFAULT_THRESHOLDS, only: Sequence[str] | None = None
     ) -> list[Finding]:
-        """What all checks find, or those of these names, one after the other.
+        """Run all checks, or only the named ones, and return their findings in order.
 
-        A broker that cannot be reached is a finding, and no error. Raises ParameterInvalid for the name of no check.
+        An unreachable broker is a finding, not an error. Raises ParameterInvalid for an unknown name.
         """
         checks = self.checks(only)
         found = environment_findings(checks)
@@ -44,12 +44,12 @@ class Doctor(Subject):
 
     @staticmethod
     def exit_code(findings: Sequence[Finding]) -> int:
-        """What `mqdb doctor` ends with: 0, 1 if something warns or a check has failed, 2 if something fails."""
+        """The exit code of `mqdb doctor`: 0, 1 if something warns or a check has failed, 2 if something fails."""
         return examine.exit_code(findings)
 
 
 def environment_findings(checks: Sequence[DoctorCheck]) -> list[Finding]:
-    """What the check `environment` finds, if it is one of these. It needs no broker."""
+    """The findings of the check `environment`, if it is one of `checks`. The check needs no broker."""
     if _ENVIRONMENT not in checks:
         return []
     unknown = unknown_variables()

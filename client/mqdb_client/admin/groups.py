@@ -22,7 +22,7 @@ class Groups(Subject):
             return groups.show_group(connection, name, topic)
 
     def topics(self, name: str) -> list[TopicLag]:
-        """What a group has yet to consume of each topic, by topic. Costs less than `show`. Raises GroupNotFound."""
+        """The lag of a group by topic. Costs less than `show`. Raises GroupNotFound."""
         with self._access.dispatched() as connection:
             return groups.show_topics(connection, name)
 

@@ -29,7 +29,7 @@ class LatestMessages(NamedTuple):
 
 
 class QueueSpan(NamedTuple):
-    """What is to be read of a queue: from `first` to before `past`."""
+    """The range of a queue to read: from `first` to before `past`."""
 
     queue: MessageQueue
     queue_key: int
@@ -38,7 +38,7 @@ class QueueSpan(NamedTuple):
 
 
 class _Queue:
-    """How far one queue is read, downwards."""
+    """The progress in one queue, which is read downwards."""
 
     def __init__(self, span: QueueSpan) -> None:
         self._span = span
@@ -62,12 +62,12 @@ class _Queue:
 
     @property
     def behind(self) -> int:
-        """How many messages have been handed out, or did not match."""
+        """The number of messages that have been handed out, or did not match."""
         return max(self._span.past - self.before, 0)
 
     @property
     def request(self) -> PullRequest:
-        """What to pull for the piece."""
+        """The pull request for the current piece."""
         return PullRequest(self._span.queue, self._span.queue_key, self._offset)
 
     def begin(self, most: int) -> int:

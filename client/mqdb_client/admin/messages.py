@@ -34,11 +34,11 @@ class Messages(Subject):
     """The messages of a broker. Looking at them changes nothing, and no group notices."""
 
     def show(self, message_id: str) -> list[ReceivedMessage]:
-        """The stored copies of a message, by its unique id, as they were stored; [] if there is none.
+        """The copies of a message, by its unique id, as they were stored; [] if there are no copies.
 
         A message that was delayed, retried or given up has several. Copies that wait for their time or for the end of
-        their transaction are left out. Raises ParameterInvalid for a text that is no id, and DispatchTimeout for a copy
-        that does not come into its queue.
+        their transaction are left out. Raises ParameterInvalid if `message_id` is not a message id, and DispatchTimeout
+        if a copy is not dispatched in time.
         """
         unique_id = parse_unique_id(message_id)
         with self._access.dispatched() as connection:
@@ -46,10 +46,11 @@ class Messages(Subject):
             return [messages.read_copy(connection, self._access.name, copy) for copy in copies]
 
     def trace(self, message_id: str) -> MessageTrace:
-        """What became of a message, by its unique id: all its copies, and how each group stands to them.
+        """The history of a message, by its unique id: all its copies, and the state of each group for them.
 
-        Copies that wait for their time or for the end of their transaction are among them, and those that are not in
-        their queue yet. It has no copies if there is no such message. Raises ParameterInvalid for a text that is no id.
+        It includes copies that wait for their time or for the end of their transaction, and copies that are not
+        dispatched yet. If the message does not exist, there are no copies. Raises ParameterInvalid if `message_id` is
+        not a message id.
         """
         unique_id = parse_unique_id(message_id)
         with self._access.connected() as connection:
@@ -67,10 +68,10 @@ class Messages(Subject):
     ) -> list[ReceivedMessage]:
         """Up to `limit` messages of a topic, in about the order in which they were sent.
 
-        Those with a key, or the first ones at an offset of each queue or later, or the first ones that were stored at
-        a time or later, a moment or how long ago by the broker's clock. These go together; with `queue_id` only in
-        that queue. A key is looked up in the key index.
-        Raises TopicNotFound, QueueNotFound, and ParameterInvalid for a topic that nobody may read, for offset and time
+        Finds messages with a key, or the first ones at `offset` or later in each queue, or the first ones stored at
+        `time` or later. `time` is a datetime, or how long ago by the broker's clock. A key can be combined with an
+        offset or a time. `queue_id` limits the search to one queue. A key is looked up in the key index.
+        Raises TopicNotFound, QueueNotFound, and ParameterInvalid for a topic that cannot be read, for offset and time
         together, and for a time without a zone.
         """
         LIMIT.check("limit", limit)
@@ -106,9 +107,10 @@ class Messages(Subject):
     def reading(
         self, topic: str, start: int | None = 0, selector: MessageSelector | None = None
     ) -> Iterator[TopicReader]:
-        """A reader of a topic from this offset of each queue on, or from the end if it is None; for a `with`.
+        """A reader of a topic, for a `with`.
 
-        Raises NameInvalid, TopicNotFound, FilterDisabled, and ParameterInvalid for a topic that nobody may read.
+        It begins at offset `start` of each queue, or at the end if `start` is None.
+        Raises NameInvalid, TopicNotFound, FilterDisabled, and ParameterInvalid for a topic that cannot be read.
         """
         message_filter = (selector or MessageSelector.by_tag()).message_filter
         with self._access.lent() as connection:
@@ -134,12 +136,14 @@ class Messages(Subject):
         limit: int = 50,
         scan_limit: int = 5_000,
     ) -> LatestMessages:
-        """The newest messages of a topic that a selector matches, or of one queue, the newest first.
+        """The newest messages of a topic, or of one of its queues, that match a selector; the newest first.
 
-        Those before these offsets, one for each queue that can be read, as an answer says them in `before` to go on; or
-        those that were stored before a time, a moment or how long ago. It looks at about `scan_limit` messages at most.
+        With `before`, only messages before these offsets, one for each readable queue. The `before` of an answer is for
+        the next call. With `until`, only messages that were stored before a datetime, or longer ago than a timedelta.
+        Looks at about `scan_limit` messages at most.
+
         Raises TopicNotFound, QueueNotFound, SelectorSyntaxError, FilterDisabled, and ParameterInvalid for a topic that
-        nobody may read, for another number of offsets, and for offsets and a time together.
+        cannot be read, for a wrong number of offsets, and for offsets and a time together.
         """
         LIMIT.check("limit", limit)
         LIMIT.check("scan_limit", scan_limit)

@@ -13,7 +13,7 @@ from mqdb_client.admin.subject import Subject
 
 
 class Offsets(Subject):
-    """How far the groups of a broker have read."""
+    """The offsets of the groups of a broker."""
 
     def show(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """The progress of a group in each queue that it has read, of one topic or of all. Raises GroupNotFound."""
@@ -73,12 +73,12 @@ class Offsets(Subject):
         dry_run: bool = False,
         actor: str | None = None,
     ) -> list[OffsetChange]:
-        """Have group `target` go on where group `source` stands, in these topics, or in all except its retries.
+        """Have group `target` continue at the offsets of group `source`, in these topics, or in all except its retries.
 
-        `target` is made if there is none. With `dry_run` nothing changes.
-        Raises GroupNotFound, TopicNotFound, NameInvalid; GroupInUse while `target` has live members, unless with
-        `force`; ParameterInvalid for a topic that `source` has never read, for the same group twice, and for members
-        that consume by broadcasting.
+        Creates `target` if it does not exist. With `dry_run` nothing changes.
+        Raises GroupNotFound, TopicNotFound, NameInvalid; GroupInUse while `target` has live members, unless `force` is
+        set; ParameterInvalid for a topic that `source` has never read, for the same group twice, and for members that
+        consume by broadcasting.
         """
         with self._access.connected() as connection:
             return offset_reset.clone_offsets(

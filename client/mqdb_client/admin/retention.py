@@ -25,6 +25,6 @@ class Retention(Subject):
             return partitions.sizes(connection)
 
     def oldest_seconds(self) -> float | None:
-        """The age of the first record that the log has; None if it has none."""
+        """The age of the oldest record of the log; None if the log is empty."""
         with self._access.connected() as connection:
             return segments.oldest_seconds(connection)

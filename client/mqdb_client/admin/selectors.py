@@ -10,7 +10,7 @@ from mqdb_client.admin.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class SelectorExplanation:
-    """How a selector is read."""
+    """The meaning of a selector, in parts."""
 
     expression: str
     properties: tuple[str, ...]
@@ -27,9 +27,9 @@ class Selectors(Subject):
     """Tries selectors on the messages of a broker."""
 
     def try_on(self, topic: str, expression: str, last: int = 1_000) -> Trial:
-        """How many of the latest messages of a topic match, and what the pull of a consumer costs. Changes nothing.
+        """Count the matches among the latest messages of a topic, and measure the pull of a consumer. Changes nothing.
 
-        Raises SelectorSyntaxError, TopicNotFound, and ParameterInvalid for a topic that nobody may read.
+        Raises SelectorSyntaxError, TopicNotFound, and ParameterInvalid for a topic that cannot be read.
         """
         from mqdb.selector import compile_selector
 

@@ -23,7 +23,7 @@ _LEAST_LIMIT = 8
 
 
 class _Queue:
-    """Where one queue is read next, and what is read and not yet handed out."""
+    """The next offset to read in one queue, and the messages that were read but not handed out."""
 
     def __init__(self, queue: MessageQueue, queue_key: int, offset: int) -> None:
         self.request = PullRequest(queue, queue_key, offset)
@@ -38,7 +38,7 @@ class _Queue:
 
 
 class TopicReader:
-    """Reads queues of a topic. A loop over it ends where there is no message left."""
+    """Reads queues of a topic. A loop over it ends when no message is left."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class TopicReader:
         message_filter: MessageFilter,
         wanted: int | None = None,
     ) -> None:
-        """`queues` are with their keys, and the offsets at which to begin. `wanted` says how many messages will do."""
+        """`queues` are queues with their keys and first offsets. `wanted` is the number of messages that suffices."""
         self._connection = connection
         self._filter = message_filter
         self._horizon = UNKNOWN_HORIZON
@@ -58,7 +58,7 @@ class TopicReader:
 
     @property
     def offsets(self) -> list[int]:
-        """Where each queue is read next."""
+        """The next offset to read in each queue."""
         return [queue.request.offset for queue in self._queues]
 
     def read(self) -> list[ReceivedMessage]:
@@ -75,7 +75,7 @@ class TopicReader:
             yield from messages
 
     def dispatch(self) -> None:
-        """Let messages that were sent meanwhile come to their queues, if no `mqdb serve` sees to it."""
+        """Dispatch messages that were sent since the last read, if no `mqdb serve` does it."""
         tend_dispatch(self._connection)
 
     def _pull(self) -> None:
@@ -93,7 +93,7 @@ class TopicReader:
             asked[result.request.queue_key].take_over(result, self._filter)
 
     def _merged(self) -> Iterator[ReceivedMessage]:
-        """By position, as long as no queue could still have an earlier one."""
+        """Yield messages by position, until a queue that has to be read first may have an earlier one."""
         if not all(queue.ready or queue.is_at_end for queue in self._queues):
             return
         first = [(queue.ready[0].log_pos, number) for number, queue in enumerate(self._queues) if queue.ready]

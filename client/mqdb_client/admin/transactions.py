@@ -14,13 +14,13 @@ class Transactions(Subject):
     """The half messages of a broker."""
 
     def resolve(self, transaction_id: str, resolution: Resolution, *, actor: str | None = None) -> HalfMessage:
-        """End a half message by hand, or have one that was discarded asked about again; returns what it is then.
+        """End a half message by hand, or resume the checks of a discarded one; returns the changed half message.
 
-        A role that may operate the topic of a half message needs the checker of `mqdb serve` to have met it, and finds
-        it until its end.
+        A role with the right to operate the topic can resolve a half message once the checker of `mqdb serve` has met
+        it, and until it ends.
 
-        Raises HalfMessageNotFound; HalfMessageClosed for one that has ended, or was not discarded and is to be resumed;
-        TopicNotFound if its real topic is gone; ParameterInvalid for a text that is no id.
+        Raises HalfMessageNotFound; HalfMessageClosed if it has ended, or if it is to be resumed but was not discarded;
+        TopicNotFound if its real topic is gone; ParameterInvalid if `transaction_id` is not a transaction id.
         """
         with self._access.connected() as connection:
             return transactions.resolve(connection, transaction_id, resolution, actor=actor or self._access.actor)

@@ -37,7 +37,7 @@ P = ParamSpec("P")
 
 
 class AsyncTopicReader:
-    """A TopicReader for `async for`, which ends where there is no message left."""
+    """A TopicReader for `async for`. The loop ends when no message is left."""
 
     def __init__(self, entered: "Entered[TopicReader]") -> None:
         self._entered = entered
@@ -45,11 +45,11 @@ class AsyncTopicReader:
 
     @property
     def offsets(self) -> list[int]:
-        """Where each queue is read next."""
+        """The next offset to read in each queue."""
         return self._below.offsets
 
     async def read(self) -> list[ReceivedMessage]:
-        """As `TopicReader.read`. If its task is cancelled, it passes the messages by."""
+        """Read the next messages. See `TopicReader.read`. If its task is cancelled, these messages are skipped."""
         return await self._entered.run(self._below.read)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
@@ -58,7 +58,7 @@ class AsyncTopicReader:
                 yield message
 
     async def dispatch(self) -> None:
-        """As `TopicReader.dispatch`."""
+        """Dispatch messages that were sent since the last read. See `TopicReader.dispatch`."""
         await self._entered.run(self._below.dispatch)
 
 
@@ -254,8 +254,8 @@ class AsyncAdmin(AsyncBrokerAdmin):
                 async for message in reader:
                     ...
 
-    What a method does goes on in its thread to the end, if the task that waits for it is cancelled. All else is as
-    `Admin` says.
+    If the task that waits for a method is cancelled, the method still runs to its end in its thread. Everything else
+    works as in `Admin`.
     """
 
     def __init__(self, dsn: str | None = None, settings: Settings | None = None, *, read_only: bool = False) -> None:
@@ -279,7 +279,7 @@ class AsyncAdmin(AsyncBrokerAdmin):
         await asyncio.to_thread(self._admin.close)
 
     def on(self, name: str) -> AsyncBrokerAdmin:
-        """The broker of that name. Raises ParameterInvalid if there is none."""
+        """The broker with this name. Raises ParameterInvalid if no broker has it."""
         return self.chosen([name])[0]
 
     async def on_each(

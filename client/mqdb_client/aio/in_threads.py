@@ -28,7 +28,7 @@ class ThreadClient(Protocol):
 
 
 async def start_in_thread(client: ThreadClient) -> None:
-    """Start a client. If the task is cancelled, shut it down: the thread goes on, and nobody else would."""
+    """Start a client. If the task is cancelled, shut the client down, because its thread still starts it."""
     try:
         await asyncio.to_thread(client.start)
     except asyncio.CancelledError:
@@ -73,7 +73,7 @@ def iterated(
 
 
 class Entered(Generic[T]):
-    """A context that is entered, used and left in a thread of its own, one after the other, whoever is cancelled."""
+    """A context that is entered, used and left in a thread of its own, in this order, even if tasks are cancelled."""
 
     value: T
 

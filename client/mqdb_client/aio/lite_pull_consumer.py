@@ -104,8 +104,8 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
     async def poll(self, timeout: timedelta | None = None) -> list[ReceivedMessage]:
         """Up to `pull_batch_size` messages as soon as there are any; [] after `timeout`, or `poll_timeout`.
 
-        [] also when another task shuts it down meanwhile. Raises ParameterInvalid, and IllegalState when it does not
-        run. If its task is cancelled, no message is taken.
+        Also returns [] if another task shuts the consumer down during the poll. Raises ParameterInvalid, and
+        IllegalState if the consumer does not run. If its task is cancelled, no message is taken.
         """
         self._below.note_loop()
         strategy, limit, seconds = self._below.begin_poll(timeout)
@@ -128,7 +128,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         self._below.pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on after `pause`. As `LitePullConsumer.resume`."""
+        """Resume paused queues. See `LitePullConsumer.resume`."""
         self._below.resume(queues)
 
     # -- offsets ----------------------------------------------------------------------------------
@@ -148,10 +148,10 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         await start_in_thread(self._below)
 
     async def shutdown(self) -> None:
-        """Commit what is done, and leave the group; a poll in another task returns. Again: nothing happens.
+        """Commit what is done, and leave the group; a poll in another task returns. Calling it twice has no effect.
 
-        Raises ShutdownTimedOut, when it has left, if a listener of topics has not returned within `shutdown_timeout`;
-        that is cancelled.
+        If a listener of topics has not returned within `shutdown_timeout`, it is cancelled. Then this raises
+        ShutdownTimedOut, after the consumer has left the group.
         """
         is_listening = any(calls.is_own_thread() for calls in self._calls)
         try:
@@ -204,11 +204,11 @@ class _Below(LitePullConsumer):
 
     @property
     def poll_seconds(self) -> float:
-        """How long a poll waits that does not say it."""
+        """The default timeout of a poll in seconds."""
         return self._poll_seconds(None)
 
     def finish(self) -> None:
-        """What polls have returned is done."""
+        """Mark the messages that polls have returned as done."""
         self._finish()
 
     def leave(self, *, is_listening: bool) -> None:
@@ -217,7 +217,7 @@ class _Below(LitePullConsumer):
 
 
 async def _poll(strategy: SubscribedPolls, limit: int, seconds: float) -> list[ReceivedMessage]:
-    """As `SubscribedPolls.poll`, for a task."""
+    """Poll from a task. See `SubscribedPolls.poll`."""
     if operations.is_empty:
         return await _wait(strategy.buffer, limit, seconds)
     with strategy.seen() as note:
@@ -225,7 +225,10 @@ async def _poll(strategy: SubscribedPolls, limit: int, seconds: float) -> list[R
 
 
 async def _wait(buffer: PollBuffer, limit: int, seconds: float) -> list[ReceivedMessage]:
-    """As `PollBuffer.poll`. Nothing is awaited between taking messages and returning them."""
+    """Wait for messages in a task. See `PollBuffer.poll`.
+
+    Nothing is awaited between taking messages and returning them.
+    """
     if time.monotonic() - _turn.at > _TURN_SECONDS:
         # While there are messages no poll waits: without this the loop would do nothing else.
         await asyncio.sleep(0)

@@ -1,11 +1,11 @@
 """The sends of an event loop. Its tasks share the statements of group append.
 
-One call to the loop tells of all sends that have ended meanwhile:
+One call to the loop reports all sends that have ended since the call before:
 
     task ── begin ──▶ group append ──▶ ended ── one call_soon_threadsafe ──▶ the loop ──▶ futures of the tasks
-                        (handed_sends: what becomes of those that fail)
+                        (handed_sends: the handling of failures)
 
-Nothing else bounds what is under way: each task waits for its send.
+Only the number of tasks bounds the sends under way, because each task waits for its send.
 """
 
 import asyncio
@@ -106,10 +106,11 @@ class LoopSends:
             watch.close()
 
     def append_alone(self, attempt: Attempt, ended: Callable[[], None]) -> bool:
-        """Send the statement of a try now, and have the loop read the answer; False where that is not to be.
+        """Send the statement of an attempt now, and have the loop read the answer.
 
-        So a lone send costs no change of threads. Many that end together begin together, too: these gather better while
-        the append thread wakes.
+        False if the send has to join others.
+        A lone send thereby needs no change of threads. Sends of many tasks that have ended together also begin
+        together; they gather better while the append thread wakes.
         """
         if self._have_company or len(self._under_way) > 1 or threading.get_ident() != self._thread:
             return False
@@ -247,7 +248,7 @@ class _Watch:
         self._is_on = False
 
     def begin(self) -> None:
-        """Watch until somebody else reads from it."""
+        """Have the loop watch the connection, until another thread reads from it."""
         if not self._is_on:
             self._is_on = True
             self._sends.loop.add_reader(self._descriptor, self._read)

@@ -88,7 +88,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         await start_in_thread(self._below)
 
     async def shutdown(self) -> None:
-        """Let the sends under way end, leave the group and disconnect. Again: nothing happens."""
+        """Let the sends under way end, leave the group and disconnect. Calling it twice has no effect."""
         await asyncio.to_thread(self._below.shutdown)
 
     async def __aenter__(self) -> Self:
@@ -166,9 +166,9 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         selector: MessageQueueSelector | None = None,
         selector_argument: object = None,
     ) -> None:
-        """Send one message and never hear of it: one try, and failures are only logged.
+        """Send one message in one attempt, without a result. A failure is only logged.
 
-        Waits while too much is under way, and for the route of a topic that is not known yet.
+        Waits while too many sends are under way, and for the route of a topic that is not cached yet.
         """
         running = self._below.work()
         check_message(message, running.sending.config.max_message_size_bytes)
@@ -187,9 +187,10 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
     recall = in_thread(Producer.recall)
 
     async def outcome(self, message_id: str) -> SendResult | None:
-        """What became of a message, by its unique id; None: it is not stored. As `Producer.outcome`.
+        """The result of a send, by the unique id of the message; None if the message is not stored.
 
-        Of a send that was cancelled it waits for the end.
+        See `Producer.outcome`.
+        If the send was cancelled and is still under way, this waits for its end.
         """
         running = self._below.work()
         await self._sends(running).settled(parse_unique_id(message_id))
@@ -206,7 +207,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         self._below.register_check_forbidden_hook(hook)
 
     def _sends(self, running: RunningProducer) -> LoopSends:
-        """Those of the running loop."""
+        """The sends of the running loop."""
         loop = asyncio.get_running_loop()
         if (sends := self._by_loop.get(loop)) is None:
             with self._guard:
@@ -236,19 +237,22 @@ class ProducerBelow(Producer):
         self._configure(config)
 
     def start(self) -> None:
-        """As that of a Producer. Before it closes, the sends of loops end."""
+        """Start as a Producer does. At shutdown, the sends of loops end before it closes."""
         super().start()
         self.work().at_close(self.end_sends)
 
     def shutdown(self) -> None:
-        """As that of a Producer. Raises IllegalState in a loop with sends, for which it would wait."""
+        """Shut down as a Producer does.
+
+        Raises IllegalState in a loop with sends, because the shutdown would wait for this loop.
+        """
         if self._running is not None and self.has_sends_of_this_loop():
             reason = "waiting for this event loop; await AsyncProducer.shutdown() or App.aclose() instead"
             raise IllegalState(self._name, reason)
         super().shutdown()
 
     def work(self) -> RunningProducer:
-        """What it works with. Raises IllegalState unless started."""
+        """The running producer. Raises IllegalState unless started."""
         return self._work()
 
     def pending(

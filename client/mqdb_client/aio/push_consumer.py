@@ -101,12 +101,13 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         orderly: bool = False,
         exactly_once: bool = False,
     ) -> None:
-        """The coroutine function for all messages, called with them and, if it takes one more argument, with a context.
+        """Set the coroutine function for all messages.
 
+        It gets the messages and, if it takes a second argument, a context.
         `orderly` and `exactly_once` are as for `PushConsumer.register_listener`. The connection of an exactly-once
         listener is an AsyncConnection of SQLAlchemy, which takes greenlet: `sqlalchemy[asyncio]`.
-        Raises ParameterInvalid for what is none, cannot be called so, or never returns a status and has no context;
-        NotSupported after the start.
+        Raises ParameterInvalid if `listener` is not a coroutine function, cannot be called with these arguments, or
+        neither returns a status nor takes a context; NotSupported after the start.
         """
         if self._is_started:
             raise NotSupported("register_listener() of a consumer that is running")
@@ -136,7 +137,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         self._below.suspend()
 
     def resume(self) -> None:
-        """Go on after `suspend`. As `PushConsumer.resume`."""
+        """Resume after `suspend`. See `PushConsumer.resume`."""
         self._below.resume()
 
     def update_consume_thread_nums(self, consume_thread_nums: int) -> None:
@@ -144,10 +145,11 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         self._below.update_consume_thread_nums(consume_thread_nums)
 
     async def shutdown(self, timeout: timedelta | None = None) -> None:
-        """Leave the group: nothing more is started, running calls return, offsets are committed.
+        """Leave the group: no listener is called any longer, running calls return, offsets are committed.
 
-        Calls that still run after `timeout`, or `shutdown_timeout`, are cancelled, and ShutdownTimedOut is raised. All
-        else is as `PushConsumer.shutdown` says. Raises IllegalState in a listener, for which it would wait.
+        Calls that still run after `timeout`, or `shutdown_timeout`, are cancelled, and ShutdownTimedOut is raised.
+        Everything else works as in `PushConsumer.shutdown`.
+        Raises IllegalState in a listener, because the shutdown would wait for this listener.
         """
         tasks = self._below.tasks
         if tasks is not None and tasks.is_own_thread():
@@ -205,7 +207,7 @@ class _Below(PushConsumer):
             self._consumption = consumption
 
     def start(self) -> None:
-        """As that of a PushConsumer. If the loop is closed, even during the start, the consumer leaves."""
+        """Start as a PushConsumer does. If the loop is closed, even during the start, the consumer leaves the group."""
         with self._lifecycle:
             super().start()
             assert self._consumption is not None
@@ -216,7 +218,7 @@ class _Below(PushConsumer):
             self._end_watch = watch(f"AsyncPushConsumer(group={self.group!r})", is_closed, leave)
 
     def shutdown(self, timeout: timedelta | None = None) -> None:
-        """As that of a PushConsumer."""
+        """Shut down as a PushConsumer does."""
         try:
             super().shutdown(timeout)
         finally:
@@ -225,5 +227,5 @@ class _Below(PushConsumer):
 
     @property
     def tasks(self) -> LoopTasks | LoopCalls | None:
-        """Those of the listener; None unless it runs."""
+        """The tasks of the listener; None unless the consumer runs."""
         return None if self._strategy is None else self._strategy.tasks

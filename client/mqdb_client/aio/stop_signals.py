@@ -13,7 +13,7 @@ _stops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], obj
 
 @contextmanager
 def on_loop_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM call `stop`, where this loop may: in the main thread, on Unix."""
+    """Have SIGINT and SIGTERM call `stop`, if this loop can handle signals: in the main thread, on Unix."""
     loop = asyncio.get_running_loop()
     stops = _stops.setdefault(loop, [])
     stops.append(stop)

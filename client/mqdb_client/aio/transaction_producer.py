@@ -44,7 +44,7 @@ class AsyncTransactionListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncTransactionProducerConfig(ProducerConfig):
-    """What an AsyncTransactionProducer can be told: a listener, or two coroutine functions in its place."""
+    """The options of an AsyncTransactionProducer: a listener, or two coroutine functions instead."""
 
     listener: AsyncTransactionListener | None = None
     execute_local_transaction: Callable[[PreparedMessage, Any], _Answer] | None = None
@@ -101,9 +101,10 @@ class AsyncTransactionProducer(AsyncProducer):
         await super().start()
 
     async def shutdown(self) -> None:
-        """Answer no more, let the sends under way end, leave the group and disconnect. Again: nothing happens.
+        """Stop answering checks, let the sends under way end, leave the group and disconnect.
 
-        Raises IllegalState in `check_local_transaction`, for which it would wait.
+        Calling it twice has no effect.
+        Raises IllegalState in `check_local_transaction`, because the shutdown would wait for this call.
         """
         if self._calls is not None and self._calls.is_own_thread():
             raise IllegalState(f"producer {self.group!r}", "answering a check; call shutdown() in another task")
@@ -117,10 +118,10 @@ class AsyncTransactionProducer(AsyncProducer):
         sharding_key: str | None = None,
         timeout: timedelta | None = None,
     ) -> TransactionSendResult:
-        """Store a message that nobody sees yet, run the local transaction, and commit the message or roll it back.
+        """Store an invisible half message, run the local transaction, then commit the message or roll it back.
 
-        As `TransactionProducer.send_in_transaction`. If its task is cancelled once a statement has the message, the
-        broker asks what has become of the local transaction; the CancelledError has the id of the message.
+        See `TransactionProducer.send_in_transaction`. If its task is cancelled once a statement has the message, the
+        broker checks the local transaction; the CancelledError has the id of the message.
         """
         running = self._below.work()
         pending = self._below.half(message, sharding_key, timeout)
@@ -149,13 +150,16 @@ class _Below(ProducerBelow, TransactionProducer):
         self._end_watch: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """As that of a TransactionProducer. If the loop is closed, even during the start, the producer leaves."""
+        """Start as a TransactionProducer does.
+
+        If the loop is closed, even during the start, the producer leaves the group.
+        """
         with self._life:
             super().start()
             self._end_watch = watch(f"producer {self.group!r}", partial(closed_loops, [self.loop]), self.shutdown)
 
     def shutdown(self) -> None:
-        """As that of a TransactionProducer."""
+        """Shut down as a TransactionProducer does."""
         try:
             super().shutdown()
         finally:

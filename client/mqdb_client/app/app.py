@@ -80,7 +80,7 @@ class App:
 
     @property
     def settings(self) -> Settings:
-        """Those that it was given, or those of the environment. Raises ParameterInvalid, SettingInvalid."""
+        """The settings of the application or of the environment. Raises ParameterInvalid, SettingInvalid."""
         return settings_of(self._dsn, self._settings)
 
     def use_settings(self, settings: Settings) -> None:
@@ -105,19 +105,21 @@ class App:
     ) -> Callable[[_Function], _Function]:
         """Have a function consume the messages of a topic, as a member of a group.
 
-        `tag` is a tag expression, `sql` an SQL92 condition in its place. After `retries` retries a message is a dead
-        letter; unset, after those that the group is set to, 16 by default. `backoff` is how long it waits before each:
-        a timedelta, or a function such as `exponential` makes; unset, the broker's delay levels. An exception of
-        `dead_letter_on` makes a dead letter at once. `orderly`: one message at a time of each queue, in its order; a
-        message that fails comes again in its place, after 30 s at most. `exactly_once`: what the function writes in a
-        parameter annotated with Connection, Session, AsyncConnection or AsyncSession is committed with the offset.
+        `tag` is a tag expression, `sql` an SQL92 condition instead. After `retries` retries a message becomes a dead
+        letter; the default is the setting of the group, 16 unless changed. `backoff` is the wait before each retry: a
+        timedelta, or a function such as `exponential` returns; the default is the broker's delay levels. An exception
+        of `dead_letter_on` makes the message a dead letter at once. With `orderly`, the function gets one message of
+        each queue at a time, in order; a failed message is retried in its place, after 30 s at most. With
+        `exactly_once`, writes through a parameter annotated with Connection, Session, AsyncConnection or AsyncSession
+        are committed together with the offset.
 
-        The first parameter gets the message if it is annotated with ReceivedMessage, or not at all; with any other
-        type its body, as a value of that type. A body that cannot be read so is a dead letter at once.
-        Listeners of one group are one consumer. Several of one topic take different tags.
+        The first parameter gets the message if it is annotated with ReceivedMessage or has no annotation. With any
+        other type it gets the body as a value of that type. If a body cannot be read as this type, the message becomes
+        a dead letter at once. The listeners of a group form one consumer. If several have the same topic, their tags
+        must differ.
 
-        Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid for what does not go
-        together.
+        Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid for arguments that cannot be
+        combined.
         """
         if sql is not None and tag != ALL_TAGS:
             raise ParameterInvalid("tag", tag, "give tag or sql, not both")
@@ -220,8 +222,8 @@ class App:
     def groups(self, *names: str) -> list[ListenerGroup]:
         """The listeners by group, of all groups or of these.
 
-        Raises ParameterInvalid for one that has none, also if it is only configured: its name is misspelled, or the
-        module with its listeners is not imported.
+        Raises ParameterInvalid for a group without listeners, also if it only has options: its name is misspelled, or
+        the module with its listeners is not imported.
         """
         known: dict[str, list[Listener]] = {}
         for listener in self._listeners:
@@ -237,17 +239,18 @@ class App:
         return [cron for cron in self._crons.values() if not groups or cron.group in groups]
 
     def options_of(self, group: str) -> dict[str, Any]:
-        """What `configure_group` has set."""
+        """The options that `configure_group` has set."""
         return dict(self._options.get(group, {}))
 
     # -- consuming --------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def consuming(self, *groups: str) -> AsyncIterator[None]:
-        """Consume in this process and loop as long as the block runs; all groups, or these.
+        """Consume in this process and loop while the block runs; all groups, or only the named ones.
 
-        Raises what the start and the shutdown of a consumer raise, CronExists for a cron of somebody else, and
-        ParameterInvalid for a group that has no listener, or a type of a body that names one that is not there.
+        Raises the errors of a consumer's start and shutdown; CronExists if another application has a cron of this name;
+        ParameterInvalid for a group without listeners, or for a type of a body with an annotation that does not
+        resolve.
         """
         consumers = AppConsumers(self, groups)
         await consumers.start()
@@ -260,10 +263,10 @@ class App:
         await consumers.stop()
 
     async def drain(self, *groups: str) -> None:
-        """Return when all groups, or these, have consumed all that there is; somebody has to consume meanwhile.
+        """Wait until all groups, or only the named ones, have consumed all messages. Consumers have to run for this.
 
-        Consumers commit every 5 s, unless `configure_group` sets `persist_consumer_offset_interval`. What waits for a
-        retry is not there yet. Broadcasting groups are not waited for.
+        Consumers commit every 5 s, unless `configure_group` sets `persist_consumer_offset_interval`. Messages that wait
+        for a retry do not count. Broadcasting groups are not waited for.
         """
         # Members of a broadcasting group keep their offsets in files.
         wanted = [
@@ -332,7 +335,7 @@ class App:
     def close(self) -> None:
         """Let the sends under way end, and disconnect. It may send again. In a coroutine: `aclose`.
 
-        Raises IllegalState in an event loop in which `asend` was called, for which it would wait.
+        Raises IllegalState in an event loop that has called `asend`, because it would wait for this loop.
         """
         if (producer := self._producer) is not None:
             producer.synchronous.shutdown()

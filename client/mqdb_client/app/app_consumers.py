@@ -37,9 +37,10 @@ class AppConsumers:
     """Started once, then stopped once, in one event loop. `groups` are names; none: all groups."""
 
     def __init__(self, app: ConsumingApp, groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:
-        """`commits_soon`: for who waits for `App.drain`.
+        """`commits_soon` makes consumers commit often, for callers that wait for `App.drain`.
 
-        Raises ParameterInvalid for a group without listeners, or a type of a body that names one that is not there.
+        Raises ParameterInvalid for a group without listeners, or for a type of a body with an annotation that does not
+        resolve.
         """
         self._app = app
         self._names = groups
@@ -51,9 +52,9 @@ class AppConsumers:
         self._started: list[_Consumer] = []
 
     async def start(self) -> None:
-        """Make the crons with their topics, and have all groups consume.
+        """Create the crons with their topics, and start the consumers of all groups.
 
-        Raises what `start` of a consumer raises, and CronExists for a cron of somebody else.
+        Raises the errors of a consumer's `start`, and CronExists if another application has a cron of this name.
         """
         if crons := self._app.crons(*self._names):
             await asyncio.to_thread(self._declare, crons)

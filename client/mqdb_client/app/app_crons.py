@@ -35,17 +35,17 @@ class AppCron:
 
     @property
     def tag(self) -> str:
-        """Of its messages: several crons may have one topic."""
+        """The tag of its messages. Several crons may share a topic."""
         return self.name
 
     def message(self) -> Message:
-        """What it sends."""
+        """The message that it sends."""
         body = encode(self.name)
         return Message(self.topic, body.content, self.tag, properties={BODY_PROPERTY: body.mark})
 
 
 class AppCrons:
-    """Those of one application. Of several brokers the first has them: each would send the message."""
+    """The crons of one application. Only the first of several brokers has them, because each would send the message."""
 
     def __init__(self, application: str, settings: Settings) -> None:
         self._application = application
@@ -75,7 +75,7 @@ class AppCrons:
             )
 
     def next_times(self, crons: Iterable[AppCron]) -> dict[str, datetime | None]:
-        """When each of these is due next; None for one that is paused. Without those that somebody has removed."""
+        """The next time of each cron; None for a paused one. Removed crons are left out."""
         known = {cron.name for cron in crons}
         stored = self._broker.crons.list()
         return {each.name: None if each.is_paused else each.next_at for each in stored if each.name in known}

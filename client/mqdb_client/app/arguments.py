@@ -52,7 +52,7 @@ class _Parameter(NamedTuple):
 
 
 class Arguments:
-    """What one function is given of each message."""
+    """The arguments with which a listener function is called for each message."""
 
     def __init__(self, function: Callable[..., Any], *, exactly_once: bool) -> None:
         """Raises ParameterInvalid for a function that cannot be called with a message, and says why."""
@@ -113,7 +113,7 @@ class Arguments:
                 session.flush()
 
     async def call_in_loop(self, message: ReceivedMessage, transaction: Any = None) -> None:
-        """The same for a coroutine function."""
+        """Call a coroutine function with a message."""
         async with AsyncExitStack() as stack:
             positional, named, sessions = self._values(message, transaction)
             for session in sessions:
@@ -143,7 +143,7 @@ def is_asynchronous(function: Callable[..., Any]) -> bool:
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What has the annotations of a callable: the function in a partial, the `__call__` of an object."""
+    """The object with the annotations of a callable: the function in a partial, the `__call__` of an object."""
     if isinstance(function, partial):
         return _annotated(function.func)
     if inspect.isroutine(function):

@@ -104,7 +104,7 @@ class BodyReader:
 
     @cached_property
     def _forms(self) -> frozenset[Form]:
-        """Those in which `encode` writes values of the annotation."""
+        """The forms in which `encode` writes values of the annotation."""
         whole = self._types.whole
         if object in whole:
             return frozenset(Form)
@@ -140,7 +140,7 @@ class BodyReader:
             raise BodyUnreadable(self._shown, faults(error)) from None
 
     def _of_plain(self, body: bytes) -> Any:
-        """JSON's own types are known, so nothing is guessed: a text is no number."""
+        """Read a body of JSON's own types. These types are known, so a text is never converted to a number."""
         try:
             plain = from_json(body)
         except ValueError as error:

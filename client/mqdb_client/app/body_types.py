@@ -1,6 +1,6 @@
 """Types of bodies: those that a value has, by name, and those that an annotation takes.
 
-JSON does not say of what type a value was. So a message carries the names, and a reader compares them with the types of
+JSON does not record the type of a value. So a message carries the names, and a reader compares them with the types of
 the value that it has made. A name lists the bases too, because the reader may not have that class:
 `shop.Paid/shop.Event`.
 """
@@ -55,8 +55,8 @@ JSON_TYPES: Final = frozenset(map(_type_name, (dict, list, str, int, float, bool
 def types_of(value: object) -> list[str]:
     """The name of the type of a value, then those of the values in its containers, sorted, each once.
 
-    Keys that are no text are among them, as `key:int`. If there are several types inside, some of which JSON does not
-    have, the last item is a hash of what stands where.
+    Keys that are not text are among them, as `key:int`. If there are several types inside, and JSON lacks some of them,
+    the last item is a hash of the layout.
     """
     inside = sorted(_types_inside(value))
     names = [_name_of(value), *inside]

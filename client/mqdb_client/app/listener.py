@@ -84,7 +84,7 @@ class Listener:
 
     @cached_property
     def arguments(self) -> Arguments:
-        """What the function is called with."""
+        """The arguments with which the function is called."""
         return Arguments(self.function, exactly_once=self.exactly_once)
 
     @property
@@ -94,7 +94,7 @@ class Listener:
 
     @property
     def name(self) -> str:
-        """Where the function stands, for people."""
+        """The module and qualified name of the function, for messages to people."""
         named = self.function
         while isinstance(named, partial):
             named = named.func
@@ -103,7 +103,7 @@ class Listener:
 
     @cached_property
     def filter(self) -> MessageFilter:
-        """Which messages of the topic are for it."""
+        """The filter for its messages of the topic."""
         return filter_of(self.expression)
 
     def takes(self, message: ReceivedMessage) -> bool:
@@ -111,9 +111,9 @@ class Listener:
         return message.topic == self.topic and self.filter.matches(message.tag)
 
     def wait_before(self, retry: int) -> timedelta | None:
-        """How long a message waits before that retry; None: as the broker has it.
+        """The wait of a message before this retry; None for the broker's default.
 
-        Raises what a function of the user's raises, and ParameterInvalid for what it returns that is no time.
+        Raises the errors of a backoff function, and ParameterInvalid if it does not return a duration.
         """
         wait = self.backoff(retry) if callable(self.backoff) else self.backoff
         or_none(DURATION).check("backoff", wait)

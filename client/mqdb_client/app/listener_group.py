@@ -56,12 +56,12 @@ class ListenerGroup:
 
     @property
     def subscriptions(self) -> dict[str, str | MessageSelector]:
-        """By topic, what the consumer subscribes to."""
+        """The subscription of the consumer for each topic."""
         return {topic: _together(listeners) for topic, listeners in self._by_topic.items()}
 
     @property
     def callback(self) -> Any:
-        """What is registered with the consumer, a PushConsumer or an AsyncPushConsumer."""
+        """The listener to register with the consumer, a PushConsumer or an AsyncPushConsumer."""
         if self.is_asynchronous:
             return self.call_in_loop_in_transaction if self.exactly_once else self.call_in_loop
         return self.call_in_transaction if self.exactly_once else self.call
@@ -71,7 +71,7 @@ class ListenerGroup:
         return self.call_in_transaction(messages, None, context)
 
     def call_in_transaction(self, messages: list[ReceivedMessage], transaction: Any, context: _Context) -> object:
-        """That of one that consumes exactly once."""
+        """The listener of a PushConsumer that consumes exactly once."""
         message = messages[0]
         listener = self._listener_of(message)
         try:
@@ -82,13 +82,13 @@ class ListenerGroup:
         return self._success
 
     async def call_in_loop(self, messages: list[ReceivedMessage], context: _Context) -> object:
-        """The listener of an AsyncPushConsumer. Functions that are no coroutine functions run in threads."""
+        """The listener of an AsyncPushConsumer. Plain functions run in threads."""
         return await self.call_in_loop_in_transaction(messages, None, context)
 
     async def call_in_loop_in_transaction(
         self, messages: list[ReceivedMessage], transaction: Any, context: _Context
     ) -> object:
-        """That of one that consumes exactly once."""
+        """The listener of an AsyncPushConsumer that consumes exactly once."""
         message = messages[0]
         listener = self._listener_of(message)
         try:
@@ -159,7 +159,7 @@ def _check_disjoint(group: str, topic: str, listeners: Sequence[Listener]) -> No
 
 
 def _together(listeners: Sequence[Listener]) -> str | MessageSelector:
-    """What listeners of one topic subscribe to."""
+    """The joint subscription of the listeners of one topic."""
     if len(listeners) == 1:
         return listeners[0].expression
     return f" {SEPARATOR} ".join(listener.filter.canonical_text for listener in listeners)

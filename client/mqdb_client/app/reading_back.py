@@ -27,10 +27,10 @@ def json_of(value: object) -> bytes:
 
 
 def loss_in(value: object, body: bytes) -> str | None:
-    """Where and why `value` does not come back from `body`, its JSON, with the same type; None if it does.
+    """The place and reason if `body`, the JSON of `value`, does not read back as `value` with the same type; else None.
 
-    It does not repeat the value, which may be a secret. Raises what code of the user's raises, and ValueError for JSON
-    that others do not read, such as NaN.
+    The text does not repeat the value, which may be a secret. Raises the errors of the user's code, and ValueError for
+    JSON that other programs cannot read, such as NaN.
     """
     parsed = from_json(body, allow_inf_nan=False)
     if JSON_TYPES.issuperset(types_of(value)) and parsed == value:
@@ -39,7 +39,7 @@ def loss_in(value: object, body: bytes) -> str | None:
 
 
 def faults(error: ValidationError, path: Sequence[object] = ()) -> str:
-    """Where and why, without the body, which may hold what nobody is to read in a log."""
+    """The places and reasons of the errors, without the body, which may be confidential."""
     details = error.errors(include_url=False, include_context=False, include_input=False)
     told = [f"{_place((*path, *each['loc']))}: {each['msg']}" for each in details[:_MOST_FAULTS]]
     return "; ".join(told + [f"and {len(details) - len(told)} more"] * (len(details) > len(told)))
@@ -90,7 +90,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def _difference(sent: Any, back: Any, path: tuple[object, ...]) -> str | None:
-    """Where two values differ, in type or value; as `==` has it, of two objects their fields."""
+    """The first difference of two values, in type or value. Values are compared by `==`, objects by their fields."""
     cls = type(sent)
     if cls is type(back):
         pairs = None if cls in _SCALARS else _parts(sent, back)
@@ -116,7 +116,7 @@ _Parts = list[tuple[object, Any]]
 
 
 def _parts(sent: Any, back: Any) -> tuple[_Parts, _Parts] | None:
-    """What two values of one class consist of, in the same order; None if they are compared as a whole."""
+    """The parts of two values of one class, in the same order; None if the values are compared as a whole."""
     if isinstance(sent, BaseModel):
         return _of_model(sent), _of_model(back)
     if is_dataclass(sent):

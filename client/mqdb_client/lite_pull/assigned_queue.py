@@ -1,7 +1,8 @@
 """Assigned queue: a process queue whose messages a user polls, who may also seek in it.
 
-What a poll has returned counts as running until the next poll, or a commit, says that it is done. So a queue that
-rebalance takes away is given back when the user has come that far, and its next owner gets nothing twice.
+Messages that a poll has returned count as running until the next poll, or a commit, marks them as done. So when
+rebalance takes a queue away, the queue is given back once the user is done with them, and its next owner gets no
+message twice.
 RocketMQ: AssignedMessageQueue.
 """
 
@@ -20,7 +21,7 @@ from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 
 
 class Reached(NamedTuple):
-    """How far the user of a queue has come: the next message to return, and proofs of where that is."""
+    """The progress of the user in a queue: the next offset to return, and proofs of its place in the log."""
 
     next_offset: int
     #: Of the last message that was returned. Later messages may be in hand.
@@ -42,9 +43,9 @@ class AssignedQueue(ProcessQueue):
         may_pull: Callable[[MessageQueue], bool],
         moved: Callable[["AssignedQueue"], None] = lambda _: None,
     ) -> None:
-        """With `auto_commit` all that is done may be committed; without it only what was agreed on.
+        """`auto_commit` allows commits of everything that is done; without it, only agreed positions are committed.
 
-        `moved` hears that a pull, which may have passed messages by, has gone on.
+        `moved` is called after a pull has moved on, perhaps past messages that did not match.
         """
         super().__init__(queue, owned, limits)
         self._auto_commit = auto_commit
@@ -69,7 +70,7 @@ class AssignedQueue(ProcessQueue):
         return self._may_pull(self.queue) and super().has_room()
 
     def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
-        """As of a process queue; False also for a pull that a seek has overtaken."""
+        """Put pulled messages in hand, as a process queue does. Also False for a pull that a seek has overtaken."""
         with self._moving:
             is_put = not self._is_moved and super().put(messages, next_offset, segment)
         if is_put:
@@ -77,7 +78,7 @@ class AssignedQueue(ProcessQueue):
         return is_put
 
     def seek(self, offset: int) -> None:
-        """Go on at an offset, and forget what is in hand and on its way. No message of it may be running."""
+        """Continue at an offset; drop messages in hand and pulls under way. No message of the queue may be running."""
         with self._moving, self._lock:
             self._is_moved = True
             self._unstarted.clear()
@@ -92,7 +93,7 @@ class AssignedQueue(ProcessQueue):
                 self._agreed = (offset, 0)
 
     def take(self, limit: int) -> list[ReceivedMessage]:
-        """As of a process queue, for the user."""
+        """Take messages, as from a process queue, for the user."""
         messages = super().take(limit)
         if messages:
             self._handed = place_of(messages[-1])
@@ -100,12 +101,12 @@ class AssignedQueue(ProcessQueue):
 
     @property
     def reached(self) -> Reached:
-        """How far the user has come, as of now or when the queue was dropped."""
+        """The progress of the user, now or when the queue was dropped."""
         with self._lock:
             return Reached(self._behind_handed(), self._handed and proof(*self._handed), self.newest)
 
     def position(self) -> OwnedQueue:
-        """What may be committed now."""
+        """The position that may be committed now."""
         done = super().position()
         with self._lock:
             offset, segment = self._agreed

@@ -1,4 +1,4 @@
-"""What a lite pull consumer can be told, with RocketMQ's names, defaults and ranges.
+"""The options of a lite pull consumer, with RocketMQ's names, defaults and ranges.
 
 Source: DefaultLitePullConsumer, DefaultLitePullConsumerImpl.checkConfig.
 """

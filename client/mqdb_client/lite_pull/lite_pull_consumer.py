@@ -1,4 +1,4 @@
-"""The lite pull consumer: poll for messages, where a push consumer is called with them.
+"""The lite pull consumer: it polls for messages, whereas a push consumer calls a listener with them.
 
 RocketMQ: DefaultLitePullConsumer.
 """
@@ -48,7 +48,7 @@ class _State(Enum):
 
 
 class _Running:
-    """What there is between start and shutdown."""
+    """The parts of a consumer that exist between start and shutdown."""
 
     def __init__(self, strategy: SubscribedPolls, members: Members, topics: TopicQueues, watch: TopicWatch) -> None:
         self.strategy = strategy
@@ -58,7 +58,7 @@ class _Running:
         self.watch = watch
 
     def leave(self, group: str, *, is_listening: bool, timeout: timedelta) -> None:
-        """Leave the group. `is_listening`: in a listener of topics, which is not waited for.
+        """Leave the group. With `is_listening` the caller is a listener of topics, which is not waited for.
 
         Raises ShutdownTimedOut.
         """
@@ -78,20 +78,20 @@ class _Running:
 
 
 class LitePullConsumer:
-    """A consumer that asks for messages, and says itself how far it has come.
+    """A consumer that polls for messages, and decides itself when they are done.
 
-    Either it subscribes to topics, and shares their queues with the other members of its group; or it is assigned
-    queues, and reads them whoever else does. Messages are read ahead, up to the limits;
-    those of a queue come in order. What fails is the caller's affair: there is no retry topic and no dead letter queue.
+    It either subscribes to topics, and shares their queues with the other members of its group. Or queues are assigned
+    to it, and it reads them regardless of other members. Messages are read ahead, up to the limits; the messages of a
+    queue come in order. The caller handles failures: there is no retry topic and no dead letter queue.
 
-    With `auto_commit` a poll, or the next message of an iteration, says that what was returned before is done. That
-    is committed every `auto_commit_interval`, when rebalance takes a queue away, and at shutdown; so poll in one
-    thread then. What the last poll has returned comes again after a crash or a shutdown, but not after a `with` that
-    ends without an error, nor after `commit`. Without `auto_commit` nothing is committed but by `commit`.
+    With `auto_commit` a poll, or the next message of an iteration, marks the messages returned before as done. Their
+    offsets are committed every `auto_commit_interval`, when rebalance takes a queue away, and at shutdown. So poll in
+    only one thread then. The messages of the last poll come again after a crash or a shutdown, but not after a `with`
+    that ends without an error, nor after `commit`. Without `auto_commit` only `commit` commits.
 
-    Commits of a consumer that was assigned queues are refused while a member of the group owns the queue. A topic
-    or a queue that does not exist yet is waited for. Where the settings name several brokers, one that is down joins
-    in when it comes.
+    While a member of the group owns a queue, commits of a consumer with assigned queues are refused. A consumer waits
+    for topics and queues that do not exist yet. If the settings name several brokers, a broker that is down joins in
+    when it comes up.
     """
 
     @configured_by(LitePullConsumerConfig)
@@ -138,11 +138,11 @@ class LitePullConsumer:
     ) -> None:
         """Share the queues of a topic with the group; messages with one of the tags of `TagA || TagB`, all with `*`.
 
-        A condition on properties is written `MessageSelector.by_sql("a > 1")`. Again for the same topic: the last one
-        counts. All members of a group have to subscribe to the same. While others run, a member that changes its mind
-        announces a `version` above theirs, and so do those that follow it.
-        The first subscription comes before the start.
-        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after `assign`; when it runs
+        A condition on properties is written `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
+        first. All members of a group have to subscribe to the same topics with the same filters. To change
+        subscriptions while other members run, announce a `version` above theirs, first in one member and then in the
+        others. The first subscription comes before the start.
+        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after `assign`; while it runs,
         SubscriptionConflict, FilterDisabled, and what `start` raises.
         """
         check_topic_name(topic)
@@ -166,11 +166,12 @@ class LitePullConsumer:
             self._is_member |= bool(subscriptions)
 
     def assign(self, queues: Iterable[MessageQueue], expression: str | MessageSelector | None = ALL_TAGS) -> None:
-        """Read these queues and no others, where the group has come to in each; also while it runs.
+        """Read these queues and no others, from the group's committed offsets. Also possible while the consumer runs.
 
-        What is in hand of a queue that was assigned before and is again stays.
-        Raises TagExpressionInvalid, NameInvalid; ParameterInvalid for what is no queue, and for a queue of a broker
-        that the settings do not name; IllegalState after `subscribe`, and after shutdown; FilterDisabled when it runs.
+        If a queue was assigned before, its messages in hand stay.
+        Raises TagExpressionInvalid, NameInvalid; ParameterInvalid for an item that is not a queue, and for a queue of a
+        broker that is not in the settings; IllegalState after `subscribe`, and after shutdown; FilterDisabled while it
+        runs.
         """
         wanted, message_filter = frozenset(queues_of(queues)), filter_of(expression)
         for queue in wanted:
@@ -220,8 +221,8 @@ class LitePullConsumer:
     def poll(self, timeout: timedelta | None = None) -> list[ReceivedMessage]:
         """Up to `pull_batch_size` messages as soon as there are any; [] after `timeout`, or `poll_timeout`.
 
-        [] also when another thread shuts it down meanwhile. Raises ParameterInvalid, and IllegalState when it does
-        not run.
+        Also returns [] if another thread shuts the consumer down during the poll. Raises ParameterInvalid, and
+        IllegalState if the consumer does not run.
         """
         seconds = self._poll_seconds(timeout)
         return self._require_running().strategy.poll(self._config.pull_batch_size, seconds)
@@ -238,26 +239,26 @@ class LitePullConsumer:
             yield from strategy.poll(1, self._poll_seconds(None))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return nothing of these queues until `resume`, also not what is in hand.
+        """Return no messages of these queues until `resume`, not even messages in hand.
 
         Queues that are not assigned are left out, and a queue that rebalance moves away and back is not paused.
-        Raises ParameterInvalid for what are no queues, IllegalState when it does not run.
+        Raises ParameterInvalid for items that are not queues, IllegalState if the consumer does not run.
         """
         given = queues_of(queues)
         self._require_running().buffer.pause(given)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on after `pause`. Raises what `pause` raises."""
+        """Resume paused queues. Raises the same errors as `pause`."""
         given = queues_of(queues)
         self._require_running().buffer.resume(given)
 
     # -- offsets ----------------------------------------------------------------------------------
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Have the next poll begin at an offset of a queue; what is in hand of it, or on its way, is forgotten.
+        """Have the next poll begin at an offset of a queue. Its messages in hand and pulls under way are dropped.
 
-        What polls have returned of it counts as done. Raises ParameterInvalid for an offset below the min or above
-        the max offset, IllegalState for a queue that is not assigned; what `committed` raises.
+        Messages of the queue that polls have returned count as done. Raises ParameterInvalid for an offset below the
+        min or above the max offset, IllegalState for a queue that is not assigned, and the errors of `committed`.
         """
         running = self._require_running()
         place = running.topics.place(queue)
@@ -268,45 +269,46 @@ class LitePullConsumer:
         running.seek(queue, place.queue_key, offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """As `seek`, to the min offset."""
+        """Have the next poll begin at the min offset of a queue. See `seek`."""
         running = self._require_running()
         place = running.topics.place(queue)
         running.seek(queue, place.queue_key, place.ends(queue).min_offset)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """As `seek`, to the max offset: only what is sent from now on."""
+        """Have the next poll begin at the max offset of a queue, with messages sent from now on. See `seek`."""
         running = self._require_running()
         place = running.topics.place(queue)
         running.seek(queue, place.queue_key, place.ends(queue).max_offset)
 
     def offset_for_timestamp(self, queue: MessageQueue, time: datetime) -> int:
-        """The offset of the first message that was stored at `time` or later; the max offset where there is none.
+        """The offset of the first message that was stored at `time` or later; the max offset if no message was.
 
-        Raises ParameterInvalid for a time without a time zone; what `committed` raises.
+        Raises ParameterInvalid for a time without a time zone, and the errors of `committed`.
         """
         instance, queue_key = self._require_running().topics.place(queue)
         with instance.connect() as connection:
             return search_offset(connection, queue_key, time)
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The next offset of the group in any queue, as its broker has it; None where it has none.
+        """The committed offset of the group in any queue, as its broker has it; None if the group has none there.
 
-        Raises ParameterInvalid for what is no queue, and for a queue of a broker that the settings do not name;
-        RouteNotFound, QueueNotFound; BrokerUnavailable and its kin; IllegalState when it does not run.
+        Raises ParameterInvalid for an argument that is not a queue, and for a queue of a broker that is not in the
+        settings; RouteNotFound, QueueNotFound; BrokerUnavailable and its subclasses; IllegalState if the consumer does
+        not run.
         """
         instance, queue_key = self._require_running().topics.place(queue)
         with instance.connect() as connection:
             return committed_offsets(connection, self.group, [queue_key]).get(queue_key)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit all that polls have returned, or the next offsets of some queues; on return it is done.
+        """Commit all messages that polls have returned, or the given next offsets. On return they are committed.
 
-        An offset may lie before the one that is stored; an automatic commit takes its place when polls are beyond it.
-        If polls have returned nothing since the last commit, nothing happens.
-        Raises QueueLost when another member has taken a queue, or another database the place of its own, QueueOwned
-        when the queue was assigned and a member owns it; ParameterInvalid for a queue or an offset that is none,
-        IllegalState for a queue that is not assigned; BrokerUnavailable and its kin. What can be committed is committed
-        all the same.
+        An offset may be lower than the stored one; the next automatic commit replaces it once polls are beyond it. If
+        polls have returned nothing since the last commit, it has no effect.
+        Raises QueueLost if another member has taken a queue, or if another database has replaced the queue's broker;
+        QueueOwned if the queue was assigned and a member owns it; ParameterInvalid for an invalid queue or offset;
+        IllegalState for a queue that is not assigned; BrokerUnavailable and its subclasses. All other offsets are
+        committed nevertheless.
         """
         running = self._require_running()
         if offsets is not None:
@@ -322,11 +324,11 @@ class LitePullConsumer:
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, and read. Without a subscription it waits to be assigned queues.
+        """Connect, and read. Without a subscription the consumer waits for `assign`.
 
-        Of several brokers one at least must be up. Raises IllegalState when started before, and when this process has
-        a consumer of the group already; SubscriptionConflict, FilterDisabled; ParameterInvalid as `assign`; what
-        `Cluster` raises.
+        At least one broker must be up.
+        Raises IllegalState if it was started before, or if this process has a consumer of the group already;
+        SubscriptionConflict, FilterDisabled; ParameterInvalid as `assign` does; the errors of `Cluster`.
         """
         with self._lifecycle:
             if self._state is not _State.CREATED:
@@ -360,11 +362,11 @@ class LitePullConsumer:
         return AssignedPolls(cluster, self._config, self._chosen or frozenset())
 
     def shutdown(self) -> None:
-        """Commit what is done, and leave the group; a poll in another thread returns. Again: nothing happens.
+        """Commit what is done, and leave the group; a poll in another thread returns. Calling it twice has no effect.
 
-        Nor does anything in a forked child, whose parent goes on.
-        Raises ShutdownTimedOut, when it has left, if a listener of topics has not returned within `shutdown_timeout`.
-        Not for signal handlers: it waits for threads, and one of them may wait for the poll that was interrupted.
+        It has no effect in a forked child either, because the parent still uses the consumer. Raises ShutdownTimedOut,
+        after it has left, if a listener of topics has not returned within `shutdown_timeout`. Not for signal handlers:
+        it waits for threads, and one of them may wait for the poll that was interrupted.
         """
         self._leave()
 
@@ -396,7 +398,7 @@ class LitePullConsumer:
         return self
 
     def _finish(self) -> None:
-        """What polls have returned is done."""
+        """Mark the messages that polls have returned as done."""
         if (running := self._running) is not None:
             running.buffer.acknowledge(running.buffer.handed)
 
@@ -422,7 +424,7 @@ def _why_abandoned(
 
 
 def _abandon(consumer: "weakref.ref[LitePullConsumer]", running: _Running, group: str) -> None:
-    """Leave the group of a consumer that nobody can poll, and have the consumer know it if it still exists."""
+    """Leave the group of a consumer that can no longer be polled, and shut the consumer down if it still exists."""
     left = consumer()
     if left is not None:
         left._leave(is_listening=True)

@@ -29,7 +29,7 @@ class Handed(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """How far a queue is to be committed."""
+    """A position of a queue to commit."""
 
     queue: MessageQueue
     position: OwnedQueue
@@ -122,14 +122,14 @@ class PollBuffer:
                 self._wake_all()
 
     def latest(self, owned: OwnedQueue) -> OwnedQueue:
-        """What may be committed of a queue now; `owned` may be out of date."""
+        """The position of a queue that may be committed now; `owned` may be out of date."""
         newest = self._newest.get(owned.queue_key)
         if newest is None or (newest.epoch, newest.history) != (owned.epoch, owned.history):
             return owned
         return newest.position()
 
     def reached(self, queue: MessageQueue) -> Reached | None:
-        """How far the user has come in a queue that is assigned, or that rebalance has just lost."""
+        """The progress of the user in a queue that is assigned, or that rebalance has just taken away."""
         last = self._last.get(queue)
         return None if last is None else last.reached
 
@@ -148,7 +148,10 @@ class PollBuffer:
     # -- what the user does -----------------------------------------------------------------------
 
     def poll(self, limit: int, seconds: float) -> list[ReceivedMessage]:
-        """What was returned before is done. Up to `limit` messages; [] after `seconds`, and when it is closed."""
+        """Return up to `limit` messages, or [] after `seconds` and when the buffer is closed.
+
+        It first marks the messages that were returned before as done.
+        """
         deadline = time.monotonic() + seconds
         with self._wake:
             self.acknowledge(self._handed)
@@ -161,9 +164,10 @@ class PollBuffer:
             return []
 
     def take(self, limit: int, wake: Callable[[], None]) -> list[ReceivedMessage] | None:
-        """What a poll that goes on returns now; None: nothing yet, and `wake` is called once when there may be more.
+        """The messages that a waiting poll returns now.
 
-        It is called in any thread, with the lock in hand.
+        None if there are no messages yet. Then `wake` is called once when there may be some, in any thread, with the
+        lock held.
         """
         with self._wake:
             messages = [] if self._is_closed else self._take(limit)
@@ -173,18 +177,18 @@ class PollBuffer:
             return None
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Do not call it any more."""
+        """Stop calling `wake`."""
         with self._wake:
             self._waiting.discard(wake)
 
     @property
     def handed(self) -> Sequence[Handed]:
-        """What polls have returned and what is not done."""
+        """The messages that polls have returned and that are not done yet."""
         with self._wake:
             return tuple(self._handed)
 
     def acknowledge(self, done: Sequence[Handed]) -> None:
-        """What was handed out is done. Again: nothing happens."""
+        """Mark handed out messages as done. Calling it twice has no effect."""
         with self._wake:
             mine = [handed for handed in self._handed if any(handed is each for each in done)]
             self._handed = [handed for handed in self._handed if not any(handed is each for each in mine)]
@@ -267,7 +271,7 @@ class PollBuffer:
             self._look_at(queues)  # one that was chosen before, then not, and is again, all in a moment
 
     def close(self) -> None:
-        """Polls return, with nothing. What they have returned and what is not done counts as not returned."""
+        """Make polls return without messages. Messages that were returned and are not done count as not returned."""
         with self._wake:
             self._is_closed = True
             for assigned, messages in self._handed:

@@ -1,7 +1,7 @@
 """The strategies of lite pull consumers: the messages go to a buffer, from which polls take them.
 
-Subscribed, the consumer enters the group, whose members share the queues. With queues that the user has chosen it does
-not: it reads them beside whoever is in the group, and commits only where no member has the queue.
+With a subscription, the consumer enters the group, whose members share the queues. With assigned queues it does not
+enter the group: it reads them independently of the members, and commits only if no member owns the queue.
 RocketMQ: DefaultLitePullConsumerImpl.
 """
 
@@ -41,7 +41,7 @@ _PULLED: Final = 128
 
 
 def _pulled(config: LitePullConsumerConfig) -> int:
-    """Not so many that the last pull goes far beyond what may be in hand."""
+    """The size of a pull in messages. It is limited so that the last pull does not go far beyond the limits in hand."""
     most = min(config.pull_threshold_for_queue, config.pull_threshold_for_all, config.consume_max_span)
     return max(config.pull_batch_size, min(_PULLED, most))
 
@@ -76,7 +76,7 @@ class _CommitConnection:
                 self._let_go()
 
     def close(self) -> None:
-        """Give it back. Again: nothing happens."""
+        """Give the connection back. Calling it twice has no effect."""
         with self._guard:
             self._is_closed = True
             self._let_go()
@@ -115,7 +115,7 @@ class SubscribedPolls(ConsumerStrategy):
         return PolledOffsetStore(group, client_id, self.buffer)
 
     def offset_store(self, instance: ClientInstance) -> PolledOffsetStore:
-        """Where the offsets on one broker are kept."""
+        """The offset store for one broker."""
         return self._stores[instance.broker_name]
 
     def close(self, seconds: float | None) -> None:
@@ -136,7 +136,7 @@ class SubscribedPolls(ConsumerStrategy):
         self.buffer.add(process_queue)
 
     def on_loss(self, process_queue: ProcessQueue) -> None:
-        """Polls return no message of it any more."""
+        """Stop returning messages of a queue from polls."""
         self.buffer.remove(process_queue)
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
@@ -144,7 +144,7 @@ class SubscribedPolls(ConsumerStrategy):
         self.buffer.deliver(process_queue, count)
 
     def poll(self, limit: int, seconds: float) -> list[ReceivedMessage]:
-        """What the buffer returns, for hooks to see."""
+        """Poll the buffer, with the hooks called around it."""
         if operations.is_empty:
             return self.buffer.poll(limit, seconds)
         with self.seen() as note:
@@ -189,12 +189,12 @@ class SubscribedPolls(ConsumerStrategy):
         return {"auto_commit": self._config.auto_commit, "listeners": []}
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
-        """Raises NotSupported: nobody is called with messages here."""
+        """Raise NotSupported, because a lite pull consumer has no listener."""
         raise NotSupported("consuming a message directly in a lite pull consumer, which has no listener")
 
 
 class AssignedPolls(SubscribedPolls):
-    """The strategy of a lite pull consumer that is assigned queues. It is no member of the group."""
+    """The strategy of a lite pull consumer with assigned queues. It is not a member of the group."""
 
     is_member = False
 
@@ -210,7 +210,7 @@ class AssignedPolls(SubscribedPolls):
     def _chosen_of(
         self, _group: str, _client_id: str, queues: Sequence[MessageQueue], _client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """As an allocation strategy: those of the queues that were chosen, whatever others read."""
+        """An allocation strategy that returns the chosen queues, regardless of the members."""
         return sorted(self._queues.intersection(queues))
 
     def enter(self, registration: Registration, filters: Mapping[str, MessageFilter]) -> None:
@@ -220,7 +220,7 @@ class AssignedPolls(SubscribedPolls):
             self._undo.enter_context(instance.awaiting_arrivals())
 
     def change(self, registration: Registration) -> None:
-        """The group hears nothing of it."""
+        """Do nothing, because the consumer is not a member of the group."""
 
     def close(self, seconds: float | None) -> None:
         """Wait for messages no more."""
@@ -234,7 +234,10 @@ class AssignedPolls(SubscribedPolls):
         self.buffer.choose(queues)
 
     def _check(self, filters: Mapping[str, MessageFilter]) -> None:
-        """What a broker checks of who enters a group. One that is down is not asked, unless it is the only one."""
+        """Check the filters, as a broker checks those of a new member.
+
+        A broker that is down is skipped unless it is the only one.
+        """
         types = {each.expression_type for each in filters.values()}
         if types <= {ExpressionType.TAG}:
             return

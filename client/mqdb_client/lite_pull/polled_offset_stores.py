@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Committed(NamedTuple):
-    """What was committed of a queue under an epoch."""
+    """The committed offset of a queue under an epoch."""
 
     epoch: int
     #: As its row has it.
@@ -57,11 +57,11 @@ class PolledOffsetStore(BrokerOffsetStore):
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """As any member does."""
+        """Take queues as any member does, and track their commits."""
         return self._taken(super().take(connection, wanted, start, force=force))
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """As any member does."""
+        """Take held queues again as any member does, and track their commits."""
         return self._taken(super().take_again(connection, held))
 
     def _taken(self, taken: list[OwnedQueue]) -> list[OwnedQueue]:
@@ -76,7 +76,7 @@ class PolledOffsetStore(BrokerOffsetStore):
             return self._settle(connection, [self._buffer.latest(own) for own in owned])
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Whatever was committed."""
+        """Store the position of a queue, even if it is lower than the committed one."""
         with self._committing:
             return not self._settle(connection, [owned])
 
@@ -121,14 +121,14 @@ class PolledOffsetStore(BrokerOffsetStore):
 
 
 class _Take(NamedTuple):
-    """How a queue was taken that has no owner: by which number, and when its offset had been set by somebody."""
+    """The take of a queue without an owner: its number, and the time at which the offset was last reset by hand."""
 
     epoch: int
     reset_at: datetime | None
 
 
 class UnownedOffsetStore(PolledOffsetStore):
-    """No queue has an owner here. One is lost, and taken anew, when somebody has set its offset.
+    """An offset store for queues without owners. A queue is lost, and taken again, when its offset was reset by hand.
 
     Epochs only tell one take from the next.
     """
@@ -154,7 +154,7 @@ class UnownedOffsetStore(PolledOffsetStore):
         return taken
 
     def _begin(self, connection: Connection, new: Mapping[int, MessageQueue], start: StartingPoint) -> list[ReadQueue]:
-        """Begin in queues without an offset: where the user is if the log proves that, else at `start`.
+        """Begin in queues without an offset: at the user's offset if the log proves it, else at `start`.
 
         If the log has lost messages that the user has read, the reader begins at `start` or before it.
         """
@@ -172,33 +172,37 @@ class UnownedOffsetStore(PolledOffsetStore):
         return [ReadQueue(key, offset, 0, None) for key, offset in starts.items()]
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """None: what `epochs` leaves out begins anew, at another offset."""
+        """Return nothing, because queues that `epochs` leaves out are taken again with another offset."""
         return []
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """As they were given, but for the queues whose offset somebody has set."""
+        """The epochs of the takes, without queues whose offset was reset by hand."""
         read = [ReadQueue(key, 0, 0, take.reset_at) for key, take in self._takes.items()]
         reset = reset_since(connection, self._group, read)
         return {key: take.epoch for key, take in self._takes.items() if key not in reset}
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Where no member owns the queue; nothing where the user alone decides when, who is told what has failed."""
+        """Commit positions of queues that no member owns; returns the lost ones.
+
+        Without `auto_commit` it does nothing: then the user commits, and gets the errors.
+        """
         if not self._auto_commit:
             return []
         with self._committing:
             refused, lost = self._commit(connection, [self._buffer.latest(own) for own in owned])
         for key in refused.keys() - self._refused:
             fields = {"group": self._group, "queue_key": key, "owner": refused[key]}
-            logger.warning("offset not committed, for a member has the queue", extra=fields)
+            logger.warning("offset not committed: a member owns the queue", extra=fields)
         self._refused.difference_update(own.queue_key for own in owned)
         self._refused |= refused.keys()
         lost_keys = {position.queue_key for position in lost}
         return [own for own in owned if own.queue_key in lost_keys]
 
     def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
-        """Raises QueueOwned for one of the queues that members own, QueueLost for one whose offset somebody has set.
+        """Commit the positions agreed on.
 
-        All others are committed.
+        Raises QueueOwned if a member owns a queue, QueueLost if the offset of a queue was reset by hand. All others are
+        committed.
         """
         with self._committing:
             refused, lost = self._commit(connection, [each.position for each in agreed])
@@ -218,7 +222,7 @@ class UnownedOffsetStore(PolledOffsetStore):
     def _commit(
         self, connection: Connection, positions: Sequence[OwnedQueue]
     ) -> tuple[Mapping[int, str], list[OwnedQueue]]:
-        """The owners of queues that members have, and the positions that do not count any more."""
+        """The owners of queues that belong to members, and the positions that are no longer valid."""
         current: list[ReadQueue] = []
         lost: list[OwnedQueue] = []
         for position in positions:

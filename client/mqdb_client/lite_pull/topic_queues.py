@@ -61,10 +61,10 @@ class TopicQueues:
         )
 
     def place(self, queue: MessageQueue) -> PollQueue:
-        """Where a queue is.
+        """The broker and the key of a queue.
 
-        Raises ParameterInvalid for what is no queue, what `check_broker` raises, RouteNotFound, QueueNotFound;
-        BrokerUnavailable.
+        Raises ParameterInvalid for an argument that is not a queue, the errors of `check_broker`, RouteNotFound,
+        QueueNotFound; BrokerUnavailable.
         """
         check_queue(queue)
         self.check_broker(queue)

@@ -21,7 +21,7 @@ TopicMessageQueueChangeListener: TypeAlias = Callable[[str, tuple[MessageQueue, 
 
 
 class TopicWatch:
-    """Looks at the topics that somebody listens for, again and again. Started once, then stopped once."""
+    """Checks the topics that have listeners periodically. Started once, then stopped once."""
 
     def __init__(self, group: str, find: Callable[[str], tuple[MessageQueue, ...]], interval: timedelta) -> None:
         """`find` says which queues a topic has; it raises RouteNotFound for a topic that does not exist."""

@@ -1,4 +1,4 @@
-"""What a producer can be told, with RocketMQ's names, defaults and ranges.
+"""The options of a producer, with RocketMQ's names, defaults and ranges.
 
 Source: DefaultMQProducer, DefaultMQProducerImpl.checkConfig.
 """

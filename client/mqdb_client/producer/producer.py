@@ -48,14 +48,14 @@ class Producer:
         with Producer("orders-service") as producer:
             producer.send(Message("orders", b"...", tag="paid", keys="order-17"), sharding_key="customer-4")
 
-    Concurrent sends share statements and connection, so that threads cost little; a lone one waits for nobody.
-    A send ends within its timeout: stored, or with an error that says what is known. A lost connection comes back by
-    itself, and a send that meets it is tried again without being stored twice. Where the settings name several
-    brokers, messages go to all that have the topic, and past one that is down.
-    It does not survive a fork: the child starts a producer of its own.
+    Concurrent sends share statements and a connection, so that threads cost little; a lone send does not wait for
+    others. A send ends within its timeout: stored, or with an error that says whether it is stored. The producer
+    reconnects by itself, and retries a send on a lost connection without storing it twice. If the settings name several
+    brokers, messages go to all brokers that have the topic; a broker that is down is skipped. A producer does not
+    survive a fork: the child has to start its own.
     """
 
-    #: Whether it can be asked about transactions of its group.
+    #: Whether the broker can ask it for the state of transactions of its group.
     _checks_transactions: ClassVar[bool] = False
 
     @configured_by(ProducerConfig)
@@ -89,9 +89,9 @@ class Producer:
     def start(self) -> None:
         """Connect and enter the group.
 
-        Of several brokers those that are down join in later, as long as one is up.
-        Raises IllegalState when it was started before, or when this process has another producer of the group; what
-        `Cluster` raises; CompressionUnavailable; ParameterInvalid if the broker's default is a durability that a pooler
+        Brokers that are down join in later, as long as at least one is up.
+        Raises IllegalState if it was started before, or if this process has another producer of the group; the errors
+        of `Cluster`; CompressionUnavailable; ParameterInvalid if the broker's default is a durability that a pooler
         cannot give. After an error it can be started again.
         """
         with self._life:
@@ -118,12 +118,12 @@ class Producer:
             self._state = ProducerState.RUNNING
 
     def shutdown(self) -> None:
-        """Let the sends under way end, leave the group and disconnect. A silent broker is given 5 s.
+        """Let the sends under way end, leave the group and disconnect. It waits up to 5 s for a silent broker.
 
-        A program that ends does that before it ends, for each producer that is still running.
-        Again, and while it is under way, in a callback for instance: nothing happens; nor does anything in a forked
-        child. Raises IllegalState in the callback of an async send, for which it would wait. Not for a signal handler,
-        which may have interrupted a send: set a flag there, or raise an exception.
+        At the exit of the program each running producer is shut down. It has no effect to call this twice, during a
+        shutdown (for instance in a callback), or in a forked child.
+        Raises IllegalState in the callback of an async send, because it would wait for this callback. Do not call it in
+        a signal handler, which may have interrupted a send: set a flag there, or raise an exception.
         """
         if sys.is_finalizing():  # a __del__ that comes too late: the threads that it would wait for are gone
             return
@@ -187,22 +187,22 @@ class Producer:
     ) -> SendResult:
         """Send one message, and return when it is stored.
 
-        It goes to the queues of its topic in turn, over all brokers; or to the one that `sharding_key` chooses, so
-        that messages with the same key stay in order; or to `queue`; or to what `selector` returns. Only the first
-        is tried again, up to `retry_times_when_send_failed` times, on another broker where there is one. A topic
-        that is not there is created where the broker and `auto_create_topic_enable` allow it.
+        It goes to the queues of its topic in turn, over all brokers; or to the queue that `sharding_key` chooses, so
+        that messages with the same key stay in order; or to `queue`; or to the queue that `selector` returns. Only a
+        send without a chosen queue is retried, up to `retry_times_when_send_failed` times, on another broker if there
+        is one. A missing topic is created if the broker and `auto_create_topic_enable` allow it.
 
-        One to be delivered later is stored at once, and goes to that queue when its time has come, by the clock of the
-        broker: never early, and once.
+        A message to be delivered later is stored at once, and goes to its queue when its time has come by the broker's
+        clock: never early, and only once.
 
-        With `connection`, a Connection or Session of SQLAlchemy, a psycopg.Connection or the connection of Django, it
-        becomes a part of the transaction there, on the broker that this connection leads to: stored when the caller
-        commits. It takes no timeout then.
+        With `connection`, a Connection or Session of SQLAlchemy, a psycopg.Connection or the connection of Django, the
+        message becomes a part of its transaction, on the broker of this connection: it is stored when the caller
+        commits. A `timeout` is not allowed then.
 
-        Raises what `check_message` raises, RouteNotFound, TopicNotFound, TopicNotWritable, QueueNotFound,
-        StorageRefused, BrokerUnavailable: nothing is stored. SendGivenUp: the timeout is over, nothing is stored.
-        SendOutcomeUnknown: it is over, and the broker has not said. IllegalState unless started, and where a signal
-        handler or a finalizer sends in the midst of another send of its thread.
+        Raises the errors of `check_message`, RouteNotFound, TopicNotFound, TopicNotWritable, QueueNotFound,
+        StorageRefused, BrokerUnavailable: nothing is stored. SendGivenUp after the timeout: nothing is stored.
+        SendOutcomeUnknown after the timeout: the message may be stored. IllegalState unless started, and if a signal
+        handler or a finalizer sends while its thread is in another send.
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
@@ -263,13 +263,12 @@ class Producer:
         """Send one message without waiting for it; the future has the result, or the error that `send` would raise.
 
         `callback` is called with the future when it is done, in one of the few threads that complete the sends of this
-        producer (in this one where it is done already): be quick there, and do not wait for another send. In
-        asyncio, `mqdb_client.aio.AsyncProducer` sends.
-        It is tried again only when the broker could not be reached, up to `retry_times_when_send_async_failed` times,
-        with a chosen queue on the same broker.
+        producer (in this one if it is done already): be quick there, and do not wait for another send. In asyncio, use
+        `mqdb_client.aio.AsyncProducer`. The send is retried only if the broker could not be reached, up to
+        `retry_times_when_send_async_failed` times. With a chosen queue it is retried on the same broker.
 
-        Waits while `back_pressure_for_async_send_num` messages or `_size_bytes` are under way. Raises what is wrong
-        with the message at once, and SendGivenUp when there is no room until the timeout.
+        Waits while `back_pressure_for_async_send_num` messages or `_size_bytes` are under way. Raises errors of the
+        message itself at once, and SendGivenUp if there is no room until the timeout.
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
@@ -294,7 +293,7 @@ class Producer:
         selector: MessageQueueSelector | None = None,
         selector_argument: object = None,
     ) -> None:
-        """Send one message and never hear of it: one try, and failures are only logged.
+        """Send one message in one attempt, without a result. A failure is only logged.
 
         Waits and raises as `send_async` does.
         """
@@ -306,10 +305,11 @@ class Producer:
         running.async_send.submit_oneway(self._pending((message,), target, SendMode.ONEWAY, None))
 
     def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
-        """Send a message and wait for the reply to it, which a consumer makes by `create_reply_message` and sends.
+        """Send a message and wait for its reply, which a consumer makes by `create_reply_message` and sends.
 
-        `timeout` is for all of that. Raises RequestTimeout; what `send` raises; IllegalState when the producer shuts
-        down meanwhile. Source: DefaultMQProducerImpl.request.
+        `timeout` covers the send and the reply. Raises RequestTimeout; the errors of `send`; IllegalState if the
+        producer is shut down while it waits.
+        Source: DefaultMQProducerImpl.request.
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
@@ -348,21 +348,21 @@ class Producer:
         return self._work().routes.find(topic, deadline, self._timeout_seconds).queues
 
     def outcome(self, message_id: str) -> SendResult | None:
-        """What became of a message, by its unique id; None: no broker has it, nor will one store it any more.
+        """The result of a send, by the unique id of the message; None if no broker has it.
 
-        For a SendOutcomeUnknown of this producer that is final. For other ids, while their send is under way, it is
-        not. Raises ParameterInvalid for what is no id; BrokerUnavailable when a broker that may have it does not
-        answer within the send timeout; SendOutcomeUnknown while it is not stored and may be yet, which behind a pooler
-        nobody can rule out.
+        None is final for a SendOutcomeUnknown of this producer: no broker will store the message later. For other ids
+        it is not final while their send is under way. Raises ParameterInvalid if `message_id` is not a message id;
+        BrokerUnavailable if a broker that may have the message does not answer within the send timeout;
+        SendOutcomeUnknown while the message is not stored but may still be, which cannot be ruled out behind a pooler.
         """
         return self._sent.outcome(message_id, self._work().sending.unknown)
 
     def recall(self, handle: str) -> RecallStatus:
         """Take a message back before its time of delivery, by the `recall_handle` of its SendResult.
 
-        What is recalled is never delivered. Raises RecallHandleInvalid, TopicNotFound; BrokerUnavailable when there is
-        no answer within the send timeout, and it is open what has become of it: call again. Source:
-        DefaultMQProducerImpl.recallMessage.
+        A recalled message is never delivered. Raises RecallHandleInvalid, TopicNotFound; BrokerUnavailable if there is
+        no answer within the send timeout: the outcome is unknown then, so call it again.
+        Source: DefaultMQProducerImpl.recallMessage.
         """
         running = self._work()
         with operations.around(ClientOperation.RECALL, self.group, running.instance.client_id) as context:
@@ -378,7 +378,10 @@ class Producer:
     # -- hooks --------------------------------------------------------------------------------
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Have `hook` called before and after each try, from the next one on. Raises ParameterInvalid: it is none."""
+        """Have `hook` called before and after each attempt, from the next one on.
+
+        Raises ParameterInvalid if it is not a hook.
+        """
         self._hooks.register_send_message_hook(hook)
 
     def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:

@@ -1,4 +1,4 @@
-"""What a started producer works with, from `start` to `shutdown`."""
+"""The parts of a started producer, from `start` to `shutdown`."""
 
 import threading
 from collections.abc import Callable
@@ -33,7 +33,10 @@ class ProducerState(StrEnum):
 
 
 class RunningProducer:
-    """Closed once. What has threads of its own is made when it is first needed."""
+    """The parts of a started producer. Closed once.
+
+    Parts with threads of their own are made when they are first needed.
+    """
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class RunningProducer:
 
     @property
     def async_send(self) -> AsyncSend:
-        """For sends that nobody waits for; refuses them once it is closed."""
+        """The part for sends that no thread waits for. Raises IllegalState once the producer is closed."""
         if (made := self._async_send) is not None:
             return made
         refuse_reentry(self._guard)
@@ -123,6 +126,6 @@ class RunningProducer:
             link.appends.close()
 
     def disconnect(self) -> None:
-        """Also where it was opened only in part."""
+        """Close all links, even if the producer was opened only in part."""
         for link in self.links.values():
             link.close()

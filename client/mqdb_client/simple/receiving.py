@@ -67,7 +67,7 @@ class PopReceiver:
                 pops.begin()
 
     def pops_of(self, broker_name: str) -> BrokerPops:
-        """Those of a broker. Raises ParameterInvalid for one that the settings do not name."""
+        """The pops of a broker. Raises ParameterInvalid for a broker that is not in the settings."""
         pops = self._pops.get(broker_name)
         if pops is None:
             raise ParameterInvalid("broker_name", broker_name, f"must be one of {', '.join(self._pops)}")
@@ -103,7 +103,7 @@ class PopReceiver:
         return messages, seconds_to_next
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Have messages come again at once that nobody has read."""
+        """Make messages that were not returned to the user visible again at once."""
         for broker_name, of_broker in groupby(messages, lambda message: message.queue.broker_name):
             with self.pops_of(broker_name).instance.connect() as connection:
                 handles = [str(message.receipt_handle) for message in of_broker]

@@ -1,4 +1,4 @@
-"""What a simple consumer can be told, with RocketMQ's names and defaults.
+"""The options of a simple consumer, with RocketMQ's names and defaults.
 
 Source: SimpleConsumerBuilder of rocketmq-clients, DefaultMQPushConsumer.popInvisibleTime.
 """

@@ -34,14 +34,14 @@ class SimpleConsumer:
                 work(message)
                 consumer.ack(message)
 
-    No member owns a queue, so a topic of one queue can have many workers, and a slow one delays nobody. A message that
-    was received is invisible to the group until its time has passed, or it is acknowledged. If the time passes, the
-    message comes again, with `delivery_attempt` one higher; after as many deliveries as the group allows it goes to the
-    dead letter queue instead. Messages come in no order, unless the group has `consume_message_orderly`: then a queue
-    gives its next messages when those before are acknowledged.
+    No member owns a queue, so a topic with one queue can have many workers, and a slow worker does not delay the
+    others. A received message is invisible to the group until its invisible time is over or it is acknowledged. If the
+    time is over first, the message comes again, with `delivery_attempt` one higher. After the group's maximum of
+    deliveries it goes to the dead letter queue instead. Messages come in no particular order, unless the group has
+    `consume_message_orderly`: then a queue gives its next messages when the previous ones are acknowledged.
 
-    The group has to consume by pop: `mqdb group set workers --consume-mode pop`. One that is new does.
-    Any thread may call any method. Where the settings name several brokers, all are read.
+    The group has to consume by pop: `mqdb group set workers --consume-mode pop`. A new group does.
+    Any thread may call any method. If the settings name several brokers, the consumer reads all of them.
     """
 
     @configured_by(SimpleConsumerConfig)
@@ -160,10 +160,10 @@ class SimpleConsumer:
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, and join the group. Of several brokers one at least must be up.
+        """Connect, and join the group. At least one broker must be up.
 
-        Raises IllegalState when started before, when it has no subscription, and when this process has a consumer of
-        the group already; ConsumeModeConflict, SubscriptionConflict, FilterDisabled; what `Cluster` raises.
+        Raises IllegalState if it was started before, has no subscription, or if this process has a consumer of the
+        group already; ConsumeModeConflict, SubscriptionConflict, FilterDisabled; what `Cluster` raises.
         """
         with self._lifecycle:
             if self._state != "not started":

@@ -1,9 +1,9 @@
-"""Check answers: a transaction producer says what has become of local transactions when a broker asks.
+"""Check answers: a transaction producer answers the broker's checks of local transactions.
 
-    NOTIFY c:<client id> ──▶ notification thread ──▶ a thread for each broker: what is asked ──▶ listener ──▶ END
+    NOTIFY c:<client id> ──▶ notification thread ──▶ a thread for each broker: checks ──▶ listener ──▶ END
 
-What a broker asks stands in its rows until it is answered, so these are the queue: nothing is refused because too much
-is asked at once, and what this process does not answer another one is asked. RocketMQ: ClientRemotingProcessor.
+A check is a row on the broker until it is answered, so these rows are the queue. No check is refused because there are
+too many. A check that this process does not answer goes to another producer. RocketMQ: ClientRemotingProcessor.
 """
 
 import logging

@@ -40,16 +40,16 @@ class PreparedMessage(Message):
 
 
 class TransactionListener(Protocol):
-    """What a transaction producer calls. An exception, and None, count as UNKNOWN: the broker asks again."""
+    """The callbacks of a transaction producer. An exception, and None, count as UNKNOWN: the broker asks again."""
 
     def execute_local_transaction(self, message: PreparedMessage, argument: Any) -> LocalTransactionState | None:
-        """Run the local transaction, in the thread that sends, and say what has become of it.
+        """Run the local transaction, in the thread that sends, and return its state.
 
-        Write `message.message_id` down in it, so that `check_local_transaction` can tell.
+        Store `message.message_id` in it, so that `check_local_transaction` can look it up.
         """
 
     def check_local_transaction(self, message: ReceivedMessage) -> LocalTransactionState | None:
-        """Say what has become of a local transaction, perhaps one of another process of the group.
+        """Return the state of a local transaction, which may have run in another process of the group.
 
         Called in a thread of the producer, one for each broker. UNKNOWN while it goes on.
         """
@@ -81,8 +81,8 @@ def listener_of(
 ) -> _Listener | TwoCallables:
     """The listener that was given, or one of two callables.
 
-    Raises ParameterInvalid for neither and for both, for one that is not as asynchronous as it is to be, and for one
-    that cannot take what it is called with.
+    Raises ParameterInvalid if neither or both are given, if a callable is a coroutine function and must not be one, or
+    the other way round, and if it does not take the arguments of its call.
     """
     given: _Listener | TwoCallables
     if listener is not None and execute is None and check is None:
@@ -106,12 +106,12 @@ def listener_of(
 
 
 class TransactionAnswer:
-    """What a listener has answered; None until it has."""
+    """The answer of a listener; None before the answer."""
 
     given: object = None
 
     def __init__(self, call: str, message_id: str, failures: type[BaseException] = Exception) -> None:
-        """`failures` count as no answer."""
+        """Exceptions of the types `failures` are logged, and count as a missing answer."""
         self._failures = failures
         self._fields: dict[str, object] = {"call": call, "transaction_id": message_id}
 
@@ -126,7 +126,7 @@ class TransactionAnswer:
 
     @property
     def state(self) -> LocalTransactionState:
-        """UNKNOWN for an exception, None, and what is no LocalTransactionState.
+        """The answer; UNKNOWN after an exception, and if the answer is not a LocalTransactionState.
 
         Source: DefaultMQProducerImpl.sendMessageInTransaction, checkTransactionState.
         """

@@ -1,11 +1,11 @@
 """The transaction producer: messages that are delivered if, and only if, a local transaction commits.
 
     send ──▶ half message, invisible ──▶ local transaction ──▶ COMMIT: its copy is delivered
-                     │                                     └──▶ ROLLBACK: nobody ever sees it
-                     └── nothing said ──▶ the broker asks a producer of the group, again and again
+                     │                                     └──▶ ROLLBACK: it is never delivered
+                     └── no outcome ──▶ the broker checks with a producer of the group, repeatedly
 
-Where the local transaction is in the broker's own database, `Producer.send(connection=...)` does the same with nothing
-to be asked: use this where it is elsewhere. RocketMQ: TransactionMQProducer.
+If the local transaction runs in the broker's own database, use `Producer.send(connection=...)`, which needs no checks.
+Use the transaction producer if it runs elsewhere. RocketMQ: TransactionMQProducer.
 """
 
 import logging
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class TransactionSendResult(SendResult):
-    """Where a half message went, and what its local transaction has come to.
+    """The result of sending a half message, with the state of its local transaction.
 
     `log_pos` and `queue_offset` are those of the half message; its copy gets others.
     """
@@ -62,7 +62,7 @@ class TransactionSendResult(SendResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionProducerConfig(ProducerConfig):
-    """What a transaction producer can be told: a listener, or two functions in its place."""
+    """The options of a transaction producer: a listener, or two functions instead."""
 
     listener: TransactionListener | None = None
     execute_local_transaction: Execute | None = None
@@ -111,9 +111,10 @@ class TransactionProducer(Producer):
             answers.start()
 
     def shutdown(self) -> None:
-        """Answer no more, let the sends under way end, leave the group and disconnect. Again: nothing happens.
+        """Stop answering checks, let the sends under way end, leave the group and disconnect.
 
-        Raises IllegalState in `check_local_transaction`, for which it would wait.
+        Calling it twice has no effect.
+        Raises IllegalState in `check_local_transaction`, because the shutdown would wait for this call.
         """
         answers = () if self._is_forked else self._answers
         if any(each.is_own_thread() for each in answers):
@@ -131,14 +132,13 @@ class TransactionProducer(Producer):
         sharding_key: str | None = None,
         timeout: timedelta | None = None,
     ) -> TransactionSendResult:
-        """Store a message that nobody sees yet, run the local transaction, and commit the message or roll it back.
+        """Store an invisible half message, run the local transaction, then commit the message or roll it back.
 
-        The listener gets `argument` with the message. It does not run, and the message is rolled back, when the status
-        of the send is not SEND_OK. A delay and a time of delivery are left out: the commit delivers the message.
-        The end is told to the broker once. Where that fails the broker asks later, and so it does for UNKNOWN.
-
-        Raises what `send` raises before it has stored the message, TransactionRefused where the broker takes none: the
-        listener has not run then.
+        The listener gets `argument` with the message. If the status of the send is not SEND_OK, the listener does not
+        run and the message is rolled back. A delay or a delivery time is ignored: the commit delivers the message. The
+        producer sends the outcome to the broker once. If that fails, or the state is UNKNOWN, the broker checks later.
+        Raises the errors of `send` before the message is stored, and TransactionRefused if the broker takes no
+        transactions; then the listener has not run.
         Source: DefaultMQProducerImpl.sendMessageInTransaction.
         """
         running = self._work()
@@ -196,7 +196,7 @@ class TransactionProducer(Producer):
 
 
 def prepared_of(pending: PendingSend, sent: SendResult) -> PreparedMessage | None:
-    """What the listener gets for a half message; None: it is to be rolled back."""
+    """The argument of the listener for a half message; None if the half message has to be rolled back."""
     if sent.status is not SendStatus.SEND_OK:
         fields = {"transaction_id": sent.message_id, "status": sent.status}
         logger.warning("rolled a message back, its send is not as durable as was asked for", extra=fields)
@@ -215,7 +215,7 @@ def prepared_of(pending: PendingSend, sent: SendResult) -> PreparedMessage | Non
 
 
 def _half_of(message: Message, group: str) -> Message:
-    """The message as it is stored: with what makes it a half message, and nothing that delays it."""
+    """The half message to store for a message: with the properties of a half message, and without delays."""
     kept = {name: text for name, text in message.system_properties.items() if name not in SCHEDULE_PROPERTIES}
     its_own = {Property.TRAN_MSG.value: "true", Property.PGROUP.value: group}
     return Message(

@@ -234,7 +234,7 @@ class ClientOffsets:
         )
         for key, owner in refused.owned.items():
             fields = {"group": group, "queue": str(last[key][0].queue), "owner": owner}
-            logger.warning("offset not committed, for a member has the queue", extra=fields)
+            logger.warning("offset not committed: a member owns the queue", extra=fields)
         if refused.reset:
             keys = sorted(refused.reset)
             moved = await self._database.run(partial(committed_positions, group=group, queue_keys=keys))

@@ -44,7 +44,7 @@ REPLIES = reply_topic("DefaultCluster")
 LONG = timedelta(seconds=30)
 SHORT = timedelta(seconds=1.5)  # the request has to be sent in it
 QUEUE_KEY = "SELECT queue_key FROM mqdb.queue JOIN mqdb.topic USING (topic_id) WHERE topic = %s"
-DROPPED = "dropped a reply that nobody waits for"
+DROPPED = "dropped a reply without a waiting request"
 
 Start = Callable[..., Producer]
 

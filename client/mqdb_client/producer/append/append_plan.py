@@ -1,18 +1,18 @@
-"""The plan of a group append: who leads, and what is stored together.
+"""The plan of a group append: which unit leads, and which records are stored together.
 
-A state machine without threads: it waits for nothing, takes no lock and asks no server. `group_append.py` does that,
-and tells it what happens:
+A state machine without threads: it does not wait, takes no lock and does not talk to the server. `group_append.py` does
+that, and reports events to it:
 
-    arrive     ──▶ LEAD   nobody leads: the sender's own thread appends at once
-               ──▶ WAIT   somebody leads
-               ──▶ CALL   nobody leads, and no thread waits for the unit: the append thread has to lead
-    first      ──▶ by whose deadline the append thread leads
+    arrive     ──▶ LEAD   no leader: the sender's own thread appends at once
+               ──▶ WAIT   another unit leads
+               ──▶ CALL   no leader, and no thread waits for the unit: the append thread has to lead
+    first      ──▶ the unit whose deadline applies while the append thread leads
     take       ──▶ the records of the next statement: those of the leader, then of the units that wait, in their order
-    stored, refused, unknown, give_up    what became of that statement
-    expire, leave, end_late              a unit does not wait any longer
+    stored, refused, unknown, give_up    the outcome of that statement
+    expire, leave, end_late              a unit stops waiting
     done       ──▶ whether the append thread has to lead next
 
-Units that have ended stand in `ended` until they are told.
+Units that have ended stay in `ended` until they are notified.
 """
 
 import copy
@@ -56,22 +56,22 @@ class NoAnswer(Exception):
 
 
 class UnitState(Enum):
-    """Whose turn it is with a unit."""
+    """The state of a unit in the plan."""
 
-    LEADING = auto()  #: new; or its own thread is to append it, and takes others along
+    LEADING = auto()  #: new; or its own thread has to append it, together with others
     WAITING = auto()
-    TAKEN = auto()  #: in a statement of another thread, which the server was asked to run
-    APART = auto()  #: out of a statement that has stored nothing, and to go into another one
+    TAKEN = auto()  #: in a statement of another thread, which was sent to the server
+    APART = auto()  #: taken out of a statement that has stored nothing, for another statement
     DONE = auto()
-    #: Its time was over, or its thread was interrupted. The sender knows that; what comes later is for nobody.
+    #: Its deadline has passed, or its thread was interrupted. The sender knows that; later results are dropped.
     ABANDONED = auto()
 
 
 class Unit(ABC):
-    """One message, or the messages of one batch. It is stored as a whole or not at all, whatever happens to others.
+    """One message, or the messages of one batch. It is stored as a whole or not at all, independently of other units.
 
-    It is told that its records are stored, or it has an `error`. `deadline` is of time.monotonic; `timeout_seconds` is
-    for an error's sentence. A unit that is not patient does not wait for a lost connection.
+    It ends by `succeed` when its records are stored, or with an `error`. `deadline` is of time.monotonic;
+    `timeout_seconds` is for an error's sentence. A unit that is not patient does not wait for a lost connection.
     """
 
     __slots__ = (
@@ -110,11 +110,11 @@ class Unit(ABC):
 
     @abstractmethod
     def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
-        """Its records are stored at these places, in their order; `status` says what their commit has waited for."""
+        """End with success: the records are stored at `places`, in order. `status` says what their commit waited for."""
 
 
 class Turn(Enum):
-    """What whoever brings a unit has to do."""
+    """The next step for the thread that brings a unit."""
 
     LEAD = auto()  #: append it now
     WAIT = auto()  #: wait until it has ended
@@ -123,13 +123,13 @@ class Turn(Enum):
 
 
 class ConnectionNews(Protocol):
-    """What is known about the connection, without asking it."""
+    """The state of the connection, as known without using it."""
 
     #: Why there is no connection.
     why_lost: MqdbError | None
 
     def trouble_since(self, moment: float) -> MqdbError | None:
-        """Why there was no connection the last time, if that was not before `moment`."""
+        """The error of the last lost connection or failed attempt to connect, unless it is older than `moment`."""
 
 
 class AppendPlan:
@@ -171,7 +171,7 @@ class AppendPlan:
         return Turn.WAIT if was_busy else Turn.CALL
 
     def lead_apart(self, unit: Unit, backend: Backend | None) -> None:
-        """A unit that nobody waits for is appended alone, by `backend`. Nobody leads now."""
+        """Append a unit alone, by `backend`. No thread waits for the unit, and no unit may be leading."""
         self.is_busy = True
         self.leading = unit
         self.batch = [unit]
@@ -235,7 +235,7 @@ class AppendPlan:
         return records
 
     def take_again(self, part: list[Unit], backend: Backend | None) -> list[Record]:
-        """The records of a part of a statement that was refused. Units that do not wait any more leave the part."""
+        """The records of a part of a statement that was refused. Units that no longer wait leave the part."""
         self._asked = backend
         _rejoin(part)
         return list(chain.from_iterable(unit.records for unit in part))
@@ -376,7 +376,7 @@ def _has_ended(unit: Unit) -> bool:
 
 
 def _rejoin(units: list[Unit]) -> None:
-    """Units that were set apart are taken again, but for those that do not wait any more."""
+    """Take units again that were set apart, except those that no longer wait."""
     units[:] = [unit for unit in units if not _has_ended(unit)]
     for unit in units:
         if unit.state is UnitState.APART:

@@ -70,9 +70,9 @@ class BrokerLink:
         self._questions.close()
 
     def ask(self, work: Callable[[Connection], T], deadline: float, late: MqdbError, is_patient: bool = True) -> T:
-        """Run what is no append; `late` is raised when it does not end in time, whatever it has done by then.
+        """Run `work`, which is not an append. Raises `late` if it does not end in time, even if it has done something.
 
-        Raises what `work` raises, and BrokerUnavailable and its kin.
+        Raises the errors of `work`, and BrokerUnavailable and its subclasses.
         """
         self._questions.open()
         try:

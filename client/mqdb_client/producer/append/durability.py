@@ -13,8 +13,8 @@ it:
 If a standby is lost, Patroni empties synchronous_standby_names. Commits that wait go on then, without a warning. So
 each status asks whether the server still names standbys: one more round trip, beside that of the commit to the standby.
 
-A wait that is cut off rather than cancelled (a lost connection, pg_terminate_backend) leaves the outcome unknown to
-the client. The message is stored then, too, but nobody sees it before the server has ended the session that waits.
+A wait that is cut off rather than cancelled (a lost connection, pg_terminate_backend) leaves the outcome unknown to the
+client. The message is stored then, too, but it is invisible until the server has ended the waiting session.
 
 Source: HAService.isSlaveOK, CommitLog.handleHA; PostgreSQL's "Synchronous Replication" and syncrep.c.
 """
@@ -60,7 +60,7 @@ def refuse_shared(durability: Durability) -> None:
 
 
 def refuse_shared_default(connection: Connection) -> None:
-    """The same for a producer that has chosen no durability, if the default of the broker is SYNC_MASTER.
+    """Raise ParameterInvalid for a producer without a chosen durability, if the broker's default is SYNC_MASTER.
 
     A default of ASYNC_FLUSH promises less than SYNC_FLUSH, so it is not refused.
     """
@@ -102,7 +102,7 @@ def status_of(connection: Connection) -> SendStatus:
 
 
 class CommitWait:
-    """What the commits of one connection wait for, and whether they have got it. Belongs to the connection."""
+    """The durability for which commits on one connection wait, and whether they got it. Belongs to the connection."""
 
     def __init__(self, connection: Connection) -> None:
         # It does not remember the connection, so that both are gone as soon as the connection is.

@@ -1,7 +1,7 @@
 """Group append: the sends of many threads in few statements.
 
-A thread that finds nobody leading appends at once, itself, with no hand-off. While its statement is under way others
-gather. When it ends, the append thread appends for all of them, and then for those that have gathered meanwhile:
+If no other thread leads, a thread appends at once by itself, without a hand-off. While its statement is under way,
+other sends gather. When it ends, the append thread appends all of them, and then the sends that have gathered since:
 
     thread 1       ├── append 1 ──┤ ▶ goes on
     thread 2           ╎ waits                              ┤ ▶ wakes 3
@@ -9,9 +9,9 @@ gather. When it ends, the append thread appends for all of them, and then for th
     thread 4                 ╎ waits                              ┤ ▶ wakes the append thread
     append thread                 ├── append 2, 3 and 4 ──┤          ├── append what has gathered ──┤
 
-`append_plan.py` decides who leads and what is stored together. Here are the lock, the sleep of the threads and the
-statement. Each thread that is woken wakes the next (`waking.py`). A thread may also hand its unit in and go on; the
-append thread appends it.
+`append_plan.py` decides which unit leads and which records are stored together. This module has the lock, the sleep of
+the threads and the statement. Each thread that is woken wakes the next (`waking.py`). A thread may also hand its unit
+in and continue; the append thread appends it.
 """
 
 import contextlib
@@ -117,9 +117,9 @@ class GroupAppend:
     def hand_in(self, unit: Unit, done: Callable[[], None]) -> None:
         """Have a unit appended, and `done` called when it has ended.
 
-        `done` is called with the lock in hand, in any thread that comes here, this one included. It has to be quick and
-        must not come back here. At its deadline the unit ends by `end_late`, which somebody has to call from time to
-        time. Raises IllegalState as `append` does.
+        `done` is called with the lock held, in any thread that calls a method, this one included. It has to be quick
+        and must not call a method of this object. At its deadline the unit ends by `end_late`, which has to be called
+        from time to time. Raises IllegalState as `append` does.
         """
         refuse_reentry(self._guard)
         unit.is_handed_in = True
@@ -136,11 +136,12 @@ class GroupAppend:
             self._tell()
 
     def begin(self, unit: Unit, done: Callable[[], None], watch: Callable[[Connection], None]) -> bool:
-        """Send the statement of a unit without waiting for the answer, if nobody leads and a connection is free.
+        """Send the statement of a unit without waiting for the answer, if no unit leads and a connection is free.
 
-        `watch` gets the connection before, with the lock in hand; `end_begun` is to be called when that is readable. As
-        soon as others come the append thread does it, so that they wait for nobody. `done` and deadlines are as in
-        `hand_in`. False: nothing was sent; hand it in. Raises what making its records raises.
+        `watch` gets the connection first, with the lock held; call `end_begun` when the connection is readable. As soon
+        as other units arrive, the append thread calls it, so that they do not wait for the caller. `done` and deadlines
+        are as in `hand_in`. Returns False if nothing was sent; hand the unit in then. Raises the errors of making its
+        records.
         """
         refuse_reentry(self._guard)
         if not unit.records:
@@ -166,7 +167,7 @@ class GroupAppend:
         return True
 
     def end_begun(self) -> bool:
-        """Read the answer to what `begin` has sent; False: another thread does, or nothing is begun."""
+        """Read the answer to the statement of `begin`. False if another thread reads it, or if nothing was begun."""
         with self._guard:
             unit, self._begun = self._begun, None
         if unit is not None:
@@ -177,7 +178,7 @@ class GroupAppend:
         return unit is not None
 
     def withdraw(self, unit: Unit) -> bool:
-        """Take a unit that waits out of the line; nobody is told of its end then. False: a statement has it already."""
+        """Take a waiting unit out of the line, without a call of `done`. False if it is in a statement already."""
         with self._guard:
             is_out = unit.state in (UnitState.WAITING, UnitState.APART)
             if is_out:
@@ -191,7 +192,7 @@ class GroupAppend:
         self._tell()
 
     def close(self) -> None:
-        """Refuse what comes from now on, and wait for what is under way: until its deadline at most."""
+        """Refuse new units, and wait for the current ones, until their deadline at most."""
         with self._guard:
             self._plan.is_closed = True
             if self._begun is not None:
@@ -246,7 +247,7 @@ class GroupAppend:
                 logger.exception("an append failed in an unforeseen way")
 
     def _has_work(self) -> bool:
-        """Wait for work; False: there will be none. Meanwhile wake threads that nobody wakes: see `_await_woken`."""
+        """Wait for work; False at the end. While it waits, it wakes threads that were not woken: see `_await_woken`."""
         while True:
             left = self._waking.left
             with contextlib.suppress(Empty):
@@ -357,7 +358,10 @@ class GroupAppend:
         return self._plan.take(batch, timekeeper, backend, time.monotonic())
 
     def _run(self, work: Callable[[Connection], T], timekeeper: Unit) -> T:
-        """As HeldConnection.run. While a patient unit waits for a connection, others turn elsewhere."""
+        """Run work on the connection. See HeldConnection.run.
+
+        While a patient unit waits for a connection, other units try another broker.
+        """
         while True:
             try:
                 return self._held.run(work, timekeeper.deadline, is_patient=False)
@@ -371,10 +375,10 @@ class GroupAppend:
 
 
 def refuse_reentry(guard: "threading.RLock") -> None:
-    """Raise IllegalState if this thread holds the guard.
+    """Raise IllegalState if this thread holds the lock `guard`.
 
-    A signal handler, or a finalizer that the garbage collector calls, runs in the midst of what its thread is doing. If
-    it sends while the thread itself is about to send, it would wait for a lock that the thread holds.
+    A signal handler, or a finalizer called by the garbage collector, interrupts its thread. If it sends while the
+    thread itself is sending, it would wait for a lock that the thread holds.
     """
     if guard._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks it
         raise IllegalState("this thread", "in the midst of another send, which was interrupted for this one")

@@ -52,7 +52,7 @@ class NotRun(Exception):
 
 
 class Overdue(Exception):
-    """Time was up. `is_undone`: the server has cancelled the statement; else nobody knows."""
+    """The deadline has passed. `is_undone`: the server has cancelled the statement; else the outcome is unknown."""
 
     def __init__(self, is_undone: bool) -> None:
         super().__init__(is_undone)
@@ -79,7 +79,7 @@ class _Link:
             self.driver.cancel_safe(timeout=seconds)
 
     def cut(self) -> None:
-        """End all waiting for the server. What it may answer is never read."""
+        """End all waiting for the server. A later answer is never read."""
         self._scissors.cut()
 
     def close(self, *, is_shared: bool = False) -> None:
@@ -122,8 +122,8 @@ class HeldConnection:
     ) -> None:
         """`target` is where `connect` leads, for an error's sentence.
 
-        `lost` is called when a connection is, and before the next one is made. `is_shared`: a connection that works is
-        given back to its pool at the end, as nobody has changed its session.
+        `lost` is called when a connection is lost, before the next one is made. With `is_shared` a working connection
+        is given back to its pool at the end, because its session was not changed.
         """
         self._connect = connect
         self._tell_lost = lost
@@ -148,7 +148,10 @@ class HeldConnection:
         self._keeper: threading.Thread | None = None
 
     def open(self) -> None:
-        """Begin to connect; `run` waits for it. Again: nothing happens. Raises RuntimeError where it gets no thread."""
+        """Begin to connect; `run` waits for it. Calling it twice has no effect.
+
+        Raises RuntimeError if no thread can start.
+        """
         with self._guard:
             if self._keeper is None and not self._is_closed:
                 keeper = threading.Thread(target=self._keep, name="mqdb-connection-keeper", daemon=True)
@@ -158,7 +161,7 @@ class HeldConnection:
     def close(self) -> None:
         """Let the connection go after the statement, or the attempt to connect, that is under way.
 
-        What comes later is refused with IllegalState.
+        Later calls raise IllegalState.
         """
         with self._turn, self._guard:
             self._is_closed = True
@@ -177,7 +180,7 @@ class HeldConnection:
         return error if at >= moment else None
 
     def cut(self) -> None:
-        """Find the connection lost, for a reason that it does not know itself."""
+        """Treat the connection as lost, for a reason from outside."""
         if (link := self._link) is not None:
             link.cut()
 
@@ -216,10 +219,10 @@ class HeldConnection:
                     pass
 
     def begin(self, deadline: float) -> Connection | None:
-        """Begin a statement without waiting for anything; None where there is no connection that is free.
+        """Begin a statement without waiting; None if no connection is free.
 
-        The next call of `run`, by any thread, goes on with it, on this connection and with this deadline. Until then
-        nobody else may call it.
+        The next call of `run`, by any thread, continues it, on this connection and with this deadline. Until then no
+        other thread may call `begin` or `run`.
         """
         link = self._link
         if link is None or not self._turn.acquire(blocking=False):

@@ -1,4 +1,4 @@
-"""Which refusals of a statement one of its messages may have caused."""
+"""Refusals of a statement that one of its messages may have caused."""
 
 from typing import Final
 

@@ -1,9 +1,10 @@
-"""Waking: threads that have got what they waited for are woken one after the other, each by the one before it.
+"""Waking: threads whose results are there are woken one after the other, each by the one before it.
 
     one that has results    add ── begin ──▶ the first, who is awake ── pass_on ──▶ the second ── pass_on ──▶ the third
 
-Woken all at once they fight for the interpreter: each is woken, waits for the interpreter's lock, and is woken again on
-whatever core is idle. On two cores that costs more than all that 64 threads do to send a message each.
+If all were woken at once, they would compete for the interpreter: each is woken, waits for the interpreter's lock, and
+is woken again on any idle core. On two cores that costs more than all other work of 64 threads that send a message
+each.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from collections.abc import Callable
 
 
 class Sleeper:
-    """What one thread sleeps by until another thread wakes it, once."""
+    """A lock by which one thread sleeps until another thread wakes it, once."""
 
     __slots__ = ("_lock", "wake")
 
@@ -32,8 +33,8 @@ class Sleeper:
 class Waking:
     """A line of sleepers, to be woken. Any thread may call it.
 
-    It takes no lock of its own. What two threads do at the same moment may set off two of them at a time, which goes on
-    until the line is empty; never none.
+    It takes no lock of its own. If two threads act at the same moment, two sleepers may be woken at a time until the
+    line is empty; at least one always is.
     """
 
     def __init__(self) -> None:
@@ -46,11 +47,11 @@ class Waking:
 
     @property
     def left(self) -> int:
-        """How many are to be woken yet."""
+        """The number of sleepers that are still to be woken."""
         return len(self._line) + len(self._last)
 
     def add_last(self, sleeper: Sleeper) -> None:
-        """Have it woken when nobody else is left in the line; `begin` has to follow."""
+        """Have a sleeper woken when the line is empty; `begin` has to follow."""
         self._last.append(sleeper)
 
     def begin(self) -> None:
@@ -72,7 +73,7 @@ class Waking:
         self.begin()  # one was added in this moment
 
     def leave(self, sleeper: Sleeper) -> None:
-        """For one who was added, and does not wait any longer; in place of `pass_on`."""
+        """Remove a sleeper that was added and no longer waits; call it instead of `pass_on`."""
         for line in (self._line, self._last):
             with contextlib.suppress(ValueError):  # it is woken in this moment, or in the other one
                 line.remove(sleeper)

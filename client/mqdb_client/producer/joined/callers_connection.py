@@ -77,7 +77,7 @@ class JoinedConnection(NamedTuple):
 
     @property
     def target(self) -> str:
-        """Where the database is, without a password. Raises IllegalState for a connection that is closed."""
+        """The host, port and name of the database, without a password. Raises IllegalState for a closed connection."""
         info = self.driver.info
         try:
             return f"{info.host}:{info.port}/{info.dbname}"
@@ -86,10 +86,10 @@ class JoinedConnection(NamedTuple):
 
 
 def join(connection: object) -> JoinedConnection:
-    """How to use a connection of the caller.
+    """Wrap a connection of the caller, so that a send can use it.
 
-    Raises ParameterInvalid for all but the few kinds of connections that can be joined, and for one whose texts come as
-    bytes; IllegalState for one that is closed.
+    Raises ParameterInvalid for any other kind of connection, and for one that returns text as bytes; IllegalState for a
+    closed one.
     """
     if not isinstance(connection, psycopg.Connection) and is_of_django(connection):
         connection = below_django(connection)
@@ -221,7 +221,7 @@ def _execute_psycopg(connection: "psycopg.Connection[Any]", text: str, values: M
 
 
 class _Cursor(psycopg.Cursor[tuple[Any, ...]]):
-    """A cursor that knows nothing of the adapters that the caller has registered on the connection."""
+    """A cursor without the adapters that the caller has registered on the connection."""
 
     @property
     def adapters(self) -> AdaptersMap:
@@ -229,7 +229,7 @@ class _Cursor(psycopg.Cursor[tuple[Any, ...]]):
 
 
 class _AsyncCursor(psycopg.AsyncCursor[tuple[Any, ...]]):
-    """The same."""
+    """An asynchronous cursor without the adapters that the caller has registered on the connection."""
 
     @property
     def adapters(self) -> AdaptersMap:

@@ -28,7 +28,7 @@ class DjangoConnection(Protocol):
 
 
 def is_of_django(connection: object) -> bool:
-    """Whether it is a connection of Django, by what it has."""
+    """Whether an object is a connection of Django, by its attributes."""
     # django.db.connection is a proxy: its class tells nothing, and Django is not ours to import.
     return hasattr(connection, "in_atomic_block") and hasattr(connection, "vendor")
 

@@ -1,12 +1,12 @@
 """A send inside the caller's own SQL transaction.
 
-The messages are appended on the caller's connection: they are there when the caller commits, and never were when the
-caller rolls back, to a savepoint too. Nothing is begun, committed or rolled back here, and no lock is taken: as long
-as the transaction is open, dispatch passes its messages by, and nobody waits for it. Their queue offsets come after
-the commit.
+The messages are appended on the caller's connection: they become visible when the caller commits, and vanish when the
+caller rolls back, also to a savepoint. Nothing is begun, committed or rolled back here, and no lock is taken. While the
+transaction is open, dispatch skips its messages, and no other session waits for it. Their queue offsets are assigned
+after the commit.
 
-In a transaction that is not ours no statement should fail, for that would end it. So what can be wrong is asked for
-first, or written such that the answer says it (`mqdb.store.log.joined_append`).
+In a transaction that is not ours no statement should fail, because an error would abort it. So possible errors are
+checked first, or the statement reports them in its result (`mqdb.store.log.joined_append`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,8 +57,8 @@ def check_untimed(timeout: object) -> None:
 class JoinedSend:
     """Appends on connections of the caller. Any thread may use it, each with a connection of its own.
 
-    Which errors leave the transaction as it was: all but BrokerUnavailable and StorageRefused, which mean that a
-    statement has failed.
+    All errors leave the transaction as it was, except BrokerUnavailable and StorageRefused, which mean that a statement
+    has failed.
     """
 
     def __init__(self, find_queue_offset: Callable[[MessageQueue, int, int, UUID], int]) -> None:
@@ -76,17 +76,17 @@ class JoinedSend:
         sharding_key: str | None = None,
         queues: Mapping[str, MessageQueue] = _NO_QUEUES,
     ) -> list[SendResult]:
-        """Append records, whose `queue_key` does not matter; `topics` has the topic of each. All or none.
+        """Append all records or none. `topics` has the topic of each record; the `queue_key` of a record is ignored.
 
-        The records of a topic go to one of its queues, in their order: to that of `queues`, or to the one that
+        The records of a topic go to one of its queues, in order: to the one in `queues`, or to the one that
         `sharding_key` chooses, or to the next in turn. A record that waits goes alone, as `joined_append.append` says.
-        One statement; two more when the connection is new here, one more for a record with a time of delivery.
-
+        It takes one statement; two more if the connection is new here, and one more for a record with a time of
+        delivery.
         Raises TopicNotFound, TopicNotWritable, QueueNotFound and ScheduleInvalid.
         SchemaMissing, SchemaTooOld, SchemaTooNew.
-        ParameterInvalid for what is no connection that can be joined, for text that the client_encoding of this one
-        has not got, and for a queue of another broker or topic.
-        IllegalState for a connection that is closed and for a transaction that has failed already.
+        ParameterInvalid for a connection that cannot be joined, for text that its client_encoding does not have, and
+        for a queue of another broker or topic. IllegalState for a closed connection, and for a transaction that has
+        failed already.
         """
         joined = join(connection)
         broker = self._broker(joined)
@@ -156,7 +156,7 @@ class JoinedSend:
 
 
 class _Broker(NamedTuple):
-    """What is known about the database behind a connection. `target` says where it is, without a password."""
+    """The broker behind a connection. `target` is its address, without a password."""
 
     name: str
     target: str
@@ -197,14 +197,14 @@ def _check_wait(joined: JoinedConnection, broker: _Broker, wait: Wait | None) ->
 
 
 class _QueueNums(NamedTuple):
-    """How many queues of a topic are read, and how many take messages that have not chosen theirs."""
+    """The numbers of read queues and write queues of a topic. Write queues take messages without a chosen queue."""
 
     read: int
     write: int
 
 
 def _queue_nums(joined: JoinedConnection, broker: _Broker, topics: Sequence[str]) -> dict[str, _QueueNums]:
-    """Those of each topic. Raises AccessDenied, TopicNotFound, TopicNotWritable."""
+    """The numbers of queues by topic. Raises AccessDenied, TopicNotFound, TopicNotWritable."""
     found: dict[str, _QueueNums] = {}
     for topic, perm, read, write, principal, may_send in joined.run(joined_append.find_topics(topics), broker.target):
         if not may_send:

@@ -48,11 +48,11 @@ class JoinedSending:
         self._choosers: dict[str, QueueChooser] = {}
 
     def send(self, connection: CallersConnection, messages: Sequence[Message], target: Target) -> list[SendResult]:
-        """One statement for all of them; one more where a hook or a selector wants to know the queues.
+        """Send all messages in one statement; one more if a hook or a selector needs the queues.
 
-        Hooks see an attempt for each topic, all before anything is appended. Raises what `JoinedSend.send` raises, what
-        a selector raises, and what a CheckForbiddenHook raises; what `check_message` raises, for what a hook has made
-        of a message: nothing is appended then.
+        Hooks see an attempt for each topic, all before anything is appended. Raises the errors of `JoinedSend.send`, of
+        a selector, of a CheckForbiddenHook, and those of `check_message` for a message that a hook has changed. Nothing
+        is appended then.
         """
         topics = [message.topic for message in messages]
         queues = self._queues(connection, messages, target)

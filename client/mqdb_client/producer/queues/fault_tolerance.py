@@ -23,19 +23,22 @@ _ERROR_LATENCY_SECONDS: Final = 10.0
 
 
 def unavailable_seconds(latency_seconds: float) -> float:
-    """How long a broker is left alone whose last send took so long."""
+    """The seconds for which a broker is avoided after a send with this latency."""
     return _UNAVAILABLE[bisect_right(_LATENCIES, latency_seconds)]
 
 
 class _Fault(NamedTuple):
-    """What the last send to a broker says about it."""
+    """The outcome of the last send to a broker."""
 
     latency_seconds: float
     available_from: float
 
 
 class LatencyFaultTolerance:
-    """What is known about brokers from the sends to them. Any thread may use it; it holds one entry for each broker."""
+    """The latency and availability of brokers, from the sends to them.
+
+    Any thread may use it; one entry for each broker.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives seconds that never go back."""

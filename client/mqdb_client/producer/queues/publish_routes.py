@@ -1,7 +1,7 @@
-"""Publish routes: how a producer learns the queues of a topic, over all brokers that have it.
+"""Publish routes: a producer looks up the queues of a topic on all brokers that have it.
 
-Each broker's route is remembered by its client instance, which asks again every 30 s; what is made of them here is
-good for as long as they stay the same. RocketMQ: TopicPublishInfo, MQClientInstance.topicRouteData2TopicPublishInfo.
+The client instance of each broker caches its route, and refreshes it every 30 s. The queues made of them here are valid
+as long as these routes do not change. RocketMQ: TopicPublishInfo, MQClientInstance.topicRouteData2TopicPublishInfo.
 """
 
 import math
@@ -50,9 +50,9 @@ class PublishRoutes:
         self._choosers: dict[str, QueueChooser] = {}
 
     def find(self, topic: str, deadline: float, timeout_seconds: float) -> PublishQueues:
-        """The queues of a topic, which is created where none of the brokers has it and that is allowed.
+        """The queues of a topic. The topic is created if no broker has it and creation is allowed.
 
-        Raises RouteNotFound, TopicNotWritable; BrokerUnavailable and its kin when no broker can be asked;
+        Raises RouteNotFound, TopicNotWritable; BrokerUnavailable and its subclasses if no broker can be asked;
         SendGivenUp at the deadline.
         """
         known = self.known.get(topic)
@@ -63,8 +63,8 @@ class PublishRoutes:
     def forget(self, place: SendPlace) -> None:
         """Forget a route whose queue was refused, unless another send has asked for a newer one since.
 
-        It is not used either while its broker cannot be asked. The next question goes by a new connection, for this one
-        may lead to a server that was replaced.
+        The route also stays unused while its broker cannot be asked. The next question uses a new connection, because
+        the current one may lead to a server that was replaced.
         """
         topic, link = place.queue.topic, place.link
         route = link.instance.routes.known(topic)
@@ -97,9 +97,9 @@ class PublishRoutes:
     def _ask_all(
         self, topic: str, deadline: float, late: SendGivenUp, *, may_create: bool, is_last: bool = False
     ) -> tuple[list[BrokerPart], dict[str, MqdbError]]:
-        """The brokers that have the topic, and why some could not be asked: those keep the queues that they had.
+        """The brokers that have the topic, and the errors of unreachable brokers, which keep their old queues.
 
-        Of several each gets a part of the time that is left, and all together all of it when it is the last time.
+        With several brokers each gets a part of the remaining time; in the last round they share all of it.
         """
         parts: list[BrokerPart] = []
         trouble: dict[str, MqdbError] = {}

@@ -1,8 +1,8 @@
-"""The choice of a queue: where the caller wants a message to go, and the queues of its topic over all brokers.
+"""The choice of a queue, from the target that the caller gives and the queues of the topic on all brokers.
 
-    Target          what the caller has said: a sharding key, a queue, a selector, or nothing
+    Target          the caller's choice: a sharding key, a queue, a selector, or nothing
     PublishQueues   the queues of one topic, for as long as no route changes
-    QueueChooser    the next queue in turn, if the caller has said nothing
+    QueueChooser    the next queue in turn, if the caller chooses nothing
 
 RocketMQ: TopicPublishInfo.selectOneMessageQueue, MQFaultStrategy.selectOneMessageQueue.
 """
@@ -31,7 +31,7 @@ from mqdb_client.queue_argument import check_queue
 
 
 class Target(NamedTuple):
-    """Where the caller wants a message to go: to one queue, or to the queue that a rule chooses."""
+    """The caller's choice of a queue for a message: one queue, or a rule that chooses it."""
 
     sharding_key: str | None = None
     queue: MessageQueue | None = None
@@ -50,7 +50,7 @@ def target_of(
     selector: MessageQueueSelector | None = None,
     argument: object = None,
 ) -> Target:
-    """The target by what a caller gives.
+    """The target that a caller's arguments describe.
 
     Raises ParameterInvalid unless at most one of the three chooses the queue, and for an argument without a selector.
     """
@@ -118,7 +118,7 @@ class QueueChooser:
         return self.choose_other(queues, avoid)
 
     def choose_other(self, queues: Sequence[Q], avoid: str | None = None) -> Q:
-        """The same in place of the one whose turn it was, and will not do."""
+        """Choose another queue instead of the next in turn, which cannot be used."""
         brokers = self._brokers(list(dict.fromkeys(each.broker_name for each in queues)), avoid)
         others = [each for each in queues if each.broker_name in brokers]
         return others[next(self._turns_of_others) % len(others)]
@@ -202,7 +202,7 @@ class PublishQueues:
         return self._expires_at == math.inf or time.monotonic() < self._expires_at
 
     def forget(self, link: BrokerLink) -> None:
-        """Not to be used any more, nor what was remembered of a broker."""
+        """Stop using these queues, and forget the cached route of a broker."""
         self.remembered = [part for part in self.remembered if part.link is not link]
         self._expires_at = 0.0
 

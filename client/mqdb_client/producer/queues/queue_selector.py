@@ -1,4 +1,4 @@
-"""Which queue a message goes to: pure rules.
+"""The rules that choose a queue for a message, as pure functions.
 
 RocketMQ: MessageQueueSelector, SelectMessageQueueByHash, SelectMessageQueueByRandom, ThreadLocalIndex.
 """
@@ -16,8 +16,8 @@ from mqdb.selector.tags import java_string_hash
 class MessageQueueSelector(Protocol):
     """Chooses the queue of a message; any callable with these three parameters is one.
 
-    Called in the thread that sends, from several at once where several send. What it raises ends the send, and
-    reaches the caller as it is.
+    It is called in the thread that sends, and from several threads at once if several send. An error that it raises
+    ends the send, and reaches the caller unchanged.
     """
 
     # Any, so that a function may say which type of argument it expects.
@@ -26,10 +26,11 @@ class MessageQueueSelector(Protocol):
 
 
 def select_by_hash(queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-    """The queue by the hash of `argument`: the same for equal ones as long as the topic has the same queues.
+    """The queue by the hash of `argument`. Equal arguments give the same queue as long as the queues of the topic stay.
 
-    Takes text and whole numbers of up to 64 bits, with the hash that Java's String, Integer and, beyond 32 bits,
-    Long have. Raises ParameterInvalid for all else. Source: SelectMessageQueueByHash.
+    Takes text and whole numbers of up to 64 bits, with the hash that Java's String, Integer and, beyond 32 bits, Long
+    have. Raises ParameterInvalid for other arguments.
+    Source: SelectMessageQueueByHash.
     """
     return queues[_queue_of(_java_hash(argument), len(queues))]
 
@@ -42,7 +43,7 @@ def select_random(queues: Sequence[MessageQueue], message: Message, argument: ob
 def selected(
     selector: MessageQueueSelector, queues: Sequence[MessageQueue], message: Message, argument: object
 ) -> MessageQueue:
-    """What the selector chooses. Raises ParameterInvalid unless it is one of `queues`, and what the selector raises.
+    """The queue that the selector returns. Raises ParameterInvalid if it is not in `queues`, and the selector's errors.
 
     Source: DefaultMQProducerImpl.sendSelectImpl, "select message queue return null."
     """
@@ -68,9 +69,9 @@ def check_sharding_key(sharding_key: object) -> None:
 
 
 def by_hash(sharding_key: str, queue_nums: int) -> int:
-    """The queue of a sharding key: the same for each message as long as the topic has so many queues.
+    """The queue of a sharding key. It stays the same queue as long as the number of queues does not change.
 
-    Java's hash and remainder, so that a RocketMQ client would choose the same.
+    It uses Java's hash and remainder, so that a RocketMQ client would choose the same queue.
     """
     return _queue_of(java_string_hash(sharding_key), queue_nums)
 

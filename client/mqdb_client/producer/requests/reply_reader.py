@@ -107,7 +107,7 @@ class ReplyReader:
                 self._wake.notify()
 
     def stop(self) -> None:
-        """End the thread after the question that is on its way. Again: nothing happens."""
+        """End the thread after the current pull. Calling it twice has no effect."""
         self._arrivals.cancel()
         with self._wake:
             self._is_stopping = True
@@ -202,7 +202,7 @@ class ReplyReader:
         )
 
     def _take_over(self, results: Sequence[PullResult]) -> bool:
-        """Hand on what a pull has found; True when there is more to be read."""
+        """Deliver the messages of a pull; True if there is more to read."""
         for result in results:
             for message in result.messages:
                 if self._filter.matches(message.tag):  # other tags may have the same code

@@ -70,7 +70,7 @@ class ReplySending:
         return SendResult(SendStatus.SEND_OK, format_unique_id(unique_id), queue, log_pos, _no_offset)
 
     def send_async(self, message: ReplyMessage, timeout_seconds: float) -> "Future[SendResult] | None":
-        """The same, and the future has the error. It is done: nobody else's thread sends a reply."""
+        """Send a reply in this thread; returns a future that is done, with the result or the error. See `send`."""
         done: Future[SendResult] = Future()
         try:
             sent = self.send(message, timeout_seconds)
@@ -83,7 +83,7 @@ class ReplySending:
         return done
 
     def send_oneway(self, message: ReplyMessage, timeout_seconds: float) -> bool:
-        """The same, and nobody hears of it; False where it goes as other messages do."""
+        """Send a reply and only log a failure; False if it has to be sent like other messages."""
         sending = self.send_async(message, timeout_seconds)
         if sending is not None and (error := sending.exception()) is not None:
             logger.warning("a oneway reply failed", extra={"topic": message.topic, "reason": str(error)})

@@ -41,11 +41,11 @@ class WaitingRequest:
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline; 0 when it is over, and no more than a thread can wait."""
+        """The seconds to the deadline; 0 after it, and never more than a thread can wait."""
         return min(max(0.0, self.deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
     def time_left(self) -> timedelta:
-        """For what comes before the reply. Raises RequestTimeout when there is none."""
+        """The time left for the steps before the reply. Raises RequestTimeout if no time is left."""
         if not self.seconds_left:
             raise self.late()
         return timedelta(seconds=self.seconds_left)
@@ -62,7 +62,7 @@ class WaitingRequest:
             raise self.late() from None
 
     def end(self, outcome: Outcome) -> None:
-        """Only for whoever has taken it out of `RequestFutures`, so it happens once."""
+        """End the request. Only the caller that has taken it out of `RequestFutures` may call this, so it happens once."""
         if isinstance(outcome, ReceivedMessage):
             self.future.set_result(outcome)
         else:
@@ -96,7 +96,7 @@ class RequestFutures:
                 self._watch(request)
 
     def discard(self, request: WaitingRequest) -> None:
-        """Wait no more for a reply. Again, and for one that has ended: nothing happens."""
+        """Stop waiting for a reply. This has no effect on a request that was discarded or has ended."""
         with self._changed:
             self._waiting.pop(request.correlation_id, None)
 
@@ -118,7 +118,7 @@ class RequestFutures:
             self._check_open()
 
     def close(self) -> None:
-        """End all with IllegalState, and take no more. Again: nothing happens."""
+        """End all requests with IllegalState, and refuse new ones. Calling it twice has no effect."""
         with self._changed:
             self._is_closed = True
             given_up = list(self._waiting.values())
@@ -167,7 +167,7 @@ class RequestFutures:
                 log_error(logger, "the callback of an async request has ended in an unforeseen way", error, {})
 
     def _next_ended(self) -> tuple[WaitingRequest, Outcome] | None:
-        """Waits for it; None when there will be none any more."""
+        """Wait for the next request that has ended; None after `close`."""
         with self._changed:
             while True:
                 self._expire()

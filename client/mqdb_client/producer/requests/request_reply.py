@@ -42,7 +42,7 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class ReplyMessage(Message):
-    """A reply, and where the request is: a role that does not own the broker can reply to what it may read alone."""
+    """A reply with its request: a role that does not own the broker can reply only to requests that it may read."""
 
     request: ReceivedMessage = field(compare=False)
 
@@ -69,11 +69,11 @@ def create_reply_message(
     keys: Iterable[str] | str = (),
     properties: Mapping[str, str] = _NO_PROPERTIES,
 ) -> ReplyMessage:
-    """The reply to a request, to be sent like any message, by any producer of the cluster.
+    """Make the reply to a request. It is sent like any message, by any producer of the cluster.
 
-    A role that does not own the broker sends it by a producer of the broker that has the request, alone and not in a
-    transaction of its own; it has to be a member of a group, and to have read the request.
-    Raises ReplyImpossible when nobody waits for a reply: the message was sent, not requested.
+    A role that does not own the broker has to send it by a producer of the broker that has the request, alone and not
+    in a transaction of its own. It has to be a member of a group, and to have read the request.
+    Raises ReplyImpossible if the message was sent without a request for a reply.
     Source: MessageUtil.createReplyMessage.
     """
     if not isinstance(request, ReceivedMessage):
@@ -119,9 +119,9 @@ class RequestReply:
     ) -> ReceivedMessage:
         """The reply to a message that `send` sends within the time that it is given.
 
-        Raises RequestTimeout; what `send` raises; ParameterInvalid for a timeout that is none; IllegalState when the
-        producer shuts down meanwhile; BrokerUnavailable and its kin, StorageRefused and NameInvalid when no broker
-        could bring a reply, and nothing is sent then.
+        Raises RequestTimeout; the errors of `send`; ParameterInvalid for an invalid timeout; IllegalState if the
+        producer is shut down while it waits; BrokerUnavailable and its subclasses, StorageRefused and NameInvalid if no
+        broker could bring a reply. Nothing is sent then.
         """
         waiting = self._wait_for_reply(message, timeout)
         try:
@@ -148,9 +148,9 @@ class RequestReply:
         return waiting.future
 
     def close(self) -> None:
-        """End all requests with IllegalState, then the threads; waits for callbacks, unless it is called by one.
+        """End all requests with IllegalState, then the threads. It waits for callbacks, unless one of them calls it.
 
-        Again: nothing happens.
+        Calling it twice has no effect.
         """
         self._futures.close()
         with self._news:
@@ -227,7 +227,7 @@ class RequestReply:
         correlation_id = reply.properties.get(Property.CORRELATION_ID, "")
         if not self._futures.end(correlation_id, reply):
             fields = {"correlation_id": correlation_id, "message_id": reply.message_id}
-            logger.debug("dropped a reply that nobody waits for", extra=fields)
+            logger.debug("dropped a reply without a waiting request", extra=fields)
 
     def _sent(self, waiting: WaitingRequest, sending: "Future[SendResult]") -> None:
         error = sending.exception()

@@ -1,9 +1,9 @@
 """Sends.
 
-sending           one send and its attempts; retry_policy: whether there is another one
-send_result       what it returns; send_hooks: what is told of it
+sending           one send and its attempts; retry_policy: the rules for retries
+send_result       the result of a send; send_hooks: hooks around it
 batch             messages that are stored together or not at all
-unknown           sends of which nobody knows whether they are stored; settling: how that is found out
-handed_sends      sends that nobody waits for; async_send: those of an event loop
-sent_messages     what became of a message; recalling: how it is taken back
+unknown           sends that may or may not be stored; settling: how the outcome is found
+handed_sends      sends that no thread waits for; async_send: sends with futures
+sent_messages     the outcome of a send; recalling: a recall of a message
 """

@@ -64,7 +64,7 @@ class Permits:
             return True
 
     def release(self, send: "_AsyncSend") -> None:
-        """One message is not under way any more, if it ever was."""
+        """Give back the permit of a send, if it has one."""
         body_bytes = send.body_bytes
         with self._guard:
             if send.is_under_way:
@@ -80,14 +80,14 @@ class Permits:
         return not self._messages
 
     def close(self) -> None:
-        """Let nobody in any more, and wait until nothing is under way."""
+        """Refuse new sends, and wait until no send is under way."""
         with self._guard:
             self._is_closed = True
         self._wake()
         self._wait_until(lambda: self.is_idle)
 
     def _wait_until(self, is_met: Callable[[], bool], deadline: float | None = None) -> bool:
-        """Look now and whenever somebody wakes; False at the deadline."""
+        """Check a condition now and after each wake-up, until it holds; False at the deadline."""
         news: SimpleQueue[None] = SimpleQueue()
         try:
             self._waiting[news] = None
@@ -110,7 +110,7 @@ class Permits:
 
 
 class _AsyncSend(HandedSend):
-    """One with a Future that will tell of its end; None where nobody asks."""
+    """A send with a Future for its result; the future is None for a oneway send."""
 
     __slots__ = ("_end", "_permits", "body_bytes", "future", "is_under_way")
 
@@ -179,7 +179,7 @@ class AsyncSend:
         return future
 
     def submit_oneway(self, pending: PendingSend) -> None:
-        """Send one message and never hear of it; the log tells of failures. Waits and raises as `submit` does."""
+        """Send one message without a result; failures are logged. Waits and raises as `submit` does."""
         self._begin(_AsyncSend(pending, self._permits, None))
 
     def is_own_thread(self) -> bool:
@@ -216,7 +216,7 @@ class AsyncSend:
             del ended  # not to keep the message until the next one comes
 
     def _next_ended(self) -> Ended | None:
-        """The next that has ended; None: nothing will. Meanwhile those end whose time is up, whatever they wait for."""
+        """Wait for the next send that has ended; None at the end. It also ends the sends whose deadline has passed."""
         while True:
             if time.monotonic() >= self._look_at:
                 self._sends.end_late()

@@ -21,7 +21,7 @@ MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
 class MessageBatch(tuple[Message, ...]):
-    """Messages that are sent as a batch; also one alone then is none of the others, which may be compressed."""
+    """Messages that are sent as a batch. Even a batch of one message is never compressed, unlike other sends."""
 
     __slots__ = ()
 
@@ -29,9 +29,9 @@ class MessageBatch(tuple[Message, ...]):
 def check_batch(messages: Sequence[Message], max_body_bytes: int = MAX_BODY_BYTES) -> None:
     """Raise unless these messages make a batch; `check_batch_size` looks at their size together.
 
-    What `check_message` raises for each; ParameterInvalid for messages of several topics, or none at all;
-    NotSupported for a retry topic, and for messages that are to be delivered later. Source:
-    MessageBatch.generateFromList, which looks at the delay level only.
+    Raises the errors of `check_message` for each message; ParameterInvalid for messages of several topics, and without
+    any message; NotSupported for a retry topic, and for messages to be delivered later.
+    Source: MessageBatch.generateFromList, which checks only the delay level.
     """
     if not messages:
         raise ParameterInvalid("messages", messages, "a batch needs at least one message")
@@ -69,7 +69,7 @@ _ANY_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def list_of_messages(messages: Iterable[Message]) -> list[Message]:
-    """The messages of a batch. Raises ParameterInvalid for one message, and for what is none at all."""
+    """The messages of a batch. Raises ParameterInvalid for a single message, and for a value that is not iterable."""
     if isinstance(messages, Message):
         raise ParameterInvalid("messages", messages, "is one message; give a list, or call send")
     if not isinstance(messages, Iterable):

@@ -32,7 +32,7 @@ _JUDGING_THREADS: Final = 2
 
 
 class HandedSend(ABC):
-    """One send from its call to its end, which is told once."""
+    """One send from its call to its end, which is reported once."""
 
     __slots__ = ("_attempt", "_is_withdrawn", "pending")
 
@@ -43,7 +43,7 @@ class HandedSend(ABC):
 
     @abstractmethod
     def end(self, outcome: Sequence[SendResult] | BaseException) -> None:
-        """It has ended: with the results of its messages, or an error."""
+        """Called once at the end of the send, with the results of its messages or an error."""
 
     def hand_in(self, attempt: Attempt, ended: Callable[[], None]) -> None:
         """Make a try; `ended` is called at its end, unless the send is withdrawn."""
@@ -117,7 +117,7 @@ class HandedSends:
                 self._judge_safely(failed)
 
     def close(self) -> None:
-        """Wait for the threads, once nothing is under way any more."""
+        """Wait for the threads. Call it when no send is under way."""
         self._settling.close()
         for _ in self._threads:
             self._to_judge.put(False)

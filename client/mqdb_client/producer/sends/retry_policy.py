@@ -1,4 +1,4 @@
-"""How often a send is tried, and after which errors: pure rules.
+"""The number of attempts of a send, and the errors after which it is retried: pure rules.
 
 RocketMQ: DefaultMQProducerImpl.sendDefaultImpl, sendSelectImpl, MQClientAPIImpl.onExceptionImpl.
 """
@@ -26,7 +26,7 @@ RETRY_RESPONSE_CODES: Final = frozenset(
 
 
 def most_tries(mode: SendMode, target: Target, config: ProducerConfig) -> int:
-    """How often a send may be tried."""
+    """The maximum number of attempts of a send."""
     match mode:
         case SendMode.SYNC if target is ANYWHERE:
             return 1 + config.retry_times_when_send_failed

@@ -26,7 +26,7 @@ _FAILED: Final = "a send message hook failed"
 
 
 class SendMode(StrEnum):
-    """How the caller waits. RocketMQ: CommunicationMode."""
+    """The way in which the caller waits. RocketMQ: CommunicationMode."""
 
     SYNC = "SYNC"
     ASYNC = "ASYNC"
@@ -37,11 +37,10 @@ class SendMode(StrEnum):
 class SendMessageContext:
     """One attempt to send, as hooks see it: one message, or those of a batch, and their ids in the same order.
 
-    `results` and `error` are set when it is over: as many results as messages or none, and none for ONEWAY. A hook
-    keeps what it needs afterwards in `attributes`, under names of its own; all attempts of a send share them.
-
-    `extra_properties` has a dict for each message. What a hook puts there before the attempt is stored with the
-    message, as if its sender had: the same limits hold. A property that the message has already stays as it is.
+    `results` and `error` are set after the attempt. There are as many results as messages, or no results after an error
+    and for ONEWAY. A hook can keep data in `attributes`, under names of its own; all attempts of a send share them.
+    `extra_properties` has a dict for each message. Properties that a hook puts there before the attempt are stored with
+    the message, within the limits for properties of a sender. A property that the message has already is not changed.
     """
 
     producer_group: str
@@ -62,7 +61,7 @@ class SendMessageContext:
         self.extra_properties = [{} for _ in self.messages]
 
     def messages_to_store(self) -> list[Message]:
-        """The messages with what hooks have added."""
+        """The messages, with the properties that hooks have added."""
         return [
             message.with_properties(extra) if extra else message
             for message, extra in zip(self.messages, self.extra_properties, strict=True)
@@ -95,7 +94,7 @@ class SendMessageHook(Protocol):
         """The attempt is about to begin."""
 
     def send_message_after(self, context: SendMessageContext) -> None:
-        """It is over; for ONEWAY, handed on."""
+        """Called after the attempt; for ONEWAY, when it was handed on."""
 
 
 @runtime_checkable
@@ -134,13 +133,16 @@ class Hooks:
         self.register_send_message_hook(hook)
 
     def dismiss(self, hook: object) -> None:
-        """It is not called for attempts that begin from now on."""
+        """Stop calling a hook for attempts that begin from now on."""
         with self._guard:
             self._send_message = tuple(each for each in self._send_message if each is not hook)
             self.is_empty = not (self._send_message or self._check_forbidden)
 
     def register_send_message_hook(self, hook: object) -> None:
-        """From the next attempt on; registered twice, it is called twice. Raises ParameterInvalid: it is no hook."""
+        """Call a hook from the next attempt on, once for each registration.
+
+        Raises ParameterInvalid if it is not a hook.
+        """
         if not isinstance(hook, SendMessageHook):
             raise _no_hook(hook, SendMessageHook)
         with self._guard:
@@ -148,7 +150,7 @@ class Hooks:
             self.is_empty = False
 
     def register_check_forbidden_hook(self, hook: object) -> None:
-        """From the next attempt on. Raises ParameterInvalid: it is no hook."""
+        """Call a hook from the next attempt on. Raises ParameterInvalid if it is not a hook."""
         if not isinstance(hook, CheckForbiddenHook):
             raise _no_hook(hook, CheckForbiddenHook)
         with self._guard:

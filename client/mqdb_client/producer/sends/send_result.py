@@ -1,4 +1,4 @@
-"""What a producer is told of a message that is stored. RocketMQ: SendResult."""
+"""The result of sending a message that is stored. RocketMQ: SendResult."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -14,11 +14,11 @@ def _cannot_ask() -> NoReturn:
 
 @dataclass(slots=True, eq=False)
 class SendResult:
-    """Where a message went. `log_pos` is its place in the commit log of its broker.
+    """The queue and the place of a stored message. `log_pos` is its place in the commit log of its broker.
 
-    One that is to be delivered later is not in `queue` yet, and will have another place there. Until then `log_pos` and
-    `queue_offset` are those of the record that waits, in a system topic; as in RocketMQ. By `recall_handle`, which one
-    with a time of delivery has, `Producer.recall` takes it back.
+    A message to be delivered later is not in `queue` yet, and will have another place there. Its `log_pos` and
+    `queue_offset` are those of the waiting record in a system topic, as in RocketMQ. A message with a time of delivery
+    has a `recall_handle`, by which `Producer.recall` takes it back.
     """
 
     status: SendStatus

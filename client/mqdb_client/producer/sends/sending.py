@@ -114,7 +114,7 @@ class Attempt(Unit):
         self.context: SendMessageContext | None = None
 
     def make_records(self, messages: Sequence[Message] | None = None) -> None:
-        """Of the messages, or of these in their place. Raises BatchTooLarge."""
+        """Make the records of the messages of the send, or of `messages` instead. Raises BatchTooLarge."""
         pending, place, config, born_host = self.pending, self.place, self._sending.config, self._sending.born_host
         queue_key, history, born_time = place.queue_key, place.history, pending.born_time
         records = [
@@ -151,7 +151,7 @@ class Attempt(Unit):
 
 
 class Sending:
-    """What the sends of a producer have in common. Any thread may use it."""
+    """The common part of all sends of a producer. Any thread may use it."""
 
     def __init__(
         self,
@@ -207,10 +207,10 @@ class Sending:
         return next(filter(None, (link.trouble_since(moment) for link in self._links)), None)
 
     def begin(self, pending: PendingSend) -> Attempt:
-        """The next try of a send.
+        """Begin the next attempt of a send.
 
-        Raises what `PublishRoutes.find` and `PublishQueues.choose` raise, BatchTooLarge, and what a
-        CheckForbiddenHook raises; what `check_message` raises, for what a hook has made of the message.
+        Raises the errors of `PublishRoutes.find` and `PublishQueues.choose`, BatchTooLarge, the errors of a
+        CheckForbiddenHook, and those of `check_message` for a message that a hook has changed.
         """
         topic = pending.topic
         queues = self._routes.known.get(topic)
@@ -268,9 +268,9 @@ class Sending:
         return results
 
     def judge(self, pending: PendingSend, attempt: Attempt, error: MqdbError | NoAnswer) -> bool:
-        """What to make of a failed try: whether the messages are stored after all; else try again.
+        """Judge a failed attempt. True if the messages are stored nevertheless, False if the send has to be retried.
 
-        Raises when there is nothing left to try.
+        Raises the final error if no retry is left.
         """
         pending.queue = None
         if self._faults is not None:
@@ -340,9 +340,9 @@ class Sending:
         pending.avoid = attempt.place.link.name
 
     def _can_wait_for_records(self, pending: PendingSend) -> bool:
-        """Whether the thread that leads makes the records: not where that may fail, or takes long.
+        """Whether the leading thread makes the records.
 
-        Nor where the caller goes on, who may change its properties.
+        It does not if making them may fail or takes long, or if the caller continues and may change the properties.
         """
         return (
             pending.mode is SendMode.SYNC

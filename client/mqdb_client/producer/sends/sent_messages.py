@@ -33,15 +33,15 @@ _ATTENDANCE_SECONDS: Final = 0.2
 
 
 class SentMessages:
-    """What the brokers say about messages of one producer, each within the send timeout."""
+    """Asks the brokers about messages of one producer, each within the send timeout."""
 
     def __init__(self, links: Callable[[], Mapping[str, BrokerLink]], timeout_seconds: float) -> None:
-        """`links` raises IllegalState if the producer does not run any more."""
+        """`links` raises IllegalState if the producer no longer runs."""
         self._links = links
         self._timeout_seconds = timeout_seconds
 
     def outcome(self, message_id: str, unknown_sends: UnknownSends) -> SendResult | None:
-        """As `Producer.outcome`."""
+        """The result of a send, by the unique id of the message. See `Producer.outcome`."""
         links = self._links()
         try:
             unique_id = parse_unique_id(message_id)
@@ -100,9 +100,9 @@ class SentMessages:
         return self.find_queue_offset(SendPlace(queue, link, queue_key), log_pos, unique_id)
 
     def find_queue_offset(self, place: SendPlace, log_pos: int, unique_id: UUID, waits: bool = False) -> int:
-        """The offset of a record; dispatches while nobody else does. Raises DispatchTimeout, BrokerUnavailable.
+        """The offset of a record. Dispatches if no leader attends to it. Raises DispatchTimeout, BrokerUnavailable.
 
-        A record that waits was not stored in the queue of `place`; its offset is that in the queue where it is.
+        A record that waits is not in the queue of `place`; its offset is the one in its own queue.
         """
         self._links()
         link, deadline = place.link, time.monotonic() + self._timeout_seconds

@@ -1,8 +1,7 @@
-"""Settling: find out what became of the sends that nobody waits for, and whose answer is missing.
+"""Settling: find the outcome of sends whose answer is missing and that no thread waits for.
 
-All that was asked of one backend is settled together. A lost connection leaves a thousand messages behind; one after
-the other they would each wait for that backend to end, and then ask for one id each, on the one connection that there
-is for questions.
+All sends by one backend are settled together. A lost connection may leave a thousand of them open. One after the other,
+each would wait for that backend to end, and then ask for one id, on the only connection for questions.
 """
 
 import logging
@@ -34,7 +33,7 @@ class OpenSend(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """Whose answers are missing."""
+    """The broker and the backend whose answers are missing."""
 
     link: BrokerLink
     backend: Backend | None
@@ -52,7 +51,10 @@ class Settling:
         self._open: dict[_Asked, list[OpenSend]] = {}
 
     def add(self, open_: OpenSend) -> None:
-        """Settle it; another thread, or where none can be started this one, calls `go_on`, which must not raise."""
+        """Settle a send in another thread, which calls `go_on`; in this thread if no other can be started.
+
+        `go_on` must not raise.
+        """
         asked = _Asked(open_.attempt.place.link, open_.unknown.backend)
         with self._changed:
             if asked in self._open:
@@ -109,7 +111,7 @@ class Settling:
 
 
 def _found(asked: _Asked, batch: list[OpenSend]) -> Mapping[UUID, StoredAt] | None:
-    """What is stored of them; None where that cannot be found out in the time that the last of them has."""
+    """The stored messages of these sends; None if this is still unknown at the latest of their deadlines."""
     last = max(batch, key=lambda open_: open_.attempt.deadline).attempt
     unknown = NoAnswer(batch[0].unknown.reason, asked.backend, min(open_.unknown.after_pos for open_ in batch))
     unique_ids = [unique_id for open_ in batch for unique_id in open_.attempt.pending.unique_ids]

@@ -30,10 +30,10 @@ MOST_UNKNOWN: Final = 10_000
 def settle(
     link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
 ) -> dict[UUID, StoredAt]:
-    """What is stored of messages whose outcome is unknown. Final: what is not there will not come any more.
+    """The stored messages among messages with an unknown outcome. This is final: the others will never be stored.
 
-    Raises `late` when the broker does not say so in time; BrokerUnavailable and its kin; StorageRefused; NoAnswer
-    where they are not stored so far, and nobody knows which backend was asked: it may store them yet.
+    Raises `late` if the broker does not answer in time; BrokerUnavailable and its subclasses; StorageRefused; NoAnswer
+    if no message is stored so far and the backend is not known, because it may still store them.
     """
     # All messages of a statement ask for the same backend, and one that is gone stays gone.
     if outcome.backend is not None and outcome.backend not in link.gone:
@@ -91,6 +91,6 @@ class UnknownSends:
                 self._sends.popitem(last=False)
 
     def find(self, unique_id: UUID) -> UnknownSend | None:
-        """What is known about it; None when it did not end so here, or long ago."""
+        """The unknown send of a message; None if the send ended otherwise, or if newer sends have replaced it."""
         with self._guard:
             return self._sends.get(unique_id)
