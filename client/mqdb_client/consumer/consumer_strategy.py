@@ -1,11 +1,11 @@
-"""Consumer strategy: what distinguishes one way to consume from the others.
+"""Consumer strategy: the part of a consumer that differs between the ways to consume.
 
     PushStrategy          consumer/push_strategy.py      the messages go to a listener
     SubscribedPolls       lite_pull/poll_strategy.py     they go to polls; rebalance chooses the queues
     AssignedPolls         lite_pull/poll_strategy.py     they go to polls; the user chooses the queues
 
-`Members` and `Member` are the same for all of them. They call the strategy. It calls them only to commit what a user
-polled.
+`Members` and `Member` are common to all of them. They call the strategy. It calls them only to commit messages that a
+user has polled.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class ConsumerStrategy:
         self.cluster.change(registration)
 
     def begin_to_close(self) -> None:
-        """Nobody is to get messages any more that did not get them yet."""
+        """Stop handing out messages that were not handed out yet."""
 
     def close(self, seconds: float | None) -> None:
         """Stop; running listeners are waited for, `seconds` at most."""
@@ -76,11 +76,11 @@ class ConsumerStrategy:
         return filters
 
     def offset_store(self, instance: ClientInstance) -> OffsetStore:
-        """Where the offsets on one broker are kept."""
+        """The offset store for one broker."""
         raise NotImplementedError
 
     def make_queue(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> ProcessQueue:
-        """What a member has in hand of a queue that it has just taken."""
+        """The process queue for a queue that a member has just taken."""
         return ProcessQueue(queue, owned, limits)
 
     def on_gain(self, process_queue: ProcessQueue) -> None:
@@ -90,13 +90,13 @@ class ConsumerStrategy:
         """A queue is read no more."""
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
-        """So many messages were put into a process queue."""
+        """Called when `count` messages were put into a process queue."""
         raise NotImplementedError
 
     # -- what people ask ------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """What `AnswersRequests.describe` says beside the queues and the subscriptions."""
+        """The fields of `AnswersRequests.describe` besides the queues and the subscriptions."""
         raise NotImplementedError
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:

@@ -1,8 +1,8 @@
 """A member that consumes as its group does: a `Member` while the group pulls, a `PopMember` while it pops.
 
-When the group changes, the other one begins, and the one before finishes what it has in hand. The broker sees to it
-that no queue is read in both ways meanwhile. A thread waits for changes, because to replace a member takes as long as
-its listeners run. RocketMQ: RebalanceImpl.tryQueryAssignment.
+When the group changes, the other member begins, and the previous one finishes its messages in hand. The broker makes
+sure that no queue is read in both ways during the change. A thread waits for changes, because replacing a member takes
+as long as its listeners run. RocketMQ: RebalanceImpl.tryQueryAssignment.
 """
 
 import logging
@@ -63,14 +63,14 @@ class FollowingMember:
                 self.current.read(filters)
 
     def suspend(self) -> None:
-        """Get nothing more until `resume`. What is in hand is consumed."""
+        """Stop getting messages until `resume`. Messages in hand are consumed."""
         with self._guard:
             self._is_suspended = True
             if self.current is not None:
                 self.current.suspend()
 
     def resume(self) -> None:
-        """Go on."""
+        """Get messages again after `suspend`."""
         with self._guard:
             self._is_suspended = False
             if self.current is not None:

@@ -30,7 +30,7 @@ StrategyT = TypeVar("StrategyT", bound=ConsumerStrategy, covariant=True)
 
 
 class MemberParts(NamedTuple, Generic[StrategyT]):
-    """What each kind of member is made of."""
+    """The parts of any kind of member."""
 
     instance: ClientInstance
     config: ConsumerConfig
@@ -117,12 +117,12 @@ class Member:
         self.rebalance.rebalance()
 
     def suspend(self) -> None:
-        """Pull nothing and leave the queues as they are. What is in hand is consumed."""
+        """Stop pulling and keep the queues. Messages in hand are consumed."""
         self.rebalance.is_suspended = True
         self.pull.suspend()
 
     def resume(self) -> None:
-        """Go on."""
+        """Pull and rebalance again after `suspend`."""
         self.rebalance.is_suspended = False
         self.rebalance.rebalance()
         self.pull.resume()

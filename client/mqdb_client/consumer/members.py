@@ -1,11 +1,11 @@
-"""The members that make up a consumer, one for each broker. What it does with messages is the affair of its strategy.
+"""The members that make up a consumer, one for each broker. Its strategy handles the messages.
 
     broker-a ── member ──┐
                          ├──▶ strategy ──▶ listener or polls
     broker-b ── member ──┘
 
-Membership, queue ownership and offsets are rows in each broker's own database, so each member rebalances for itself
-with the group's other members there: a broker that is down, or slow, changes nothing on the others.
+Membership, queue ownership and offsets are rows in each broker's own database, so each member rebalances by itself with
+the group's other members there. A broker that is down, or slow, does not affect the others.
 """
 
 import time
@@ -45,10 +45,10 @@ class BrokerMember(Protocol):
         """Read these topics from now on, and no others."""
 
     def suspend(self) -> None:
-        """Get nothing more. What is in hand is consumed."""
+        """Stop getting messages. Messages in hand are consumed."""
 
     def resume(self) -> None:
-        """Go on."""
+        """Get messages again after `suspend`."""
 
     def look_again(self) -> None:
         """There may be other queues to read."""
@@ -141,7 +141,7 @@ class Members:
             member.suspend()
 
     def resume(self) -> None:
-        """Go on."""
+        """Get messages again on all brokers after `suspend`."""
         for member in self.by_broker.values():
             member.resume()
 

@@ -16,21 +16,21 @@ class MessageSelector:
 
     @classmethod
     def by_tag(cls, expression: str | None = ALL_TAGS) -> "MessageSelector":
-        """Messages with one of these tags, `TagA || TagB`; all for `*`.
+        """Select messages with one of these tags, `TagA || TagB`; all messages with `*`.
 
-        Raises TagExpressionInvalid, and ParameterInvalid for what is no text.
+        Raises TagExpressionInvalid, and ParameterInvalid if the expression is not text.
         """
         _check_text(expression)
         return cls(parse_tag_expression(expression))
 
     @classmethod
     def by_sql(cls, expression: str) -> "MessageSelector":
-        """Messages whose properties fulfil a condition in RocketMQ's SQL92: `TAGS IN ('A', 'B') AND price > 10`.
+        """Select messages by a condition on properties in RocketMQ's SQL92: `TAGS IN ('A', 'B') AND price > 10`.
 
-        The broker judges them, where the messages are; nothing of one that does not match is sent. Properties are
-        text: against a number they are read as one, and a message where that fails is not delivered, nor is one
-        where the condition is unknown because a property is missing. `mqdb selector explain` tells what an
-        expression means. Raises SelectorSyntaxError, which points at the place.
+        The broker evaluates the condition, and sends only messages that match. Properties are text. Compared with a
+        number they are converted to numbers; a message is not delivered if that fails, or if the condition is unknown
+        because a property is missing. `mqdb selector explain` tells what an expression means.
+        Raises SelectorSyntaxError, which points at the place.
         """
         return cls(compile_selector(expression))
 

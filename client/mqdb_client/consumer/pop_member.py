@@ -169,7 +169,7 @@ class PopMember:
         return results
 
     def _forget(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Take messages out of what is in hand."""
+        """Remove messages from those in hand."""
         if messages:
             with self._guard:
                 for message in messages:

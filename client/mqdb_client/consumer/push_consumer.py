@@ -45,16 +45,16 @@ class _State(Enum):
 class PushConsumer:
     """A member of a consumer group. The members share the messages of the group's topics.
 
-    The listener is called by `consume_thread_nums` threads at once, with messages of one queue, and answers
-    CONSUME_SUCCESS or RECONSUME_LATER; None and exceptions count as the latter. What it does not consume comes again,
-    after 10 s, 30 s, 1 min and so on, to any member of the group, and after 16 such retries goes to the dead letter
-    queue, `%DLQ%group`, with the reason why. Its queue goes on meanwhile. Each message is consumed at least once: after
-    a crash of this process, or when its queue is taken by force, those that were not committed come again.
+    Up to `consume_thread_nums` threads call the listener at once, each with messages of one queue. It answers
+    CONSUME_SUCCESS or RECONSUME_LATER; None and exceptions count as the latter. Failed messages are retried after 10 s,
+    30 s, 1 min and so on, by any member of the group. After 16 retries a message goes to the dead letter queue,
+    `%DLQ%group`, with the reason. The other messages of its queue do not wait for it. Each message is consumed at least
+    once: after a crash of this process, or when its queue is taken by force, messages whose offsets were not committed
+    come again.
 
-    A topic that does not exist yet is waited for. Use it in a `with`, or call `start` and `shutdown`, or `run`.
-
-    Where the settings name several brokers it reads the topic's queues on all of them. One that is down joins in when
-    it comes, and one that is lost holds up no other.
+    The consumer waits for topics that do not exist yet. Use it in a `with`, or call `start` and `shutdown`, or `run`.
+    If the settings name several brokers, it reads the topic's queues on all of them. A broker that is down joins in
+    when it comes up, and a lost broker does not delay the others.
     """
 
     @configured_by(PushConsumerConfig)
@@ -94,10 +94,11 @@ class PushConsumer:
     ) -> None:
         """Consume the messages of a topic with one of the tags of `TagA || TagB`; all of them with `*`, "" or None.
 
-        A condition on properties is written `MessageSelector.by_sql("a > 1")`. Again for the same topic: the last one
-        counts. All members of a group have to subscribe to the same. While others run, a member that changes its mind
-        announces a `version` above theirs, and so do those that follow it.
-        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; when it runs SubscriptionConflict, FilterDisabled,
+        A condition on properties is written `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
+        first. All members of a group have to subscribe to the same topics with the same filters. To change
+        subscriptions while other members run, announce a `version` above theirs, first in one member and then in the
+        others.
+        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; while it runs, SubscriptionConflict, FilterDisabled,
         and what `start` raises.
         """
         check_topic_name(topic)
@@ -147,12 +148,12 @@ class PushConsumer:
     # -- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, join the group and consume. What is sent after it has returned is consumed in any case.
+        """Connect, join the group and consume. Messages that are sent after it has returned are always consumed.
 
-        Of several brokers one at least must be up. A group under LAST_OFFSET that is new to a topic on one that is
-        down starts there at the max offset of the time when it comes.
-        Raises IllegalState without a subscription or a listener, when started before, and when this process has a
-        consumer of the group already; what `Cluster` raises.
+        At least one broker must be up. If a group under LAST_OFFSET is new to a topic on a broker that is down, it
+        starts there at the max offset when the broker comes up.
+        Raises IllegalState without a subscription or a listener, if it was started before, and if this process has a
+        consumer of the group already; the errors of `Cluster`.
         """
         with self._lifecycle:
             if self._state is not _State.CREATED:
@@ -178,14 +179,14 @@ class PushConsumer:
             self._has_left.clear()
 
     def suspend(self) -> None:
-        """Pull nothing until `resume`, and keep the queues. What is in hand goes on to the listener.
+        """Stop pulling until `resume`, and keep the queues. Messages in hand still go to the listener.
 
-        Raises IllegalState when it does not run.
+        Raises IllegalState if the consumer does not run.
         """
         self._require_running("suspend()").suspend()
 
     def resume(self) -> None:
-        """Go on after `suspend`. Raises IllegalState when it does not run."""
+        """Pull again after `suspend`. Raises IllegalState if the consumer does not run."""
         self._require_running("resume()").resume()
 
     def update_consume_thread_nums(self, consume_thread_nums: int) -> None:
@@ -209,13 +210,13 @@ class PushConsumer:
         return members
 
     def shutdown(self, timeout: timedelta | None = None) -> None:
-        """Leave the group: nothing more is started, running listeners return, offsets are committed.
+        """Leave the group: no listener is called any longer, running calls return, offsets are committed.
 
-        After `timeout`, or `shutdown_timeout`, it does not wait for listeners any longer. It gives their queues back
-        unfinished, so that another member gets their messages, and raises ShutdownTimedOut when it has left.
-        Before the start, and again: nothing happens; nor does anything in a forked child, whose parent consumes on.
-        Raises IllegalState in a listener, for which it would wait;
-        ParameterInvalid for a timeout that is no timedelta, and goes on then.
+        After `timeout`, or `shutdown_timeout`, it stops waiting for listeners. It gives their queues back unfinished,
+        so that another member gets their messages, and raises ShutdownTimedOut after it has left. It has no effect
+        before the start, if it is called twice, and in a forked child, because the parent still consumes.
+        Raises IllegalState in a listener, because it would wait for this listener; ParameterInvalid if `timeout` is not
+        a timedelta, and then the consumer keeps running.
         """
         _TIMEOUT.check("timeout", timeout)
         strategy = self._strategy

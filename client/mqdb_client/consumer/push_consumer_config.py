@@ -1,4 +1,4 @@
-"""What a push consumer can be told, with RocketMQ's names, defaults and ranges.
+"""The options of a push consumer, with RocketMQ's names, defaults and ranges.
 
 Source: DefaultMQPushConsumer, DefaultMQPushConsumerImpl.checkConfig.
 """

@@ -7,8 +7,8 @@
     exactly once        ConsumeExactlyOnce         ExactlyOnceOffsetStore over one of those two
     in broadcasting     one of the first three     LocalFileOffsetStore
 
-Those of the last two have an asynchronous listener run in its loop, and wait for it (`loop_calls`). Everything else,
-from membership to pulls, is the same for all of them.
+The threads for orderly and exactly once run an asynchronous listener in its loop, and wait for it (`loop_calls`). All
+ways share everything else, from membership to pulls.
 """
 
 import asyncio
@@ -226,7 +226,7 @@ class PushStrategy(ConsumerStrategy):
         return {**filters, retry_topic(self._config.group): retry_filter(filters)}
 
     def offset_store(self, instance: ClientInstance) -> OffsetStore:
-        """Where the offsets on one broker are kept."""
+        """The offset store for one broker."""
         if self._local_offsets is not None:
             return LocalFileOffsetStore(self._local_offsets)
         group, client_id, expiry = self._config.group, instance.client_id, self._config.queue_lock_expiry
@@ -243,12 +243,12 @@ class PushStrategy(ConsumerStrategy):
         return 2 * self.consume.threads.thread_nums * self._config.consume_message_batch_max_size
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
-        """So many messages more are there for the listener."""
+        """Called when `count` more messages are ready for the listener."""
         self.consume.submit(process_queue, count)
 
     @property
     def tasks(self) -> LoopTasks | LoopCalls | None:
-        """Those in which an asynchronous listener runs."""
+        """The tasks in which an asynchronous listener runs."""
         threads = self.consume.threads
         return threads if isinstance(threads, LoopTasks) else self._loop_calls
 

@@ -34,14 +34,14 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class AnswersRequests(Protocol):
-    """What can be asked of a consumer. It is asked by threads of its own, several at a time."""
+    """The requests that a consumer answers. Threads of their own make them, several at a time."""
 
     def describe(self) -> dict[str, Any]:
-        """Its status, as JSON can hold it.
+        """The status of the consumer, as JSON types.
 
-        `state`; `queues`, a list with `queue`, `next_offset`, `in_hand` and whatever is worth knowing of each;
-        `listeners`, a list of the calls that have not returned, with `thread`, `seconds`, `queue`, `queue_offset`,
-        `messages` and `stack`. Numbers and texts beside them are shown as they are.
+        `state`; `queues`, a list with `queue`, `next_offset`, `in_hand` and other facts about each; `listeners`, a list
+        of the calls that have not returned, with `thread`, `seconds`, `queue`, `queue_offset`, `messages` and `stack`.
+        Numbers and texts beside them are shown as they are.
         """
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
@@ -60,7 +60,7 @@ class Asked(Protocol):
         """A connection in AUTOCOMMIT, for a `with`."""
 
     def on_request(self, callback: "Callback[frozenset[str] | None]") -> CallbackHandle:
-        """Have `callback` called when somebody may have asked something."""
+        """Have `callback` called when there may be a request."""
 
 
 #: Makes an answer of the arguments of a request. An error of mqdb is an answer as well.
@@ -93,7 +93,7 @@ class RequestAnswers:
         self._wake.set()
 
     def stop(self) -> None:
-        """Take no more requests. What a listener was asked to consume it may still be consuming."""
+        """Stop taking requests. A listener may still be consuming a message of an earlier request."""
         self._callback.cancel()
         self._is_stopping = True
         self._wake.set()
@@ -166,7 +166,7 @@ class RequestAnswers:
             self._wake.set()
 
     def _reply(self, request: ClientRequest) -> None:
-        """Raises what keeps it from answering at all: whoever has asked runs into the timeout."""
+        """Answer a request. If this raises, there is no answer, and the request runs into its timeout."""
         reason = ""
         result: Mapping[str, Any] = {}
         try:

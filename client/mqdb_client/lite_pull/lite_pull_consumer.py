@@ -290,7 +290,7 @@ class LitePullConsumer:
             return search_offset(connection, queue_key, time)
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The committed offset of the group in any queue, as its broker has it; None if the group has none there.
+        """The committed offset of the group in any queue, as its broker has it; None if nothing is committed.
 
         Raises ParameterInvalid for an argument that is not a queue, and for a queue of a broker that is not in the
         settings; RouteNotFound, QueueNotFound; BrokerUnavailable and its subclasses; IllegalState if the consumer does

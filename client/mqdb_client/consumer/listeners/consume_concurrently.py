@@ -1,11 +1,11 @@
-"""Concurrent consumption: threads that hand messages to the listener, whichever queue they are of.
+"""Concurrent consumption: threads that hand messages of all queues to the listener.
 
-The threads share one line of tokens, each good for one batch of a process queue; the batch is only chosen when a
-thread is there to run it. So a slow message holds up nothing but its own thread, and a message costs two
-uncontended locks and no hand-over between threads while there is work.
+The threads share one line of tokens. Each token is for one batch of a process queue; the batch is chosen only when a
+thread is ready to run it. So a slow message delays only its own thread. While there is work, a message costs two
+uncontended locks and no hand-over between threads.
 
-What the listener fails is sent back by a thread for each broker (`send_back.py`), what it does not return for
-`consume_timeout` too. RocketMQ: ConsumeMessageConcurrentlyService.
+A thread for each broker (`send_back.py`) sends failed messages back, and also messages whose listener has not returned
+within `consume_timeout`. RocketMQ: ConsumeMessageConcurrentlyService.
 """
 
 import logging
@@ -115,7 +115,7 @@ class ConsumeConcurrently:
         self.threads.start()
 
     def submit(self, process_queue: ProcessQueue, count: int) -> None:
-        """So many messages more can be taken from a process queue."""
+        """Called when `count` more messages can be taken from a process queue."""
         self._line.put(process_queue, -(-count // self._batch_max_size))
 
     def stop(self, seconds: float | None) -> int:

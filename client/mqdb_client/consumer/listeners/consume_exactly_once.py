@@ -159,7 +159,7 @@ class ConsumeExactlyOnce:
         return seconds
 
     def _process(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> tuple[End, float]:
-        """How consuming them has ended, and for how many seconds their queue stands still then."""
+        """Consume messages; returns how this ended, and the seconds for which their queue pauses then."""
         listener = self._listeners[process_queue.queue.broker_name]
         attempt = listener.attempt(process_queue, messages)
         for _ in range(_COLLISIONS):

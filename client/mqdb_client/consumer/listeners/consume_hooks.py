@@ -1,6 +1,6 @@
 """Hooks of a consumer: code of the user's that sees each call of the listener, before it and after it.
 
-What a hook raises is logged, and changes nothing. RocketMQ: ConsumeMessageHook, ConsumeMessageContext,
+Errors of a hook are logged and have no other effect. RocketMQ: ConsumeMessageHook, ConsumeMessageContext,
 ConsumeReturnType.
 """
 
@@ -21,7 +21,7 @@ _CAUGHT: Final = ("a consume message hook failed", BaseException)
 
 
 class ConsumeReturnType(StrEnum):
-    """How a call of the listener ended."""
+    """The outcome of a call of the listener."""
 
     SUCCESS = "SUCCESS"
     #: It returned, but took longer than `consume_timeout`.
@@ -70,7 +70,7 @@ class ConsumeMessageHook(Protocol):
         """The listener is about to be called."""
 
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
-        """It has returned or raised."""
+        """Called after the listener has returned or raised."""
 
 
 class ConsumeHooks:
@@ -97,12 +97,12 @@ class ConsumeHooks:
         self.register(hook)
 
     def dismiss(self, hook: object) -> None:
-        """It is not called for calls that begin from now on."""
+        """Stop calling a hook for calls of the listener that begin from now on."""
         with self._guard:
             self._hooks = tuple(each for each in self._hooks if each is not hook)
 
     def register(self, hook: object) -> None:
-        """From the next call of the listener on. Raises ParameterInvalid: it is no hook."""
+        """Call a hook from the next call of the listener on. Raises ParameterInvalid if it is not a hook."""
         if not isinstance(hook, ConsumeMessageHook):
             fault = "is no ConsumeMessageHook, which has consume_message_after, consume_message_before, hook_name"
             raise ParameterInvalid("hook", hook, fault)
@@ -110,7 +110,7 @@ class ConsumeHooks:
             self._hooks += (hook,)
 
     def begin(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> ConsumeMessageContext | None:
-        """Before a call; None where there is no hook."""
+        """Call the hooks before a call of the listener; None if there are no hooks."""
         if not self._hooks:
             return None
         context = ConsumeMessageContext(self._group, queue, messages, client_id=self.client_id)
@@ -134,7 +134,7 @@ class ConsumeHooks:
 def return_type_of(
     answer: object, is_success: bool, error: BaseException | None, seconds: float, consume_timeout: timedelta
 ) -> ConsumeReturnType:
-    """How a call of so many seconds ended. Source: ConsumeMessageConcurrentlyService.ConsumeRequest."""
+    """The outcome of a call that took `seconds`. Source: ConsumeMessageConcurrentlyService.ConsumeRequest."""
     if error is not None:
         return ConsumeReturnType.EXCEPTION
     if answer is None:

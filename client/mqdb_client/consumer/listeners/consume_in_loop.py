@@ -39,7 +39,7 @@ class ConsumeInLoop(ConsumeConcurrently):
         self.threads: LoopTasks = LoopTasks(loop, self._take, thread_nums)
 
     def submit(self, process_queue: ProcessQueue, count: int) -> None:
-        """So many messages more can be taken from a process queue."""
+        """Called when `count` more messages can be taken from a process queue."""
         self._waiting.extend(repeat(process_queue, -(-count // self._batch_max_size)))
         self.threads.wake()
 

@@ -1,16 +1,16 @@
 """Orderly consumption: threads that hand the messages of each queue to the listener, one call after the other.
 
-A thread has a queue until nothing is left in it, it has to stand still, or 60 s are over and others are waiting. What
-the listener fails comes again before everything behind it, for ever unless `max_reconsume_times` says otherwise: then
-it goes to the dead letter queue, and its queue goes on.
+A thread keeps a queue until the queue is empty or has to pause, or until 60 s are over and other queues wait. A failed
+message is retried before all messages behind it. Without `max_reconsume_times` it is retried for ever; else it goes to
+the dead letter queue after that many retries, and its queue continues.
 
-The lease of a queue ends when its lock in the broker was not renewed for too long: no listener is started then, for
-another member may be about to take over.
+The lease of a queue ends when its lock in the broker was not renewed for too long. Then no listener is started, because
+another member may be about to take the queue.
 
-Without auto_commit what was consumed is kept until a COMMIT. It does not count as running, for that COMMIT may never
-come: a queue that is dropped between two calls is handed over without it, and its messages come again. The call that
-runs is waited for, though, and its COMMIT counts for all that was kept. RocketMQ: ConsumeMessageOrderlyService, where a
-COMMIT counts no more once the queue is dropped.
+Without auto_commit consumed messages are kept until a COMMIT. They do not count as running, because that COMMIT may
+never come: if a queue is dropped between two calls, it is handed over without a COMMIT, and these messages come again.
+But a running call is waited for, and its COMMIT covers all kept messages. RocketMQ: ConsumeMessageOrderlyService, which
+ignores a COMMIT once the queue is dropped.
 """
 
 import logging

@@ -35,12 +35,12 @@ class ConsumeService(Protocol):
         """
 
     def submit(self, process_queue: ProcessQueue, count: int) -> None:
-        """So many messages more can be taken from a process queue. Any thread may call it."""
+        """Called when `count` more messages can be taken from a process queue. Any thread may call it."""
 
     def stop(self, seconds: float | None) -> int:
-        """End the threads when their listeners return; the number of those that still run after `seconds`.
+        """End the threads when their listeners return; returns the number of threads that still run after `seconds`.
 
-        Also where it was not started, or not wholly.
+        It also works if the service was not started, or only in part.
         """
 
 

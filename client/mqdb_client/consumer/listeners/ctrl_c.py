@@ -1,8 +1,8 @@
 """Ctrl-C in an event loop, and listeners that raise KeyboardInterrupt or SystemExit.
 
-A listener that raises one of the two has failed its messages, in a thread as in a loop. asyncio would end the loop for
-it. But a loop often runs in the main thread, where Python raises KeyboardInterrupt at Ctrl-C in whatever code runs, and
-that may be a listener. So this module hands a KeyboardInterrupt on to the loop if Ctrl-C can have caused it.
+If a listener raises one of the two, its messages have failed, in a thread as in a loop. asyncio would end the loop. But
+a loop often runs in the main thread, where Python raises KeyboardInterrupt at Ctrl-C in the code that runs at that
+moment, which may be a listener. So this module hands a KeyboardInterrupt on to the loop if Ctrl-C can have caused it.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""Direct consumption: the listener gets one message because somebody asks for it, and what that comes to is told.
+"""Direct consumption: an operator has the listener consume one message, and gets the result.
 
-It has no effect on offsets and retries, and an orderly listener gets the message whoever has locked the queue.
+It has no effect on offsets and retries, and an orderly listener gets the message even if another member has locked the
+queue.
 RocketMQ: ConsumeMessageService.consumeMessageDirectly, ConsumeMessageDirectlyResult, CMResult.
 """
 
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class DirectResult(StrEnum):
-    """What became of the message. Source: CMResult."""
+    """The outcome for the message. Source: CMResult."""
 
     CR_SUCCESS = "CR_SUCCESS"
     CR_LATER = "CR_LATER"
@@ -52,7 +53,7 @@ _RESULTS: Final[dict[str | None, DirectResult]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConsumeMessageDirectlyResult:
-    """What the listener has made of the message. All texts can be stored."""
+    """The result of the listener for the message. All texts can be stored."""
 
     result: DirectResult
     #: Of the exception, or of an answer that means nothing; "" otherwise.

@@ -1,6 +1,6 @@
-"""Exactly-once listener: it is called in a transaction, and what it says decides how the transaction ends.
+"""Exactly-once listener: it is called in a transaction, and its answer decides whether the transaction commits.
 
-What it fails is sent back in a transaction of its own, which commits the offset as well.
+Failed messages are sent back in a transaction of their own, which also commits the offset.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ _COLLISIONS: Final = frozenset({"40001", "40P01"})
 
 
 class End(Enum):
-    """How a transaction has ended."""
+    """The end of a transaction."""
 
     COMMITTED = auto()
     #: Rolled back, for a reason of the listener's.
@@ -89,7 +89,7 @@ class ConsumeAttempt(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What was raised, for a field of a log record."""
+        """The error that was raised, for a field of a log record; "" without an error."""
         return "" if self.error is None else reason_of(self.error)
 
 
@@ -273,7 +273,7 @@ def _sqlstates(error: BaseException) -> Iterator[str]:
 
 
 def _check_context(context: Context) -> None:
-    """Raises ParameterInvalid for what no transaction can do."""
+    """Raise ParameterInvalid if the context asks for something that is impossible in a transaction."""
     if isinstance(context, ConsumeOrderlyContext):
         if not context.auto_commit:
             raise ParameterInvalid("auto_commit", False, "a transaction cannot wait for the COMMIT of a later call")

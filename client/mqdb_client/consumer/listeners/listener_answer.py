@@ -30,7 +30,7 @@ def require_answer(listener: Callable[..., Any], success: str) -> None:
 
 
 def _only_returns_none(code: CodeType) -> bool:
-    """Whether there is a return, and each is of the constant None. What cannot be reached is not in the code."""
+    """Whether the code has returns, and all of them return the constant None. Unreachable code is not compiled."""
     returns = []
     before: dis.Instruction | None = None
     for instruction in dis.get_instructions(code):

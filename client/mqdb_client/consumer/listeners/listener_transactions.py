@@ -1,7 +1,7 @@
-"""Listener transactions: the connections that exactly-once listeners are given, each in a transaction.
+"""Listener transactions: the connections of exactly-once listeners, each in a transaction.
 
-They are such as an application makes for itself, for what runs on them is its statements: nothing is planned or
-prepared in a way that suits only mqdb. But the listener cannot commit.
+They are configured like an application's own connections, because they run the application's statements: nothing is
+planned or prepared in a way that suits only mqdb. But the listener cannot commit.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ _PREPARE_THRESHOLD: Final = 5
 
 
 class ListenerTransactions:
-    """Those of one consumer on one broker. Any thread may use it.
+    """The listener transactions of one consumer on one broker. Any thread may use it.
 
-    Those of an asynchronous listener are in the loop of `loop_calls`, and begin and end in what `run` runs.
+    With an asynchronous listener they are in the loop of `loop_calls`, and begin and end inside calls of `run`.
     """
 
     def __init__(self, instance: ClientInstance, loop_calls: LoopCalls | None = None) -> None:
@@ -138,7 +138,7 @@ class ListenerTransactions:
 
 
 def is_lost(connection: Connection) -> bool:
-    """Whether the broker cannot be reached on it any more, so that nothing is committed."""
+    """Whether a connection no longer reaches the broker, so that nothing is committed."""
     return connection.invalidated or (not connection.closed and driver(connection).closed)
 
 

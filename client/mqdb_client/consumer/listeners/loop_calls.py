@@ -34,7 +34,7 @@ class LoopCalls:
         self._kept: set[asyncio.Task[object]] = set()
 
     def is_closed(self) -> bool:
-        """Whether nothing can run in the loop any more."""
+        """Whether the loop is closed and can no longer run anything."""
         return self._loop.is_closed()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:

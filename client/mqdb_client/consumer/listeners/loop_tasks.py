@@ -1,7 +1,7 @@
-"""Loop tasks: what worker threads are to a listener of threads, the tasks of an event loop are to an asynchronous one.
+"""Loop tasks: the tasks of an event loop that call an asynchronous listener, as worker threads call a plain one.
 
-A task that ends starts the next one in the loop. Other threads only say that there is something again, by one call to
-the loop for all that they have put there meanwhile.
+A task that ends starts the next one in the loop. Other threads only announce new messages, by one call to the loop for
+all that were added since the call before.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Work(NamedTuple):
-    """What a task does."""
+    """The work of a task."""
 
     coroutine: Coroutine[Any, Any, None]
     #: Called at the end of the task, which may have been cancelled before its first step.
@@ -61,7 +61,7 @@ class LoopTasks:
         self.wake()
 
     def is_closed(self) -> bool:
-        """Whether nothing can run in the loop any more."""
+        """Whether the loop is closed and can no longer run anything."""
         return self._loop.is_closed()
 
     def is_own_thread(self) -> bool:

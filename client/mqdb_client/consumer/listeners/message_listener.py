@@ -1,7 +1,7 @@
-"""Message listener: what a user writes to consume messages, and what it may answer.
+"""Message listener: the function that a user writes to consume messages, and its answers.
 
-A listener is called with messages of one queue, ascending. One that takes a second argument gets a context with it,
-where it may say more than its answer can.
+A listener is called with messages of one queue, ascending. If it takes a second argument it gets a context, by which it
+can say more than by its answer.
 
 RocketMQ: MessageListenerConcurrently, MessageListenerOrderly, and their statuses and contexts.
 """
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class ConsumeConcurrentlyStatus(StrEnum):
-    """The answer of a listener, for all messages that it was given."""
+    """The answer of a listener for all messages of its call."""
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
@@ -46,14 +46,14 @@ class ConsumeOrderlyStatus(StrEnum):
 
 @dataclass(slots=True)
 class ConsumeConcurrentlyContext:
-    """What a listener may add to its answer. Source: ConsumeConcurrentlyContext."""
+    """The details that a listener may add to its answer. Source: ConsumeConcurrentlyContext."""
 
     queue: MessageQueue
     #: With CONSUME_SUCCESS: the index of the last message that was consumed; those behind it have failed.
     ack_index: int = sys.maxsize
     #: For messages that fail: -1 to the DLQ at once, 0 the next step of the ladder, more: that delay level.
     delay_level_when_next_consume: int = 0
-    #: For messages that fail: they come again after exactly so long, in place of a delay level.
+    #: For messages that fail: they come again after exactly this time, instead of a delay level.
     delay_when_next_consume: timedelta | None = None
     #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured, or the group.
     max_reconsume_times: int | None = None
@@ -61,7 +61,7 @@ class ConsumeConcurrentlyContext:
 
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
-    """What an orderly listener may add to its answer. Source: ConsumeOrderlyContext."""
+    """The details that an orderly listener may add to its answer. Source: ConsumeOrderlyContext."""
 
     queue: MessageQueue
     #: Without it SUCCESS commits nothing: COMMIT does, for all messages since the last one.
@@ -73,7 +73,7 @@ class ConsumeOrderlyContext:
 
 
 def status_of(answer: object) -> str | None:
-    """The text of an answer without the methods of a subclass of the user's, None if it is no text.
+    """The text of an answer, without the methods of a user's subclass; None if the answer is not text.
 
     A subclass may override hashes and comparisons, and any class `__class__`, which isinstance() reads.
     """
@@ -115,7 +115,7 @@ def asked(context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str
 
 
 def retry_of(context: ConsumeConcurrentlyContext) -> Retry:
-    """What a listener asks for messages that fail."""
+    """The retry that a listener asks for its failed messages."""
     level, delay = asked(context, "delay_level_when_next_consume"), asked(context, "delay_when_next_consume")
     return Retry(level, delay, asked(context, "max_reconsume_times"))
 

@@ -23,7 +23,7 @@ SUSPEND_TIME_MIN, SUSPEND_TIME_MAX = timedelta(milliseconds=10), timedelta(secon
 
 
 class Decision(Enum):
-    """What becomes of the messages of one call."""
+    """The decision about the messages of one call."""
 
     #: They are done, and with them all that were kept.
     COMMIT = auto()
@@ -76,7 +76,7 @@ _WITHOUT_AUTO_COMMIT: Final[dict[str, Decision]] = _WITH_AUTO_COMMIT | {
 def verdict_of(
     answer: object, messages: list[ReceivedMessage], context: ConsumeOrderlyContext | None
 ) -> OrderlyVerdict:
-    """What an answer means. One that is no status counts as a request to suspend, and is logged.
+    """The verdict for an answer. An answer that is not a status is logged, and counts as a request to suspend.
 
     Source: ConsumeMessageOrderlyService.processConsumeResult.
     """
@@ -107,7 +107,7 @@ def _verdict(
 
 
 def clamp(suspend_time: timedelta) -> timedelta:
-    """How long a queue stands still when somebody asks for so long."""
+    """A suspend time within the limits of 10 ms and 30 s."""
     return min(max(suspend_time, SUSPEND_TIME_MIN), SUSPEND_TIME_MAX)
 
 

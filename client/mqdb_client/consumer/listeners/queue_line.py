@@ -21,7 +21,7 @@ from mqdb_client.consumer.queues.process_queue import ProcessQueue
 
 
 class LinedQueue:
-    """A queue on its way. Whoever has it from `next` has it alone."""
+    """A queue in the line. Only the thread that got it from `next` may use it."""
 
     __slots__ = ("_newest", "has_news", "is_out", "kept", "process_queue")
 
@@ -34,12 +34,12 @@ class LinedQueue:
         self._newest = process_queue
 
     def announce(self, process_queue: ProcessQueue) -> None:
-        """There are messages in a process queue; in another one than before, when the queue was lost meanwhile."""
+        """Note that a process queue has messages. It is another one than before if the queue was lost in between."""
         self._newest = process_queue
         self.has_news = True
 
     def turn(self) -> ProcessQueue:
-        """The process queue to take messages from now. What is announced from here on is news."""
+        """The process queue to take messages from now. Later announcements are news."""
         self.has_news = False
         if self.process_queue is not self._newest:
             self.process_queue, self.kept = self._newest, []
@@ -66,7 +66,7 @@ class QueueLine:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, if it was started. Queues that pause stay where they are."""
+        """End the thread, if it was started. Queues that pause stay in the line."""
         with self._pauses_changed:
             self._is_stopping = True
             self._pauses_changed.notify()
@@ -100,7 +100,7 @@ class QueueLine:
 
     @property
     def is_nudged(self) -> bool:
-        """Whether some `next` is to return without a queue: whoever has one should put it back and ask for the next."""
+        """Whether a `next` has to return without a queue: a thread with a queue should put it back and call `next`."""
         return self._nudges > 0
 
     def leave(self, lane: LinedQueue) -> bool:

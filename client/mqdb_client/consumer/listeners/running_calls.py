@@ -1,7 +1,7 @@
 """Running calls: the calls of the listener that have not returned, since when, and by which threads.
 
-A call that takes too long is given up: its messages go their way without it, and what it answers in the end does not
-count. Its thread stays with it, for there is no way to end one. RocketMQ: ProcessQueue.cleanExpiredMsg.
+A call that takes too long is given up: its messages are retried without it, and its late answer is ignored. Its thread
+stays busy, because Python cannot end a thread. RocketMQ: ProcessQueue.cleanExpiredMsg.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class RunningCall:
     task: "asyncio.Task[Any] | None" = None
 
     def describe(self) -> dict[str, object]:
-        """For people: what it is about, and where its thread is. A listener that hangs is told by its stack."""
+        """The messages and the thread of the call, for people. The stack shows where a listener hangs."""
         thread = next((thread for thread in threading.enumerate() if thread.ident == self.thread_id), None)
         return {
             "thread": thread and thread.name,
@@ -81,7 +81,7 @@ class RunningCalls:
         return call
 
     def end(self, call: RunningCall) -> bool:
-        """It has returned; False when it had been given up, or ended before."""
+        """Note that a call has returned; False if it was given up, or has ended before."""
         self._calls.discard(call)
         return call.claim.acquire(blocking=False)
 
@@ -95,7 +95,7 @@ class RunningCalls:
         return overdue
 
     def current(self) -> list[RunningCall]:
-        """Those that run now, the oldest first, also those that were given up."""
+        """The calls that run now, the oldest first, including calls that were given up."""
         calls = self._calls.copy()
         for call in calls:
             call.task = call.task or self._tasks.get(call.thread_id)

@@ -4,10 +4,10 @@
                                           │                       └──▶ %DLQ%group
                                           └─ fails ──▶ 5 s, then the listener of this process again
 
-A broker that hangs holds up no message of another one.
+A broker that hangs does not delay messages of other brokers.
 
-A message counts as running until it is stored as the copy that comes again, so the group's offset passes none that
-would be lost. Where its broker does not take a message back, RocketMQ sends it to the retry topic as a new one; here
+A message counts as running until its copy for the retry is stored, so the group's offset never passes a message that
+would be lost. If the broker does not take a message back, RocketMQ sends it to the retry topic as a new message; here
 that would be the same database. RocketMQ: ConsumeMessageConcurrentlyService.processConsumeResult.
 """
 
@@ -102,7 +102,7 @@ class SendBackThread:
         self._arrivals.put(None)
 
     def stop(self) -> None:
-        """The same, and return when it has ended. It need not have been started."""
+        """Stop the thread, and wait for its end. It also works if the thread was not started."""
         self.begin_to_stop()
         if self._thread.is_alive():
             self._thread.join()
@@ -128,7 +128,7 @@ class SendBackThread:
                 self._tick()
 
     def _next(self, seconds: float) -> list[_Failed | None]:
-        """What has failed, [] when nothing has for so long."""
+        """Wait for failed messages; [] after `seconds`."""
         arrived: list[_Failed | None] = []
         try:
             arrived.append(self._arrivals.get(timeout=max(seconds, 0.0)))

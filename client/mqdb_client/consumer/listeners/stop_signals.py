@@ -11,11 +11,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_stop_signal(request_stop: Callable[[], None]) -> Iterator[None]:
-    """Have `request_stop` called by the first signal; the second one acts as it did before.
+    """Have `request_stop` called by the first signal; a second signal has its previous effect.
 
-    A second Ctrl-C ends the process without a word, and does not raise KeyboardInterrupt.
+    A second Ctrl-C ends the process silently, and does not raise KeyboardInterrupt.
     `request_stop` runs between any two instructions of the main thread, so it must take no lock. Outside the main
-    thread nobody can be told of signals, and nothing happens.
+    thread signals cannot be handled, and this has no effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -25,7 +25,7 @@ class TokenLine:
         self._is_calling = False
 
     def put(self, process_queue: ProcessQueue | None, count: int = 1) -> None:
-        """So many tokens more. None: a thread is to return at once."""
+        """Add `count` tokens for a process queue. With None instead, a thread returns at once."""
         self._tokens.extend([process_queue] * count)
         self._call()
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 class WorkerThreads:
     """The threads of one consumer that call its listener. Started once, then stopped once.
 
-    `work` does some work, for which it may wait; it must not raise, and must return when it is nudged. `nudge` has one
-    that waits return at once.
+    `work` waits for some work and does it. It must not raise, and must return when it is nudged. `nudge` makes one
+    waiting `work` return at once.
     """
 
     def __init__(self, name: str, work: Callable[[], None], nudge: Callable[[], None], thread_nums: int) -> None:

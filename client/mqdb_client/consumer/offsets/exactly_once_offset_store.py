@@ -1,7 +1,7 @@
 """Exactly-once offset store: offsets that the transactions of listeners have committed already.
 
 It changes what another store does only where an offset is read or written. Every few seconds, and when a queue is
-taken, what the transactions have committed is folded into the row that everybody looks at.
+taken, the offsets that transactions have committed are folded into the row of the queue, which others read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from mqdb_client.consumer.offsets.offset_store import Lease, OffsetStore
 
 
 class ExactlyOnceOffsetStore:
-    """Offsets of an exactly-once consumer, owned as `store` has it: with a lock, if it is that of an orderly one."""
+    """The offsets of an exactly-once consumer. `store` decides ownership: with locks if the consumer is orderly."""
 
     def __init__(self, group: str, store: OffsetStore) -> None:
         self._group = group
@@ -24,36 +24,36 @@ class ExactlyOnceOffsetStore:
 
     @property
     def lease(self) -> Lease | None:
-        """The other store's."""
+        """The lease of the other store."""
         return self._store.lease
 
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """A queue in which a transaction is being committed right now is left out."""
+        """Take free queues by the other store. A queue in which a transaction is being committed is left out."""
         return self._store.take(connection, wanted, start, force=force)
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """As `take`."""
+        """Take held queues again, by the other store."""
         return self._store.take_again(connection, held)
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """As the other store."""
+        """The epochs of this member's queues, from the other store."""
         return self._store.epochs(connection)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Only forward. What is not consumed may be passed by as well: messages that nobody has asked for."""
+        """Commit offsets forward only, past messages that were not consumed because they did not match."""
         return exactly_once.commit_offsets(connection, self._group, owned)
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """As the other store."""
+        """Store another offset by the other store, which may be lower; False if the queue was lost."""
         correct = self._store.correct
         return exactly_once.correct_offset(connection, self._group, owned.queue_key, lambda: correct(connection, owned))
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
-        """As the other store."""
+        """Renew the lease by the other store; returns the keys of the queues that are still this member's."""
         return self._store.renew(connection, owned)
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
-        """As the other store."""
+        """Give queues back by the other store."""
         self._store.release(connection, owned)

@@ -38,7 +38,7 @@ class _Held(NamedTuple):
 class LocalFileOffsetStore:
     """The offsets of one consumer on one broker, in a file that the stores of all brokers share.
 
-    The file is opened and closed by whoever made it. What writes it raises OffsetsUnusable.
+    The creator of `offsets` opens and closes the file. Methods that write the file raise OffsetsUnusable.
     """
 
     lease: Lease | None = None
@@ -50,7 +50,10 @@ class LocalFileOffsetStore:
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """All of them are free. Where one starts is written down at once: a crash must not move that."""
+        """Take all wanted queues, which are always free.
+
+        Their first offsets are stored at once, so that a crash cannot move them.
+        """
         history = histories.find(connection)
         created_at = topics_created_at(connection, list(wanted))
         held = {key: _Held(wanted[key], time) for key, time in created_at.items()}
@@ -71,7 +74,7 @@ class LocalFileOffsetStore:
         return [OwnedQueue(key, _EPOCH, each.next_offset, 0, history) for key, each in sorted(positions.items())]
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Nobody takes a queue away."""
+        """Return nothing, because no other member takes a queue away."""
         return []
 
     def epochs(self, connection: Connection) -> dict[int, int]:

@@ -34,10 +34,10 @@ FILE_NAME: Final = "offsets.json"
 
 
 class LocalOffset(NamedTuple):
-    """How far a queue is read, and what proves that and older positions of it.
+    """The offset of a queue, with proofs of it and of older positions.
 
-    The time tells a topic from an older one of its name, also where that was in another database: an offset of the
-    one says nothing about the other.
+    `topic_created_at` tells a topic from an older one with the same name, also in another database. An offset of one of
+    them means nothing in the other.
     """
 
     topic_created_at: datetime
@@ -46,7 +46,7 @@ class LocalOffset(NamedTuple):
 
     @property
     def position(self) -> KeptPosition:
-        """As the log is asked about it."""
+        """The offset with its proofs, as the log checks it."""
         return KeptPosition(self.next_offset, self.proofs)
 
 
@@ -54,16 +54,17 @@ Offsets = Mapping[MessageQueue, LocalOffset]
 
 
 def offsets_directory(home: Path, address: str, instance_name: str, group: str) -> Path:
-    """Where a consumer keeps its offsets: the same place after each restart.
+    """The directory for the offsets of a consumer. It is the same directory after each restart.
 
-    Not by the client id, which holds the number of the process unless the instance has a name. A group's name fits a
-    directory as it is; an instance's may hold anything. Source: ClientConfig.changeInstanceNameToPID.
+    Its name does not contain the client id, which has the number of the process unless the instance has a name. The
+    name of a group fits a directory as it is; the name of an instance is quoted. Source:
+    ClientConfig.changeInstanceNameToPID.
     """
     return home / "offsets" / quote(f"{address}@{instance_name}", safe="@") / group
 
 
 class LocalOffsets:
-    """The offset file in a directory, which is made where it is missing. Safe for threads; open it first."""
+    """The offset file in a directory, which is created if it is missing. Safe for threads; open it first."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
@@ -93,11 +94,11 @@ class LocalOffsets:
             raise
 
     def close(self) -> None:
-        """Let another consumer have the file. Again: nothing happens."""
+        """Release the file for another consumer. Calling it twice has no effect."""
         self._file_lock.release()
 
     def get(self, queue: MessageQueue, topic_created_at: datetime) -> LocalOffset | None:
-        """None for a queue that was never put, or only that of an older topic."""
+        """The offset of a queue; None if it was never put, or only for an older topic."""
         found = self._offsets.get(queue)
         return found if found and found.topic_created_at == topic_created_at else None
 

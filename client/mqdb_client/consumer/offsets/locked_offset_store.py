@@ -17,7 +17,7 @@ from mqdb_client.consumer.offsets.offset_store import BrokerOffsetStore, Lease
 
 
 class LockedOffsetStore(BrokerOffsetStore):
-    """Offsets as in the broker's own store; nobody gets a queue by force before its lock has expired."""
+    """Offsets as in BrokerOffsetStore. A queue can be taken by force only after its lock has expired."""
 
     def __init__(self, group: str, client_id: str, lease: Lease | None = None) -> None:
         super().__init__(group, client_id)
@@ -26,7 +26,7 @@ class LockedOffsetStore(BrokerOffsetStore):
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """In one transaction with their locks."""
+        """Take free queues and their locks in one transaction."""
         return queue_locks.take_queues(
             connection,
             self._group,
@@ -38,11 +38,14 @@ class LockedOffsetStore(BrokerOffsetStore):
         )
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """As `take`. The locks have outlived what made the broker give this member up, or have expired."""
+        """Take held queues again.
+
+        Their locks are still valid, although the broker had given this member up, or have expired.
+        """
         return self.take(connection, held, FROM_LAST_OFFSET, force=False)
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
-        """By one UPDATE for all of them."""
+        """Renew the locks of all queues by one UPDATE."""
         return queue_locks.renew_queues(
             connection, self._group, self._client_id, owned, expiry=self.lease.broker_expiry
         )

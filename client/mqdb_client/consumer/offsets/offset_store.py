@@ -1,7 +1,7 @@
-"""Offset store: where a consumer keeps how far it has come, and what makes a queue its own.
+"""Offset store: it stores the offsets of a consumer, and decides which queues the consumer owns.
 
     BrokerOffsetStore           clustering: rows in the broker, one owner a queue, fenced by its epoch
-    LockedOffsetStore           orderly: the same, under a lock that expires
+    LockedOffsetStore           orderly: these rows, under a lock that expires
     ExactlyOnceOffsetStore      exactly once: offsets are committed by the listeners' transactions
     LocalFileOffsetStore        broadcasting: a file; every member reads every queue
 
@@ -23,13 +23,13 @@ from mqdb.store.consumers.consumer_offsets import OwnedQueue, owned_epochs
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """How long a queue stays its owner's without a sign of life. Source: RebalanceLockManager, ProcessQueue."""
+    """The times for which a queue stays its owner's without a renewal. Source: RebalanceLockManager, ProcessQueue."""
 
-    #: Between renewals.
+    #: The time between renewals.
     renew_every: timedelta = timedelta(seconds=20)
-    #: So long after it asked for the last one that succeeded, the owner starts no listener any more.
+    #: This long after it sent the last successful renewal, the owner starts no more listeners.
     client_expiry: timedelta = timedelta(seconds=30)
-    #: So long after it, another member may take the queue.
+    #: This long after it, another member may take the queue.
     broker_expiry: timedelta = timedelta(seconds=60)
 
 
@@ -42,27 +42,27 @@ class OffsetStore(Protocol):
 
     @property
     def lease(self) -> Lease | None:
-        """None where ownership does not expire."""
+        """The lease of a queue; None if ownership does not expire."""
 
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Own those of the wanted queues, by their keys, that are free; `start` is for queues without an offset.
+        """Take the wanted queues, by their keys, that are free; `start` is for queues without an offset.
 
-        `force` does not wait until the owner gives a queue back.
+        With `force` a queue is taken before its owner gives it back.
         """
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Own queues that this member believes to be its own, as far as they are free."""
+        """Take queues again that this member believes to own, if they are free."""
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """The queues that the broker believes to be this member's, and under which epochs."""
+        """The epochs of the queues that this member owns according to the broker."""
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Store how far each is read; returns those that were lost to another owner."""
+        """Store the offsets of queues; returns the queues that were lost to another owner."""
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Store another offset, which may lie before the stored one; False when the queue was lost."""
+        """Store another offset, which may be lower than the stored one; False if the queue was lost."""
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
         """Renew the lease; returns the keys of the queues that are still this member's."""
@@ -72,7 +72,7 @@ class OffsetStore(Protocol):
 
 
 class BrokerOffsetStore:
-    """Rows of `consumer_offset`. Whoever owns a queue keeps it until it gives it back or is no member any more."""
+    """Rows of `consumer_offset`. The owner of a queue keeps it until it gives it back, or is no longer a member."""
 
     lease: Lease | None = None
 
@@ -83,15 +83,15 @@ class BrokerOffsetStore:
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """By one UPDATE, which raises the epoch."""
+        """Take free queues by one UPDATE, which raises the epoch."""
         return offsets.take_queues(connection, self._group, self._client_id, list(wanted), start, force=force)
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """As `take`."""
+        """Take held queues again by one UPDATE, which raises the epoch."""
         return offsets.take_queues(connection, self._group, self._client_id, list(held))
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """From the rows."""
+        """The epochs of this member's queues, from the rows."""
         return owned_epochs(connection, self._group, self._client_id)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
@@ -99,13 +99,13 @@ class BrokerOffsetStore:
         return offsets.commit_offsets(connection, self._group, owned)
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Also back."""
+        """Store another offset, which may be lower than the stored one; False if the queue was lost."""
         return offsets.correct_offset(connection, self._group, owned)
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
-        """There is nothing to renew."""
+        """Return all queues, because their ownership does not expire."""
         return {queue.queue_key for queue in owned}
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
-        """They have no owner then."""
+        """Give queues back, so that they have no owner."""
         offsets.release_queues(connection, self._group, owned)

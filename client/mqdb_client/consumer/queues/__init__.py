@@ -1,9 +1,9 @@
 """Queues of a member.
 
-rebalance_service  decides which queues are ours; share: by which strategy
+rebalance_service  decides which queues this member reads; share: its strategy
 queue_ownership    takes, renews and gives back
-pull_service       pulls what may be there; pull_schedule: when
-process_queue      what was pulled of one queue and is not done
-broker_pops        pops of a broker, where nobody owns a queue; popped_queue: what is in hand of one;
-                   consume_pace: how much is to be in hand
+pull_service       pulls queues that may have messages; pull_schedule: their order
+process_queue      the messages of one queue that were pulled and are not done
+broker_pops        pops of a broker, without owners of queues; popped_queue: its messages in hand;
+                   consume_pace: the number of messages to hold in hand
 """

@@ -16,7 +16,7 @@ class ConsumePace:
         self._messages = 0
 
     def count(self, messages: int) -> None:
-        """So many messages more were consumed."""
+        """Add consumed messages to the count."""
         self._count += messages
 
     def messages(self, now: float) -> int:

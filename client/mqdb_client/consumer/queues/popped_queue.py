@@ -11,9 +11,9 @@ from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 class PoppedQueue(ProcessQueue):
     """A process queue without an owner in the database: no offset of it is committed.
 
-    `on_done` is called with messages that the listener has consumed, and `on_lost` with those that nobody in this
-    process consumes any longer. A message that has failed is finished when the broker knows it: `forget`. Whoever
-    finishes it again later changes nothing.
+    `on_done` is called with messages that the listener has consumed, and `on_lost` with messages that this process will
+    no longer consume. A failed message is finished by `forget` when the broker knows of the failure. Finishing it again
+    later has no effect.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PoppedQueue(ProcessQueue):
             self._lose(messages)
 
     def retry(self, messages: list[ReceivedMessage]) -> bool:
-        """Messages that failed can be taken again; False when dropped meanwhile, and they are lost."""
+        """Make failed messages available again; False if the queue was dropped, and the messages are lost."""
         is_retried = super().retry(messages)
         if not is_retried:
             self._lose(messages)
@@ -67,7 +67,7 @@ class PoppedQueue(ProcessQueue):
         self._on_lost(unstarted)
 
     def give_up(self) -> list[ReceivedMessage]:
-        """Start nothing of what is in hand; returns the messages that were not started."""
+        """Give up the messages in hand that were not started, and return them."""
         return self.forget(self.take(len(self)))
 
     def _lose(self, messages: list[ReceivedMessage]) -> None:

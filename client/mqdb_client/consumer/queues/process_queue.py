@@ -1,11 +1,11 @@
-"""Process queue: the messages of one queue that this member has in hand, and how far it has come with them.
+"""Process queue: the messages of one queue that this member has in hand, and its progress with them.
 
-Messages are started in the order of their offsets and finish in any order. What may be committed is the lowest
-offset that is not finished, else the next one to pull: with 10, 20, 21 and 23 in hand, of which 20 and 21 finish,
-that is 10; then 10 finishes, and it is 23; then 23, and it is 24, or wherever the last pull has looked to.
+Messages are started in the order of their offsets and finish in any order. The offset to commit is the lowest
+unfinished one, else the next one to pull. An example with 10, 20, 21 and 23 in hand: when 20 and 21 finish, it is 10;
+when 10 finishes, it is 23; when 23 finishes, it is 24, or the offset that the last pull has reached.
 
-A queue that is dropped starts nothing more. What was started is then a run of offsets without gaps, so that its
-next owner, who waits until it has settled, gets no message twice. RocketMQ: ProcessQueue.
+A dropped queue starts no further messages. The started messages are then a run of offsets without gaps. The next owner
+waits until the queue has settled, and so gets no message twice. RocketMQ: ProcessQueue.
 """
 
 import math
@@ -24,7 +24,7 @@ from mqdb.store.consumers.consumer_offsets import OwnedQueue
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """How much of one queue may be in hand before pulling pauses; the last pull may go beyond.
+    """The limits for the messages of one queue in hand, at which pulling pauses; the last pull may exceed them.
 
     Source: DefaultMQPushConsumer.pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan.
     """
@@ -32,12 +32,12 @@ class FlowLimits:
     messages: int
     body_bytes: int
     span: int
-    #: The same for all queues of a topic together; None: no limit.
+    #: Limits for all queues of a topic together; None: no limit.
     topic_messages: int | None = None
     topic_body_bytes: int | None = None
 
     def shared_by(self, queues: int) -> "FlowLimits":
-        """The limits of each of so many queues of a topic. Source: RebalancePushImpl.messageQueueChanged."""
+        """The limits of each queue, if the topic has this many. Source: RebalancePushImpl.messageQueueChanged."""
         messages, body_bytes = self.messages, self.body_bytes
         if self.topic_messages is not None:
             messages = max(self.topic_messages // queues, 1)
@@ -51,7 +51,7 @@ _RESUME_NUMERATOR, _RESUME_DENOMINATOR = 3, 4
 
 
 class QueueOwner(Protocol):
-    """Whoever owns process queues: it is told what has become of them, by any thread."""
+    """The owner of process queues. Any thread may notify it."""
 
     def on_progress(self, process_queue: "ProcessQueue") -> None:
         """A process queue has room again, or has settled."""
@@ -97,7 +97,7 @@ class ProcessQueue:
 
     @property
     def next_offset(self) -> int:
-        """Where the next pull begins."""
+        """The offset at which the next pull begins."""
         return self._next_offset
 
     @property
@@ -117,11 +117,11 @@ class ProcessQueue:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was dropped and no listener has messages of it any more."""
+        """Whether the queue was dropped and no listener has messages of it."""
         return self._is_dropped and not self._running
 
     def describe(self) -> dict[str, object]:
-        """For people: where it stands."""
+        """The state of the queue, for people."""
         position = self.position()
         return {
             "queue": str(self.queue),
@@ -147,12 +147,12 @@ class ProcessQueue:
             return not self._is_full and not self._is_dropped
 
     def pull_request(self) -> PullRequest:
-        """Where the next pull begins."""
+        """The request of the next pull."""
         with self._lock:
             return PullRequest(self.queue, self.queue_key, self._next_offset, self._segments[-1][1], self.history)
 
     def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
-        """Take what a pull has found, ascending, and where the next one begins; False when dropped meanwhile."""
+        """Add pulled messages, ascending, with the offset of the next pull. False if the queue was dropped before."""
         with self._lock:
             if self._is_dropped:
                 return False
@@ -190,7 +190,7 @@ class ProcessQueue:
             return messages
 
     def finish(self, messages: list[ReceivedMessage]) -> None:
-        """Messages that were taken are done. The owner hears of it when there is room again, or when it has settled."""
+        """Mark taken messages as done. The owner is notified if there is room again, or if the queue has settled."""
         with self._lock:
             self._running -= len(messages)
             self._position = None
@@ -204,7 +204,7 @@ class ProcessQueue:
             self.tell_owner()
 
     def fail(self, messages: list[ReceivedMessage]) -> None:
-        """Messages that were taken stay in hand, until `retry`. The owner hears of it when it has settled."""
+        """Keep taken messages in hand until `retry`. The owner is notified if the queue has settled."""
         with self._lock:
             self._running -= len(messages)
             is_awaited = self.is_settled
@@ -217,14 +217,14 @@ class ProcessQueue:
             self.owner.on_progress(self)
 
     def finish_failed(self, messages: list[ReceivedMessage]) -> None:
-        """Messages that failed, and were not retried, are done after all, also when the queue was dropped meanwhile."""
+        """Mark failed messages, which were not retried, as done. It also works if the queue was dropped before."""
         with self._lock:
             self._position = None
             for message in messages:
                 self._body_bytes -= self._in_hand.pop(message._queue_offset)
 
     def retry(self, messages: list[ReceivedMessage]) -> bool:
-        """Messages that failed can be taken again, before all others; False when dropped meanwhile."""
+        """Make failed messages available again, before all others. False if the queue was dropped before."""
         with self._lock:
             if not self._is_dropped:
                 self._unstarted.extendleft(reversed(messages))
@@ -233,7 +233,7 @@ class ProcessQueue:
     # -- what owning does -----------------------------------------------------------------------
 
     def drop(self, *, is_lost: bool = False) -> None:
-        """Start nothing more and put nothing in any more. What runs may finish; of a lost queue, for nothing."""
+        """Stop starting and adding messages. Running messages may finish; in a lost queue this has no effect."""
         with self._lock:
             self._is_dropped = True
             self._is_lost |= is_lost
@@ -246,7 +246,7 @@ class ProcessQueue:
             self._epoch = epoch
 
     def position(self) -> OwnedQueue:
-        """What may be committed now; the same object as long as that stays the same."""
+        """The position that may be committed now; the same object until the position changes."""
         if (known := self._position) is not None:  # most queues stand still at most times
             return known
         with self._lock:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 class PullSchedule:
     """The marked queues among those that are read, by their keys. Not safe for threads: the pull service holds a lock.
 
-    What it costs depends on the marks, not on how many queues there are.
+    The cost depends on the number of marks, not on the number of queues.
     """
 
     def __init__(self) -> None:
@@ -19,12 +19,12 @@ class PullSchedule:
         self._marked: set[int] = set()
 
     def add(self, queue_key: int) -> None:
-        """A queue to be pulled, the first time at once."""
+        """Add a queue to pull, the first time at once."""
         self._known.add(queue_key)
         self._marked.add(queue_key)
 
     def remove(self, queue_key: int) -> None:
-        """A queue not to be pulled any more. A pull of it may still be on its way."""
+        """Stop pulling a queue. A pull of it may still be under way."""
         self._known.discard(queue_key)
         self._marked.discard(queue_key)
 

@@ -4,7 +4,7 @@
     sweep: dispatch has gone on since the last sweep ──▶ all queues are marked
     many marks at once ──▶ one statement tells which of these queues have something
 
-A marked queue is pulled when it has room. One statement pulls queues of several topics if their filters are the same.
+A marked queue is pulled when it has room. One statement pulls queues of several topics if their filters are equal.
 The sweep is a net for announcements that never came: while dispatch is idle, it asks one cheap question. Pulls in vain
 are limited, because anybody can forge an announcement.
 A topic whose pull is refused rests for a while, and the others go on; a broker that is lost stops all of them.
@@ -264,7 +264,7 @@ class PullService:
                 self._pull_or_rest(connection, chunk, filter_)
 
     def _unread(self, connection: Connection, asked: Sequence[_Asked]) -> list[_Asked]:
-        """Those of the queues that hold something; the others stand where dispatch will write next."""
+        """The queues that hold messages; the others are at the offset where dispatch will write next."""
         found = progress(connection)
         requests = [each.request for each in asked]
         self._check_history(connection, (request.history for request in requests), found)
@@ -342,7 +342,7 @@ class PullService:
         return {"group": self._group, "reason": str(error)}
 
     def _take_over(self, process_queue: ProcessQueue, result: PullResult, message_filter: MessageFilter | None) -> bool:
-        """Hand on what a pull has found in one queue; True when there is more behind it."""
+        """Deliver the messages that a pull has found in one queue; True if there are more behind them."""
         if result.status is PullStatus.OFFSET_ILLEGAL:
             process_queue.drop()
             if process_queue.owner is not None:

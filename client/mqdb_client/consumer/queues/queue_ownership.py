@@ -1,10 +1,10 @@
 """Queue ownership: the queues that this member owns, from taking them to giving them back.
 
-A queue is taken when it is free. It is given back after it was dropped and has settled, its offset committed
-first: so its next owner gets nothing twice. Whoever takes it by force, or takes it from a member that has been
-given up, raises its epoch, and our next commit tells: then it is lost, and what its messages come to is ignored.
-All of them are lost when the log has another history than it had when they were taken: what is known of them says
-nothing then. They are taken again from the offsets that are committed there.
+A queue is taken when it is free. It is given back after it was dropped and has settled, and its offset is committed
+first, so its next owner gets no message twice. If another member takes it by force, or because this member was given
+up, the epoch rises. Our next commit notices that: then the queue is lost, and the results of its messages are ignored.
+All queues are lost when the history of the log is no longer the one under which they were taken, because their offsets
+mean nothing then. They are taken again from the offsets that are committed there.
 RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance, RemoteBrokerOffsetStore.
 """
 
@@ -70,7 +70,7 @@ class QueueOwnership:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is read and no listener runs any more."""
+        """Whether no queue is read and no listener runs."""
         return all(held.is_settled for held in self._held.values())
 
     @property
@@ -95,12 +95,12 @@ class QueueOwnership:
         return lost
 
     def _tell(self, connection: Connection, lost: Sequence[ProcessQueue]) -> None:
-        """Say whether the log lacks a message that was read from these queues, or may be the same."""
+        """Log whether the log lacks a message that was read from these queues, or may have the same messages."""
         fields = {"group": self._group, "count": len(lost)}
         claims = {held.queue_key: held.newest for held in lost if held.newest}
         missing = claims.keys() - proven(connection, claims)
         if not missing:
-            logger.info("the server was started anew: queues are taken again, from what is committed", extra=fields)
+            logger.info("the server was restarted: queues are taken again, from the committed offsets", extra=fields)
             return
         proof = claims[min(missing)]
         fields |= {
@@ -128,9 +128,9 @@ class QueueOwnership:
         return [self._hold(wanted[queue.queue_key], queue, asked_at) for queue in taken]
 
     def take_again(self, connection: Connection) -> list[ProcessQueue]:
-        """Own again what the broker has taken away, because it had given this member up; returns what is lost.
+        """Take queues again that the broker took away because it had given this member up; returns the lost queues.
 
-        Where the epoch rises by one nobody else has had the queue, and what is in hand stays good.
+        If the epoch rises by one, no other member has had the queue, and its messages in hand stay valid.
         """
         if not self._held:
             return []
@@ -172,7 +172,10 @@ class QueueOwnership:
         return lost
 
     def correct(self, connection: Connection, illegal: ProcessQueue, next_offset: int) -> ProcessQueue | None:
-        """Go on at another offset, which may lie before the committed one; the new process queue, None when lost."""
+        """Continue at another offset, which may be lower than the committed one.
+
+        Returns the new process queue, or None if the queue was lost.
+        """
         if self._held.get(illegal.queue_key) is not illegal:
             return None
         # The messages may lie in an older segment as well.

@@ -1,8 +1,8 @@
-"""Rebalance service: the thread that takes and gives back queues, and commits how far this member has come.
+"""Rebalance service: the thread that takes and gives back queues, and commits the offsets of this member.
 
-What rebalance takes away is dropped, and given back when its running listeners have returned. What it adds is
-taken as soon as it is free; only a queue that does not become free for 30 s, because its owner hangs, is taken by
-force. Leaving is dropping everything. RocketMQ: RebalanceService, RebalanceImpl.
+Queues that rebalance takes away are dropped, and given back when their running listeners have returned. Queues that it
+adds are taken as soon as they are free. A queue that is not free after 30 s, because its owner hangs, is taken by
+force. To leave, the service drops all queues. RocketMQ: RebalanceService, RebalanceImpl.
 """
 
 import logging
@@ -55,7 +55,7 @@ class RebalanceTimes:
 class RebalanceService:
     """Rebalance and commits of one consumer on one broker: the owner of its process queues.
 
-    The strategy and the pull service hear from its thread which queues are read from now on, and which no more.
+    Its thread tells the strategy and the pull service which queues are added and which are removed.
     `is_attended` says whether a broker process looks for dead members.
     `on_left` is called at its end, when all queues are given back.
     """
@@ -132,7 +132,7 @@ class RebalanceService:
         self._rebalancing.run()
 
     def start(self) -> None:
-        """Start the thread, which rebalances at once where that has not been done."""
+        """Start the thread, which rebalances at once if that was not done yet."""
         self._committing.in_seconds(self._times.persist_interval.total_seconds())
         if self._times.renew_interval is not None:
             self._renewing.in_seconds(self._times.renew_interval.total_seconds())

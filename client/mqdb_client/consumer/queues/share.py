@@ -1,10 +1,11 @@
-"""Share: the queues that this member should read, by what the broker says now.
+"""Share: the queues that this member should read, by the current state of the broker.
 
-A topic that a broker has not got yet is waited for. When it appears it is read from its beginning, wherever the group
-starts elsewhere: all that is in it came after the subscription. So is the group's retry topic.
+A member waits for a topic that the broker does not have yet. When the topic appears, it is read from its beginning,
+regardless of the starting point of the group, because all its messages came after the subscription. The group's retry
+topic is read from its beginning too.
 
-A database can go back to before the group had an offset in a topic. Then the group begins again at the time when this
-member first looked, not at the end that the queue has by now.
+A database can go back to a time before the group had an offset in a topic. Then the group starts again at the time when
+this member first looked, not at the current end of the queue.
 """
 
 import logging
@@ -43,7 +44,7 @@ class Share:
 
 
 class TopicPresence:
-    """Which of the brokers have a consumer's topics, as its members have heard. Any thread may use it."""
+    """The brokers that have a consumer's topics, as its members have noted. Any thread may use it."""
 
     def __init__(self, group: str, brokers: int) -> None:
         self._group = group
@@ -53,7 +54,7 @@ class TopicPresence:
         self._is_reported: set[str] = set()
 
     def note(self, topic: str, broker_name: str, is_there: bool) -> bool:
-        """What a broker says; True when it or another one has the topic. The log hears once that none of them has."""
+        """Note whether a broker has the topic; True if any broker has it. If no broker has it, this is logged once."""
         with self._guard:
             heard = self._heard.setdefault(topic, {})
             heard[broker_name] = is_there
@@ -78,7 +79,10 @@ class Shares:
         *,
         is_member: bool = True,
     ) -> None:
-        """`start` is where the group begins in a topic that is new to it; a reader that is no member, in a queue."""
+        """`start` is where the group starts in a topic that is new to it.
+
+        For a reader outside the group, it is per queue.
+        """
         self._group = group
         self._client_id = client_id
         self._broker_name = broker_name
@@ -118,7 +122,7 @@ class Shares:
         return may_consume
 
     def starting_point(self, queue: MessageQueue, share: Share) -> StartingPoint:
-        """Where the group starts in a queue of the share, if it has no offset there."""
+        """The starting point of the group in a queue of the share, if it has no offset there."""
         if queue.topic in self._awaited:
             return FROM_FIRST_OFFSET
         since = self._since[self._looked_at(queue)]
@@ -150,7 +154,7 @@ class Shares:
 
 
 def starting_point(where: ConsumeFromWhere, time: datetime | None) -> StartingPoint:
-    """As a consumer has it from its options: under TIMESTAMP, without a time, half an hour ago."""
+    """The starting point by the options of a consumer; under TIMESTAMP without a time, half an hour ago."""
     if where is ConsumeFromWhere.TIMESTAMP and time is None:
         time = SystemClock().now() - _LOOK_BACK
     return StartingPoint(where, time)

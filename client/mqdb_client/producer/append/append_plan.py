@@ -110,7 +110,10 @@ class Unit(ABC):
 
     @abstractmethod
     def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
-        """End with success: the records are stored at `places`, in order. `status` says what their commit waited for."""
+        """End with success: the records are stored at `places`, in order.
+
+        `status` tells the durability of their commit.
+        """
 
 
 class Turn(Enum):

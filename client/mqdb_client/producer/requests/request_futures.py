@@ -62,7 +62,7 @@ class WaitingRequest:
             raise self.late() from None
 
     def end(self, outcome: Outcome) -> None:
-        """End the request. Only the caller that has taken it out of `RequestFutures` may call this, so it happens once."""
+        """End the request. Only the thread that has taken it out of `RequestFutures` calls this, so it happens once."""
         if isinstance(outcome, ReceivedMessage):
             self.future.set_result(outcome)
         else:
