@@ -1,7 +1,7 @@
 """Every error that mqdb raises, in one tree; those of Spark's side are in `mqdb.pipeline.errors`.
 
     MqdbError
-    ├── InvalidInput                      mend the call
+    ├── InvalidInput                      correct the call
     │   ├── MessageIllegal                a message that no broker would store
     │   │   ├── NoMessage                 an argument that is something else
     │   │   ├── BodyEmpty
@@ -11,7 +11,7 @@
     │   │   ├── PropertiesTooLarge
     │   │   ├── PropertyReserved
     │   │   ├── PropertyInvalid
-    │   │   ├── ScheduleInvalid           a time of delivery that is none
+    │   │   ├── ScheduleInvalid           an invalid time of delivery
     │   │   └── DelayTooLong              a time of delivery beyond the limit of the broker
     │   ├── NameInvalid                   a topic or group name
     │   ├── TopicExists
@@ -27,36 +27,36 @@
     │   ├── ConsumeModeConflict           a member that shares queues in another way than its group
     │   ├── NotSupported                  announced, not built yet
     │   ├── CompressionUnavailable        a library that is not installed
-    │   ├── NothingLost                   a delay level that is asked to go on where it does not stand still
-    │   ├── RecallHandleInvalid           a handle that is none, or of another broker
+    │   ├── NothingLost                   a delay level that should skip a lost offset and has none
+    │   ├── RecallHandleInvalid           an invalid handle, or one of another broker
     │   ├── HalfMessageMismatch           the end of a transaction that is not the sender's
     │   ├── ReplyImpossible               the message asks for no reply
     │   └── SettingInvalid
-    ├── Denied                            somebody else has to allow it
-    │   ├── TopicNotAllowed               a system topic that nobody may send to
+    ├── Denied                            it has to be allowed first
+    │   ├── TopicNotAllowed               a system topic, which takes no sends
     │   ├── TopicNotWritable              a topic whose permission has no W
-    │   ├── AccessDenied                  a right that nobody has granted
+    │   ├── AccessDenied                  a right that was not granted
     │   ├── SignatureInvalid              a request of a RocketMQ client that its access key has not signed
     │   ├── GroupInUse                    a group with live members
     │   ├── ReceiptHandleInvalid          the time of a popped message has passed
     │   ├── TopicInUse                    a topic that crons, scheduled messages or half messages name
     │   ├── FilterDisabled                a broker that takes no SQL92 filters
     │   ├── ConsumptionForbidden          a group that was switched off
-    │   ├── QueueOwned                    the queue has an owner: the commit of one who has none is refused
+    │   ├── QueueOwned                    the queue has an owner: a commit of another consumer is refused
     │   ├── TransactionRefused            the broker takes no half messages
     │   ├── HalfMessageClosed             a half message that has ended already
     │   └── ImmunityOver                  the end of a transaction that comes after its immunity
     ├── NotFound                          name something that exists, or make it
     │   ├── TopicNotFound
     │   │   ├── RouteNotFound             no broker of the cluster has the topic
-    │   │   └── NothingToDelete           a topic that somebody wants to delete
+    │   │   └── NothingToDelete           a topic to delete that does not exist
     │   ├── QueueNotFound
     │   ├── GroupNotFound
     │   ├── CronNotFound
     │   ├── MessageGone                   a message that was dropped before it could be sent back
     │   ├── DeadLetterNotFound
     │   ├── HalfMessageNotFound
-    │   └── ClientOffline                 nobody is there to ask
+    │   └── ClientOffline                 a client that is not connected
     ├── NotStored                         send again
     │   ├── SendGivenUp                   the time for a send is over, and nothing is stored
     │   └── SegmentSealed                 a record that comes too late for its segment
@@ -83,7 +83,7 @@
     ├── TransactionEnded                  an exactly-once listener has ended its transaction itself
     ├── OffsetsUnusable                   the offset file of a broadcasting consumer
     ├── MessageMissing                    an index entry without its record
-    ├── ListenerMissing                   a message that an application does not consume any more
+    ├── ListenerMissing                   a message that an application no longer consumes
     ├── ClientRequestFailed               a client has answered that it cannot
     ├── ShutdownTimedOut                  a consumer has left its group while listeners were running
     ├── CannotListen                      another process has the address, perhaps
@@ -102,10 +102,10 @@
         ├── PortInUse
         └── PostgresFailed
 
-The six families say what a caller can do next. An error carries its data as attributes, and its sentence is made of
-them: the value, the limit, the remedy. `code` is RocketMQ's (ResponseCode, ClientErrorCode). Each error pickles. An
-error of the database is translated in `mqdb.store.engine`; the driver's own stays in `__cause__`.
-A sentence shows at most some 200 characters of a value and 1,000 of a reason; the attribute holds all of it.
+The six families tell a caller the next step. An error carries its data as attributes, and its sentence contains them:
+the value, the limit, the remedy. `code` is RocketMQ's (ResponseCode, ClientErrorCode). Each error pickles. An error of
+the database is translated in `mqdb.store.engine`; the driver's own stays in `__cause__`.
+A sentence shows at most about 200 characters of a value and 1,000 of a reason; the attribute holds the whole text.
 """
 
 import re
@@ -121,7 +121,7 @@ from unicodedata import east_asian_width
 
 
 class ResponseCode(IntEnum):
-    """What a RocketMQ client sees. Source: ResponseCode, RemotingSysResponseCode, ClientErrorCode."""
+    """The response codes for RocketMQ clients. Source: ResponseCode, RemotingSysResponseCode, ClientErrorCode."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -332,7 +332,7 @@ class NoMessage(MessageIllegal):
     """The argument is something else than a message."""
 
     type_name: str
-    sentence = "{type_name} is no message; give a Message(topic, body)"
+    sentence = "{type_name} is not a message; give a Message(topic, body)"
 
 
 class BodyEmpty(MessageIllegal, sqlstate="MQ101"):
@@ -395,7 +395,7 @@ class PropertyInvalid(MessageIllegal, sqlstate="MQ105"):
 
 
 class ScheduleInvalid(MessageIllegal, sqlstate="MQ106"):
-    """A delay, or a time of delivery, that is none. Source: HookUtils.transformTimerMessage."""
+    """A delay or a time of delivery is invalid. Source: HookUtils.transformTimerMessage."""
 
     name: str
     reason: str
@@ -439,7 +439,10 @@ class TopicNotWritable(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ202"
 
 
 class AccessDenied(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ204"):
-    """A role or an access key lacks a right. Says nothing of what there is. Source: AuthorizationException."""
+    """A role or an access key lacks a right. It does not reveal whether the resource exists.
+
+    Source: AuthorizationException.
+    """
 
     principal: str
     access: str
@@ -473,7 +476,7 @@ class RouteNotFound(TopicNotFound, code=ResponseCode.NOT_FOUND_TOPIC):
 
 
 class NothingToDelete(TopicNotFound):
-    """The topic is not there; nobody who deletes it wants to create it."""
+    """The topic to delete does not exist. Unlike TopicNotFound, the sentence does not propose to create it."""
 
     sentence = "topic {topic!r} does not exist"
 
@@ -576,7 +579,7 @@ class TagExpressionInvalid(InvalidInput, code=ResponseCode.SUBSCRIPTION_PARSE_FA
 
 
 class SelectorSyntaxError(InvalidInput, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
-    """A text that is no SQL92 expression. `position` counts from 0. Source: SelectorParser, ComparisonExpression."""
+    """A text is not an SQL92 expression. `position` counts from 0. Source: SelectorParser, ComparisonExpression."""
 
     # Only the line around the position is shown.
     needs_whole = frozenset({"expression"})
@@ -600,7 +603,7 @@ class SelectorSyntaxError(InvalidInput, code=ResponseCode.SUBSCRIPTION_PARSE_FAI
 
 
 def _pointed_at(text: str, position: int) -> str:
-    """The line of a text that holds a position, at most some 100 characters of it, and a caret below that."""
+    """The line of a text with a position, at most about 100 characters of it, and a caret below the position."""
     before, after = re.split("[\r\n]", text[:position])[-1], re.split("[\r\n]", text[position:])[0]
     before, after = f"...{before[-57:]}" if len(before) > 60 else before, after[:40] + "..." * (len(after) > 40)
     # A character that moves the cursor would move the caret away from its place.
@@ -668,12 +671,12 @@ class SubscriptionConflict(InvalidInput, code=ResponseCode.SUBSCRIPTION_NOT_LATE
 
     @property
     def stored_texts(self) -> str:
-        """What the group has subscribed to."""
+        """The subscriptions of the group, as text."""
         return _subscriptions(self.stored)
 
     @property
     def given_texts(self) -> str:
-        """What the member subscribes to."""
+        """The subscriptions of the member, as text."""
         return _subscriptions(self.given)
 
     @property
@@ -741,7 +744,7 @@ class ListenerMissing(MqdbError):
 
 
 class CompressedBodyBroken(MqdbError):
-    """What the log holds is not what `compression` makes. Asking again gives the same answer."""
+    """The stored body is not valid data of `compression`. A new attempt gives the same error."""
 
     compression: str
     reason: str
@@ -766,7 +769,7 @@ class TopicInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
 
     @property
     def users(self) -> str:
-        """What names it, and how much of each."""
+        """The users of the topic, with their numbers."""
         crons = f"{len(self.crons):,}: {', '.join(self.crons)}" if self.crons else ""
         found = {"crons": crons, "scheduled messages": self.scheduled, "half messages": self.half_messages}
         return " and ".join(f"{kind} ({count})" for kind, count in found.items() if count)
@@ -897,7 +900,7 @@ class HalfMessageNotFound(NotFound, code=ResponseCode.SYSTEM_ERROR, sqlstate="MQ
 
 
 class HalfMessageMismatch(InvalidInput, code=ResponseCode.SYSTEM_ERROR, sqlstate="MQ120"):
-    """Whoever ends the transaction names another `what` than the half message. Source: EndTransactionProcessor."""
+    """The end of a transaction has another `what` than the half message. Source: EndTransactionProcessor."""
 
     log_pos: int
     what: str
@@ -993,7 +996,7 @@ class SendOutcomeUnknown(OutcomeUnknown, code=ResponseCode.ACCESS_BROKER_TIMEOUT
 
     @property
     def messages(self) -> str:
-        """Which messages, in words."""
+        """The messages, in words."""
         first, count = self.message_ids[0], len(self.message_ids)
         return f"message {first}" if count == 1 else f"the {count:,} messages from {first} on"
 
@@ -1008,7 +1011,7 @@ class RequestTimeout(Transient, code=ResponseCode.REQUEST_TIMEOUT):
 
 
 class ReplyImpossible(InvalidInput, code=ResponseCode.CREATE_REPLY_MESSAGE, sqlstate="MQ121"):
-    """The message is no request, so there is nobody to reply to. Source: MessageUtil.createReplyMessage."""
+    """The message was sent without a request for a reply. Source: MessageUtil.createReplyMessage."""
 
     reason: str
     sentence = "cannot reply: {reason}"
@@ -1081,7 +1084,7 @@ class SomeBrokersFailed(MqdbError):
 
     @property
     def failures(self) -> str:
-        """What each broker has said."""
+        """The failure of each broker, as text."""
         return "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items())
 
     @property
@@ -1132,7 +1135,7 @@ class SchemaUnreleased(SchemaMismatch):
     needed: str
     target: str
     sentence = (
-        "the schema at {target} was made by an unreleased version ({found}, this mqdb needs {needed}); make it anew: "
+        "the schema at {target} was made by an unreleased version ({found}, this mqdb needs {needed}); recreate it: "
         "DROP SCHEMA mqdb CASCADE, then mqdb migrate"
     )
 

@@ -31,7 +31,7 @@ _WORDS: Final = {
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number. A bool is none, though Python counts it as one."""
+    """Whether a value is a whole number. A bool is not, although Python counts it as an int."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

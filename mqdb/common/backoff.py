@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt to connect."""
+"""The pauses between attempts to connect."""
 
 import random
 from collections.abc import Iterator

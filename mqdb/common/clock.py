@@ -1,7 +1,7 @@
-"""Time, as something that is handed in.
+"""Time, as an argument.
 
-Whoever needs the time takes a `Clock`, so that a test can move it. Inside the database the
-counterpart is the SQL function `mqdb.now()`.
+Code that needs the time takes a `Clock`, so that a test can move it. Inside the database the counterpart is the SQL
+function `mqdb.now()`.
 """
 
 import time
@@ -16,10 +16,10 @@ LONGEST_AGO: Final = timedelta(days=365_000)
 
 
 class Clock(Protocol):
-    """What everything else in mqdb knows about time."""
+    """The only source of time for the rest of mqdb."""
 
     def now(self) -> datetime:
-        """The time of day, aware, in UTC. It may step back when somebody sets the clock."""
+        """The time of day, aware, in UTC. It may step back when the system clock is set."""
 
     def monotonic(self) -> float:
         """Seconds from an unknown start, never going back: for durations and deadlines."""
@@ -33,7 +33,7 @@ class SystemClock:
 
 
 def check_moment(name: str, time: datetime | timedelta) -> None:
-    """Raise ParameterInvalid for a moment without a time zone, for one that is too long ago, and for what is none."""
+    """Raise ParameterInvalid for a datetime without a time zone, a duration that is too long, and any other type."""
     if not isinstance(time, datetime | timedelta):
         raise ParameterInvalid(name, time, "must be a datetime with a time zone, or a timedelta")
     if isinstance(time, datetime) and time.utcoffset() is None:

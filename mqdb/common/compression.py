@@ -14,7 +14,7 @@ from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
 
 
 class Compression(StrEnum):
-    """How a body is compressed: zlib with its header, an LZ4 frame, a Zstandard frame."""
+    """The compression of a body: zlib with its header, an LZ4 frame, or a Zstandard frame."""
 
     ZLIB = "ZLIB"
     LZ4 = "LZ4"
@@ -46,7 +46,7 @@ def compressed_flag(compression: Compression) -> int:
 
 
 def compression_of(sys_flag: int) -> Compression | None:
-    """How a body with this sys_flag is compressed; None for a plain one.
+    """The compression of a body with this sys_flag; None for a plain one.
 
     Raises CompressedBodyBroken for a type that RocketMQ does not know. Source: CompressionType.findByValue.
     """
@@ -59,10 +59,11 @@ def compression_of(sys_flag: int) -> Compression | None:
 
 
 def compressed(body: bytes, compression: Compression | None, threshold: int) -> tuple[bytes, int]:
-    """What to store of a body, and its bits of sys_flag: compressed from `threshold` bytes on, that size included.
+    """The body to store, and its bits of sys_flag. It is compressed if it has at least `threshold` bytes.
 
-    The body stays plain, with no bits, without a compression, above MAX_PLAIN_BYTES, and where it would not become
-    smaller: RocketMQ sends that compressed, and the receiver works for nothing. A batch is never compressed.
+    The body stays plain, without bits, if no compression is given, above MAX_PLAIN_BYTES, and if compression would not
+    make it smaller. RocketMQ sends it compressed in the last case, and the receiver decompresses it for nothing. A
+    batch is never compressed.
     Source: DefaultMQProducerImpl.tryToCompressMessage.
     """
     if compression is not None and threshold <= len(body) <= MAX_PLAIN_BYTES:
@@ -102,7 +103,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
 
 
 class _Decompressor(Protocol):
-    """What the decompressors of all three libraries have."""
+    """The common methods of the decompressors of all three libraries."""
 
     @property
     def eof(self) -> bool: ...
@@ -143,7 +144,7 @@ def _decompressor(compression: Compression) -> tuple[_Decompressor, type[Excepti
 
 
 class _OfThread(threading.local):
-    """What one thread uses at a time. To make these takes six times as long as 4,096 bytes take."""
+    """The compressors of one thread. Making one takes six times as long as compressing 4,096 bytes."""
 
     @cached_property
     def zstd_compressor(self) -> Any:

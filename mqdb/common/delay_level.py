@@ -35,7 +35,7 @@ class DelayLevels:
         return max(0, min(level, len(self.delays)))
 
     def delay(self, level: int) -> timedelta:
-        """How long a message of this level, clamped, waits after it was stored."""
+        """The delay of a level, clamped, after a message was stored."""
         clamped = self.clamp(level)
         return self.delays[clamped - 1] if clamped else timedelta(0)
 

@@ -54,9 +54,10 @@ MAX_MILLISECONDS: Final = 253_402_300_799_999
 
 
 def schedule_of(properties: Mapping[str, str]) -> Schedule | None:
-    """When a message with these system properties is to be delivered; None: at once.
+    """The delivery schedule of a message with these system properties; None for delivery at once.
 
-    A level above 0 wins over a time, and a delay over a time of delivery. Raises ScheduleInvalid for what is no number.
+    A level above 0 wins over a time, and a delay over a time of delivery. Raises ScheduleInvalid if a value is not a
+    number.
     """
     if not properties:
         return None
@@ -70,10 +71,10 @@ def schedule_of(properties: Mapping[str, str]) -> Schedule | None:
 
 
 def schedule_properties(delay_level: int, delay: timedelta | None, deliver_at: datetime | int | None) -> dict[str, str]:
-    """The properties that ask for one of these; none for level 0. `deliver_at` may be milliseconds since 1970.
+    """The properties for one of these schedules; {} for level 0. `deliver_at` may be milliseconds since 1970.
 
-    Raises ScheduleInvalid for more than one of the three, for a datetime without a time zone, for what is no time
-    at all, and for what no datetime can hold.
+    Raises ScheduleInvalid for more than one of the three, for a datetime without a time zone, for a value that is not a
+    time, and for a time beyond the range of datetime.
     """
     given = {"delay_level": delay_level or None, "delay": delay, "deliver_at": deliver_at}
     first, *others = [name for name, value in given.items() if value is not None] or [""]

@@ -1,8 +1,8 @@
-"""DSNs: which databases are brokers, and how to speak of them without telling a password.
+"""DSNs: the databases that are brokers, and how to show them without a password.
 
 One PostgreSQL URI is one broker. A cluster is a list, `broker-a=postgresql://...;broker-b=postgresql://...`.
-Nothing here connects. A password may hold any character that is percent-encoded. `redact` shows only a text that
-libpq and this page read as the same DSN; it shows nothing of any other text, for a password may stand anywhere in it.
+Nothing here connects. A password may hold any character that is percent-encoded. `redact` shows only a text that libpq
+and this page read as the same DSN; it hides any other text completely, because a password may be anywhere in it.
 """
 
 import re
@@ -74,7 +74,7 @@ def parse_brokers(text: str, default_name: str) -> tuple[BrokerDsn, ...]:
 
 @lru_cache(maxsize=64)  # errors name it, so it is asked for with each connection
 def redact(text: str) -> str:
-    """The DSN, or the list of them, with *** in place of every secret; a text that is no DSN becomes ***."""
+    """The DSN or the list of DSNs with *** for every secret; a text that is not a DSN becomes ***."""
     try:
         parse_brokers(text, "")
     except ValueError:
@@ -114,7 +114,7 @@ def _options() -> dict[str, bool]:
 
 
 def _is_secret(option: str) -> bool:
-    """Of `name=value` as it stands in a URI, where the name may be percent-encoded too."""
+    """Whether `name=value` in a URI is a secret. The name may be percent-encoded too."""
     return is_secret(unquote(option.partition("=")[0]))
 
 
@@ -123,7 +123,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _redacted(part: str) -> str:
-    """Of a part that `parse_brokers` takes."""
+    """A part of a list without secrets. `parse_brokers` accepts the part."""
     named = _NAMED.match(part)
     begin = named.end() if named else 0
     match = _URI.fullmatch(part, begin)

@@ -1,6 +1,6 @@
-"""Why a message was not consumed, as properties of the copy that comes again or ends in the dead letter queue.
+"""The reason of a failure, as properties of the copy that is retried or goes to the dead letter queue.
 
-RocketMQ keeps none of this: there, whoever reads a dead letter queue has to search the logs of all consumers.
+RocketMQ does not keep it: there, readers of a dead letter queue have to search the logs of all consumers.
 """
 
 from dataclasses import dataclass
@@ -47,18 +47,18 @@ class Failure:
 
     @classmethod
     def unacknowledged(cls, host: str, time: datetime, deliveries: int) -> "Failure":
-        """The message was popped so often, and nobody has acknowledged it in time."""
+        """The failure of a message that was popped this often and never acknowledged in time."""
         return cls("TIMEOUT", f"not acknowledged after {deliveries} deliveries", "", host, time)
 
     @classmethod
     def no_answer(cls, answer: object, host: str, time: datetime) -> "Failure":
-        """The listener returned what is no status, most often None."""
+        """The failure of a listener that did not return a status, most often None."""
         return cls(shown(answer), f"the listener returned {shown(answer)}, which is no status", "", host, time)
 
     def properties(self, attempt: int) -> dict[str, str]:
-        """What a copy of the message carries, fit to be stored; `attempt` counts deliveries, the first is 1.
+        """The properties of the failure for a copy of the message. `attempt` counts deliveries, the first is 1.
 
-        Always the same six names, so that nothing of an earlier failure stays: what there is not to tell is "".
+        They always have the same six names, so that nothing of an earlier failure stays; a missing value is "".
         """
         return {
             FailureProperty.EXCEPTION.value: _beginning(self.exception),

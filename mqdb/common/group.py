@@ -1,4 +1,4 @@
-"""Groups: how their names look, how members share messages, and the bounds of what the broker keeps of each.
+"""Groups: the form of their names, how members share messages, and the bounds of a group's settings.
 
 RocketMQ: Validators.checkGroup, MessageModel, MessageRequestMode, ConsumeFromWhere, SubscriptionGroupConfig.
 """
@@ -29,16 +29,16 @@ class MessageModel(StrEnum):
 
 
 class ConsumeMode(StrEnum):
-    """How the members of a group share queues. Source: MessageRequestMode."""
+    """The way in which members of a group share queues. Source: MessageRequestMode."""
 
     PULL = "PULL"
-    """Each queue has one owner, which commits how far it has come."""
+    """Each queue has one owner, which commits its offset."""
     POP = "POP"
     """All members take messages of all queues, and acknowledge each message."""
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group starts in a queue of which it has no stored offset."""
+    """The place at which a group starts in a queue without a stored offset."""
 
     LAST_OFFSET = "LAST_OFFSET"
     FIRST_OFFSET = "FIRST_OFFSET"
@@ -46,10 +46,10 @@ class ConsumeFromWhere(StrEnum):
 
 
 class StartingPoint(NamedTuple):
-    """Where a group begins in a topic of which it has no offset. `time`, which knows its zone, is for TIMESTAMP."""
+    """The place at which a group starts in a topic without a stored offset. `time` is aware, and for TIMESTAMP."""
 
     where: ConsumeFromWhere | None = ConsumeFromWhere.LAST_OFFSET
-    """None: as the settings of the group say."""
+    """None: the setting of the group decides."""
     time: datetime | None = None
 
 

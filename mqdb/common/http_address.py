@@ -1,4 +1,4 @@
-"""Where HTTP is served: `host:port`, which hosts only this machine can reach, and networks of others."""
+"""Addresses of HTTP: `host:port`, the hosts that only this machine can reach, and networks."""
 
 import re
 from contextlib import suppress

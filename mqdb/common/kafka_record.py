@@ -1,4 +1,4 @@
-"""Records of Kafka as messages: what a key, headers and a value become, and how they come back byte for byte.
+"""Records of Kafka as messages: key, headers and value become properties and a body, and come back byte for byte.
 
 | of the record | is in | and, if that would not come back as it was, in |
 |---|---|---|
@@ -6,8 +6,8 @@
 | headers | properties | MQDB_KAFKA_HEADERS |
 | value | the body | MQDB_KAFKA_VALUE, if it is null or empty |
 
-These properties are no secret of the sink: any producer may set them, and all consumers see them. A text that does not
-have their form is ignored. Light on purpose: Spark's Python workers import it.
+These properties are not private to the sink: any producer may set them, and all consumers see them. A text that does
+not have their form is ignored. Light on purpose: Spark's Python workers import it.
 """
 
 import json
@@ -84,7 +84,7 @@ def index_words(text: str) -> tuple[str, ...]:
 
 
 def key_property(key: bytes, text: str | None, keys: Iterable[str]) -> str | None:
-    """What MQDB_KAFKA_KEY says beside these KEYS; None if the KEYS alone give the key back."""
+    """The value of MQDB_KAFKA_KEY for a key with these KEYS; None if the KEYS alone give the key back."""
     if text is None or storable(text) != text:
         return _BASE64 + b64encode(key).decode()
     return None if text and KEY_SEPARATOR.join(keys) == text else _TEXT + text
@@ -104,8 +104,9 @@ def read_key(keys: str | None, kept: str | None) -> bytes | None:
 
 
 def header_properties(headers: Iterable[Header]) -> dict[str, str]:
-    """The properties of these headers. Of several with one name the last one is the property, as Kafka looks them up.
+    """The properties of these headers.
 
+    If several have the same name, the last one is the property, as in Kafka's lookup.
     Names and values that no property may have are in MQDB_KAFKA_HEADERS only.
     """
     given = list(headers)
@@ -125,8 +126,8 @@ def header_properties(headers: Iterable[Header]) -> dict[str, str]:
 def read_headers(properties: Mapping[str, str], *, with_reserved: bool = False) -> list[Header]:
     """The headers of a message with these properties; `with_reserved` adds those that belong to the broker.
 
-    In the order of MQDB_KAFKA_HEADERS; properties that it does not name follow in the order of their names. A property
-    that it names and that is gone is no header.
+    In the order of MQDB_KAFKA_HEADERS; properties that it does not name follow in the order of their names. If it names
+    a property that is gone, there is no header for it.
     """
     headers: list[Header] = []
     if (kept := properties.get(KafkaProperty.HEADERS)) is not None:
@@ -139,7 +140,7 @@ def read_headers(properties: Mapping[str, str], *, with_reserved: bool = False) 
 
 
 def _property_text(name: str, value: bytes | None) -> str | None:
-    """The value of a header as that of a property, or None if none can have it."""
+    """The value of a header as the value of a property, or None if properties cannot hold it."""
     if value is None or name in _NO_HEADERS or not name.strip(BLANKS) or storable(name) != name:
         return None
     text = key_text(value)

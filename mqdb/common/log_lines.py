@@ -37,12 +37,13 @@ class FieldFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """`{"ts": "2026-03-01T12:00:01.250Z", "level": "INFO", "logger": "mqdb.server", "msg": ..., "epoch": 3}`.
 
-    One line a record, for programs that collect logs. Fields stand beside the four that each record has, a traceback in
-    `exception`. A field that has one of these names comes as `field_` and the name. What JSON cannot say is text.
+    One line a record, for programs that collect logs. The fields of a record follow the four that each record has; a
+    traceback is in `exception`. A field with one of these names is written as `field_` and the name. Values that JSON
+    does not have are written as text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line of a record."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "ts": moment.replace("+00:00", "Z"),

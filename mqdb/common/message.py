@@ -36,14 +36,14 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 class Message:
     """A message to send.
 
-    A body given as text is sent as UTF-8. `tag` is one tag, by which consumers choose; `keys` are
-    words by which people find the message again: a sequence, or one text with blanks between the
-    words. An empty tag is no tag. `flag` is a number of the user's own, delivered as it is.
-    To be delivered later it has one of these: `delay_level`, a line of the broker's table, counted from 1; `delay`; or
-    `deliver_at`, an aware datetime or milliseconds since 1970. Level 0, a negative one, and a time that has passed mean
-    at once.
-    Nothing else is checked here but what the body is made of: `check_message` does that.
-    `system_properties` have reserved names; they are for the library, and nobody checks them.
+    A body given as text is sent as UTF-8. `tag` is one tag, by which consumers choose; `keys` are words by which people
+    find the message again: a sequence, or one text with blanks between the words. An empty tag counts as a missing tag.
+    `flag` is a number of the user's own, delivered as it is.
+    For delivery at a later time it has one of these: `delay_level`, a line of the broker's table, counted from 1;
+    `delay`; or `deliver_at`, an aware datetime or milliseconds since 1970. Level 0, a negative one, and a time that has
+    passed mean at once.
+    Only the type of the body is checked here; `check_message` checks the rest.
+    `system_properties` have reserved names; they are for the library, and are not checked.
     """
 
     topic: str
@@ -67,7 +67,7 @@ class Message:
         delay: timedelta | None = None,
         deliver_at: datetime | int | None = None,
     ) -> None:
-        """Raises BodyInvalid, ScheduleInvalid, ParameterInvalid for keys or properties that are none."""
+        """Raises BodyInvalid, ScheduleInvalid, and ParameterInvalid for keys or properties of a wrong type."""
         if delay_level or delay is not None or deliver_at is not None:
             system_properties = {**system_properties, **schedule_properties(delay_level, delay, deliver_at)}
         assign = object.__setattr__
@@ -99,9 +99,10 @@ class Message:
 
 
 def _set_attribute(message: Message, name: str, value: object) -> None:
-    """Messages stay as they are; those of a class of a user's may have more attributes.
+    """Refuse to change a message. Subclasses of users may have further attributes, which can be set.
 
-    What dataclass makes of `frozen` with `slots` knows only the class without slots, and fails here with a TypeError.
+    The method that dataclass makes for `frozen` with `slots` knows only the class without slots, and fails here with a
+    TypeError.
     """
     if type(message) is Message or name in Message.__slots__:
         raise FrozenInstanceError(f"cannot set {name!r} of a message; give it to Message(), or use dataclasses.replace")
@@ -114,8 +115,8 @@ Message.__setattr__ = _set_attribute  # type: ignore[method-assign, assignment]
 def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None:
     """Raise unless a user may send this message; returns None if so.
 
-    NoMessage: it is none. NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge, PropertyReserved,
-    PropertyInvalid, PropertiesTooLarge, ScheduleInvalid: the content. ParameterInvalid: the flag.
+    NoMessage: the argument is not a message. NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge,
+    PropertyReserved, PropertyInvalid, PropertiesTooLarge, ScheduleInvalid: the content. ParameterInvalid: the flag.
     Source: Validators.checkMessage.
     """
     if not isinstance(message, Message):
@@ -217,8 +218,9 @@ class MessageQueue:
 
 
 class SendStatus(StrEnum):
-    """What became of a message. All four mean that it is stored; three, that a promise of durability is late.
+    """The status of a sent message.
 
+    All four mean that it is stored; three of them that its durability is not confirmed.
     FLUSH_DISK_TIMEOUT is never given: PostgreSQL cannot cancel a commit that waits for the disk.
     """
 

@@ -1,4 +1,4 @@
-"""Texts of strangers for people and programs to read: no control character of theirs reaches a terminal.
+"""Untrusted texts, printable for people and programs: their control characters never reach a terminal.
 
 Message bodies, properties, names and errors may hold escape sequences, which retitle a window, hide lines or answer
 in the place of the user. C1 characters (U+0080 to U+009F) begin them as well as ESC does.

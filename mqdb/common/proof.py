@@ -28,7 +28,7 @@ class Proof(NamedTuple):
 
 
 def place_of(message: ReceivedMessage) -> tuple[int, int, str, datetime]:
-    """What `proof` is made of: it costs less, and does not keep the message in memory."""
+    """The values from which `proof` is made. They cost less, and do not keep the message in memory."""
     return message.queue_offset, message.log_pos, message.message_id, message.store_time
 
 
@@ -38,7 +38,10 @@ def proof(queue_offset: int, log_pos: int, message_id: str, store_time: datetime
 
 
 class KeptPosition(NamedTuple):
-    """The next offset of a queue, and proofs of it and of older ones, which ascend. It may have none of its own."""
+    """The next offset of a queue, with proofs of it and of older offsets, ascending.
+
+    The offset itself may lack a proof.
+    """
 
     next_offset: int
     proofs: tuple[Proof, ...] = ()

@@ -112,10 +112,10 @@ RESERVED_PROPERTIES: Final = frozenset(
 
 
 def check_properties(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> None:
-    """Raise unless a user may send this; `check_stored_properties` looks at the characters and the size.
+    """Raise unless a user may send these properties; `check_stored_properties` checks the characters and the size.
 
-    PropertyReserved: a name of the broker's among `properties`. PropertyInvalid: a name or value that is no text or is
-    blank; a key with a blank in it. Source: Message.putUserProperty.
+    PropertyReserved: a name of the broker's among `properties`. PropertyInvalid: a name or value that is blank or not
+    text; a key with a blank in it. Source: Message.putUserProperty.
     """
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         raise PropertyReserved(min(RESERVED_PROPERTIES.intersection(properties)))
@@ -153,7 +153,7 @@ def find_unstorable(text: str) -> re.Match[str] | None:
 
 
 def storable(text: str) -> str:
-    """`text` with U+FFFD in place of each character that no property may hold."""
+    """`text` with U+FFFD for each character that properties cannot hold."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -212,7 +212,7 @@ JSONB_VERSION: Final = b"\x01"
 def read_properties(stored: str | bytes) -> dict[str, str]:
     """The properties of a stored message: JSON text, or a jsonb value in binary form.
 
-    A value that is no text, which no producer writes, counts as its JSON text.
+    A value that is not text, which producers never write, counts as its JSON text.
     Raises PropertiesBroken for JSON that Python does not read: nested thousands deep, numbers of thousands of digits.
     """
     try:

@@ -21,23 +21,23 @@ _HANDLE = re.compile(r"v1 (\S+) (\S+) (\d{1,19}) (\S+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """Which message: its topic, the broker that has it, and its unique id."""
+    """A scheduled message to recall: its topic, its broker, and its unique id."""
 
     topic: str
     broker_name: str
     deliver_ms: int
-    """When it was to be delivered, as its sender knows it, in milliseconds since 1970."""
+    """The time of delivery, as its sender knows it, in milliseconds since 1970."""
     message_id: str
-    """As its sender knows it."""
+    """The unique id, as its sender knows it."""
 
     @property
     def unique_id(self) -> UUID:
-        """As the broker knows it."""
+        """The unique id, as the broker knows it."""
         return unique_id_of(self.message_id)
 
 
 def encode_handle(handle: RecallHandle) -> str:
-    """As a sender gets it."""
+    """The text of a handle, as a sender gets it."""
     fields = _VERSION, handle.topic, handle.broker_name, str(handle.deliver_ms), handle.message_id
     return urlsafe_b64encode(" ".join(fields).encode()).decode()
 

@@ -20,7 +20,7 @@ def is_handle(text: str) -> bool:
 
 
 def expires_ms(handle: str) -> int:
-    """Until when a handle counts, in milliseconds since 1970 by the clock of the database."""
+    """The time at which a handle expires, in milliseconds since 1970 by the clock of the database."""
     return int(handle[48:_HEAD], 16) // 1_000
 
 
@@ -38,7 +38,7 @@ def of_place(handle: str, place: int) -> str:
 
 
 def together(handles: Iterable[str]) -> dict[str, str]:
-    """A handle for each batch that the handles mean, by its head. What is no handle stands for itself."""
+    """One handle for each batch that the handles name, by its head. A text that is not a handle is kept unchanged."""
     messages: dict[str, int] = {}
     for handle in handles:
         if _HANDLE.fullmatch(handle):
@@ -50,7 +50,7 @@ def together(handles: Iterable[str]) -> dict[str, str]:
 
 
 def head_of(handle: str) -> str:
-    """By what `together` calls the batch of a handle."""
+    """The key that `together` uses for the batch of a handle."""
     return handle[:_HEAD] if _HANDLE.fullmatch(handle) else handle
 
 

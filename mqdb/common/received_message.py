@@ -22,13 +22,13 @@ _RETRY_TOPIC: Final = Property.RETRY_TOPIC.value
 class ReceivedMessage:
     """A message from a queue.
 
-    Made for each row of each pull, so it keeps what the row holds and works out the rest when
-    asked: `msg_id` is the uuid or its 16 bytes, `keys` the words with blanks between them,
-    `properties` those in the log, as a dict, JSON text or a jsonb value in binary form, and the times are PostgreSQL's
-    microseconds since 2000. `min_offset` and `max_offset` are the queue's at the time of the pull.
-    `stored_body` is the body as the log holds it, compressed where `sys_flag` says so: what flow
-    control counts, for it is what lies in memory.
-    A consumer needs its queue, offset, position and failures after the listener has returned: nobody can set these.
+    Made for each row of each pull, so it keeps what the row holds and works out the rest when asked: `msg_id` is the
+    uuid or its 16 bytes, `keys` the words with blanks between them, `properties` those in the log, as a dict, JSON text
+    or a jsonb value in binary form, and the times are PostgreSQL's microseconds since 2000. `min_offset` and
+    `max_offset` are the queue's at the time of the pull.
+    `stored_body` is the body as the log holds it, compressed if `sys_flag` says so. Flow control counts its size,
+    because it is the body in memory. A consumer needs its queue, offset, position and failures after the listener has
+    returned, so these are read-only.
     """
 
     __slots__ = (
@@ -100,22 +100,22 @@ class ReceivedMessage:
 
     @property
     def queue_offset(self) -> int:
-        """Its offset in this queue."""
+        """The offset in this queue."""
         return self._queue_offset
 
     @property
     def log_pos(self) -> int:
-        """Its position in the commit log."""
+        """The position in the commit log."""
         return self._log_pos
 
     @property
     def reconsume_times(self) -> int:
-        """How often it has failed before."""
+        """The number of earlier failures."""
         return self._reconsume_times
 
     @property
     def delivery_attempt(self) -> int:
-        """Which delivery to the group this is; the first is 1."""
+        """The number of this delivery to the group; the first is 1."""
         return self._reconsume_times + 1
 
     @property
@@ -195,7 +195,7 @@ class ReceivedMessage:
 
     @property
     def born_ms(self) -> int:
-        """`born_time` in whole milliseconds since 1970, as other clients of RocketMQ are told."""
+        """`born_time` in whole milliseconds since 1970, as RocketMQ's own clients get it."""
         return self._born_time // 1_000 + _POSTGRESQL_EPOCH_MS
 
     @property

@@ -13,12 +13,12 @@ FIRST_RETRY_LEVEL: Final = 3
 
 
 class Retry(NamedTuple):
-    """What a listener asks for a message that it has failed."""
+    """The retry that a listener asks for a failed message."""
 
     delay_level: int = 0
     """0: the broker decides; above 0: this level; below 0: to the DLQ at once."""
     delay: timedelta | None = None
-    """In place of a level: it comes again after exactly so long."""
+    """Instead of a level: it comes again after exactly this time."""
     max_reconsume_times: int | None = None
     """Retries before it is dead; None: as the consumer is configured, or the group."""
 
@@ -36,13 +36,13 @@ class Dead:
 
 
 def decide(reconsume_times: int, requested_level: int, max_reconsume_times: int) -> Later | Dead:
-    """What becomes of a message that has just failed, and has been delivered `reconsume_times` + 1 times.
+    """Decide about a message that has just failed, and has been delivered `reconsume_times` + 1 times.
 
     `requested_level`: 0 leaves the level to the broker, above 0 it is the delay level, below 0 the message is dead.
     `max_reconsume_times`: retries before the message is dead; with 0 the first failure is the last. The caller has
-    put the group's in the place of -1. Whoever schedules the message clamps the level to the table, so that with a
-    larger maximum the last delay goes on: `DelayLevels.clamp`.
-    Whatever is decided, the copy's reconsume times are `reconsume_times` + 1.
+    replaced -1 by the group's maximum. The code that schedules the message clamps the level to the table
+    (`DelayLevels.clamp`), so that with a larger maximum the last delay repeats. In both cases the copy's reconsume
+    times are `reconsume_times` + 1.
     """
     if reconsume_times >= max_reconsume_times or requested_level < 0:
         return Dead()

@@ -49,7 +49,7 @@ def parse_retry_delays(text: str) -> list[timedelta]:
 
 
 def retry_delays_text(delays: Sequence[timedelta]) -> str:
-    """As `parse_retry_delays` reads them."""
+    """The text of retry delays, as `parse_retry_delays` reads it."""
     return ",".join(map(duration_text, delays)) or "ladder"
 
 

@@ -72,16 +72,16 @@ def dlq_topic(group: str) -> str:
 
 
 def reply_topic(cluster_name: str) -> str:
-    """Topic that brings replies to all requesters of a cluster.
+    """The topic that brings replies to all requesters of a cluster.
 
-    A cluster's name may hold dots, which a topic's may not. RocketMQ makes it a system topic; here, like retry topics,
-    it is none, for whoever needs it makes it again.
+    The name of a cluster may have dots, which the name of a topic may not. In RocketMQ it is a system topic. Here it is
+    not, like retry topics, because it is created again when it is needed.
     """
     return cluster_name.replace(".", "_") + REPLY_SUFFIX
 
 
 def is_system_topic(name: str) -> bool:
-    """True when the topic belongs to the broker: nobody may create, change or delete it.
+    """Whether a topic belongs to the broker: it cannot be created, changed or deleted.
 
     The prefix counts in lower case only, as in RocketMQ. Retry and DLQ topics are not system topics.
     """
@@ -94,14 +94,14 @@ def is_group_topic(name: str) -> bool:
 
 
 def max_queues_by_right(name: str) -> int:
-    """How many queues a topic may get from somebody who may administer it and does not own the broker."""
+    """The maximum number of queues that an administrator of a topic may give it without owning the broker."""
     return MAX_GROUP_QUEUES_BY_RIGHT if is_group_topic(name) else MAX_QUEUES_BY_RIGHT
 
 
 def without_namespace(name: str, namespace: str | None) -> str:
-    """How a topic or a group is called in a namespace, whose whole name is `shop%orders` or `%RETRY%shop%billing`.
+    """The name of a topic or a group inside a namespace, for whole names like `shop%orders` or `%RETRY%shop%billing`.
 
-    `mqdb/sql/acl/namespace.sql` says the same, and completes names. Source: NamespaceUtil.withoutNamespace.
+    `mqdb/sql/acl/namespace.sql` has the same rule, and completes names. Source: NamespaceUtil.withoutNamespace.
     """
     if namespace is None:
         return name
@@ -149,7 +149,7 @@ def _allowed(max_length: int) -> str:
 
 
 class Perm(IntFlag):
-    """What may be done with a topic. 6 = READ | WRITE is the usual value. Source: PermName."""
+    """The permissions of a topic. 6 = READ | WRITE is the usual value. Source: PermName."""
 
     INHERIT = 1
     WRITE = 2
@@ -157,7 +157,7 @@ class Perm(IntFlag):
 
 
 class MessageType(StrEnum):
-    """What a topic is meant for; stored and shown. In RocketMQ only the gRPC proxy enforces it."""
+    """The type of messages that a topic is for; stored and shown. In RocketMQ only the gRPC proxy enforces it."""
 
     NORMAL = "NORMAL"
     FIFO = "FIFO"
@@ -169,7 +169,7 @@ class MessageType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """How a topic is set up. The defaults are those of `mqadmin updateTopic`.
+    """The configuration of a topic. The defaults are those of `mqadmin updateTopic`.
 
     Producers choose among queues 0 to write_queue_nums - 1, consumers read 0 to
     read_queue_nums - 1. To shrink a topic without loss, lower the first, let consumers finish,

@@ -16,7 +16,7 @@ from typing import Final
 
 
 class LocalTransactionState(StrEnum):
-    """What a local transaction has come to. UNKNOWN: not known yet, ask again. RocketMQ writes UNKNOW."""
+    """The state of a local transaction. UNKNOWN: not known yet, check again later. RocketMQ writes UNKNOW."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
@@ -33,14 +33,14 @@ class HalfState(StrEnum):
 
 
 class HalfEvent(StrEnum):
-    """What may happen to a half message."""
+    """The events of a half message."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     GIVE_UP = "GIVE_UP"
-    """It was asked about too often, or is too old."""
+    """It was checked too often, or is too old."""
     RESUME = "RESUME"
-    """Somebody wants it to be asked about again, from 0."""
+    """An operator has it checked again, from 0."""
 
 
 #: All transitions there are.
@@ -85,9 +85,9 @@ def target_of(event: HalfEvent) -> HalfState:
 
 
 def immunity_of(text: str | None) -> timedelta | None:
-    """How long a half message is not to be asked about, as its property CHECK_IMMUNITY_TIME says; None: nothing said.
+    """The time without checks of a half message, from its property CHECK_IMMUNITY_TIME; None without the property.
 
-    What is no whole number from 0 on counts as nothing, and one above LONGEST_IMMUNITY_SECONDS as that.
+    A value that is not a whole number from 0 on is ignored. Values above LONGEST_IMMUNITY_SECONDS are limited to it.
     Source: TransactionalMessageServiceImpl.getImmunityTime.
     """
     if text is None or not (text.isascii() and text.isdigit()):
@@ -96,5 +96,5 @@ def immunity_of(text: str | None) -> timedelta | None:
 
 
 def first_check_age(immunity: str | None, transaction_timeout: timedelta) -> timedelta:
-    """How old a half message is when it is asked about for the first time: never younger than the timeout."""
+    """The age of a half message at its first check, which is at least the transaction timeout."""
     return max(immunity_of(immunity) or timedelta(0), transaction_timeout)

@@ -3,14 +3,13 @@
     IPv4 address   process id   salt      milliseconds since the month began   counter
     4 bytes        2 bytes      4 bytes   4 bytes                              2 bytes
 
-The layout is RocketMQ's, with the salt in place of a class loader's hash, and the month in UTC.
-People see 32 upper-case hexadecimal digits, the database a uuid. It finds records by the
-milliseconds in their ids (`mqdb/sql/log/unique_id_ms.sql`).
+The layout is RocketMQ's, with the salt instead of a class loader's hash, and the month in UTC.
+People see 32 upper-case hexadecimal digits, the database a uuid. It finds records by the milliseconds in their ids
+(`mqdb/sql/log/unique_id_ms.sql`).
 
-Inside a process no id comes twice, whatever the clock does, without a lock: each thread counts
-for itself under a salt that no other thread has, and takes a new salt when the month begins
-again. The address, the process id and the random first salt tell processes apart; a forked child
-draws its own. RocketMQ: MessageClientIDSetter.
+Inside a process no id comes twice, even if the clock jumps, and without a lock: each thread counts for itself under a
+salt that no other thread has, and takes a new salt when the month starts over. The address, the process id and the
+random first salt tell processes apart; a forked child draws its own. RocketMQ: MessageClientIDSetter.
 """
 
 import itertools
@@ -59,7 +58,7 @@ class UniqueIdGenerator(threading.local):
         return self._series.take(1)[0]
 
     def take(self, count: int, now: datetime | None = None) -> list[uuid.UUID]:
-        """So many of them, at least one, for a batch; the clock is asked once, unless the caller has done it."""
+        """Make `count` ids, at least one, for a batch. The clock is read once, unless the caller gives `now`."""
         return self._series.take(count, now)
 
 
@@ -99,7 +98,7 @@ class _Series:
 
 
 def format_unique_id(unique_id: uuid.UUID) -> str:
-    """As people see it: 32 upper-case hexadecimal digits."""
+    """The text of an id for people: 32 upper-case hexadecimal digits."""
     return f"{unique_id.int:032X}"
 
 

@@ -104,7 +104,7 @@ def for_future(error: BaseException) -> BaseException:
 
 
 def attribute_of(given: object, name: str) -> Any:
-    """An attribute of an error or a hook, None if it has none or cannot be read."""
+    """An attribute of an error or a hook; None if it is missing or cannot be read."""
     try:
         return getattr(given, name, None)
     except BaseException:  # noqa: BLE001 - a property of the user's may raise anything
@@ -141,7 +141,7 @@ def _has_few_notes(error: BaseException) -> bool:
 
 
 def _usual_traceback(error: BaseException) -> str | None:
-    """What Python prints for an error; None if that fails."""
+    """The traceback that Python prints for an error; None if that fails."""
     try:
         lines = TracebackException.from_exception(error, limit=-MAX_FRAMES).format()
         return "".join(lines)[-MAX_CHARACTERS:]

@@ -30,7 +30,7 @@ class WakeLimit:
         self._next_at = -math.inf
 
     def spend(self, permits: int = 1) -> None:
-        """A wake was in vain, or nobody can tell."""
+        """Spend permits for a wake that was in vain, or may have been."""
         self._next_at = max(self._next_at, self._clock() - self._burst_seconds) + self._interval * permits
 
     def regain(self) -> None:
@@ -38,5 +38,5 @@ class WakeLimit:
         self._next_at -= self._interval
 
     def seconds_left(self) -> float:
-        """Until the next wake; 0 while permits are left."""
+        """The seconds until the next wake; 0 while permits are left."""
         return max(0.0, self._next_at - self._clock())

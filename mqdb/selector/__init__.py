@@ -1,13 +1,13 @@
-"""Selectors: which messages of a topic a subscriber wants.
+"""Selectors: a subscriber's choice of messages of a topic.
 
-Everything in this package is pure: text becomes a value that can judge a message, or a clause that lets PostgreSQL
-judge it. How the database narrows its search with such a value is the business of `mqdb.broker`.
+Everything in this package is pure: text becomes a value that can judge a message, or a clause by which PostgreSQL
+judges it. `mqdb.broker` narrows the search of the database with such a value.
 
-    subscription, tags        what all filters have in common; tag expressions
+    subscription, tags        the common part of all filters; tag expressions
     selector                  SQL92, compiled; the steps:
-    syntax, parser, check     text to tree, and what RocketMQ refuses
+    syntax, parser, check     text to tree, and the refusals of RocketMQ
     operands, comparison, verdict, clause, flat   tree to a clause of four-valued verdicts
-    warnings, written         what surprises; the tree for people
+    warnings, written         surprises in an expression; the tree for people
 """
 
 from mqdb.selector.selector import Selector, compile_selector

@@ -1,4 +1,4 @@
-"""What RocketMQ refuses although it can be parsed: operands that an operator cannot have; and what would cost too much.
+"""Refusals of expressions that can be parsed: operands that RocketMQ does not allow, and too costly expressions.
 
 Source: ComparisonExpression (checkLessThanOperand, checkEqualOperand, createBetween, createInFilter), LogicExpression.
 """
@@ -14,7 +14,7 @@ MAX_PARTS: Final = 1_000
 
 
 def check(root: Node) -> None:
-    """Raise Refusal for what RocketMQ refuses, and for a selector that has more than MAX_PARTS."""
+    """Raise Refusal for operands that RocketMQ refuses, and for a selector with more than MAX_PARTS."""
     _check_condition(root)
     for number, node in enumerate(syntax.walk(root), start=1):
         _check_operands(node)

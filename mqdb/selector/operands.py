@@ -1,7 +1,7 @@
-"""What the parts of a selector stand for: texts, numbers and conditions, and the parameters of the statement.
+"""The operands of a selector: texts, numbers and conditions, and the parameters of the statement.
 
-Only literals are numbers. A property is a text, or null where it is missing, and a text is read as a number where it
-is compared with one. RocketMQ: PropertyExpression, ConstantExpression, UnaryExpression.
+Only literals are numbers. A property is a text, or null if it is missing. A text that is compared with a number is read
+as a number. RocketMQ: PropertyExpression, ConstantExpression, UnaryExpression.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ _SQL_TYPES: dict[NumberType, TypeEngine[Any]] = {
 
 
 class NumberReading(NamedTuple):
-    """A text as a number: NULL where there is none, and where it cannot be read, which is an error."""
+    """A text read as a number. It is NULL if the text is missing, or if it cannot be read, which is an error."""
 
     number: ColumnElement[Any]
     error: ColumnElement[bool]

@@ -1,6 +1,7 @@
-"""From the text of a selector to its syntax tree. The grammar is `selector.lark`; here is what it cannot say.
+"""The parser: it makes the syntax tree of a selector. The grammar is `selector.lark`.
 
-That is: comments, keywords, how deep a selector may nest, and where and why a text is refused.
+This module has the rules that the grammar cannot express: comments, keywords, the limit of nesting, and the position
+and reason of a refusal.
 """
 
 import re
@@ -85,9 +86,9 @@ _BLOCK_COMMENTS: Final = re.compile(f"{_STRING}|{_BLOCK}", re.DOTALL)
 
 
 def blank_comments(text: str) -> str:
-    """The text with blanks in place of each comment, so that the rest stands where it stood.
+    """The text with blanks instead of comments, so that all other positions stay.
 
-    A comment from `--` on ends with its line, and without a line end there is none, only two signs.
+    A comment that begins with `--` ends with its line. Without a line end it is not a comment, only two signs.
     """
     return _COMMENTS.sub(_blank, text)
 
@@ -278,7 +279,7 @@ class _TreeBuilder(Transformer[Token, Any]):
 
 
 def _keyword(name: Token) -> Token:
-    """A name as the lexer has found it; the keyword instead where it is one."""
+    """The token of a name, or of the keyword if the name is one."""
     keyword = name.value.upper()
     return name.update(type=keyword) if keyword in _KEYWORDS else name
 

@@ -58,9 +58,10 @@ class Selector:
 def compile_selector(expression: str) -> Selector:
     """Read an SQL92 expression.
 
-    Raises SelectorSyntaxError for what RocketMQ refuses, for text after a complete expression, which it would
-    ignore, for what PostgreSQL cannot hold (U+0000, half a surrogate pair), and for what would take long to plan: more
-    than MAX_EXPRESSION_LENGTH characters, MAX_NESTING levels or MAX_PARTS names, values and operators.
+    Raises SelectorSyntaxError for expressions that RocketMQ refuses; for text after a complete expression, which
+    RocketMQ ignores; for characters that PostgreSQL cannot hold (U+0000, half a surrogate pair); and for expressions
+    that would take long to plan: more than MAX_EXPRESSION_LENGTH characters, MAX_NESTING levels or MAX_PARTS names,
+    values and operators.
     """
     if not isinstance(expression, str):
         raise ParameterInvalid("expression", expression, f"is {type(expression).__name__}, not text")

@@ -1,7 +1,7 @@
-"""What all filters have in common, so that who reads messages need not know which kind of filter it has been given.
+"""The common part of all filters, so that readers of messages need not know the kind of a filter.
 
-The database narrows its search by the filter, and says yes too often for one kind only: two tags may have one code.
-So a reader looks at the tag again (`matches`), and nothing else. RocketMQ: SubscriptionData, ExpressionType.
+The database narrows its search by the filter. Only with tags it finds too many messages, because two tags may have one
+code. So a reader checks the tag again (`matches`), and nothing else. RocketMQ: SubscriptionData, ExpressionType.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class ExpressionType(StrEnum):
 
 
 class MessageFilter(Protocol):
-    """Which messages of a topic a subscriber wants: a TagExpression or a Selector."""
+    """A filter for the messages of a topic: a TagExpression or a Selector."""
 
     @property
     def expression_type(self) -> ExpressionType:
@@ -28,11 +28,11 @@ class MessageFilter(Protocol):
 
     @property
     def canonical_text(self) -> str:
-        """What is stored. The members of a group agree when this and the type are equal."""
+        """The text to store. The members of a group agree if it and the type are equal."""
 
     @property
     def matches_all(self) -> bool:
-        """Whether it lets every message pass, so that nobody need look."""
+        """Whether every message matches, so that no check is needed."""
 
     def matches(self, tag: str | None) -> bool:
         """The second look at a message that the database has found, by its tag."""

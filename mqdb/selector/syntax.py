@@ -1,7 +1,7 @@
-"""The syntax tree of a selector: what the parser makes of RocketMQ's SQL92, and nothing of what it means.
+"""The syntax tree of a selector, as the parser makes it from RocketMQ's SQL92, without its meaning.
 
-Parentheses and unary plus leave no node. Chains of AND and of OR are one node each, however long. Every node knows
-where in the text it stands, for errors; two nodes are equal when they say the same, wherever they stand.
+Parentheses and unary plus leave no node. Chains of AND and of OR are one node each, however long. Every node knows its
+position in the text, for errors. Two nodes are equal if their contents are equal, regardless of their positions.
 RocketMQ: org.apache.rocketmq.filter.expression.
 """
 
@@ -18,7 +18,7 @@ MAX_LONG: Final = 2**63 - 1
 
 
 class Refusal(Exception):
-    """Why a text is no selector. `mqdb.selector.selector` makes a SelectorSyntaxError of it."""
+    """The reason why a text is not a selector. `mqdb.selector.selector` makes a SelectorSyntaxError of it."""
 
     def __init__(self, position: int, reason: str, expected: tuple[str, ...] = ()) -> None:
         super().__init__(position, reason, expected)
@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PropertyNode(Node):
-    """The value of a property of the message: a text, or null where it is missing."""
+    """The value of a property of the message: a text, or null if it is missing."""
 
     name: str
 
@@ -213,7 +213,7 @@ def walk(root: Node) -> Iterator[Node]:
 
 
 def fold(root: Node, combine: Callable[[Node, list[T]], T]) -> T:
-    """What `combine` makes of the root, given what it has made of the nodes right below it, and so on down."""
+    """Combine a tree from the leaves up: `combine` gets each node with its results for the nodes right below it."""
     results: list[T] = []
     for node in reversed(list(walk(root))):
         results.append(combine(node, [results.pop() for _ in children(node)]))

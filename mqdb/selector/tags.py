@@ -33,7 +33,7 @@ class TagExpression:
 
     @property
     def canonical_text(self) -> str:
-        """The same for all expressions that match the same tags."""
+        """The canonical text, which is equal for all expressions that match the same tags."""
         return ALL_TAGS if self.matches_all else f" {SEPARATOR} ".join(sorted(self.tags))
 
     def matches(self, tag: str | None) -> bool:
@@ -45,9 +45,10 @@ def parse_tag_expression(text: str | None) -> TagExpression:
     """Read a tag expression; None, "" and "*" match everything.
 
     Blanks around a tag are dropped (Java's, so U+00A0 and U+3000 stay), and so are empty parts.
-    `*` among other tags, or with blanks around it, is an ordinary tag. Nothing but separators
-    raises TagExpressionInvalid; nothing but blanks is legal and matches no message.
-    Source: FilterAPI.buildSubscriptionData. What PostgreSQL cannot hold is refused, too: no message has such a tag.
+    `*` among other tags, or with blanks around it, is an ordinary tag. Nothing but separators raises
+    TagExpressionInvalid; nothing but blanks is legal and matches no message.
+    Characters that PostgreSQL cannot hold are refused, too, because no message has such a tag.
+    Source: FilterAPI.buildSubscriptionData.
     """
     if not text or text == ALL_TAGS:
         return TagExpression(ALL_TAGS, frozenset(), (), matches_all=True)

@@ -1,11 +1,11 @@
 """Verdicts: true, false, null or error, as SQL that PostgreSQL may evaluate in any order and that never raises.
 
-SQL knows the first three, and agrees on them with RocketMQ. An error is RocketMQ's own: it spoils what has been
-evaluated to its right, too, and a FALSE before AND or a TRUE before OR hides it. So what can never be an error stays
-plain SQL. What can be one says when it is true, when it is false, and in which of four states it is: only what a
-caller asks for gets into the statement, and for whether a message is delivered that is `true`.
+SQL knows the first three, and agrees on them with RocketMQ. An error is RocketMQ's own: it also spoils the result of
+operands to its right, and a FALSE before AND or a TRUE before OR hides it. So expressions that can never be an error
+stay plain SQL. Other expressions have three forms: when they are true, when they are false, and their number among four
+states. Only the forms that a caller uses get into the statement; the delivery of a message uses `true`.
 
-However an expression nests, its SQL grows with its size only: what stands in it twice is a leaf or a state.
+The SQL of an expression grows only with its size, regardless of its nesting: only leaves and states occur twice in it.
 RocketMQ: LogicExpression, UnaryExpression.createNOT.
 """
 
@@ -43,11 +43,11 @@ _NOT: Final = unary_table("FTNE")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an expression makes of a message.
+    """The verdict of an expression about a message.
 
-    `true` and `false` are TRUE exactly when the verdict is that, and FALSE or NULL otherwise. `state` is its number in
-    "TFNE", from 1 on. `plain` is the verdict itself in SQL's logic, None where it may be an error. `error` is TRUE for
-    an error and FALSE otherwise, None where only `state` can tell; `is_leaf` says that no other verdict is in it.
+    `true` is TRUE exactly if the verdict is true, and FALSE or NULL otherwise; `false` likewise. `state` is its number
+    in "TFNE", from 1 on. `plain` is the verdict itself in SQL's logic, None if it may be an error. `error` is TRUE for
+    an error and FALSE otherwise, None if only `state` can tell. `is_leaf` says that no other verdict is in it.
     """
 
     true: Sql
@@ -64,7 +64,7 @@ NULL: Final = Verdict("false", "false", "3", "NULL::boolean")
 
 
 def plain(condition: Sql, *, true: Sql | None = None, false: Sql | None = None) -> Verdict:
-    """A verdict that is never an error. `true` and `false` where they can be said more simply."""
+    """A verdict that is never an error. `true` and `false` may give simpler forms of it."""
     true, false = _sides(condition, true, false)
     return Verdict(true, false, _state_of(condition), condition)
 
@@ -81,7 +81,10 @@ def _sides(condition: Sql, true: Sql | None, false: Sql | None) -> tuple[Sql, Sq
 
 
 def looked_up(rows: str, left: Verdict, right: Verdict | None = None, *, may_fail: bool = False) -> Verdict:
-    """What a table makes of one or two verdicts. `may_fail` says that it has an error for what is none."""
+    """The verdict that a table gives for one or two verdicts.
+
+    `may_fail`: it has errors for verdicts that are not errors.
+    """
     state: Sql = (rows, "[", left.state, "]") if right is None else (rows, "[", left.state, "][", right.state, "]")
     if may_fail or left.plain is None or (right is not None and right.plain is None):
         return Verdict((state, " = 1"), (state, " = 2"), state, None)
@@ -136,9 +139,9 @@ def _state_of(condition: Sql) -> Sql:
 
 
 def _first_decides(verdicts: Sequence[Verdict], decisive: Callable[[Verdict], Sql], state: int) -> Sql:
-    """Whether one of the verdicts is decisive, and none before it is an error.
+    """Whether one of the verdicts is decisive, without an error before it.
 
-    A CASE in place of what nests: PostgreSQL's parser does not go deep for it, and it stops where it is decided.
+    A CASE replaces nesting: PostgreSQL's parser does not recurse for it, and evaluation stops at the decisive verdict.
     """
     alike = _alike(verdicts)
     branches: list[Sql] = []
@@ -158,7 +161,10 @@ def _first_decides(verdicts: Sequence[Verdict], decisive: Callable[[Verdict], Sq
 
 
 def _alike(verdicts: Sequence[Verdict]) -> int:
-    """How many at the end, one at least, are errors together: then none of them is decisive, and none hides another."""
+    """The number of verdicts at the end, at least one, that can only be errors together.
+
+    Then none of them is decisive, and none hides another.
+    """
     error = verdicts[-1].error
     return 1 + sum(1 for _ in takewhile(lambda each: error is not None and each.error is error, verdicts[-2::-1]))
 
@@ -193,7 +199,7 @@ def _states(verdicts: Sequence[Verdict], operator: str) -> list[Sql]:
 
 
 def _tree(rows: str, states: list[Sql]) -> Sql:
-    """Many states by one table. Which neighbours are put together first does not matter: so that it nests little."""
+    """Combine many states by one table. The order does not matter, so neighbours are paired to nest little."""
     while len(states) > 1:
         pairs = [(rows, "[", left, "][", right, "]") for left, right in zip(states[::2], states[1::2], strict=False)]
         states = [*pairs, *states[len(pairs) * 2 :]]

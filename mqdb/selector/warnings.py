@@ -46,7 +46,7 @@ class SelectorWarning(NamedTuple):
 
 
 def warnings_of(root: Node) -> list[SelectorWarning]:
-    """What surprises in an expression, from left to right."""
+    """The warnings about an expression, from left to right."""
     found = [_about(root, reason) for reason in (*_constant(root), *_no_condition(root))]
     for node in walk(root):
         found += [_about(node, reason) for rule in _RULES for reason in rule(node)]
@@ -242,7 +242,7 @@ def _is_literal(node: Node) -> bool:
 
 
 def _magnitude(node: Node) -> Node:
-    """What stands behind the minus signs."""
+    """The node behind the minus signs."""
     while isinstance(node, Negative):
         node = node.operand
     return node

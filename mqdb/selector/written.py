@@ -39,7 +39,7 @@ def tree_lines(root: Node) -> Iterator[tuple[int, str]]:
 
 
 def label(node: Node) -> str:
-    """What a node is, without what stands below it."""
+    """The label of a node, without the nodes below it."""
     match node:
         case PropertyNode(name):
             return f"property {name}"

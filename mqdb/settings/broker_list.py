@@ -7,9 +7,10 @@ from mqdb.settings import Settings
 
 
 def brokers_of(settings: Settings) -> tuple[BrokerDsn, ...]:
-    """At least one, with its password. Raises BrokerUnavailable where it is the embedded one and does not run.
+    """The brokers of the settings, at least one, with passwords.
 
-    For an embedded one that is just starting it waits for some seconds.
+    Waits for some seconds if the embedded broker is just starting. Raises BrokerUnavailable if the embedded broker does
+    not run.
     """
     if settings.brokers:
         return settings.brokers

@@ -1,4 +1,4 @@
-"""The layers of the settings: arguments, the environment, a TOML file, and what is so if none of these says it."""
+"""The layers of the settings: arguments, the environment, a TOML file, and the defaults."""
 
 import os
 import tomllib
@@ -18,7 +18,7 @@ DEFAULT = "default"
 
 
 def default_home() -> Path:
-    """Where the embedded PostgreSQL and mqdb.toml live unless MQDB_HOME says otherwise."""
+    """The default directory of the embedded PostgreSQL and mqdb.toml, if MQDB_HOME is not set."""
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return Path("/var/lib/mqdb") if is_root else user_data_path("mqdb", appauthor=False)
 
@@ -30,7 +30,7 @@ class Layer(NamedTuple):
     values: Mapping[str, Any]
 
     def origin(self, name: str) -> str:
-        """Where a setting of this layer was said, as an error names it."""
+        """The source of a setting in this layer, as an error names it."""
         return f"environment {variable_of(name)}" if self.source == "environment" else self.source
 
 
@@ -62,7 +62,7 @@ def home_of(*layers: Layer) -> Path:
 
 
 def read_file(config: str | Path | None, home: Path) -> Layer:
-    """What the TOML file holds; nothing if none was named and the home has none. Raises SettingInvalid."""
+    """The layer of the TOML file; empty if no file is named and the home has no file. Raises SettingInvalid."""
     source = "argument" if config else f"environment {ENV_PREFIX}CONFIG"
     named = config or os.environ.get(ENV_PREFIX + "CONFIG", "").strip()
     path = Path(named) if named else home / FILE_NAME

@@ -161,7 +161,7 @@ class Settings(BaseModel):
 
     @property
     def broker(self) -> BrokerDsn | None:
-        """The one broker to work with; None means the embedded one. Raises SettingInvalid where there are several."""
+        """The broker of the settings; None means the embedded one. Raises SettingInvalid if there are several."""
         brokers = self.brokers
         if len(brokers) > 1:
             names = ", ".join(broker.name for broker in brokers)
@@ -170,7 +170,7 @@ class Settings(BaseModel):
         return brokers[0] if brokers else None
 
     def pool_dsn_of(self, broker_name: str) -> str | None:
-        """The pooler in front of a broker; None where it has none."""
+        """The pooler in front of a broker; None if it has no pooler."""
         pools = parse_brokers(self.pool_dsn, self.broker_name) if self.pool_dsn else ()
         if len(pools) == 1 and len(self.brokers) == 1:
             return pools[0].dsn
@@ -178,32 +178,32 @@ class Settings(BaseModel):
 
     @property
     def delay_levels(self) -> DelayLevels | None:
-        """What `message_delay_level` says; None where it says nothing."""
+        """The delay levels of `message_delay_level`; None if it is not set."""
         return None if self.message_delay_level is None else parse_delay_levels(self.message_delay_level)
 
     @property
     def http_address(self) -> HttpAddress | None:
-        """What `http` says; None where it says nothing."""
+        """The address of `http`; None if it is not set."""
         return None if self.http is None else parse_http_address(self.http)
 
     @property
     def remoting_address(self) -> HttpAddress | None:
-        """What `remoting` says; None where it says nothing."""
+        """The address of `remoting`; None if it is not set."""
         return None if self.remoting is None else parse_http_address(self.remoting)
 
     @property
     def remoting_advertised_address(self) -> HttpAddress | None:
-        """What `remoting_advertised` says; None where it says nothing."""
+        """The address of `remoting_advertised`; None if it is not set."""
         return None if self.remoting_advertised is None else parse_http_address(self.remoting_advertised)
 
     @property
     def grpc_address(self) -> HttpAddress | None:
-        """What `grpc` says; None where it says nothing."""
+        """The address of `grpc`; None if it is not set."""
         return None if self.grpc is None else parse_http_address(self.grpc)
 
     @property
     def grpc_tls_address(self) -> HttpAddress | None:
-        """What `grpc_tls` says; None where it says nothing."""
+        """The address of `grpc_tls`; None if it is not set."""
         return None if self.grpc_tls is None else parse_http_address(self.grpc_tls)
 
     @property
@@ -400,7 +400,7 @@ def _refuse_two_names(settings: Settings) -> None:
 
 
 def _safe(name: str, value: object) -> object:
-    """A value of any type without passwords. What is written for an unknown setting may be meant for `dsn`."""
+    """A value of any type without passwords. The value of an unknown setting may be meant for `dsn`."""
     if value is not None and ("password" in name or get_close_matches(name, [_PASSWORD])):
         return HIDDEN
     if value is None or isinstance(value, bool | int | float | timedelta):

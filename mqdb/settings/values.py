@@ -37,7 +37,7 @@ class DurationRange:
 
 
 def at_least(least: str) -> tuple[BeforeValidator, AfterValidator]:
-    """How a duration of at least so much is read."""
+    """The validators of a duration of at least `least`."""
     return BeforeValidator(_duration), AfterValidator(DurationRange(cast(timedelta, _duration(least))))
 
 
@@ -74,7 +74,7 @@ def _topics(value: str) -> str:
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with the home of its user in place of ~. Raises ValueError for one that can be none."""
+    """The path with ~ replaced by the home of its user. Raises ValueError for an impossible path."""
     try:
         found = Path(path).expanduser()
     except RuntimeError:

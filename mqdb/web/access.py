@@ -1,7 +1,7 @@
-"""Who may ask: a request has to name a loopback host if only this machine may ask, and a password or a person.
+"""Access control: a request has to name a loopback host if only this machine has access, and a password or a person.
 
-A stranger's page, in a browser on this machine, can send requests to 127.0.0.1 under the stranger's own domain, if that
-resolves to 127.0.0.1 (DNS rebinding). The Host header then has that domain.
+A foreign page in a browser on this machine can send requests to 127.0.0.1 under its own domain, if that domain resolves
+to 127.0.0.1 (DNS rebinding). The Host header then has that domain.
 """
 
 import base64
@@ -70,7 +70,7 @@ class AccessControl:
 
 
 def _password_in(authorization: str) -> bytes:
-    """The password of HTTP basic, whoever the user is, or a bearer token; empty where there is none."""
+    """The password of HTTP basic, for any user, or a bearer token; empty without credentials."""
     scheme, _, credentials = authorization.partition(" ")
     match scheme.lower():
         case "bearer":

@@ -29,12 +29,12 @@ _PARTS = {"log": "commit_log", "queue": "queue_run", "index": "message_index", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What was found. The fields are taken one after another, so they need not agree to the message."""
+    """A sample of a broker. The fields are read one after another, so their counts may differ slightly."""
 
     taken_at: float
-    """By the monotonic clock: when it was complete."""
+    """The time at which it was complete, by the monotonic clock."""
     seconds: float
-    """How long it took."""
+    """The duration of taking it."""
     epoch: int
     messages_in: dict[str, int]
     """By topic."""

@@ -8,15 +8,15 @@ BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 
 
 class Durations:
-    """How long some things took. One thread writes, others only read."""
+    """A histogram of durations. One thread writes, others only read."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """All of them together."""
+        """The sum of all durations."""
         self.counts = [0] * (len(BOUNDS) + 1)
-        """How many were as long as the class of BOUNDS at this place."""
+        """The number of durations in the class of BOUNDS at this index."""
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self.seconds += seconds
         self.counts[bisect_left(BOUNDS, seconds)] += 1

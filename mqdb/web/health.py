@@ -1,8 +1,8 @@
 """Health: whether this process is alive, and whether it is ready. Neither asks the database.
 
-/healthz tells a supervisor whether to restart the process: whether each of its loops still makes rounds. A round that
-waits for the database counts, however long it takes, because a restart would not bring the database back. /readyz tells
-whether the broker is served. It looks at what leadership, which asks the database all the time, has found last.
+/healthz tells a supervisor whether to restart the process: it passes if each loop still makes rounds. A round that
+waits for the database counts, regardless of its duration, because a restart would not bring the database back. /readyz
+tells whether the broker is served. It uses the last result of leadership, which asks the database all the time.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Health:
         self._is_stopping = False
 
     def end(self) -> None:
-        """The process is about to stop: it is not ready any more."""
+        """Report the process as not ready, because it is about to stop."""
         self._is_stopping = True
 
     def liveness(self) -> Report:
@@ -56,7 +56,7 @@ class Health:
     def readiness(self) -> Report:
         """Whether the database answers, its schema is ours, and this process leads or stands by for one that does.
 
-        What runs beside the loops has to have started, and to be alive.
+        The parts beside the loops have to be started and alive.
         """
         database, schema = self._database(), self._schema()
         # Nobody knows while the database does not answer.

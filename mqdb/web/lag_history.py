@@ -50,7 +50,7 @@ class LagHistory:
             self._by_group = kept
 
     def of(self, group: str) -> list[LagPoint]:
-        """The samples of a group, the oldest first; [] if there is none."""
+        """The samples of a group, the oldest first; [] if there are no samples."""
         with self._guard:
             ring = self._by_group.get(group)
             if ring is None:

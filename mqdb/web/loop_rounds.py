@@ -41,15 +41,18 @@ class LoopRounds:
 
     @property
     def error(self) -> Exception | None:
-        """Of the last round; None if it succeeded."""
+        """The error of the last round; None if it succeeded."""
         return self.outcome if isinstance(self.outcome, Exception) else None
 
     def idle_seconds(self) -> float:
-        """How long ago the last round ended; 0 during a round, and since `wake` if there was none after it."""
+        """The seconds since the last round ended; 0 during a round.
+
+        After `wake`, the seconds since then until the next round.
+        """
         return 0.0 if self.begun_at is not None else self._clock.monotonic() - self._idle_since
 
     def running_seconds(self) -> float:
-        """How long the present round has taken; 0 between two rounds."""
+        """The seconds that the current round has taken; 0 between two rounds."""
         begun_at = self.begun_at
         return 0.0 if begun_at is None else self._clock.monotonic() - begun_at
 

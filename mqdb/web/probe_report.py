@@ -1,4 +1,4 @@
-"""What a probe says: the checks of a process, and whether each has passed."""
+"""The report of a probe: the checks of a process, and whether each has passed."""
 
 from typing import Final, NamedTuple, Protocol
 
@@ -7,7 +7,7 @@ PASSED: Final = "ok"
 
 
 class Report(NamedTuple):
-    """What was checked, and a sentence for each check: "ok", or why it fails."""
+    """The checks with a sentence for each: "ok", or the reason of its failure."""
 
     checks: dict[str, str]
 
@@ -23,10 +23,10 @@ class Report(NamedTuple):
 
 
 class Probes(Protocol):
-    """What /healthz and /readyz ask."""
+    """The probes behind /healthz and /readyz."""
 
     def liveness(self) -> Report:
-        """Whether the process need not be started anew."""
+        """Whether the process is alive and needs no restart."""
 
     def readiness(self) -> Report:
-        """Whether it does its work."""
+        """Whether the process does its work."""

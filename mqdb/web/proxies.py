@@ -1,7 +1,7 @@
 """Trusted proxies: they authenticate people, and name the person of a request in a header.
 
-A proxy is trusted by the address of its TCP connection. No header changes this address, because the server is told not
-to read X-Forwarded-For (`proxy_headers=False`).
+A proxy is trusted by the address of its TCP connection. No header changes this address, because the server does not
+read X-Forwarded-For (`proxy_headers=False`).
 """
 
 from contextlib import suppress
@@ -38,8 +38,7 @@ class Proxies:
     def person(self, scope: Scope) -> str | None:
         """The name that a trusted proxy gives; None for another peer, and if the header does not hold one name.
 
-        A name that is too long or holds control characters counts as none: a shortened name may be that of somebody
-        else.
+        A name that is too long or has control characters is ignored, because a shortened name may be another person's.
         """
         if not self._is_trusted(scope):
             return None

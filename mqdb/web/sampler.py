@@ -22,13 +22,13 @@ _STATEMENT_TIMEOUT = "30s"
 
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
-    """How often the sampler asks."""
+    """The intervals of the sampler."""
 
     interval: timedelta = timedelta(seconds=15)
     storage_interval: timedelta = timedelta(seconds=60)
-    """For sizes, which take a look at each file."""
+    """The interval for sizes, which read the size of each file."""
     per_queue: tuple[str, ...] = ()
-    """Topics of which each queue is told."""
+    """Topics that are reported by queue."""
     service_set: str = LeadershipConfig().service_set
 
 

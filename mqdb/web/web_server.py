@@ -73,7 +73,7 @@ class WebServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when nothing is served any more, or after some seconds."""
+        """Stop serving; returns when all requests have ended, or after some seconds."""
         self._server.should_exit = True
         self._thread.join(_LONGEST_STOP_SECONDS)
         self._socket.close()

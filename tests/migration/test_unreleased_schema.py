@@ -31,7 +31,7 @@ def revision(database: Database) -> object:
 def test_a_producer_refuses_it_and_says_what_to_do(unreleased: Database) -> None:
     producer = Producer("senders", settings=load_settings(dsn=unreleased.dsn))
 
-    with pytest.raises(SchemaUnreleased, match="make it anew") as refused:
+    with pytest.raises(SchemaUnreleased, match="recreate it") as refused:
         producer.start()
 
     assert (refused.value.found, refused.value.needed) == (revision(unreleased), migrations.head())
@@ -46,7 +46,7 @@ def test_the_command_line_refuses_it_and_says_what_to_do(
     refused = Place(tmp_path, unreleased.dsn).call(*command)
 
     assert (refused.code, refused.text) == (1, "")
-    assert f"was made by an unreleased version ({before}, this mqdb needs {migrations.head()}); make it anew" in (
+    assert f"was made by an unreleased version ({before}, this mqdb needs {migrations.head()}); recreate it" in (
         refused.errors
     )
     assert revision(unreleased) == before

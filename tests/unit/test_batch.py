@@ -79,7 +79,7 @@ def test_each_message_of_a_batch_is_checked() -> None:
         check_batch([Message("orders", "one"), Message("orders", "")])
     with pytest.raises(BodyTooLarge):
         check_batch([Message("orders", "one"), Message("orders", "four")], max_body_bytes=3)
-    with pytest.raises(MessageIllegal, match="str is no message"):
+    with pytest.raises(MessageIllegal, match="str is not a message"):
         check_batch("text")  # type: ignore[arg-type]
 
 
