@@ -54,7 +54,7 @@ Namespace = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What these topics and groups belong to: the role calls orders what is NAME%orders to others.",
+        help="The namespace of these topics and groups: the role says orders, others say NAME%orders.",
         show_default=False,
     ),
 ]
@@ -84,25 +84,27 @@ def grant(
     admin_group: AdminGroup = None,
     namespace: Namespace = None,
     external: Annotated[
-        bool, typer.Option("--external", help="The principal is no role: a user of the dashboard, or an access key.")
+        bool, typer.Option("--external", help="The principal is not a role: a user of the dashboard, or an access key.")
     ] = False,
     create: Annotated[
-        bool, typer.Option("--create", help="Make the role where there is none: it may log in, without a password.")
+        bool, typer.Option("--create", help="Create the role if it does not exist: it may log in, without a password.")
     ] = False,
     broker: Brokers = None,
 ) -> None:
     """Let a role send to topics, read them, be a member of groups, operate and administer both.
 
-    A prefix also covers topics that are made later, and no topic of the broker,
-    of a group or of replies. A consumer needs both: the topics that it reads, and its
-    group, with which its retries and dead letters come.
+    A prefix also covers topics that are created later, but no topic of the
+    broker, of a group or of replies. A consumer needs rights for the topics
+    that it reads, and for its group, which includes its retries and dead
+    letters.
 
-    With [bold]--namespace[/bold] two teams may use the same names, and do not see each other. A role has
-    one namespace, or none, for all of its rights.
+    With [bold]--namespace[/bold] two teams may use the same names, and do not
+    see each other. A role has at most one namespace, for all of its rights.
 
-    An operator of a group redrives its dead letters and resets its offsets; an operator of a
-    topic recalls what waits for it, resolves its half messages and keeps its crons. Neither
-    reads a message by that. Who administers a topic or a group makes, changes and deletes it.
+    An operator of a group redrives its dead letters and resets its offsets. An
+    operator of a topic recalls its scheduled messages, resolves its half
+    messages and keeps its crons. These rights do not include reading messages.
+    An administrator of a topic or a group creates, changes and deletes it.
 
     \b
     [bold]Examples[/bold]
@@ -184,11 +186,11 @@ def revoke(
 @app.command(cls=Command)
 def secret(
     context: typer.Context,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="An access key: a principal that is no role.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="An access key: a principal that is not a role.")],
     given: Annotated[
         str | None, typer.Option("--secret", metavar="TEXT", help="The secret; without it, a new one is printed.")
     ] = None,
-    none: Annotated[bool, typer.Option("--none", help="Take the secret away: the key opens nothing any more.")] = False,
+    none: Annotated[bool, typer.Option("--none", help="Remove the secret: the key no longer opens anything.")] = False,
     broker: Brokers = None,
 ) -> None:
     """Give an access key the secret with which RocketMQ's own clients sign.
@@ -221,10 +223,10 @@ def apply(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Bring the rights of roles to what a file says.
+    """Change the rights of roles to those of a file.
 
-    Shows what will change and asks, unless with [bold]--yes[/bold]. A second time nothing
-    changes. A role that the file does not name keeps its rights.
+    Shows the changes and asks, unless with [bold]--yes[/bold]. A second call
+    changes nothing. A role that the file does not name keeps its rights.
 
     \b
     [bold]A file[/bold]
@@ -367,7 +369,7 @@ def check(
 
 
 def _reason(one: "BrokerAdmin", role: str, wanted: "Resource") -> str | None:
-    """Which right lets a role do it; None if it may not."""
+    """The reason why a role may do something, for people; None if it may not."""
     from mqdb_client import Rights
 
     access, type_, name = wanted

@@ -181,12 +181,12 @@ def _give_up_output() -> None:
 
 
 def _told(error: Exception) -> str:
-    """What standard error gets: a line, but for an error that points at a place in a line of its own."""
+    """The text of an error for standard error: one line, or more if the error points at a place in a text."""
     return str(error) if isinstance(error, SelectorSyntaxError) else sentence(error)
 
 
 def _unexpected(error: Exception) -> str:
-    """What became of a command that met an error which nobody has foreseen."""
+    """The sentence about an unexpected error, with its place in our code."""
     where = [frame for frame in extract_tb(error.__traceback__) if _OURS & set(Path(frame.filename).parts)][-1]
     reason = cut(_one_line(str(error)), _MOST)
     return (
@@ -196,7 +196,7 @@ def _unexpected(error: Exception) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """What an error says, as one line."""
+    """The message of an error, as one line."""
     if isinstance(error, typer.Abort):
         return "aborted"
     if not isinstance(error, typer.TyperException):

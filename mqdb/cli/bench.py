@@ -1,7 +1,7 @@
-"""`mqdb bench`: how fast a broker is for the clients of this machine.
+"""`mqdb bench`: the speed of a broker for clients on this machine.
 
-One process with threads and the public client, as a program of yours would be. What PostgreSQL itself does with the
-same rows, and benchmarks of single parts, are in the checkout: `python3 do.py bench`.
+It is one process with threads and the public client, like a program of yours. Benchmarks of PostgreSQL alone with the
+same rows, and of single parts, are in the checkout: `python3 do.py bench`.
 """
 
 import json
@@ -53,7 +53,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
 class Figure(NamedTuple):
-    """What was measured. Durations are in seconds, in order."""
+    """The result of a measurement. Durations are in seconds, in order."""
 
     name: str
     messages: int
@@ -61,7 +61,7 @@ class Figure(NamedTuple):
     durations: list[float]
 
     def described(self) -> dict[str, Any]:
-        """For people and programs: messages a second, milliseconds."""
+        """The figure for people and programs: messages a second, milliseconds."""
         described: dict[str, Any] = {
             "figure": self.name,
             "messages": self.messages,
@@ -76,7 +76,7 @@ class Figure(NamedTuple):
 
 
 class _Bed(NamedTuple):
-    """Where a benchmark works: a topic and a group of its own, on one broker."""
+    """The place of a benchmark: a topic and a group of its own, on one broker."""
 
     settings: "Settings"
     admin: "BrokerAdmin"
@@ -185,7 +185,7 @@ def latency(
 
 @app.command(cls=Command)
 def dispatch(context: typer.Context, messages: Messages = 100_000, as_json: Json = False) -> None:
-    """How fast messages get their offsets that become visible at once, by the commit of one transaction.
+    """Measure how fast messages get their offsets after the commit of one large transaction.
 
     \b
     [bold]Examples[/bold]
@@ -272,7 +272,7 @@ class _Countdown:
 
 
 def _await_offsets(connection: "psycopg.Connection[Any]", topic: str, messages: int) -> None:
-    """Wait until so many messages of a topic have offsets. Raises BrokerUnavailable if none gets one for a minute."""
+    """Wait until a topic has this many messages with offsets. Raises BrokerUnavailable after a minute without any."""
     done, moved_at = 0, time.monotonic()
     while done < messages:
         time.sleep(0.01)  # only owners of queues hear of arrivals

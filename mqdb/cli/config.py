@@ -37,5 +37,5 @@ def config(
 
 
 def _plain(value: object, text: str) -> object:
-    """What JSON has a kind of its own for; all else as one would write it."""
+    """A value as JSON, if JSON has this type; other values as text."""
     return value if value is None or isinstance(value, bool | int | float) else text

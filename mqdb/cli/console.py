@@ -1,4 +1,4 @@
-"""What commands print: tables for people, lines for programs, progress for those who watch."""
+"""The output of commands: tables for people, lines for programs, progress for terminals."""
 
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -21,7 +21,7 @@ _UNBROKEN_CHARACTERS = 10
 
 
 class _Console(Console):
-    """Shows control characters of what it prints as numbers; a `Text` is taken as it is."""
+    """A console that prints control characters as numbers; a `Text` is printed unchanged."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
@@ -33,7 +33,7 @@ def standard_output() -> Console:
 
 
 def standard_error() -> Console:
-    """The console for what is not the result: notes and progress."""
+    """The console for notes and progress, which are not the result."""
     return _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -47,8 +47,8 @@ def table(
 ) -> Table:
     """A table of plain values; None is an empty cell.
 
-    The columns named in `right` hold numbers. Where the terminal is narrow they and those in `whole` do not fold,
-    those in `words` between words only.
+    The columns named in `right` hold numbers. On a narrow terminal these columns and those in `whole` do not fold, and
+    those in `words` fold only between words.
     """
     made = _FittingTable(whole={*right, *whole}, words=words)
     for column in columns:
@@ -59,9 +59,9 @@ def table(
 
 
 class _FittingTable(Table):
-    """A table that folds no id and no word of a heading, however narrow the terminal.
+    """A table that never folds ids and words of headings, even on a narrow terminal.
 
-    Where that leaves no room for a column, each row becomes a block with a line for each value.
+    If that leaves no room for a column, each row becomes a block with a line for each value.
     """
 
     def __init__(self, *, whole: Collection[str], words: Collection[str]) -> None:
@@ -84,7 +84,7 @@ class _FittingTable(Table):
         yield from super().__rich_console__(console, options)
 
     def _size(self, column: Column) -> tuple[int, int]:
-        """How narrow a column can be, and how wide it wants to be."""
+        """The minimum width of a column, and its wanted width."""
         heading = Text(str(column.header))
         cells = [each for each in column.cells if isinstance(each, Text)]
         wanted = max(_longest_line(each) for each in (heading, *cells))
@@ -120,7 +120,7 @@ def cell(value: object) -> str:
 
 
 def progress(console: Console) -> Progress:
-    """Bars that show how much is done, with a `note` behind each; nothing where nobody watches."""
+    """Progress bars, with a `note` behind each; nothing if the console is not a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -34,7 +34,7 @@ _POPPED_AT_ONCE = 32
 
 def consume(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read.", show_default=False)],
     group: Annotated[
         str | None,
         typer.Option("--group", "-g", help="Be a member of this group: share its messages, commit its offsets."),
@@ -46,7 +46,7 @@ def consume(
             "--from-offset",
             "-o",
             metavar="first|last|N",
-            help="Where to begin in each queue; a group only where it is new to the topic.",
+            help="The place to begin in each queue; for a group only if it is new to the topic.",
         ),
     ] = "first",
     tag: Annotated[
@@ -77,14 +77,14 @@ def consume(
 ) -> None:
     """Print the messages of a topic as they come, until Ctrl-C.
 
-    Without a group it only reads: nothing is committed, nobody else notices,
-    and the messages come in about the order in which they were sent. That is
-    of one broker; a group reads from all that the DSN lists.
+    Without a group it only reads: nothing is committed, consumers are not
+    affected, and the messages come in about the order in which they were sent.
+    It reads one broker then; a group reads all brokers that the DSN lists.
 
     The JSON object of a message has topic, broker_name, queue_id, queue_offset,
-    log_pos, message_id, tag, keys, properties, born_time, store_time, born_host,
-    reconsume_times, flag and sys_flag, and the bytes as body, or in base64 as
-    body_base64 where they are not UTF-8.
+    log_pos, message_id, tag, keys, properties, born_time, store_time,
+    born_host, reconsume_times, flag and sys_flag, and the bytes as body, or in
+    base64 as body_base64 if they are not UTF-8.
 
     \b
     [bold]Examples[/bold]
@@ -197,7 +197,7 @@ def _read(
 def _arriving(
     read: Callable[[], list[ReceivedMessage]], tend: Callable[[], None], exits: bool
 ) -> Iterator[ReceivedMessage]:
-    """What there is, then what comes; with `exits` only what there is. Flushes before it waits."""
+    """Yield the messages that exist, then new ones; with `exits` only the former. Flushes before it waits."""
     pause = _FIRST_PAUSE_SECONDS
     while True:
         messages = read()

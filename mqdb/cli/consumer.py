@@ -76,14 +76,14 @@ def _member(member: "MemberInfo") -> Row:
 def status(
     context: typer.Context,
     client_id: ClientId,
-    stack: Annotated[bool, typer.Option("--stack", help="Also where the listeners are that run now.")] = False,
+    stack: Annotated[bool, typer.Option("--stack", help="Also the stacks of listeners that run now.")] = False,
     role: Role = None,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Ask a consumer how it is: its queues, and the listeners that have not returned.
+    """Ask a consumer for its status: its queues, and the listeners that have not returned.
 
-    The stack of a listener that hangs tells where it does.
+    The stack shows where a listener hangs.
 
     \b
     [bold]Examples[/bold]
@@ -136,12 +136,12 @@ def consume(
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Have a consumer consume one message now, and tell what its listener answers.
+    """Have a consumer consume one message now, and print the answer of its listener.
 
-    Nothing else changes: no offset moves, and what fails does not come again.
-    Of a message that was retried it gets the first copy that there still is in
-    a topic that the group has subscribed to. Waits for 10 seconds. As
-    mqadmin consumeMessage and the dashboard's resend do.
+    Nothing else changes: no offset moves, and a failure is not retried. If the
+    message was retried, the consumer gets the first remaining copy in a topic
+    that the group has subscribed to. Waits for 10 seconds. Like mqadmin
+    consumeMessage and the resend of RocketMQ's dashboard.
 
     \b
     [bold]Examples[/bold]

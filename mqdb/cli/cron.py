@@ -59,17 +59,17 @@ def add(
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of the messages; may be repeated."),
     ] = None,
     sharding_key: Annotated[str | None, typer.Option(help="All go to the queue of this key, in order.")] = None,
-    timezone: Annotated[str, typer.Option(metavar="ZONE", help="Whose clock the times are on; an IANA name.")] = "UTC",
+    timezone: Annotated[str, typer.Option(metavar="ZONE", help="The time zone of the times; an IANA name.")] = "UTC",
     catch_up: Annotated[
         Literal["once", "all", "none"],
         typer.Option(
-            help="What to send of times that have passed while no broker was there: a message for the latest of them, "
-            "one for each, oldest first, or none.",
+            help="The messages for times that passed while no broker was running: one for the latest time, "
+            "one for each time, oldest first, or no message.",
         ),
     ] = "once",
     broker: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which broker sends, where there are several.", show_default=False),
+        typer.Option(metavar="NAME", help="The broker that sends, if there are several.", show_default=False),
     ] = None,
 ) -> None:
     """Add a recurring send. Its first message is for the next time from now on.
@@ -115,7 +115,7 @@ def _body(text: str | None, file: Path | None) -> bytes | str:
 
 
 def _only(admin: "Admin", name: str | None) -> "BrokerAdmin":
-    """Of several brokers each would send the message."""
+    """The one broker of a cron. If several had it, each would send the message."""
     brokers = admin.chosen(None if name is None else [name])
     if len(brokers) > 1:
         known = ", ".join(one.name for one in brokers)

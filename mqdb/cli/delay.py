@@ -29,11 +29,12 @@ app = command_group(
 
 @app.command("list", cls=Command)
 def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False) -> None:
-    """List the delay levels: what waits in each, when the next one is due, and how late it is.
+    """List the delay levels: the waiting messages of each, and the time and lateness of the next one.
 
-    A level with a [bold]lost offset[/bold] stands still: the log does not hold the
-    message that is its next. It is not passed by in silence, and no segment is
-    dropped meanwhile; [bold]mqdb delay skip[/bold] steps over it.
+    A level with a [bold]lost offset[/bold] stands still: the log does not have
+    its next message. The level does not skip this message by itself, and no
+    segment is dropped while it stands still; [bold]mqdb delay skip[/bold] skips
+    the message.
 
     \b
     [bold]Examples[/bold]

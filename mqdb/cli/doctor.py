@@ -35,10 +35,11 @@ def doctor(
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Look for what is wrong with a broker, and say what to do about it.
+    """Look for problems of a broker, and print what to do about them.
 
     It changes nothing, and costs the server about as much as mqdb group list.
-    A role without the rights of the owner gets UNKNOWN for what it cannot see.
+    A role without the rights of the owner gets UNKNOWN for checks that it
+    cannot make.
 
     Ends with 0 if all is well, with 1 if something warns or a check itself has
     failed, with 2 if something fails or a broker cannot be reached. The names
@@ -83,7 +84,7 @@ def doctor(
 
 
 def _thresholds(settings: "Settings", given: Sequence[str]) -> "DoctorThresholds":
-    """Those of the settings and of the command line. Raises ParameterInvalid."""
+    """The thresholds of the settings and of the command line. Raises ParameterInvalid."""
     from mqdb_client import DoctorThresholds
 
     known = {field.name for field in fields(DoctorThresholds)}

@@ -1,4 +1,4 @@
-"""What `mqdb consume` prints of a message."""
+"""The formats in which `mqdb consume` prints messages."""
 
 import base64
 from enum import StrEnum
@@ -9,7 +9,7 @@ from mqdb.common.received_message import ReceivedMessage
 
 
 class OutputFormat(StrEnum):
-    """How a message is printed."""
+    """The format of a printed message."""
 
     TEXT = "text"
     JSON = "json"

@@ -219,21 +219,21 @@ def set_(
         str | None,
         typer.Option(
             metavar="DELAYS",
-            help="How long a failed message waits: 1s,5s,1m, or 1s..10m, each twice the one before; ladder for the "
+            help="The wait before each retry: 1s,5s,1m, or 1s..10m, each twice the one before; ladder for the "
             "delay levels.",
         ),
     ] = None,
     consume_from: Annotated[
         _ConsumeFrom | None,
         typer.Option(
-            help="Where it begins in a topic, if its consumers do not say that: RocketMQ 5's SDKs, and pops in SQL."
+            help="The place to begin in a topic, if consumers do not say it: RocketMQ 5's SDKs, and pops in SQL."
         ),
     ] = None,
     broker: Brokers = None,
 ) -> None:
-    """Change settings of a group; one that does not exist is made.
+    """Change settings of a group; a missing group is created.
 
-    What is not given stays as it is. As with mqadmin updateSubGroup.
+    Settings that are not given stay as they are. Like mqadmin updateSubGroup.
 
     \b
     [bold]Examples[/bold]
@@ -275,9 +275,10 @@ def delete(
 ) -> None:
     """Delete a group with its offsets and subscriptions. Refused while it has live members.
 
-    A consumer that joins it later is a new group, which begins where it says.
-    What waits for a retry goes to the retry topic if that is kept, and to no
-    such new group; else it is passed by when it is due.
+    A consumer that joins it later forms a new group, which begins where the
+    consumer says. Messages that wait for a retry go to the retry topic if the
+    topic is kept, but not to the new group. Otherwise they are skipped when
+    they are due.
 
     \b
     [bold]Examples[/bold]

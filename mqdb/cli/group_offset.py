@@ -1,4 +1,4 @@
-"""`mqdb group offset reset | clone`: where a group goes on, on all brokers that the settings name."""
+"""`mqdb group offset reset | clone`: set the offsets of a group, on all brokers that the settings name."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -81,8 +81,8 @@ def reset(
 @app.command(cls=Command)
 def clone(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The group that has come so far.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The group that is to go on there.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The group with the offsets.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The group that gets them.")],
     topic: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,10 +96,10 @@ def clone(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Have a group go on where another one stands.
+    """Have a group continue at the offsets of another group.
 
-    TARGET is made where there is none; the retries of SOURCE stay its own. As
-    with mqadmin cloneGroupOffset.
+    TARGET is created if it does not exist; the retries of SOURCE stay its own.
+    Like mqadmin cloneGroupOffset.
 
     \b
     [bold]Examples[/bold]

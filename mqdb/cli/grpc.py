@@ -26,11 +26,11 @@ def grpc(
 ) -> None:
     """Serve RocketMQ 5's SDKs: Java, Go, Python, Node, C#, C++, Rust.
 
-    They speak gRPC, and consume by pop. MQDB_GRPC=127.0.0.1:8081 lets mqdb
-    serve do the same. Several of these processes may listen at one port, one
-    for each core, and share what comes. Any address but loopback needs an
-    access key with a secret (mqdb acl secret), or MQDB_GRPC_OPEN=true: whoever
-    reaches it may do everything.
+    They speak gRPC, and consume by pop. With MQDB_GRPC=127.0.0.1:8081 mqdb
+    serve serves them too. Several of these processes may listen at one port,
+    one for each core, and share the connections. Any address but loopback needs
+    an access key with a secret (mqdb acl secret), or MQDB_GRPC_OPEN=true, with
+    which any client that reaches it may do everything.
 
     \b
     [bold]Examples[/bold]

@@ -1,4 +1,4 @@
-"""Lines of a file or a pipe, and batches of what is there already.
+"""Lines of a file or a pipe, and batches of the lines that are available.
 
 A batch never waits for more input: behind `tail -f` each line goes at once, from a file they go by the thousand.
 """

@@ -7,7 +7,7 @@ from mqdb.common.log_lines import FieldFormatter, JsonFormatter
 
 
 class LogFormat(StrEnum):
-    """How a record is written."""
+    """The format of a log record."""
 
     TEXT = "text"
     JSON = "json"

@@ -37,7 +37,7 @@ def show(
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Show all of a message: where it is, its properties and its body.
+    """Show all of a message: its places, its properties and its body.
 
     A message that was delayed, retried or given up is there several times with
     one id; each copy is shown, as they were stored.

@@ -12,7 +12,7 @@ class MessageNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
 
 
 def check_id(text: str, listed_by: str) -> None:
-    """Raises ParameterInvalid for a text that is no id of a message; the error names the command that lists them."""
+    """Raise ParameterInvalid if a text is not a message id; the error names the command that lists ids."""
     try:
         parse_unique_id(text)
     except ParameterInvalid:

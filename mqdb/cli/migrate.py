@@ -29,10 +29,10 @@ def migrate(
 ) -> None:
     """Create the schema mqdb, or bring it to the version that this mqdb speaks.
 
-    All in one transaction. [bold]mqdb serve[/bold] does the same when it
-    starts. An embedded PostgreSQL that does not run is started for as long as
-    it takes. Where the DSN lists several brokers, one after the other is
-    migrated, and one that is new gets the name that it has in the list.
+    The migration is one transaction. [bold]mqdb serve[/bold] also migrates when
+    it starts. An embedded PostgreSQL that does not run is started for the
+    migration. If the DSN lists several brokers, they are migrated one after the
+    other, and a new broker gets its name in the list.
 
     \b
     [bold]Examples[/bold]

@@ -1,4 +1,4 @@
-"""Where an offset goes: what `mqdb group offset reset --to` may be given."""
+"""The target of an offset reset: the values of `mqdb group offset reset --to`."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -24,7 +24,7 @@ _PREFIX = "mqdb.cli."
 
 
 def start(context: typer.Context, **arguments: Any) -> "Settings":
-    """What a command does first: set up logging, load the settings. Raises SettingInvalid.
+    """Set up logging and load the settings, at the start of a command. Raises SettingInvalid.
 
     `arguments` are settings that only this command has options for.
     """
@@ -40,7 +40,7 @@ def start(context: typer.Context, **arguments: Any) -> "Settings":
 
 @contextmanager
 def administering(context: typer.Context) -> "Iterator[Admin]":
-    """What a command does first that asks brokers: as `start`, and an Admin of the brokers that the settings name."""
+    """Start a command that asks brokers: see `start`. Yields an Admin of the brokers that the settings name."""
     settings = start(context)
     from mqdb_client import Admin
 
@@ -106,7 +106,7 @@ def _everywhere(
     ] = None,
     home: Annotated[
         Path | None,
-        _option("--home", metavar="DIR", help="Where the embedded PostgreSQL and mqdb.toml live. MQDB_HOME"),
+        _option("--home", metavar="DIR", help="The directory of the embedded PostgreSQL and mqdb.toml. MQDB_HOME"),
     ] = None,
     config: Annotated[
         Path | None,
@@ -118,7 +118,9 @@ def _everywhere(
     ] = None,
     log_format: Annotated[
         LogFormat | None,
-        _option("--log-format", help="How the log on standard error is written: a line of JSON for each record, say."),
+        _option(
+            "--log-format", help="The format of the log on standard error: text, or a line of JSON for each record."
+        ),
     ] = None,
 ) -> None:
     """Never called: typer makes the options of it."""

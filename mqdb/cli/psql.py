@@ -31,7 +31,10 @@ def psql_of(settings: Settings, dsn: str) -> str:
 
 
 def _understands_embedded() -> bool:
-    """Whether this machine's psql knows PGREQUIREAUTH. Without it a stranger on the port could ask for the password."""
+    """Whether this machine's psql knows PGREQUIREAUTH.
+
+    Without it another program on the port could ask for the password.
+    """
     program = shutil.which("psql")
     if program is None:
         return False

@@ -1,7 +1,7 @@
-"""From records to messages: what `mqdb send` makes of text, JSON lines and CSV. Nothing here sends.
+"""The messages that `mqdb send` makes of records in text, JSON lines and CSV. Nothing here sends.
 
-A record's columns become tag, keys, properties, sharding key and body as `Columns` says; `Fixed` is what all
-messages have in common. A missing value gives nothing: no tag, no key, no property.
+A record's columns become tag, keys, properties, sharding key and body as `Columns` says; `Fixed` is the common part of
+all messages. A missing value gives no tag, no key and no property.
 """
 
 import csv
@@ -17,7 +17,7 @@ from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
 
 
 class InputFormat(StrEnum):
-    """How input is cut into messages."""
+    """The way to split input into messages."""
 
     TEXT = "text"
     JSONL = "jsonl"
@@ -36,7 +36,7 @@ class InputInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """Which column becomes what. Without `body` the body is the whole record as JSON."""
+    """The columns for the parts of a message. Without `body` the body is the whole record as JSON."""
 
     tag: str | None = None
     keys: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class RecordColumns:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What every message gets; a column wins over `tag`, `sharding_key` and a property of the same name."""
+    """The parts that every message gets; a column wins over `tag`, `sharding_key` and a property of the same name."""
 
     topic: str
     tag: str | None = None
@@ -190,7 +190,7 @@ def _words(value: object, nulls: frozenset[str]) -> list[str]:
 
 
 def _as_text(value: object, nulls: frozenset[str]) -> str | None:
-    """None for a missing value: null, an empty text, or one that `nulls` names."""
+    """The text of a value; None for a missing one: null, an empty text, or one that `nulls` names."""
     if value is None or value == "":
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

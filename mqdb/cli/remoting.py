@@ -27,11 +27,12 @@ def remoting(
 ) -> None:
     """Serve clients that speak RocketMQ's remoting protocol: Java, Go, C++, Node, Spring.
 
-    They find name server and broker at one address. MQDB_REMOTING=127.0.0.1:9876
-    lets mqdb serve do the same. Several of these processes may serve one
-    broker, behind a TCP balancer whose address they advertise. Any address but
-    loopback needs an access key with a secret (mqdb acl secret), or
-    MQDB_REMOTING_OPEN=true: whoever reaches it may do everything.
+    They find name server and broker at one address. With
+    MQDB_REMOTING=127.0.0.1:9876 mqdb serve serves them too. Several of these
+    processes may serve one broker, behind a TCP balancer whose address they
+    advertise. Any address but loopback needs an access key with a secret (mqdb
+    acl secret), or MQDB_REMOTING_OPEN=true, with which any client that reaches
+    it may do everything.
 
     \b
     [bold]Examples[/bold]

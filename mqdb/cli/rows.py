@@ -1,7 +1,7 @@
-"""What commands that look at things print: a table for people, a JSON object a line for programs.
+"""The output of commands that show things: a table for people, a JSON object a line for programs.
 
-Rows hold plain values: a switch is a bool, a time a datetime, what is missing None. Here they become what people
-read, and JSON.
+Rows hold plain values: a switch is a bool, a time a datetime, a missing value None. This module makes text for people
+of them, and JSON.
 """
 
 import json
@@ -46,17 +46,17 @@ def has_several(known: "Admin | Settings") -> bool:
 
 
 def on(known: "Admin | Settings", broker_name: str) -> str:
-    """Where something was done, for the end of a sentence; "" where there is one broker only."""
+    """The broker, for the end of a sentence: " on NAME", or "" if there is only one."""
     return f" on {broker_name}" if has_several(known) else ""
 
 
 def of_broker(known: "Admin | Settings", broker_name: str) -> Row:
-    """The column that says of which broker a row is, where there are several."""
+    """The column with the broker of a row, if there are several brokers."""
     return {"broker": broker_name} if has_several(known) else {}
 
 
 def of_part(described: Sequence[Row], name: str) -> list[Row]:
-    """The rows that each of several things has under a name, with the column of its broker where it has one."""
+    """The rows that each item has under `name`, with the column of its broker if the item has one."""
     return [({"broker": each["broker"]} if "broker" in each else {}) | row for each in described for row in each[name]]
 
 
@@ -95,7 +95,7 @@ def print_answers(
 
 
 def print_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
-    """Print rows with the same names; for people, `nothing` in place of a table without rows."""
+    """Print rows with the same names; for people, `nothing` instead of a table without rows."""
     if as_json:
         for row in rows:
             print(json_of(row))
@@ -121,7 +121,7 @@ def json_of(value: object) -> str:
 
 
 def in_a_line(row: Row) -> str:
-    """A row as people read it, where it is the only one."""
+    """A single row as a line for people."""
     return ", ".join(f"{spoken(name)} {_shown(name, value)}" for name, value in row.items())
 
 

@@ -122,10 +122,10 @@ def send(
 ) -> None:
     """Send messages to a topic and print their ids.
 
-    Each argument is a message; without one, each line of standard input or of
-    a file. Empty lines are left out. Many messages go in batches, which are
-    stored as a whole or not at all. Where the DSN lists several brokers the
-    messages go to all that have the topic, past one that is down.
+    Each argument is a message; without one, each line of standard input or of a
+    file. Empty lines are left out. Many messages go in batches, which are
+    stored as a whole or not at all. If the DSN lists several brokers, the
+    messages go to all that have the topic; a broker that is down is skipped.
 
     \b
     [bold]Examples[/bold]

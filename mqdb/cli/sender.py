@@ -1,8 +1,8 @@
-"""How `mqdb send` sends: in batches where it can, in order where it must.
+"""The sends of `mqdb send`: in batches if possible, in order if needed.
 
-Messages without a sharding key go in batches, each to one queue and stored as a whole or not at all. Those with one,
-and those that are to be delivered later, go one by one, from several threads, so that the messages of each key stay in
-order and the client gathers the sends.
+Messages without a sharding key go in batches, each to one queue and stored as a whole or not at all. Messages with a
+sharding key or a later delivery go one by one, from several threads, so that the messages of each key stay in order and
+the client gathers the sends.
 """
 
 import time
@@ -108,5 +108,5 @@ class Sender:
 
 
 def _key(outgoing: Outgoing) -> object:
-    """What keeps messages in order; without a sharding key nothing does."""
+    """The key by which messages stay in order; messages without a sharding key have no order."""
     return id(outgoing) if outgoing.sharding_key is None else outgoing.sharding_key

@@ -65,7 +65,7 @@ def serve(
 
 
 def greeting(settings: "Settings", dsn: str) -> list[str]:
-    """What somebody who has just started a broker wants to know."""
+    """The lines that `mqdb serve` prints when it has started."""
     from mqdb import __version__
     from mqdb.cli.psql import psql_of
     from mqdb.common.dsn import redact

@@ -1,4 +1,4 @@
-"""Standard output and standard error: where they are terminals, control characters are printed as numbers."""
+"""Standard output and standard error: on a terminal, control characters are printed as numbers."""
 
 import sys
 from collections.abc import Iterator

@@ -24,7 +24,7 @@ app = command_group(
 
 
 class NothingRecalled(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
-    """The message does not wait: it was delivered, or nobody knows it."""
+    """The message does not wait: it was delivered, or is not known."""
 
     message: str
     reason: str
@@ -38,7 +38,7 @@ def list_(
         str | None, typer.Option(metavar="TOPIC", help="Only messages for this topic.", show_default=False)
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="So many of each broker.")] = 100,
-    last: Annotated[bool, typer.Option("--last", help="Those that are due last, in place of the first.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Those that are due last, instead of the first.")] = False,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
@@ -73,14 +73,17 @@ def _described(timer: "WaitingTimer") -> Row:
 def recall(
     context: typer.Context,
     message: Annotated[
-        str, typer.Argument(metavar="HANDLE|MESSAGE_ID", help="What the send has returned.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="HANDLE|MESSAGE_ID", help="The handle or the id from the result of the send.", show_default=False
+        ),
     ],
     broker: Brokers = None,
 ) -> None:
     """Take back a message that waits for its time of delivery.
 
-    Fails where the message does not wait any more: it was delivered, or recalled
-    before, or there is none of that id.
+    Fails if the message no longer waits: it was delivered or recalled before,
+    or its id is unknown.
 
     \b
     [bold]Examples[/bold]

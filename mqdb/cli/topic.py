@@ -53,22 +53,23 @@ def create(
     context: typer.Context,
     name: TopicName,
     queues: Annotated[int, typer.Option(help="Queues to write to and to read from.")] = 8,
-    read_queues: Annotated[int | None, typer.Option(help="Queues to read from, where it is another number.")] = None,
-    write_queues: Annotated[int | None, typer.Option(help="Queues to write to, where it is another number.")] = None,
+    read_queues: Annotated[int | None, typer.Option(help="Queues to read from, if the number differs.")] = None,
+    write_queues: Annotated[int | None, typer.Option(help="Queues to write to, if the number differs.")] = None,
     perm: Annotated[int, typer.Option(help="Sum of 4 (readable) and 2 (writable).")] = 6,
     order: Annotated[
         bool, typer.Option("--order", help="Ask producers to keep to the queue of a sharding key.")
     ] = False,
     message_type: Annotated[
-        MessageType, typer.Option("--type", help="What the topic is meant for.", case_sensitive=False)
+        MessageType, typer.Option("--type", help="The type of messages that the topic is for.", case_sensitive=False)
     ] = MessageType.NORMAL,
     broker: Brokers = None,
 ) -> None:
-    """Create a topic. The same once more changes nothing.
+    """Create a topic. Creating it again with these options changes nothing.
 
-    Where the DSN lists several brokers each of them gets it with so many
-    queues, as with mqadmin updateTopic -c, or each that [bold]--broker[/bold]
-    names. Messages go to the queues of all brokers that have it.
+    If the DSN lists several brokers, each of them gets the topic with this
+    number of queues, like with mqadmin updateTopic -c; or only the brokers that
+    [bold]--broker[/bold] names. Messages go to the queues of all brokers that
+    have it.
 
     \b
     [bold]Examples[/bold]
@@ -192,10 +193,10 @@ def set_(
     name: TopicName,
     queues: Annotated[int | None, typer.Option(metavar="N", help="Queues to write to and to read from.")] = None,
     read_queues: Annotated[
-        int | None, typer.Option(metavar="N", help="Queues to read from, where it is another number.")
+        int | None, typer.Option(metavar="N", help="Queues to read from, if the number differs.")
     ] = None,
     write_queues: Annotated[
-        int | None, typer.Option(metavar="N", help="Queues to write to, where it is another number.")
+        int | None, typer.Option(metavar="N", help="Queues to write to, if the number differs.")
     ] = None,
     perm: Annotated[int | None, typer.Option(metavar="N", help="Sum of 4 (readable) and 2 (writable).")] = None,
     order: Annotated[
@@ -203,24 +204,26 @@ def set_(
         typer.Option("--order/--no-order", help="Whether to ask producers to keep to the queue of a sharding key."),
     ] = None,
     message_type: Annotated[
-        MessageType | None, typer.Option("--type", help="What the topic is meant for.", case_sensitive=False)
+        MessageType | None,
+        typer.Option("--type", help="The type of messages that the topic is for.", case_sensitive=False),
     ] = None,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a topic. What is not given stays as it is.
+    """Change settings of a topic. Settings that are not given stay as they are.
 
-    As with mqadmin updateTopic; consumers that run learn of it within 20
-    seconds, producers within 30. Groups that have read the topic before read
-    queues that are added from their beginning.
+    Like mqadmin updateTopic. Running consumers notice it within 20 seconds,
+    producers within 30. Groups that have read the topic before read added
+    queues from the beginning.
 
-    Fewer queues: their messages stay, and more queues later bring them back.
-    To lose sight of none, lower --write-queues first, and --read-queues when
-    [bold]mqdb topic show[/bold] has no lag there. Queues that are no longer read and hold
-    messages which a group has not consumed are named.
+    With fewer queues, the messages of removed queues stay, and more queues
+    later bring them back. To consume all of them first, lower --write-queues,
+    and lower --read-queues when [bold]mqdb topic show[/bold] has no lag in the
+    removed queues. The command names queues that are no longer read and still
+    have messages for a group.
 
-    With another number of queues a sharding key may belong to another queue:
-    where its order counts, let consumers finish before they change.
+    With another number of queues a sharding key may belong to another queue. If
+    its order matters, let consumers finish before the change.
 
     \b
     [bold]Examples[/bold]
@@ -261,7 +264,7 @@ _CHANGES = "--queues, --read-queues, --write-queues, --perm, --order, --no-order
 
 
 def _notes(config: TopicConfig, unread: "Sequence[Unread]") -> Iterator[str]:
-    """What the counts of queues hide from consumers, and how it comes back."""
+    """Notes about messages that consumers do not get with these numbers of queues, and how to get them."""
     command = f"mqdb topic set {shlex.quote(config.name)} --read-queues"
     if unread:
         messages: Counter[str] = Counter()
@@ -327,7 +330,7 @@ def delete(
 
 
 def _with(name: str, uses: "TopicUses") -> str:
-    """What goes with a topic, in the words of the refusal."""
+    """The things that are deleted with a topic, in the words of the refusal."""
     return f", with {TopicInUse(name, *uses).users}" if any(uses) else ""
 
 

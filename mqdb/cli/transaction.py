@@ -38,7 +38,7 @@ class _State(StrEnum):
 
 
 class _Outcome(StrEnum):
-    """What one may do with a half message."""
+    """The ways to resolve a half message."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -96,15 +96,16 @@ def _described(half: "HalfMessage") -> Row:
 def resolve(
     context: typer.Context,
     transaction_id: Annotated[str, typer.Argument(metavar="ID", help="The unique id of the message.")],
-    outcome: Annotated[_Outcome, typer.Argument(help="commit, rollback, or resume: have it asked about from 0 again.")],
+    outcome: Annotated[_Outcome, typer.Argument(help="commit, rollback, or resume: check it again, from 0.")],
     broker: Brokers = None,
     yes: Yes = False,
 ) -> None:
-    """End a half message by hand, or have one that was discarded asked about again.
+    """End a half message by hand, or resume the checks of a discarded one.
 
-    A [bold]commit[/bold] delivers it, a [bold]rollback[/bold] lets nobody ever see it; neither can be
-    taken back. [bold]resume[/bold] is for discarded ones: their producers are asked again,
-    with 0 checks, for as long as if they were stored now.
+    A [bold]commit[/bold] delivers it; after a [bold]rollback[/bold] it is never
+    delivered. Neither can be undone. [bold]resume[/bold] is for discarded half
+    messages: their producers are asked again, from 0 checks, for as long as if
+    they were stored now.
 
     \b
     [bold]Examples[/bold]

@@ -17,17 +17,17 @@ def web(
         str | None, typer.Option(metavar="HOST:PORT", help=f"Where to serve; MQDB_HTTP, or {_DEFAULT_ADDRESS}.")
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Let nobody change anything, as MQDB_WEB_READ_ONLY=true.")
+        bool, typer.Option("--read-only", help="Allow no changes, like MQDB_WEB_READ_ONLY=true.")
     ] = False,
 ) -> None:
     """Serve the dashboard for the brokers that the settings name, with /healthz and /readyz.
 
-    MQDB_HTTP=127.0.0.1:8090 lets mqdb serve do the same for its broker. On
+    With MQDB_HTTP=127.0.0.1:8090 mqdb serve serves it for its own broker. On
     loopback, the link that is printed logs in, once; with MQDB_WEB_PASSWORD a
     form does. MQDB_WEB_VIEWER_PASSWORD is for viewers, who change nothing. A
     proxy of MQDB_WEB_TRUSTED_PROXIES names people in MQDB_WEB_USER_HEADER, and
-    mqdb acl says what they may do. Any address but loopback needs a password
-    or such a proxy.
+    mqdb acl says what they may do. Any address but loopback needs a password or
+    such a proxy.
 
     \b
     [bold]Examples[/bold]

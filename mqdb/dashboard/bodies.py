@@ -34,7 +34,7 @@ def plain_body(stored: bytes, sys_flag: int) -> tuple[bytes, str | None]:
 
 
 def editable_text(body: bytes) -> str | None:
-    """The body as a text that somebody may change; None for one that is no text."""
+    """The body as an editable text; None if it is not text."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -43,7 +43,7 @@ def editable_text(body: bytes) -> str | None:
 
 
 def edited_body(original: bytes, text: str) -> bytes:
-    """What came back from a text field. Browsers end each line there with CR LF; the body keeps its own line ends."""
+    """The body from an edited text field. Browsers end each line with CR LF; the body keeps its own line ends."""
     return (text if b"\r\n" in original else text.replace("\r\n", "\n")).encode()
 
 

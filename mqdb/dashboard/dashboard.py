@@ -84,12 +84,12 @@ class Dashboard:
         self.application: Final = Starlette(routes=routes, middleware=[gate], exception_handlers={404: _nowhere})
 
     def link(self, address: HttpAddress) -> str:
-        """What to open in a browser; it logs in, once, where there is neither a password nor a trusted proxy."""
+        """The link to open in a browser. It logs in, once, if there is neither a password nor a trusted proxy."""
         query = {"token": self._sessions.link_token} if self._sessions.has_link else {}
         return f"http://{address}{path('login', **query)}"
 
     def welcome(self, address: HttpAddress) -> str:
-        """A line for the terminal: where the dashboard is served."""
+        """A line for the terminal with the address of the dashboard."""
         self._address = address
         return f"  open     {self.link(address)}"
 

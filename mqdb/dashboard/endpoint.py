@@ -25,7 +25,7 @@ _MOST_AT_A_TIME: Final = 8
 
 
 class Page(NamedTuple):
-    """A page: where it is below its broker, what makes it, and whether something can be done there."""
+    """A page: its path below its broker, its handler, and whether it can change something."""
 
     path: str
     handler: Handler

@@ -86,12 +86,12 @@ class Fields:
 
 
 def query_of(request: Request) -> Fields:
-    """What stands behind the question mark."""
+    """The fields of the query string."""
     return Fields(request.query_params.multi_items())
 
 
 class FormRefused(Exception):
-    """What was posted is no form, or too large."""
+    """A posted body is not a form, or too large."""
 
     def __init__(self, response: PlainTextResponse) -> None:
         super().__init__()

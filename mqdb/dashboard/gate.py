@@ -1,4 +1,4 @@
-"""The gate: no page is shown, and nothing is done, unless the request comes from somebody who has logged in.
+"""The gate: it shows pages and makes changes only for requests of people who have logged in.
 
 A change has to come from a page of the dashboard itself, which the browser tells by Sec-Fetch-Site, or by Origin on an
 address without TLS. The forms carry a token besides, which the endpoint checks.

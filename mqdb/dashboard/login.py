@@ -15,7 +15,7 @@ _MOST_FORM_BYTES: Final = 64 * 1024
 
 
 class Login:
-    """The endpoints that somebody needs who has not logged in."""
+    """The endpoints for people who have not logged in."""
 
     def __init__(self, sessions: Sessions, guesses: Guesses) -> None:
         self._sessions = sessions

@@ -1,4 +1,4 @@
-"""Sessions: who has logged in, and the one-time link that logs in where there is no password and no trusted proxy.
+"""Sessions of people who have logged in, and the one-time link to log in without a password and a trusted proxy.
 
 They live in this process, and end with it. Only the thread of the web server calls `Sessions`.
 """
@@ -26,7 +26,7 @@ _IDLE_SECONDS: Final = 12 * 3_600.0
 
 
 class PersonStanding(StrEnum):
-    """What a person may do. It follows from the way to log in."""
+    """The standing of a person. It follows from the way to log in."""
 
     OPERATOR = "operator"
     """May do everything. Has logged in by the password or the link."""
@@ -99,7 +99,7 @@ class Sessions:
         self._by_key.pop(key, None)
 
     def find(self, key: str) -> Session | None:
-        """The session of a cookie; None if there is none any more."""
+        """The session of a cookie; None if it has ended."""
         session = self._by_key.pop(key, None)
         if session is None or time.monotonic() - session.used_at > _IDLE_SECONDS:
             return None
@@ -109,7 +109,7 @@ class Sessions:
         return session
 
     def of_header(self, authorization: str) -> Session | None:
-        """The session of HTTP basic, the same for each request of a person; None for a wrong password."""
+        """The session of HTTP basic. All requests of a person share it. None for a wrong password."""
         scheme, _, credentials = authorization.partition(" ")
         try:
             person, _, password = base64.b64decode(credentials.strip(), validate=True).partition(b":")
@@ -121,7 +121,7 @@ class Sessions:
         return self._same(Session(_name_of(person.decode(errors="replace")), standing))
 
     def of_person(self, person: str) -> Session:
-        """The session of a person whom a trusted proxy names, the same for each request."""
+        """The session of a person whom a trusted proxy names. All requests of the person share it."""
         return self._same(Session(person, PersonStanding.PRINCIPAL))
 
     def _same(self, new: Session) -> Session:

@@ -38,7 +38,7 @@ class NothingChanges(Denied):
 
 
 class Permissions:
-    """What a person may do. For a principal, each method asks the database once; for others none does."""
+    """The permissions of a person. Each method asks the database once for a principal, and never for others."""
 
     def __init__(self, session: Session, broker: BrokerAdmin, *, read_only: bool) -> None:
         self._session = session
@@ -47,7 +47,7 @@ class Permissions:
 
     @property
     def principal(self) -> str | None:
-        """The person, if what they may do are rights of `mqdb acl`."""
+        """The person, if the permissions are rights of `mqdb acl`."""
         return self._session.person if self._session.standing is PersonStanding.PRINCIPAL else None
 
     def among(self, names: Iterable[str], *kinds: Kind) -> frozenset[str]:
@@ -70,7 +70,7 @@ class Permissions:
         return any(each.resource[:2] == Rights.KINDS[kind] for each in self._broker.acl.list(self._session.person))
 
     def require(self, name: str, *kinds: Kind) -> str:
-        """Return the person, as the actor of a change. Raises Denied if the person has none of these rights."""
+        """Return the person, as the actor of a change. Raises Denied if the person lacks all of these rights."""
         if not self.may(name, *kinds):
             raise self._denied(kinds[-1], name)
         return self._session.person

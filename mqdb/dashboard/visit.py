@@ -1,4 +1,4 @@
-"""A visit: one request of somebody who has logged in, as the functions of the pages get it."""
+"""A visit: one request of a person who has logged in, as the functions of the pages get it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ class PageNotFound(NotFound):
 
 @dataclass(frozen=True)
 class Visit:
-    """What is asked, by whom, and the ways to answer."""
+    """The request, its person, and the ways to answer."""
 
     request: Request
     session: Session
     brokers: Brokers
     form: Fields
-    """What was posted; empty for a GET."""
+    """The posted fields; empty for a GET."""
 
     @property
     def is_post(self) -> bool:
-        """Whether something is to be done."""
+        """Whether the request is a POST, which changes something."""
         return self.request.method == "POST"
 
     @cached_property
@@ -47,7 +47,7 @@ class Visit:
 
     @cached_property
     def query(self) -> Fields:
-        """What stands behind the question mark."""
+        """The fields of the query string."""
         return query_of(self.request)
 
     @cached_property
@@ -65,7 +65,7 @@ class Visit:
 
     @cached_property
     def rights(self) -> Permissions:
-        """What the person may do there; it names the actor of a change."""
+        """The permissions of the person on this broker; they name the actor of a change."""
         return Permissions(self.session, self.broker, read_only=self.brokers.are_read_only)
 
     def part(self, name: str) -> str:

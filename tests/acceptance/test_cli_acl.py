@@ -119,7 +119,7 @@ def test_rights_come_from_a_file(place: Place, tmp_path: Path) -> None:
     apply = ("acl", "apply", str(file))
 
     asked = place.call(*apply)
-    assert (asked.code, "Nobody is there to confirm it; add --yes" in asked.errors) == (1, True)
+    assert (asked.code, "No terminal to confirm it; add --yes" in asked.errors) == (1, True)
     assert place.done("acl", "list") == "Nobody but the owner has a right.\n"
     changes = json_lines(place.done(*apply, "--yes", "--json"))
     assert [(each["access"], each["type"], each["resource"], each["change"]) for each in changes] == [

@@ -75,7 +75,7 @@ def test_a_level_that_stands_still_goes_on_when_somebody_says_so(place: Place, b
     [
         ("4", "delay level 4 has not lost the message that is its next; see: mqdb delay list"),
         ("19", "level = 19: the delay levels are 1 to 18"),
-        ("5", "Never deliver the lost message of delay level 5 at offset 0? Nobody is there to confirm it; add --yes"),
+        ("5", "Never deliver the lost message of delay level 5 at offset 0? No terminal to confirm it; add --yes"),
     ],
     ids=["nothing is lost", "no such level", "nobody is there"],
 )

@@ -151,7 +151,7 @@ def test_nothing_is_redriven_when_nobody_is_there_to_confirm(place: Place, broke
 
     refused = place.call("dlq", "redrive", "billing")
 
-    assert_refused(refused, "Nobody is there to confirm it; add --yes, or --dry-run")
+    assert_refused(refused, "No terminal to confirm it; add --yes, or --dry-run")
     assert redriven(broker) == []
 
 

@@ -175,7 +175,7 @@ def test_nothing_is_done_when_nobody_is_there_to_confirm(place: Place, arguments
     refused = place.call("group", *arguments)
 
     assert (refused.code, refused.text) == (1, "")
-    assert refused.errors.rstrip().endswith("Nobody is there to confirm it; add --yes")
+    assert refused.errors.rstrip().endswith("No terminal to confirm it; add --yes")
     assert orders_of(place)["next_offset"] == 3
 
 

@@ -62,7 +62,7 @@ def test_a_topic_is_not_deleted_when_nobody_is_there_to_confirm(place: Place) ->
     refused = place.run("topic", "delete", "orders")
 
     question = "Delete topic orders and all its messages?"
-    assert (refused.code, refused.errors) == (1, f"mqdb: {question} Nobody is there to confirm it; add --yes\n")
+    assert (refused.code, refused.errors) == (1, f"mqdb: {question} No terminal to confirm it; add --yes\n")
     assert '"orders"' in place.done("topic", "list", "--json")
 
 

@@ -104,7 +104,7 @@ def test_nothing_is_done_unless_somebody_says_yes(place: Place, broker: Connecti
     outcome = place.call("transaction", "resolve", name, "commit")
 
     assert (outcome.code, delivered(broker)) == (1, [])
-    assert outcome.errors == f"mqdb: Commit half message {name}? Nobody is there to confirm it; add --yes\n"
+    assert outcome.errors == f"mqdb: Commit half message {name}? No terminal to confirm it; add --yes\n"
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback", "resume"])

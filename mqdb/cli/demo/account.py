@@ -47,7 +47,7 @@ class GroupTally(NamedTuple):
 
 
 def settle(sent: Sequence[Sent], deliveries: Iterable[Delivery], expression: TagExpression) -> GroupTally:
-    """Compare what a group got with what its expression says that it should have."""
+    """Compare the messages that a group got with those that match its expression."""
     expected = {each.message_id: each.body for each in sent if expression.matches(each.tag)}
     received = list(deliveries)
     times = Counter(each.message_id for each in received)
@@ -62,7 +62,7 @@ def settle(sent: Sequence[Sent], deliveries: Iterable[Delivery], expression: Tag
 
 
 def count_disorder(sent: Sequence[Sent], deliveries: Iterable[Delivery]) -> int:
-    """How often a message of one sharding key stands before an earlier one of the same key, or in another queue."""
+    """Count the messages that are before an earlier message of the same sharding key, or in another queue."""
     places = {each.message_id: (each.queue_id, each.queue_offset) for each in deliveries}
     by_key: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for each in sent:

@@ -1,7 +1,7 @@
-"""Processes of the demo: each is told its order on standard input, reports on standard output, and ends with its input.
+"""Processes of the demo. Each reads its order from standard input, reports on standard output, and ends with its input.
 
-So none outlives the demo, however that ends: when it is killed, the kernel closes the pipe. Both ways go lines of
-JSON. An order may hold a password, which is why it is not an argument that everybody could read.
+So no process outlives the demo: when the demo is killed, the kernel closes the pipe. Both directions carry lines of
+JSON. An order may hold a password, so it is not an argument, which every user of the machine could read.
 """
 
 import json
@@ -49,7 +49,7 @@ class Child:
         self._process.stdin.flush()
 
     def check(self) -> None:
-        """Raises ChildFailed when the process is not there any more."""
+        """Raise ChildFailed if the process is gone."""
         if self._failure is not None:
             raise ChildFailed(self._what, self._failure)
 

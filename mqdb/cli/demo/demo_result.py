@@ -1,4 +1,4 @@
-"""What the demo shows at its end."""
+"""The output of the demo at its end."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -91,6 +91,6 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 
 
 def plain_progress(published: int, total: int, received: Sequence[int], expected: Sequence[int]) -> str:
-    """Where things stand, for those without a terminal."""
+    """A line with the progress, for output without a terminal."""
     groups = ", ".join(f"{cell(one)} of {cell(all_)}" for one, all_ in zip(received, expected, strict=True))
     return f"published {published:,} of {total:,}; received {groups}"

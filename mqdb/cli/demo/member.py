@@ -18,7 +18,7 @@ _THREADS = 4
 
 
 class DemoOrder(NamedTuple):
-    """What a member is to do, and where."""
+    """The order for a member: the broker, the group and the subscription."""
 
     dsn: str
     pool_dsn: str | None

@@ -1,4 +1,4 @@
-"""What the demo does, from the topic to the last message: publish, consume, count. Prints nothing."""
+"""The scenario of the demo, from the topic to the last message: publish, consume, count. Prints nothing."""
 
 import threading
 import time
@@ -43,7 +43,7 @@ GROUPS = (GroupPlan("united-american", "UA || AA", 2), GroupPlan("all-carriers",
 
 
 class GroupResult(NamedTuple):
-    """What came of a group. Seconds at full speed count from the first send to the last listener.
+    """The result of a group. Seconds at full speed count from the first send to the last listener.
 
     Latencies, in seconds and ascending, are those of the steady part.
     """
@@ -56,7 +56,7 @@ class GroupResult(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of the demo."""
+    """The result of the demo."""
 
     groups: list[GroupResult]
     full_speed_messages: int
@@ -109,7 +109,7 @@ class _Group:
 
 
 class PublishedPart(NamedTuple):
-    """What was sent, in the order of the flights, and how long that took."""
+    """The sent messages, in the order of the flights, and the duration of sending them."""
 
     sent: list[Sent]
     seconds: float
@@ -124,11 +124,11 @@ class Publisher:
 
     @property
     def count(self) -> int:
-        """How many have been sent so far."""
+        """The number of messages that have been sent so far."""
         return len(self._acknowledged)
 
     def at_full_speed(self, flights: Sequence[Flight], threads: int) -> PublishedPart:
-        """From several threads, each with aircraft of its own: the flights of an aircraft stay in order."""
+        """Send from several threads, each with its own aircraft, so that the flights of an aircraft stay in order."""
         started = time.monotonic()
         sent = in_order_by_key(flights, lambda flight: flight.sharding_key, self._send, threads)
         return PublishedPart(sent, time.monotonic() - started)
@@ -227,7 +227,7 @@ class Scenario:
         return (member for group in self._groups for member in group.members)
 
     def _publish(self) -> tuple[PublishedPart, PublishedPart]:
-        """What was sent at full speed, and what at the steady rate."""
+        """Publish all flights; returns the part at full speed and the part at the steady rate."""
         from mqdb_client import Producer
 
         with Producer("demo-flights", settings=self._settings) as producer:
@@ -242,7 +242,7 @@ class Scenario:
         return first, second
 
     def _wait_until_received(self, sent: Sequence[Sent]) -> None:
-        """Until each group has all of it, or nothing comes any more: the account will tell."""
+        """Wait until each group has all messages, or until messages stop arriving; the account shows the difference."""
         missing = [{each.message_id for each in sent if group.expression.matches(each.tag)} for group in self._groups]
         seen = [0] * len(self._groups)
 
@@ -291,7 +291,7 @@ class Scenario:
 
 
 def _pace(sent: Sequence[Sent], deliveries: Sequence[Delivery]) -> tuple[int, float]:
-    """How many of these messages came, and in how many seconds."""
+    """The number of these messages that were delivered, and the seconds that it took."""
     ids = {each.message_id for each in sent}
     times = [each.time for each in deliveries if each.message_id in ids]
     return len(times), max(times, default=0.0) - min(each.time for each in sent) if times else 0.0

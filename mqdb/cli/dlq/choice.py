@@ -1,4 +1,4 @@
-"""What the commands of `mqdb dlq` have in common: how messages are chosen, and on which brokers."""
+"""The common part of the commands of `mqdb dlq`: the choice of messages and brokers."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +46,7 @@ def filter_of(
     ids: list[str] | None,
     where: str | None,
 ) -> "DeadLetterFilter":
-    """What these options choose. Raises NameInvalid, ParameterInvalid or TagExpressionInvalid."""
+    """The filter that these options describe. Raises NameInvalid, ParameterInvalid or TagExpressionInvalid."""
     from mqdb.common.group import check_group_name
     from mqdb.common.unique_id import parse_unique_id
     from mqdb_client import DeadLetterFilter
@@ -66,5 +66,5 @@ def filter_of(
 
 
 def shown_broker(admin: "Admin", name: str) -> str | None:
-    """The name, where there are several."""
+    """The name of a broker; None if there is only one."""
     return name if has_several(admin) else None

@@ -173,8 +173,9 @@ def export(
     """Write dead letters as JSON lines, the oldest of each broker first.
 
     Each object has the columns of [bold]mqdb.dlq[/bold]. The body is text or
-    base64, as the field [bold]encoding[/bold] says, and decompressed; where it
-    cannot be, the field [bold]compression[/bold] says how it is compressed.
+    base64, as the field [bold]encoding[/bold] says, and decompressed. If it
+    cannot be decompressed, the field [bold]compression[/bold] says how it is
+    compressed.
 
     \b
     [bold]Examples[/bold]
@@ -213,7 +214,7 @@ def _is_file(output: Path | None) -> bool:
 
 @contextmanager
 def _written(output: Path | None) -> Iterator[BinaryIO]:
-    """Where to write to. A file has its name when it is whole; before that its name ends in .part."""
+    """The file to write to. A file gets its name when it is complete; before that its name ends in .part."""
     if output is None or not _is_file(output):
         yield sys.stdout.buffer
         return

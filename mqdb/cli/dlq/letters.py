@@ -1,6 +1,6 @@
-"""What `mqdb dlq` prints of a dead letter: a row of a table, a JSON object, or all of it as text.
+"""The output of `mqdb dlq` for a dead letter: a row of a table, a JSON object, or all of it as text.
 
-Bodies and errors are what strangers have sent: no control character of theirs reaches a terminal.
+Bodies and errors are untrusted: their control characters never reach a terminal.
 """
 
 import base64
@@ -119,7 +119,7 @@ def _plain_body(letter: WholeDeadLetter) -> tuple[bytes, str | None]:
 
 
 def describe(letter: WholeDeadLetter, broker: str | None) -> Iterator[str]:
-    """All of a letter but its redrives, line by line: where it came from, why it died, what it holds."""
+    """The lines of a letter without its redrives: its origin, the reason of its failure, its content."""
     yield from _fields(_facts(letter, broker))
     if letter.traceback is not None:
         yield ""
@@ -197,6 +197,6 @@ def _hex_lines(body: bytes) -> Iterator[str]:
 
 
 def result_line(result: RedriveResult) -> str:
-    """What became of one message, on a line."""
+    """The result of one message, as a line."""
     parts = (result.status, result.msg_id or f"position {result.log_pos}", result.topic or "", result.error or "")
     return "  ".join(part for part in parts if part)

@@ -51,10 +51,10 @@ def redrive(
     again: Annotated[bool, typer.Option("--again", help="Also those that were redriven before.")] = False,
     body: Annotated[str | None, typer.Option(metavar="TEXT", help="This text.", rich_help_panel=_BODY)] = None,
     body_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What is in a file.", rich_help_panel=_BODY)
+        Path | None, typer.Option(metavar="FILE", help="The content of a file.", rich_help_panel=_BODY)
     ] = None,
     edit: Annotated[
-        bool, typer.Option("--edit", help="What you make of it in $EDITOR.", rich_help_panel=_BODY)
+        bool, typer.Option("--edit", help="The body after you have edited it in $EDITOR.", rich_help_panel=_BODY)
     ] = False,
     to_topic: Annotated[
         str | None,
@@ -143,7 +143,7 @@ def _check_one_message(work: "dict[str, Chosen]", edit: bool) -> None:
 
 
 def _edited(admin: "Admin", group: str, work: "dict[str, Chosen]") -> bytes:
-    """What the user makes of the body of the one message in their editor."""
+    """The body of the one message, after the user has edited it in an editor."""
     from mqdb.common.compression import decompress
     from mqdb_client import DeadLetterFilter
 

@@ -1,7 +1,7 @@
-"""How `mqdb dlq redrive` goes about it: in batches, each a transaction, at a rate, until Ctrl-C.
+"""The work of `mqdb dlq redrive`: in batches, each a transaction, at a rate, until Ctrl-C.
 
-Between two batches nothing is half done: what is redriven has its result row, what is not has none. So Ctrl-C is heard
-there, and the same command goes on later where this one has ended.
+Between two batches nothing is half done: exactly the redriven messages have result rows. So Ctrl-C takes effect there,
+and the same command later continues where this one has ended.
 """
 
 import signal
@@ -43,7 +43,7 @@ class RedriveFailed(MqdbError):
 
 
 class DelayedInterruption:
-    """Ctrl-C and SIGTERM wait until somebody asks for them; a second one does not."""
+    """Delays Ctrl-C and SIGTERM until the code asks for them; a second signal is not delayed."""
 
     _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -112,7 +112,7 @@ class Redriver:
 
     @property
     def done(self) -> int:
-        """How many messages were dealt with."""
+        """The number of messages that were handled."""
         return self.tally.total()
 
     @property

@@ -1,6 +1,6 @@
 """`mqdb spark`: jobs on Spark, each a function of `mqdb.pipeline` as a command.
 
-`running` starts a Spark on this machine for them; whoever has a cluster calls the function with a session of theirs.
+`running` starts a Spark on this machine for them; on a cluster, call the function with a session of your own.
 
     archive, replay, reports, streams, package   the commands
 """

@@ -32,14 +32,15 @@ def archive(
 ) -> None:
     """Write full segments to Parquet files, by topic and hour, each of them once.
 
-    A segment counts as archived when its files were read back and hold what the
-    broker holds; then it stands in [bold]mqdb.archived_segment[/bold], also after retention
-    has dropped it. With the setting retain_until_archived retention drops
-    nothing else. With --topic a segment counts for these topics only, and
-    retention goes on waiting until it is archived without.
+    A segment counts as archived when its files were read back and agree with
+    the broker. Then it is listed in [bold]mqdb.archived_segment[/bold], also
+    after retention has dropped it. With the setting retain_until_archived
+    retention drops only archived segments. With --topic a segment counts for
+    these topics only, and retention still waits until it is archived without
+    --topic.
 
-    What a run that was killed has left behind is removed by the next one. A copy
-    of a database needs a PATH of its own.
+    The next run removes the remains of a run that was killed. A copy of a
+    database needs a PATH of its own.
 
     \b
     [bold]Examples[/bold]

@@ -32,10 +32,14 @@ def replay(
     until: Annotated[str | None, _chosen("--until", metavar="TIME", help="Stored before then.")] = None,
     offsets: Annotated[
         list[str] | None,
-        _chosen("--offsets", metavar="QUEUE:FIRST-PAST", help="Of this queue, PAST not included; may be repeated."),
+        _chosen(
+            "--offsets",
+            metavar="QUEUE:FIRST-PAST",
+            help="Only these offsets of a queue, without PAST; may be repeated.",
+        ),
     ] = None,
     allow_gaps: Annotated[
-        bool, typer.Option("--allow-gaps", help="Go on where the archive lacks messages in between.")
+        bool, typer.Option("--allow-gaps", help="Continue even if the archive lacks messages in between.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
     cores: Cores = DEFAULT_CORES,

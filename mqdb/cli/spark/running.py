@@ -1,4 +1,4 @@
-"""What all jobs on Spark have in common on the command line: a broker, a session, and errors in one line."""
+"""The common part of all Spark commands: a broker, a session, and errors in one line."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OneBroker = Annotated[
     str | None,
-    typer.Option("--broker", metavar="NAME", help="The broker, where there are several.", show_default=False),
+    typer.Option("--broker", metavar="NAME", help="The broker, if there are several.", show_default=False),
 ]
 Cores = Annotated[int, typer.Option("--cores", min=1, max=256, help="Tasks that Spark runs at a time.")]
 
@@ -23,9 +23,9 @@ DEFAULT_CORES = 2
 
 
 def chosen_broker(settings: "Settings", name: str | None) -> "BrokerDsn":
-    """The broker of that name, or the only one, which has answered.
+    """The broker with this name, or the only one, after a check that it answers.
 
-    Raises OptionInvalid where there are several and none is named, and what `BrokerAdmin.check` raises.
+    Raises OptionInvalid if there are several and no name is given, and the errors of `BrokerAdmin.check`.
     """
     from mqdb.pipeline.errors import OptionInvalid
     from mqdb.settings.broker_list import brokers_of
@@ -54,7 +54,7 @@ def running(
 
 @contextmanager
 def bar(description: str) -> "Iterator[tuple[Progress, TaskID]]":
-    """One bar, which moves to and fro until somebody tells it a total."""
+    """One progress bar, which moves to and fro until its total is set."""
     from mqdb.cli.console import progress, standard_error
 
     with progress(standard_error()) as bars:

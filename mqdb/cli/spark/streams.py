@@ -19,11 +19,11 @@ Checkpoint = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="PATH",
-        help="Where the job keeps how far it is: a folder, or a URI that Spark knows.",
+        help="The place for the progress of the job: a folder, or a URI that Spark knows.",
         show_default=False,
     ),
 ]
-Follow = Annotated[bool, typer.Option("--follow", help="Go on with new messages until Ctrl+C.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Continue with new messages until Ctrl+C.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what the job would read now.")]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="The most messages of one transaction.")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic of the broker.", show_default=False)]
@@ -77,9 +77,10 @@ def to_table(
     key, it is that of the message: a JSON object, or the value itself. Messages
     with one key have to be in one queue, as producers with keys send them.
 
-    Each message takes effect once. A job that was killed goes on where it was, if
-    it is run again with its checkpoint. The schema of the table gets a table
-    [bold]mqdb_spark_batch[/bold], which says which batches are done.
+    Each message takes effect once. A job that was killed continues at its last
+    position if it is run again with its checkpoint. The schema of the table
+    gets a table [bold]mqdb_spark_batch[/bold], which lists the finished
+    batches.
 
     \b
     [bold]Examples[/bold]
@@ -126,9 +127,9 @@ def to_parquet(
 ) -> None:
     """Append the messages of a topic to Parquet files, each of them once.
 
-    A job that was killed goes on where it was, if it is run again with its
-    checkpoint. Spark knows from PATH/_spark_metadata which files count; a job that
-    was killed may leave others.
+    A job that was killed continues at its last position if it is run again with
+    its checkpoint. Spark knows from PATH/_spark_metadata which files count; a
+    job that was killed may leave others.
 
     \b
     [bold]Examples[/bold]
@@ -176,7 +177,10 @@ def mirror(
     kafka_options: Annotated[
         list[str] | None,
         typer.Option(
-            "--kafka-option", metavar="NAME=VALUE", help="Of Spark's connector; may be repeated.", show_default=False
+            "--kafka-option",
+            metavar="NAME=VALUE",
+            help="An option of Spark's connector; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     packages: Annotated[
@@ -197,10 +201,11 @@ def mirror(
 ) -> None:
     """Copy a topic from Kafka to the broker, or back, with keys, headers and nulls.
 
-    Into the broker each record is stored once, into Kafka at least once: its sink
-    may repeat the batch in which a job was killed. The job then goes on where it
-    was, if it is run again with its checkpoint. The topic TOPIC has to be there.
-    Names of mqdb's topics have no dots; --kafka-topic gives Kafka's name.
+    Each record is stored once in the broker, and at least once in Kafka,
+    because Kafka's sink may repeat the batch in which a job was killed. A job
+    that was killed continues at its last position if it is run again with its
+    checkpoint. The topic TOPIC has to exist. Names of mqdb's topics have no
+    dots; --kafka-topic gives Kafka's name.
 
     \b
     [bold]Examples[/bold]

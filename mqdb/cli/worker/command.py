@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def worker(
     context: typer.Context,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="MODULE:NAME of the App.", show_default=False)],
-    processes: Annotated[int, typer.Option("--processes", "-p", min=1, max=1_000, help="How many processes.")] = 1,
+    processes: Annotated[int, typer.Option("--processes", "-p", min=1, max=1_000, help="The number of processes.")] = 1,
     groups: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Only the listeners of these groups.", show_default=False)
     ] = None,
-    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a file of Python changes here.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="End when all is consumed that is there, for tests.")] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Remove crons that the code has no more.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file changes here.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when all messages are consumed, for tests.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove crons that are no longer in the code.")] = False,
     http: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where to serve /healthz, /readyz and /metrics.", show_default=False),
@@ -34,13 +34,13 @@ def worker(
 ) -> None:
     """Run the listeners and crons of an application until Ctrl-C or SIGTERM.
 
-    TARGET names a module and an App in it, as Python would import it from
-    here. A process that ends gets a successor. On the first signal, processes
-    consume what they have in hand, and leave their groups; a second one kills
-    them. The exit code is 0; 1 if a process did not end well, or with --once
-    if a message failed; 78 if the application cannot run until somebody mends
-    it or its settings, or installs an extra, so that a process manager need
-    not try again.
+    TARGET names a module and an App in it, as Python would import it from here.
+    A process that ends gets a successor. On the first signal, processes consume
+    what they have in hand, and leave their groups; a second one kills them. The
+    exit code is 0; 1 if a process did not end well, or with --once if a message
+    failed; 78 if the application cannot run until its code or settings are
+    corrected, or an extra is installed, so that a process manager need not try
+    again.
 
     \b
     [bold]Examples[/bold]

@@ -1,7 +1,7 @@
-"""What a worker process is told, and what it tells: lines of JSON over a socket, one end of which each has.
+"""The messages between a worker process and its supervisor: lines of JSON over a socket, one end of which each has.
 
-A process that finds its end closed has nobody any more who watches over it, and stops. The order may hold a password,
-which is why it is no argument that everybody could read.
+A process whose other end is closed has no supervisor any longer, and stops. The order may hold a password, so it is not
+an argument, which every user of the machine could read.
 """
 
 import json
@@ -24,7 +24,7 @@ ALIVE_SECONDS: Final = 2.0
 
 @dataclass(frozen=True)
 class Order:
-    """What to run. `home`, `config` and `dsn` are options of the command line."""
+    """The order of a worker process. `home`, `config` and `dsn` are options of the command line."""
 
     target: str
     groups: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Order:
     log_level: int = 30
     log_format: str = "text"
     is_once: bool = False
-    """End when all is consumed that is there."""
+    """End when all messages are consumed."""
     prunes: bool = False
     """Remove crons that the code has no more."""
     announces: bool = True
@@ -48,7 +48,7 @@ class Order:
 
     @classmethod
     def of(cls, line: str | bytes) -> "Order":
-        """What `line` has made."""
+        """Parse the line that `line` has made."""
         values = json.loads(line)
         return cls(**values | {"groups": tuple(values["groups"])})
 

@@ -1,4 +1,4 @@
-"""A worker process: `python -m mqdb.cli.worker.process FD`. It runs an application until it is told to stop."""
+"""A worker process: `python -m mqdb.cli.worker.process FD`. It runs an application until it is stopped."""
 
 import asyncio
 import gc

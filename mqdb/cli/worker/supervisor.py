@@ -1,6 +1,6 @@
-"""The supervisor: it starts worker processes, and a successor for each that ends without having been told to.
+"""The supervisor: it starts worker processes, and a successor for each that ends without an order to stop.
 
-Worker          one process and the socket to it: two threads tell the supervisor what it says, and that it has ended
+Worker          one process and the socket to it: two threads report its messages and its end to the supervisor
 Supervisor      the main thread: takes these, signals and changes of files one after the other
 """
 
@@ -109,7 +109,7 @@ class Supervisor:
     def __init__(
         self, order: Order, processes: int, environment: Mapping[str, str] = os.environ, *, reloads: bool = False
     ) -> None:
-        """`reloads`: somebody calls `reload` when the code has changed, so an application that cannot run is no end."""
+        """`reloads`: code changes lead to a call of `reload`, so an application that cannot run is not the end."""
         self._order = order
         self._reloads = reloads
         self._environment = environment
@@ -134,7 +134,7 @@ class Supervisor:
         return self._code
 
     def reload(self) -> None:
-        """Have all processes replaced by such that have read the code anew. Any thread may call it."""
+        """Replace all processes, so that the new ones read the changed code. Any thread may call it."""
         self._news.put(self._reload)
 
     # -- what is asked from outside -----------------------------------------------------------------
@@ -215,7 +215,7 @@ class Supervisor:
         self._starts.sort()
 
     def _give_up(self) -> None:
-        """The application cannot run. With `reloads` it can when somebody has mended it."""
+        """Stop, because the application cannot run. With `reloads`, wait for a change of its files instead."""
         if self._reloads:
             self._waits_for_change = True
             logger.warning("the application cannot run; waiting for a change of its files")
@@ -226,7 +226,7 @@ class Supervisor:
     def _reload(self) -> None:
         if self._is_stopping:
             return
-        logger.info("files have changed, and the workers start anew")
+        logger.info("files have changed; restarting the workers")
         self._starts.clear()
         self._waits_for_change = self._has_announced = False
         for number in range(1, self._processes + 1):

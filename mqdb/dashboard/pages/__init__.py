@@ -1,6 +1,6 @@
-"""The pages, a module for each subject. Its `PAGES` say where they are, below the broker.
+"""The pages, a module for each subject. `PAGES` of a module has their paths below the broker.
 
-overview, topics, messages, groups, dead_letters          what one looks at each day
-scheduled, crons, transactions, selectors                 what waits; filters to try
+overview, topics, messages, groups, dead_letters          for daily use
+scheduled, crons, transactions, selectors                 waiting messages; filters to try
 storage, operations, doctor                               upkeep
 """

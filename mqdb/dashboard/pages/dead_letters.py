@@ -1,7 +1,7 @@
-"""Dead letters: groups that have some, the letters of a group, one with its reason and traceback; redrive.
+"""Dead letters: groups with dead letters, the letters of a group, one with its reason and traceback; redrive.
 
-The letters of a group are the messages of its dead letter topic, read from the end: as a list they cost the same,
-however many there are.
+The letters of a group are the messages of its dead letter topic, read from the end, so the cost of a list does not
+depend on their number.
 """
 
 from collections.abc import Sequence
@@ -141,7 +141,7 @@ def _redrive(visit: Visit, group: str) -> Response:
 
 
 def _edited(visit: Visit, group: str, ids: Sequence[str], to_topic: str | None) -> bytes | None:
-    """The body that somebody has written; None if it is the one that the letter has."""
+    """The edited body; None if it is equal to the body of the letter."""
     text = visit.form.raw("text")
     if text is None:
         return None

@@ -15,7 +15,7 @@ def doctor(visit: Visit) -> Response:
 
 
 def findings(visit: Visit) -> Response:
-    """What the checks find, the worst first."""
+    """The findings of all checks, the worst first."""
     order = list(FindingStatus)
     found = sorted(visit.broker.doctor.examine(visit.brokers.thresholds), key=lambda each: order.index(each.status))
     return visit.page("doctor_findings.html", findings=found)

@@ -1,4 +1,4 @@
-"""Groups: lag and members of each, and where they stand; reset, with a dry run before."""
+"""Groups: their lag, members and offsets; reset of offsets, after a dry run."""
 
 import time
 from datetime import datetime, timedelta
@@ -60,14 +60,14 @@ def settings(visit: Visit) -> Response:
 
 
 def lag(visit: Visit) -> Response:
-    """What the group had yet to consume in the last hour, as far as this process has seen it."""
+    """The lag of the group in the last hour, as far as this process has sampled it."""
     name = visit.part("group")
     chart = lag_chart(visit.brokers.lag_history.of(name), time.monotonic())
     return visit.page("group_lag.html", group=name, chart=chart)
 
 
 def member(visit: Visit) -> Response:
-    """One member. What it says of itself is loaded after the page, for it may take seconds, or not answer."""
+    """One member. Its own status is loaded after the page, because it may take seconds, or fail."""
     name, client_id, role = visit.part("group"), visit.part("client"), visit.query.text("role")
     found = [
         each
@@ -81,7 +81,7 @@ def member(visit: Visit) -> Response:
 
 
 def member_status(visit: Visit) -> Response:
-    """What a member answers: its queues, and the listeners that run, with their stacks."""
+    """The answer of a member: its queues, and the listeners that run, with their stacks."""
     name, client_id, role = visit.part("group"), visit.part("client"), visit.query.text("role")
     visit.rights.require(name, "operate_group")
     found = visit.broker.consumers.status(client_id, group=name, principal=role)[0].details
@@ -99,7 +99,7 @@ def _are_rows(rows: list[object]) -> bool:
 
 
 def topics(visit: Visit) -> Response:
-    """What the group has yet to consume of each topic."""
+    """The lag of the group by topic."""
     name = visit.part("group")
     part, after = (visit.query.text("find") or "").lower(), visit.query.text("after") or ""
     found = [each for each in visit.broker.groups.topics(name) if part in each.topic.lower() and each.topic > after]

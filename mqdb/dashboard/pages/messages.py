@@ -77,7 +77,7 @@ def message(visit: Visit) -> Response:
 
 
 def trace(visit: Visit) -> Response:
-    """What became of each copy of a message, also of those that wait."""
+    """The history of each copy of a message, including copies that wait."""
     found = _trace(visit, visit.part("message"))
     topics = [(each.wait and each.wait.topic) or each.topic or "" for each in found.copies]
     readable = visit.rights.among(topics, "read")
@@ -122,7 +122,7 @@ def _time(visit: Visit, topic: str, queue_id: int | None) -> datetime | timedelt
 
 
 def _offsets(visit: Visit, topic: str, queue_id: int | None, offset: int | None) -> list[int] | None:
-    """Where to begin, in each queue: where the last page has ended, or at an offset of one queue."""
+    """The offset to begin at in each queue: the end of the last page, or an offset of one queue."""
     text = visit.query.text("before")
     if text is not None:
         if not all(part.isdecimal() and len(part) < 20 for part in text.split(",")):

@@ -39,7 +39,10 @@ def last(visit: Visit) -> Response:
 
 
 def _rows(visit: Visit, operations: Sequence[Operation]) -> list[tuple[Operation, str]]:
-    """With what each has changed. A principal sees that of its own: the condition of a redrive may hold values."""
+    """The operations with their changes.
+
+    A principal sees only its own changes, because the condition of a redrive may hold values.
+    """
     is_principal, person = visit.session.standing is PersonStanding.PRINCIPAL, visit.session.person
     return [
         (each, _changes(each.before, each.after) if not is_principal or each.actor == person else "")

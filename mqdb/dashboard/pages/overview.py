@@ -21,7 +21,10 @@ def overview(visit: Visit) -> Response:
 
 
 def health(visit: Visit) -> Response:
-    """What the doctor finds wrong, and whether it looks at a standby. Of what has a list below it names the checks."""
+    """The problems that the doctor finds, and whether the broker is a standby.
+
+    Problems that have their own list below are only named by their checks.
+    """
     found = visit.broker.doctor.examine(visit.brokers.thresholds)
     wrong = [each for each in found if each.status not in (FindingStatus.OK, FindingStatus.INFO)]
     return visit.page(

@@ -14,7 +14,7 @@ _CHECKS: Final = ("retention", "segments", "positions")
 
 
 def storage(visit: Visit) -> Response:
-    """How far the log goes back, and how long it is to be kept."""
+    """The age of the log, and the time for which it is kept."""
     retention = visit.broker.retention
     return visit.page(
         "storage.html",
@@ -25,7 +25,7 @@ def storage(visit: Visit) -> Response:
 
 
 def findings(visit: Visit) -> Response:
-    """What the doctor finds of the log: also what keeps a segment that is overdue."""
+    """The doctor's findings about the log, including the reasons that keep an overdue segment."""
     found = visit.broker.doctor.examine(visit.brokers.thresholds, _CHECKS)
     return visit.page("doctor_findings.html", findings=found)
 

@@ -33,9 +33,9 @@ def test_the_lag_of_a_group_is_drawn_from_the_samples_of_the_process(site: Site,
 
     drawn = ann.page(B + "groups/billing/lag")
     assert ("1 message behind now, 1 at most" in drawn, drawn.count("<polyline ")) == (True, 1)
-    assert "No sample of this group is here" in ann.page(B + "groups/nobody/lag")
+    assert "There is no sample of this group" in ann.page(B + "groups/nobody/lag")
     with serving_alone(dsn=site.database.dsn) as visitor:
-        assert "No sample of this group is here" in visitor.page(B + "groups/billing/lag")
+        assert "There is no sample of this group" in visitor.page(B + "groups/billing/lag")
 
 
 def test_a_member_says_which_queues_it_reads_and_where_its_listener_is(site: Site, ann: Visitor) -> None:
@@ -76,7 +76,7 @@ def test_beside_each_thing_stands_what_was_done_to_it(site: Site, ann: Visitor) 
         admin.topics.create("alone", actor="ada")
 
     def last(page: str) -> str:
-        return ann.page(ann.page(page).partition("<h2>What was done to")[2].partition('hx-get="')[2].partition('"')[0])
+        return ann.page(ann.page(page).partition("<h2>Operations on")[2].partition('hx-get="')[2].partition('"')[0])
 
     group = last(B + "groups/billing")
     assert group.count("group.update") == 5
