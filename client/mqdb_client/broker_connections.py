@@ -79,7 +79,7 @@ class BrokerConnections:
         self._engine.dispose()
 
     def connect(self) -> Connection:
-        """A connection from the pool, in AUTOCOMMIT; use it in a `with`. Raises BrokerUnavailable and its kin."""
+        """A connection from the pool, in AUTOCOMMIT, for a `with`. Raises BrokerUnavailable and its subclasses."""
         if not self._may_connect:
             raise IllegalState(f"client {self._client_id}", "closed")
         with translated(self.target):

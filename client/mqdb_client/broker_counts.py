@@ -27,11 +27,11 @@ class BrokerCounts:
         self._guard = threading.Lock()
 
     def open(self) -> None:
-        """The instance connects."""
+        """Note that the instance connects."""
         self.is_open = True
 
     def close(self) -> None:
-        """The instance does not connect any longer, and waits for no broker."""
+        """Note that the instance no longer connects or waits for its broker."""
         self.is_open = False
         self.look()
 
@@ -61,7 +61,7 @@ class Observer(Protocol):
     """Sees counts in the thread that looks; be quick there."""
 
     def update(self, counts: BrokerCounts) -> None:
-        """Counts may have changed."""
+        """Called when counts may have changed."""
 
 
 _guard = threading.Lock()

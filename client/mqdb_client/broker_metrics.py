@@ -32,7 +32,7 @@ class BrokerMetrics:
     """Observes the counts of all client instances of the process, until it is garbage-collected."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
-        """Without a `registry`, one of its own. Needs prometheus-client.
+        """Without a `registry` it makes its own. Needs prometheus-client.
 
         Raises ValueError for a registry that has these metrics already.
         """

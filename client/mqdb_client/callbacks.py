@@ -32,7 +32,7 @@ class Callbacks(Generic[T]):
         return not self._callbacks
 
     def add(self, callback: Callback[T]) -> CallbackHandle:
-        """Call it from now on."""
+        """Add a callback, which is called from now on."""
         # The same function may be given twice, and is called twice then.
         own: Callback[T] = lambda value: callback(value)  # noqa: E731
         with self._guard:
@@ -44,7 +44,7 @@ class Callbacks(Generic[T]):
             self._callbacks = tuple(each for each in self._callbacks if each is not own)
 
     def call(self, value: T) -> None:
-        """Call all of them."""
+        """Call all callbacks."""
         for callback in self._callbacks:
             try:
                 callback(value)

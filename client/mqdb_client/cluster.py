@@ -39,7 +39,7 @@ class Cluster:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is no other broker to turn to."""
+        """Whether the cluster has only one broker."""
         return len(self.instances) == 1
 
     @property

@@ -49,11 +49,11 @@ class Line:
         self._scissors = Scissors(connection)
 
     def begin(self) -> None:
-        """Somebody waits from now on, perhaps for the answers to several statements."""
+        """Note that the user waits from now on, perhaps for the answers to several statements."""
         self.waits_since = time.monotonic() if self._counts else math.inf
 
     def end(self) -> None:
-        """Nobody waits."""
+        """Note that the user does not wait."""
         self.waits_since = math.inf
 
     def is_late(self, now: float) -> bool:

@@ -66,13 +66,13 @@ class DispatchWatch:
         return self._is_attended
 
     def arrival_heard(self) -> None:
-        """Somebody dispatches. When it is us, that proves nothing."""
+        """Note that messages are being dispatched. If this process dispatches them, that proves nothing."""
         if self._is_attended:
             self._patience = PATIENCE_SECONDS
             self._ask_at = min(self._clock() + PATIENCE_SECONDS, self._asked_at + TRUST_SECONDS)
 
     def tend(self) -> float:
-        """Ask, or dispatch one batch, whatever it is time for; returns the seconds until the next call."""
+        """Ask for a leader or dispatch one batch, whichever is due; returns the seconds until the next call."""
         now = self._clock()
         if now < self._ask_at and self._is_attended:
             return self._ask_at - now

@@ -72,8 +72,8 @@ class ClientInstance:
     ) -> "ClientInstance":
         """The instance of that name that this process has for a broker; give it back with `release`.
 
-        With `may_be_down` the broker need not be reachable now. Raises BrokerUnavailable and its kin, SchemaMissing,
-        SchemaTooOld, SchemaTooNew.
+        With `may_be_down` the broker need not be reachable now. Raises BrokerUnavailable and its subclasses,
+        SchemaMissing, SchemaTooOld, SchemaTooNew.
         """
         key = (broker, pool_dsn, instance_name)
         with cls._registry:
@@ -89,7 +89,7 @@ class ClientInstance:
         return instance
 
     def release(self) -> None:
-        """Give the instance back; the last one who does closes it."""
+        """Give the instance back; the last user closes it."""
         key = (self._broker, self.pool_dsn, self._instance_name)
         with self._registry:
             self._users -= 1
@@ -107,7 +107,7 @@ class ClientInstance:
         *,
         heartbeat_interval: timedelta = HEARTBEAT_INTERVAL,
     ) -> None:
-        """Without `acquire`: an instance of one's own, to be opened and closed."""
+        """An instance of its own, without `acquire`, to be opened and closed."""
         self._instance_name = instance_name
         self.address = local_address() or "127.0.0.1"
         own_name = f"{os.getpid()}#{time.monotonic_ns()}" if instance_name == DEFAULT_INSTANCE_NAME else instance_name
@@ -222,7 +222,7 @@ class ClientInstance:
         return self.connections.cluster_name
 
     def connect(self) -> Connection:
-        """A connection from the pool, in AUTOCOMMIT; use it in a `with`. Raises BrokerUnavailable and its kin."""
+        """A connection from the pool, in AUTOCOMMIT, for a `with`. Raises BrokerUnavailable and its subclasses."""
         self.check_process()
         return self.connections.connect()
 
@@ -250,7 +250,7 @@ class ClientInstance:
     # -- groups -------------------------------------------------------------------------------
 
     def register(self, registration: Registration, *, may_be_down: bool = False) -> Callable[[], None]:
-        """Enter a group, and stay in it over lost connections until `unregister`; returns what undoes it.
+        """Enter a group, and stay in it over lost connections until `unregister`; returns a function that undoes it.
 
         With `may_be_down` the client registers with an unreachable broker once it can be reached.
 
@@ -263,9 +263,9 @@ class ClientInstance:
         return undo
 
     def change(self, registration: Registration, *, may_be_down: bool = False) -> Callable[[], None]:
-        """Subscribe to something else in a group that was entered; returns what undoes it.
+        """Replace the subscriptions in a group that was entered; returns a function that undoes it.
 
-        Raises what `membership.register` raises.
+        Raises the errors of `membership.register`.
         """
         return self._registrations.change(registration, may_be_down=may_be_down)
 
@@ -281,8 +281,8 @@ class ClientInstance:
     def on_arrival(self, callback: "Callback[frozenset[int] | None]") -> CallbackHandle:
         """Have `callback` called with the keys of queues that have got messages; None means any queue.
 
-        Runs in the notification thread, so it must be quick. It is called with None when that begins to listen, also
-        after a reconnect: what came before was not heard.
+        Runs in the notification thread, so it must be quick. It is called with None when that thread begins to listen,
+        also after a reconnect, because earlier arrivals were not received.
         """
         handle = self._arrivals.add(callback)
         self._notifications.wake()

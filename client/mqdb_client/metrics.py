@@ -39,7 +39,7 @@ class MetricsHook:
     hook_name = "metrics"
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
-        """Without a `registry`, the default one of prometheus-client.
+        """The default `registry` is the one of prometheus-client.
 
         Raises ExtraMissing without `mqdb[metrics]`, ParameterInvalid for a registry that has these metrics already.
         """
@@ -71,7 +71,7 @@ class MetricsHook:
     # -- of a producer ------------------------------------------------------------------------
 
     def send_message_before(self, context: SendMessageContext) -> None:
-        """An attempt to send begins."""
+        """Note the time at which an attempt begins."""
         context.attributes[_BEGUN] = time.perf_counter()
 
     def send_message_after(self, context: SendMessageContext) -> None:
@@ -83,7 +83,7 @@ class MetricsHook:
     # -- of a consumer ------------------------------------------------------------------------
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:
-        """The listener is about to be called."""
+        """Called before the listener."""
         delivery = self._delivery.of((context.group, context.queue.topic))
         now = datetime.now(UTC)
         for message in context.messages:

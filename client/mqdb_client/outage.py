@@ -1,4 +1,4 @@
-"""An outage: from the first failure for want of a broker until all that has failed works again.
+"""An outage: the time from the first failure because of a missing broker until everything that failed works again.
 
 Many threads notice it: each pull, each duty, each transaction. The log gets one WARNING when it begins and one INFO
 when it is over, whatever the number of threads. Details are at DEBUG.
@@ -63,7 +63,7 @@ class Outage:
             self._settle(who)
 
     def works(self, who: object) -> None:
-        """`who` has got on. Costs nothing if it has not failed."""
+        """Note that `who` works again. This costs nothing if it has not failed."""
         if who not in self._failing:
             return
         with self._guard:

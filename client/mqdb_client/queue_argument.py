@@ -1,4 +1,4 @@
-"""A queue as an argument: refused at the call unless it can be one, before anybody looks for it."""
+"""A queue as an argument: it is refused at the call if it cannot be a queue, before any look-up."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from mqdb.errors import ParameterInvalid
 
 
 def check_queue(queue: object) -> None:
-    """Raise ParameterInvalid unless it is a MessageQueue with names and a number in it; it need not exist."""
+    """Raise ParameterInvalid unless a value is a MessageQueue with names and a number; the queue need not exist."""
     if not isinstance(queue, MessageQueue):
         raise ParameterInvalid("queue", queue, f"is {type(queue).__name__}; give a MessageQueue")
     parts: tuple[tuple[str, object, type], ...] = (

@@ -57,8 +57,9 @@ class Registrations:
         return (group, ClientKind.CONSUMER) in self._known
 
     def enter(self, registration: Registration, *, may_be_down: bool) -> Callable[[], None]:
-        """Enter a group; returns what undoes it. With `may_be_down` it registers with an unreachable broker later.
+        """Enter a group; returns a function that undoes it.
 
+        With `may_be_down` it registers with an unreachable broker later.
         Raises IllegalState if this process has a client of that kind in the group already, and what
         `membership.register` raises.
         """
@@ -70,9 +71,9 @@ class Registrations:
         return partial(self._leave_again, registration, replaced)
 
     def change(self, registration: Registration, *, may_be_down: bool) -> Callable[[], None]:
-        """Subscribe to something else in a group that was entered; returns what undoes it.
+        """Replace the subscriptions in a group that was entered; returns a function that undoes it.
 
-        Raises what `membership.register` raises.
+        Raises the errors of `membership.register`.
         """
         key = _key(registration)
         with self._guard:
@@ -105,7 +106,7 @@ class Registrations:
             self.leave(group, kind)
 
     def beat(self) -> None:
-        """Give a sign of life, and enter the groups again where the broker has lost them. Raises BrokerUnavailable."""
+        """Send a heartbeat, and enter the groups again that the broker has lost. Raises BrokerUnavailable."""
         with self._guard:
             if not self._known:
                 return

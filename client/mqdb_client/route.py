@@ -1,4 +1,4 @@
-"""Routes: which queues a topic has on one broker, remembered for half a minute. RocketMQ: topicRouteTable."""
+"""Routes: the queues of a topic on one broker, cached for half a minute. RocketMQ: topicRouteTable."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,7 +11,8 @@ from mqdb.store.topics.topics import TopicRoute, find_topic, find_topics
 class Routes:
     """The routes that a process has asked for. Any thread may use it; a known route costs one look into a dict.
 
-    A topic that is not there is asked for again each time. A route that has not changed stays the same object.
+    The broker is asked again each time for a topic that does not exist. A route that has not changed stays the same
+    object.
     """
 
     def __init__(self, connect: Callable[[], AbstractContextManager[Connection]]) -> None:
@@ -21,7 +22,7 @@ class Routes:
         self.known: Callable[[str], TopicRoute | None] = self._known.get
 
     def find(self, topic: str) -> TopicRoute | None:
-        """The route, from memory if it is there; None when the broker has no such topic."""
+        """The route, from the cache if possible; None if the broker does not have the topic."""
         known = self.known(topic)
         if known is not None:
             return known
@@ -29,7 +30,7 @@ class Routes:
             return self.ask(topic, connection)
 
     def ask(self, topic: str, connection: Connection) -> TopicRoute | None:
-        """The route as the broker says now, remembered."""
+        """Ask the broker for a route, and cache it."""
         route = find_topic(connection, topic)
         if route is None:
             self.forget(topic)
@@ -44,15 +45,15 @@ class Routes:
         return route
 
     def forget(self, topic: str) -> None:
-        """The route is doubtful: ask the broker when it is needed next."""
+        """Forget a doubtful route, so that the broker is asked when it is needed next."""
         self._known.pop(topic, None)
 
     def clear(self) -> None:
-        """All routes are doubtful."""
+        """Forget all routes, because they are doubtful."""
         self._known.clear()
 
     def refresh(self) -> None:
-        """Ask again for all that are known, and forget those that are gone."""
+        """Ask again for all cached routes, and forget those of deleted topics."""
         topics = list(self._known)
         if topics:
             with self._connect() as connection:

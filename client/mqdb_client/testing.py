@@ -109,7 +109,7 @@ class TestBroker:
 
 
 class TestTopics:
-    """Topics and groups of one test, under names that no other test has. They go when the test ends."""
+    """Topics and groups of one test, under names that no other test has. They are deleted when the test ends."""
 
     __test__ = False
 
@@ -122,19 +122,19 @@ class TestTopics:
         self._groups: list[str] = []
 
     def topic(self, name: str = "topic", *, queues: int = 1) -> str:
-        """Create a topic; returns its name, which begins with this one."""
+        """Create a topic; returns its name, which begins with `name`."""
         topic = self._named(name)
         self._broker.admin.topics.create(topic, queues=queues)
         self._topics.append(topic)
         return topic
 
     def group(self, name: str = "group") -> str:
-        """The name of a group, which begins with this one. Its first consumer makes it."""
+        """The name of a group, which begins with `name`. Its first consumer creates the group."""
         self._groups.append(self._named(name))
         return self._groups[-1]
 
     def remove(self) -> None:
-        """Delete all of them, but a group that still has members."""
+        """Delete all topics and groups, except groups that still have members."""
         for group in self._groups:
             with suppress(NotFound, Denied):
                 self._broker.admin.groups.delete(group, with_topics=True)

@@ -62,7 +62,7 @@ _Attributes = dict[str, Any]
 
 
 class MqdbInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untyped
-    """Switches the traces of this process on and off. Before, and after, no client knows of them."""
+    """Switches the traces of this process on and off. While they are off, clients do not know of them."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return no packages, because mqdb itself is the traced package."""
@@ -109,7 +109,7 @@ class Tracing:
                 extra.update(carrier)
 
     def send_message_after(self, context: SendMessageContext) -> None:
-        """The end of the attempt."""
+        """End the span of the attempt."""
         span: Span = context.attributes.pop(_SPAN)
         result = context.result
         if result is not None and result.status is not SendStatus.SEND_OK:
@@ -119,7 +119,7 @@ class Tracing:
     # -- calls of a listener --------------------------------------------------------------------
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:
-        """A span for the call, which is current in it."""
+        """Start a span for the call, and make it current there."""
         topic, messages = context.topic, context.messages
         attributes = _attributes("process", "process", topic, context.client_id, context.queue.broker_name)
         attributes["messaging.consumer.group.name"] = context.group
@@ -127,7 +127,7 @@ class Tracing:
         self._start_current(f"process {topic}", attributes, messages, context.attributes)
 
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
-        """The end of the call."""
+        """End the span of the call."""
         status, return_type = context.status, context.return_type
         failed = "" if return_type in (None, ConsumeReturnType.SUCCESS) else str(return_type)
         if return_type is ConsumeReturnType.FAILED and isinstance(status, StrEnum):
@@ -150,7 +150,7 @@ class Tracing:
             context.attributes[_SPAN] = span
 
     def operation_after(self, context: OperationContext) -> None:
-        """The end of it. A poll without messages has no span."""
+        """End the span of the operation. A poll without messages has no span."""
         kept, operation = context.attributes, context.operation
         if operation is ClientOperation.RECEIVE and not context.messages:
             return

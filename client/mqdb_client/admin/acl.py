@@ -12,8 +12,8 @@ from mqdb_client.admin.subject import Subject
 class Acl(Subject):
     """The rights of the roles that do not own the broker.
 
-    A topic is a name, or a prefix that ends in `*`, which also covers topics that are made later. A group is a name as
-    well; `operate_group` and `admin_group` take a prefix, too.
+    A topic is a name, or a prefix that ends in `*`, which also covers topics that are created later. A group is a name
+    as well; `operate_group` and `admin_group` take a prefix, too.
     """
 
     def grant(
@@ -60,9 +60,9 @@ class Acl(Subject):
         admin_group: Collection[str] | None = None,
         actor: str | None = None,
     ) -> list[Resource]:
-        """Take rights away, as they were granted, all of them if each is None; returns those that were there.
+        """Revoke rights as they were granted, or all of them if each argument is None; returns the revoked rights.
 
-        Raises ParameterInvalid for a right that is not there.
+        Raises ParameterInvalid for a right that was not granted.
         """
         given = (send, read, group, operate, operate_group, admin, admin_group)
         named = None if all(each is None for each in given) else Rights(*(each or () for each in given))
@@ -70,7 +70,7 @@ class Acl(Subject):
             return acl.revoke(connection, principal, named, actor=actor or self._access.actor)
 
     def set_secret(self, principal: str, secret: str | None, *, actor: str | None = None) -> None:
-        """Give an external principal the secret with which RocketMQ's clients sign, or take it away with None.
+        """Set the secret with which an external principal signs in RocketMQ's clients, or remove it with None.
 
         The principal is the AccessKey of the clients. Raises ParameterInvalid for a secret of fewer than 7 characters,
         and for a role, or a principal without a right.
@@ -81,10 +81,10 @@ class Acl(Subject):
     def apply(
         self, wanted: Mapping[str, Rights], *, dry_run: bool = False, actor: str | None = None
     ) -> list[RightChange]:
-        """Give each of these roles these rights and no others, in one transaction; returns what that changes.
+        """Give each of these roles exactly these rights, in one transaction; returns the changes.
 
-        A second time nothing changes. A role that is not named keeps what it has. With `dry_run` nothing happens.
-        Raises what `grant` raises.
+        A second call changes nothing. A role that is not named keeps its rights. With `dry_run` nothing changes. Raises
+        the errors of `grant`.
         """
         with self._access.connected() as connection:
             return acl.apply(connection, wanted, dry_run=dry_run, actor=actor or self._access.actor)
@@ -122,6 +122,6 @@ class Acl(Subject):
             return held(connection, principal, wanted)
 
     def list(self, principal: str | None = None, *, topic: str | None = None, group: str | None = None) -> list[Right]:
-        """Rights by principal: of one principal, and those that cover a topic, or are on a group."""
+        """List rights by principal, optionally only those of one principal, covering a topic, or on a group."""
         with self._access.connected() as connection:
             return list_rights(connection, principal, topic, group)

@@ -32,8 +32,8 @@ T = TypeVar("T")
 class BrokerAdmin(Subject):
     """Shows and changes one broker, by subject.
 
-    Each method that changes something takes an `actor`, the name of the person or program that wants it; without one
-    the setting `actor` counts. `operations` tells what was changed, and by whom.
+    Each method that changes something takes an `actor`, the name of the person or program behind it; the default is the
+    setting `actor`. `operations` lists the changes and their actors.
     """
 
     def __init__(self, access: BrokerAccess) -> None:
@@ -60,19 +60,19 @@ class BrokerAdmin(Subject):
         return self._access.name
 
     def check(self) -> None:
-        """Connect, if it is not connected yet. Raises what every method raises if it cannot reach its broker."""
+        """Connect, if it is not connected yet. If the broker cannot be reached, raises the errors of all methods."""
         with self._access.connected():
             pass
 
 
 class Admin(BrokerAdmin):
-    """Administers the brokers that the settings name: all that the commands of `mqdb` do.
+    """Administers the brokers that the settings name: everything that the commands of `mqdb` can do.
 
         with Admin() as admin:
             admin.topics.create("orders", queues=16)
 
-    With one broker, as above, its subjects are attributes. Several brokers know nothing of each other, so that each is
-    asked by itself:
+    With one broker, as above, its subjects are attributes. Several brokers are independent, so each is asked
+    separately:
 
         admin.on("broker-a").topics.create("orders")
         admin.on_each(lambda broker: broker.topics.create("orders")).check()
@@ -83,12 +83,13 @@ class Admin(BrokerAdmin):
     All methods that only read work on a standby too. It knows what the primary had done when it wrote what the standby
     has replayed, and sees the messages that were dispatched until then.
 
-    Any thread may use it. Besides what a method says, each raises BrokerUnavailable and its kin, a SchemaMismatch, and
-    StorageRefused; ParameterInvalid for an argument of a wrong type, and for a text with the character NUL.
+    Any thread may use it. Besides what a method says, each raises BrokerUnavailable and its subclasses, a
+    SchemaMismatch, and StorageRefused; ParameterInvalid for an argument of a wrong type, and for a text with the
+    character NUL.
     """
 
     def __init__(self, dsn: str | None = None, settings: Settings | None = None, *, read_only: bool = False) -> None:
-        """Connects to nothing yet. With `read_only` its sessions cannot change anything: that raises StorageRefused.
+        """Does not connect yet. With `read_only` its sessions cannot change anything; an attempt raises StorageRefused.
 
         Raises SettingInvalid, ParameterInvalid for both arguments, and BrokerUnavailable for an embedded broker that
         does not run.
@@ -119,7 +120,7 @@ class Admin(BrokerAdmin):
         return self.chosen([name])[0]
 
     def on_each(self, work: Callable[[BrokerAdmin], T], names: Sequence[str] | None = None) -> Answers[T]:
-        """Do the work on each broker, or on those of these names; one that fails does not keep the others from theirs.
+        """Do the work on all brokers, or on the named ones, even if it fails on some of them.
 
         Raises ParameterInvalid for an unknown name. An MqdbError that the work raises is in the answers.
         """

@@ -28,7 +28,7 @@ class Answers(Generic[T]):
     failures: dict[str, MqdbError] = field(default_factory=dict)
 
     def without(self, *kinds: type[MqdbError]) -> "Answers[T]":
-        """The same without failures of these kinds, if any broker has a result."""
+        """The answers without failures of these kinds, if any broker has a result."""
         if not self.results:
             return self
         return Answers(self.results, {name: why for name, why in self.failures.items() if not isinstance(why, kinds)})

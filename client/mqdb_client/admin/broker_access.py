@@ -61,8 +61,8 @@ class BrokerAccess:
     def connected(self) -> Iterator[Connection]:
         """A connection in AUTOCOMMIT.
 
-        Raises BrokerUnavailable and its kin, BrokerMisnamed, and a SchemaMismatch unless the schema is the one of this
-        mqdb. Errors of the driver in the block are translated: some methods read what is stored without a verb.
+        Raises BrokerUnavailable and its subclasses, BrokerMisnamed, and a SchemaMismatch unless the schema is the one
+        of this mqdb. Errors of the driver in the block are translated: some methods read what is stored without a verb.
         """
         broker, engine = self._only()
         with translated(redact(broker.dsn)), self._opened(broker, engine) as connection, translated(connection):
@@ -122,10 +122,10 @@ class BrokerAccess:
             yield connection
 
     def dispatch(self) -> bool:
-        """Put all messages that were sent into their queues; False if another session is at it.
+        """Put all messages that were sent into their queues; False if another session is doing it.
 
-        Beside a leader only the owner of the schema may dispatch. All others give the leader a moment, which is many
-        times what it takes.
+        Besides a leader only the owner of the schema may dispatch. Other roles wait a moment for the leader, many times
+        longer than it needs.
         """
         with self.connected() as connection:
             while (result := dispatch(connection)).more:

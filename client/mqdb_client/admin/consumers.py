@@ -42,9 +42,10 @@ class Consumers(Subject):
     """The consumers that are registered at a broker."""
 
     def status(self, client_id: str, *, group: str | None = None, principal: str | None = None) -> list[ConsumerStatus]:
-        """Ask a client how it is, for each group in which it is a consumer, or for one. Waits for 10 seconds at most
-        for each of them. If several roles have a client of that id, each that is connected is asked, or that of
-        `principal` alone.
+        """Ask a client for its status, in each group in which it is a consumer, or in one.
+
+        Waits for 10 seconds at most for each group. If several roles have a client with this id, all connected ones are
+        asked, or only the one of `principal`.
 
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed.
         """

@@ -37,9 +37,10 @@ class Crons(Subject):
         """Add a recurring send; returns the time of its first message.
 
         `text` is a cron text such as `30 7 * * mon-fri` or `@hourly`, `timezone` the IANA name of the zone of its
-        times. All messages with one sharding key go to one queue. `catch_up` says what is sent of the times that
-        passed while no broker was there. With `principal`, each firing asks whether that one may operate the topic and
-        send to it, and is skipped otherwise; only the owner of the broker may name one, who has 100 crons at most.
+        times. All messages with one sharding key go to one queue. `catch_up` says which messages are sent for times
+        that passed while no broker was running. With `principal`, each firing asks whether that one may operate the
+        topic and send to it, and is skipped otherwise; only the owner of the broker may name one, who has 100 crons at
+        most.
         Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid, NameInvalid, MessageIllegal;
         ExtraMissing without `mqdb[server]`, which reads cron texts.
         """
@@ -57,9 +58,9 @@ class Crons(Subject):
         catch_up: CatchUp = CatchUp.ONCE,
         actor: str | None = None,
     ) -> datetime:
-        """Add a recurring send that the code of an application declares, or make it what stands here.
+        """Add a recurring send that the code of an application declares, or change the existing one to these values.
 
-        One that was there keeps its counts, stays paused if it was, and keeps its next time unless `text` or `timezone`
+        An existing one keeps its counts, stays paused if it was, and keeps its next time unless `text` or `timezone`
         change. Returns the next time of its text. Raises what `add` raises; CronExists if it is not of this
         application.
         """
@@ -85,7 +86,7 @@ class Crons(Subject):
         return times
 
     def pause(self, name: str, *, actor: str | None = None) -> None:
-        """Let a recurring send not fire until it is resumed. Raises CronNotFound."""
+        """Stop a recurring send from firing until it is resumed. Raises CronNotFound."""
         with self._access.connected() as connection:
             cron.pause_cron(connection, name, actor=actor or self._access.actor)
 

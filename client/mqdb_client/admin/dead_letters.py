@@ -61,12 +61,15 @@ class DeadLetters(Subject):
             return [(letter, past_redrives(connection, letter.log_pos)) for letter in letters]
 
     def redriven(self, positions: Sequence[int]) -> dict[int, datetime]:
-        """When the letters at these positions were last redriven; those that never were are left out."""
+        """The times at which the letters at these positions were last redriven, without letters that never were."""
         with self._access.connected() as connection:
             return redriven_at(connection, positions)
 
     def read(self, wanted: DeadLetterFilter) -> Iterator[WholeDeadLetter]:
-        """All of them with their bodies, a few at a time, the oldest first; in one transaction until they are read."""
+        """Yield the dead letters that match with their bodies, the oldest first.
+
+        They are read a few at a time, in one transaction.
+        """
         with self._access.dispatched() as connection:
             yield from dead_letters.read_dead_letters(connection, wanted)
 
@@ -104,9 +107,9 @@ class DeadLetters(Subject):
     ) -> list[RedriveResult]:
         """Send dead letters back to work: to the group that failed them, or to `to_topic` as if they were new.
 
-        `body` is another one, for one message. They go in batches, each a transaction: after an error the same call
-        goes on where this one has ended. With `dry_run` nothing changes.
-        Raises what `choose` raises, and MessageIllegal for a body. A message that cannot be redriven is a result.
+        `body` replaces the body of a single message. The letters go in batches, each a transaction: after an error
+        another call continues where this one has ended. With `dry_run` nothing changes. Raises the errors of `choose`,
+        and MessageIllegal for a body. A message that cannot be redriven is reported as a result.
         """
         condition = f"{wanted} --limit {limit}" if limit else str(wanted)
         how = Redrive(condition, to_topic, body, again)
@@ -132,7 +135,7 @@ class DeadLetters(Subject):
             return dead_letters.redrive_messages(connection, positions, how, actor=actor or self._access.actor)
 
     def list(self, wanted: DeadLetterFilter, limit: int | None = None) -> list[DeadLetter]:
-        """The youngest first."""
+        """The dead letters that match, the youngest first."""
         or_none(LIMIT).check("limit", limit)
         with self._access.dispatched() as connection:
             return dead_letters.list_dead_letters(connection, wanted, limit)

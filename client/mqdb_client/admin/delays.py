@@ -1,4 +1,4 @@
-"""The delay levels: what waits in each, and a level that stands still."""
+"""The delay levels: their waiting messages, and levels that stand still."""
 
 from mqdb.broker.schedule import delay_queues
 from mqdb.errors import MessageMissing
@@ -18,7 +18,7 @@ class Delays(Subject):
             return delay_queues.find_lost(connection, level)
 
     def skip(self, level: int, queue_offset: int, *, reason: str = "", actor: str | None = None) -> None:
-        """Have a level go on behind the lost message at this offset, which will never be delivered.
+        """Have a level continue behind the lost message at this offset, which will never be delivered.
 
         Raises NothingLost if the level does not stand still there, ParameterInvalid if there is no such level.
         """
@@ -26,6 +26,6 @@ class Delays(Subject):
             delay_queues.skip_lost(connection, level, queue_offset, reason, actor or self._access.actor)
 
     def list(self) -> list[LevelStanding]:
-        """Each delay level, the lowest first."""
+        """List the delay levels, the lowest first."""
         with self._access.dispatched() as connection:
             return list_delays(connection)

@@ -1,4 +1,4 @@
-"""Doctor: what is wrong with a broker, and what to do about it."""
+"""Doctor: finds problems of a broker, and names the remedies."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,7 +19,7 @@ _ENVIRONMENT: Final = DoctorCheck(
 
 
 class Doctor(Subject):
-    """Checks of a broker. They read only, and cost little."""
+    """Checks of a broker. They only read, and cost little."""
 
     def examine(
         self, thresholds: DoctorThresholds = DEFAULT_THRESHOLDS, only: Sequence[str] | None = None
@@ -39,7 +39,7 @@ class Doctor(Subject):
 
     @staticmethod
     def checks(only: Sequence[str] | None = None) -> tuple[DoctorCheck, ...]:
-        """The checks that there are, or those of these names. Raises ParameterInvalid for the name of no check."""
+        """All checks, or the named ones. Raises ParameterInvalid for an unknown name."""
         return examine.chosen(only, [_ENVIRONMENT])
 
     @staticmethod

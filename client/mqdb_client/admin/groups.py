@@ -14,7 +14,7 @@ class Groups(Subject):
     """The consumer groups of a broker."""
 
     def show(self, name: str, topic: str | None = None) -> GroupDetails:
-        """Settings, subscriptions, members of a group, and how far it has read each queue, of one topic or of all.
+        """The settings, subscriptions, members and offsets of a group, for one topic or for all.
 
         Raises GroupNotFound.
         """
@@ -40,11 +40,11 @@ class Groups(Subject):
         consume_from_where: ConsumeFromWhere | None = None,
         actor: str | None = None,
     ) -> GroupSettings:
-        """Change those settings that are given; returns all of them. A group that does not exist is made.
+        """Change the given settings; returns all settings. A missing group is created.
 
-        Members follow a change of `consume_mode`. `retry_delays` are how long a message waits that has failed once,
-        twice, and so on, the last one also from then on; with [] it is as the delay levels say. `consume_from_where` is
-        where the group begins in a topic if its consumers do not say that: LAST_OFFSET or FIRST_OFFSET.
+        Members follow a change of `consume_mode`. `retry_delays` are the waits of a message that has failed once,
+        twice, and so on; the last one repeats. With [] the delay levels apply. `consume_from_where` is the place to
+        begin in a topic if consumers do not say it: LAST_OFFSET or FIRST_OFFSET.
         Raises NameInvalid, ParameterInvalid.
         """
         with self._access.connected() as connection:
@@ -63,7 +63,7 @@ class Groups(Subject):
             )
 
     def delete(self, name: str, *, with_topics: bool = False, actor: str | None = None) -> list[str]:
-        """Delete a group with its offsets and subscriptions; returns the topics that went with it.
+        """Delete a group with its offsets and subscriptions; returns the topics that were deleted with it.
 
         `with_topics` deletes its retry topic and its DLQ too, with all their messages.
         Raises GroupNotFound; GroupInUse while the group has live members.

@@ -91,7 +91,7 @@ class _Queue:
 def read_latest(
     connection: Connection, spans: Sequence[QueueSpan], message_filter: MessageFilter, limit: int, scan_limit: int
 ) -> LatestMessages:
-    """Up to `limit` messages that match. A piece that is begun is looked at to its end, beyond `scan_limit`, too."""
+    """Read up to `limit` messages that match. A piece that was begun is read to its end, even beyond `scan_limit`."""
     found = [_Queue(span) for span in spans]
     most, wanted = (limit, limit) if message_filter.matches_all else (DEFAULT_SCAN_LIMIT, scan_limit)
     piece = max(_LEAST_PIECE, min(most, 2 * wanted // max(len(found), 1)))

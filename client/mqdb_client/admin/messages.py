@@ -1,4 +1,4 @@
-"""Messages: show one, find some, read a topic. RocketMQ: mqadmin queryMsgById, queryMsgByKey, queryMsgByOffset."""
+"""Messages: show one, find several, read a topic. RocketMQ: mqadmin queryMsgById, queryMsgByKey, queryMsgByOffset."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ from mqdb_client.option_rules import LIMIT, or_none, whole
 
 
 class Messages(Subject):
-    """The messages of a broker. Looking at them changes nothing, and no group notices."""
+    """The messages of a broker. Reading them changes nothing and does not affect groups."""
 
     def show(self, message_id: str) -> list[ReceivedMessage]:
         """The copies of a message, by its unique id, as they were stored; [] if there are no copies.
@@ -179,7 +179,7 @@ class Messages(Subject):
         return answer._replace(before=rest)
 
     def end_of(self, topic: str) -> dict[int, int]:
-        """The max offset of each queue that can be read. Raises what `reading` raises."""
+        """The max offset of each queue that can be read. Raises the errors of `reading`."""
         with self._access.dispatched() as connection:
             queues = len(_route(connection, topic).read_queue_keys)
             return {queue.queue_id: queue.max_offset for queue in topic_stats(connection, topic)[:queues]}

@@ -41,7 +41,7 @@ class Offsets(Subject):
         dry_run: bool = False,
         actor: str | None = None,
     ) -> list[OffsetChange]:
-        """Have a group go on at another place of a topic, in all its queues or in one; returns what that changes.
+        """Move a group to another place in a topic, in all its queues or in one; returns the changes.
 
         `to` is an end, an offset, a time, or how long ago by the broker's clock. For a time, that is the first message
         that was stored then or later. Members may be running: they drop what they have in hand. With `dry_run` nothing

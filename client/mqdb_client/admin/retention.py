@@ -20,7 +20,7 @@ class Retention(Subject):
             return segments.find_all(connection)
 
     def sizes(self) -> list[SegmentSize]:
-        """The bytes of each segment, the oldest first. Takes a look at each of their files."""
+        """The bytes of each segment, the oldest first. It reads the size of each of their files."""
         with self._access.connected() as connection:
             return partitions.sizes(connection)
 

@@ -1,4 +1,4 @@
-"""SQL92 selectors: what one means, and what it costs."""
+"""SQL92 selectors: their meaning and their costs."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ class Selectors(Subject):
 
 @checked
 def explain_selector(expression: str) -> SelectorExplanation:
-    """Explain how a selector is read. Asks no broker. Raises SelectorSyntaxError."""
+    """Explain the meaning of a selector, without asking a broker. Raises SelectorSyntaxError."""
     from sqlalchemy import column
     from sqlalchemy.dialects.postgresql import JSONB, dialect
 

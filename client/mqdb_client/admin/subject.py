@@ -1,4 +1,4 @@
-"""Subject: what the subjects of `Admin` have in common."""
+"""Subject: the common base of the subjects of `Admin`."""
 
 from inspect import isfunction
 

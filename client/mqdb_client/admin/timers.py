@@ -13,7 +13,7 @@ class Timers(Subject):
     """The messages of a broker that wait for a time of delivery."""
 
     def recall(self, message: str, *, actor: str | None = None) -> RecallStatus:
-        """Take back a message, by its recall handle or its unique id; tells what became of it.
+        """Recall a message, by its recall handle or its unique id; returns the outcome.
 
         Raises RecallHandleInvalid for a text that is neither, and for a handle of another broker; TopicNotFound.
         """

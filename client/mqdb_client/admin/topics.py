@@ -25,7 +25,7 @@ class Topics(Subject):
         message_type: MessageType = MessageType.NORMAL,
         actor: str | None = None,
     ) -> TopicConfig:
-        """Create a topic. The same topic once more changes nothing.
+        """Create a topic. Creating it again with the same settings changes nothing.
 
         `queues` are read and written; the two options after it give another number to one side. `perm` is a sum of
         the members of Perm.
@@ -57,9 +57,10 @@ class Topics(Subject):
         message_type: MessageType | None = None,
         actor: str | None = None,
     ) -> TopicConfig:
-        """Change those settings that are given; returns what it has then.
+        """Change the given settings; returns the new configuration.
 
-        Fewer queues: their messages stay, and more queues later bring them back. `unread` tells what is hidden.
+        With fewer queues, the messages of removed queues stay, and more queues later bring them back. `unread` lists
+        the hidden messages.
         Raises TopicNotFound, NameInvalid for a topic of the broker, and ParameterInvalid for a value out of bounds, or
         if nothing is given.
         """
@@ -96,10 +97,10 @@ class Topics(Subject):
                 raise NothingToDelete(name) from error
 
     def delete(self, name: str, *, force: bool = False, actor: str | None = None) -> TopicUses:
-        """Delete a topic with its messages and the offsets of all groups there; returns what went with it.
+        """Delete a topic with its messages and the offsets of all groups there; returns its uses that ended.
 
-        Raises TopicInUse while something names the topic. With `force` that ends with it: crons are removed, half
-        messages rolled back, and messages that wait are not delivered. Raises NothingToDelete, NameInvalid.
+        Raises TopicInUse while something names the topic. With `force` these uses end: crons are removed, half messages
+        are rolled back, and waiting messages are not delivered. Raises NothingToDelete, NameInvalid.
         """
         with self._access.dispatched() as connection:
             gone = admin.delete_topic(connection, name, force=force, actor=actor or self._access.actor)

@@ -1,4 +1,4 @@
-"""Half messages, and those whose producers do not say how their transactions ended."""
+"""Half messages, including those whose producers do not report the end of their transactions."""
 
 from collections.abc import Sequence
 

@@ -217,7 +217,7 @@ class AsyncDoctor(Wrapper[Doctor]):
 
 
 class AsyncBrokerAdmin(Wrapper[BrokerAdmin]):
-    """Shows and changes one broker, by subject. As `BrokerAdmin`."""
+    """Shows and changes one broker, by subject. See `BrokerAdmin`."""
 
     def __init__(self, below: BrokerAdmin) -> None:
         super().__init__(below)
@@ -259,7 +259,7 @@ class AsyncAdmin(AsyncBrokerAdmin):
     """
 
     def __init__(self, dsn: str | None = None, settings: Settings | None = None, *, read_only: bool = False) -> None:
-        """Connects to nothing yet. As `Admin`."""
+        """Does not connect yet. See `Admin`."""
         self._admin = Admin(dsn, settings, read_only=read_only)
         super().__init__(self._admin)
         is_single = self._admin.brokers == (self._admin,)
@@ -285,7 +285,7 @@ class AsyncAdmin(AsyncBrokerAdmin):
     async def on_each(
         self, work: Callable[[AsyncBrokerAdmin], Awaitable[T]], names: Sequence[str] | None = None
     ) -> Answers[T]:
-        """Do the work on each broker, or on those of these names, in their order. As `Admin.on_each`."""
+        """Do the work on all brokers, or on the named ones, in order. See `Admin.on_each`."""
         answers: Answers[T] = Answers()
         for broker in self.chosen(names):
             with noting(answers, broker):
@@ -293,6 +293,6 @@ class AsyncAdmin(AsyncBrokerAdmin):
         return answers
 
     def chosen(self, names: Sequence[str] | None = None) -> tuple[AsyncBrokerAdmin, ...]:
-        """The brokers of these names in the order of the settings. As `Admin.chosen`."""
+        """The brokers of these names in the order of the settings. See `Admin.chosen`."""
         chosen = self._admin.chosen(names)
         return tuple(each for each in self.brokers if each._below in chosen)

@@ -37,16 +37,16 @@ async def start_in_thread(client: ThreadClient) -> None:
 
 
 class Wrapper(Generic[S]):
-    """Has coroutine functions in the place of the methods of an object below."""
+    """Wraps an object: coroutine functions replace its methods."""
 
     def __init__(self, below: S) -> None:
         self._below = below
 
 
 def in_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Wrapper[S], P], Coroutine[Any, Any, T]]:
-    """A method that returns: a coroutine function with the same parameters.
+    """Wrap a method that returns, as a coroutine function with the same parameters.
 
-    If its task is cancelled, the thread goes on to the end.
+    If its task is cancelled, the thread still runs to its end.
     """
 
     @wraps(method)
@@ -59,7 +59,7 @@ def in_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Wr
 def iterated(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[Wrapper[S], P], AsyncGenerator[T, None]]:
-    """A method that is a generator: an asynchronous one, which reads ahead a little."""
+    """Wrap a method that is a generator, as an asynchronous generator, which reads ahead a little."""
 
     @wraps(method)
     async def call(self: Wrapper[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncGenerator[T, None]:
@@ -83,7 +83,7 @@ class Entered(Generic[T]):
         self._stack = ExitStack()
 
     async def run(self, work: Callable[[], R]) -> R:
-        """Do something in the thread."""
+        """Run a function in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def __aenter__(self) -> Self:

@@ -40,7 +40,7 @@ _turn: Final = _Turn()
 
 
 class AsyncLitePullConsumer(Wrapper["_Below"]):
-    """A consumer that asks for messages, and says itself how far it has come.
+    """A consumer that polls for messages, and decides itself when they are done.
 
         consumer = AsyncLitePullConsumer("billing")
         await consumer.subscribe("orders")
@@ -48,17 +48,17 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
             async for message in consumer:
                 ...
 
-    A poll waits in the loop, and no thread waits for it. One that is cancelled has taken nothing: the next poll returns
-    what it would have returned. All other methods that wait run in threads; if a task is cancelled, its thread goes on
-    to the end. Membership, pulls and offsets have threads of their own. As in `LitePullConsumer`, the message at which
-    an `async for` was left is not done until the next poll or iteration, `commit`, or the end of the `async with` says
-    so. If all loops that have started or polled it are closed without a shutdown, it leaves its group. All else is as
+    A poll waits in the loop, and no thread waits for it. A cancelled poll has taken no message: the next poll returns
+    the messages instead. All other methods that wait run in threads; if a task is cancelled, its thread goes on to the
+    end. Membership, pulls and offsets have threads of their own. As in `LitePullConsumer`, the message at which an
+    `async for` was left is not done until the next poll or iteration, `commit`, or the end of the `async with` says so.
+    If all loops that have started or polled it are closed without a shutdown, it leaves its group. All else is as
     `LitePullConsumer` says, with tasks in the place of threads.
     """
 
     @configured_by(LitePullConsumerConfig)
     def __init__(self, config: LitePullConsumerConfig) -> None:
-        """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """See LitePullConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         super().__init__(_Below(config))
         self._calls: list[LoopCalls] = []  # of each listener of topics
 
@@ -124,7 +124,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         raise StopAsyncIteration
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return nothing of these queues until `resume`. As `LitePullConsumer.pause`."""
+        """Return no messages of these queues until `resume`. See `LitePullConsumer.pause`."""
         self._below.pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -143,7 +143,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
     # -- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect, and read. As `LitePullConsumer.start`. If its task is cancelled, the consumer is shut down."""
+        """Connect, and read. See `LitePullConsumer.start`. If its task is cancelled, the consumer is shut down."""
         self._below.note_loop()
         await start_in_thread(self._below)
 

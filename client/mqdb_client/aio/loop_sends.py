@@ -41,7 +41,7 @@ _IDS: Final = "mqdb_message_ids"
 
 
 class LoopSends:
-    """Only its loop calls it."""
+    """The sends of one loop. Only this loop may call it."""
 
     def __init__(self, running: RunningProducer) -> None:
         self.loop = asyncio.get_running_loop()
@@ -62,10 +62,10 @@ class LoopSends:
         self._watches: dict[str, _Watch] = {}
 
     async def send(self, pending: PendingSend) -> Sequence[SendResult]:
-        """Send, and wait for it. Raises what `Sending.send` raises.
+        """Send, and wait for the result. Raises the errors of `Sending.send`.
 
-        If the task is cancelled, a send that no statement has yet is not made. Another one goes on: the CancelledError
-        has the ids of its messages, and `settled` waits for its end.
+        If the task is cancelled before a statement has the send, nothing is sent. Otherwise the send continues: the
+        CancelledError has the ids of its messages, and `settled` waits for its end.
         """
         await self._find_route(pending)
         send = self._begin(pending)
@@ -76,7 +76,7 @@ class LoopSends:
             raise
 
     async def send_oneway(self, pending: PendingSend) -> None:
-        """Send one message without waiting for it, once there is room. The log tells of a failure.
+        """Send one message without waiting for it, once there is room. A failure is logged.
 
         Raises SendGivenUp if there is no room until its deadline.
         """
@@ -98,7 +98,7 @@ class LoopSends:
             await asyncio.wait([future])
 
     def close(self) -> None:
-        """Wait for the end of all that is under way, until its deadline at most. Not in the loop, if that runs."""
+        """Wait for the end of all sends under way, until their deadlines at most. Not in the loop, if the loop runs."""
         if self.loop.is_running():
             asyncio.run_coroutine_threadsafe(self._end_all(), self.loop).result()
         self._sends.close()
@@ -127,7 +127,7 @@ class LoopSends:
         watch.begin()
 
     def call(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Have the loop call it, at once if this is its thread."""
+        """Have the loop call a function, at once if this is its thread."""
         if threading.get_ident() == self._thread:
             callback(*arguments)
         else:
@@ -187,7 +187,7 @@ class LoopSends:
                 self.loop.call_soon_threadsafe(self._conclude)
 
     def read(self, appends: GroupAppend) -> bool:
-        """Read the answer to `append_alone`; False: it is another one."""
+        """Read the answer to `append_alone`. False if the answer is for another send."""
         self._is_called = True  # what ends here is told below
         try:
             return appends.end_begun()
@@ -205,7 +205,7 @@ class LoopSends:
         self._look = self.loop.call_later(LATENESS_SECONDS, self._end_late) if self._under_way else None
 
     def end(self, send: "_LoopSend", outcome: Sequence[SendResult] | BaseException) -> None:
-        """In the loop: a send has ended."""
+        """Report the end of a send, in the loop."""
         self._under_way.discard(send)
         send.outcome = outcome
         if send.future.done():  # its task is cancelled, and has not heard of it yet
@@ -287,7 +287,7 @@ class _LoopSend(HandedSend):
 
 
 def note_ids(error: asyncio.CancelledError, pending: PendingSend) -> None:
-    """Have an error tell of messages that may be stored."""
+    """Note in an error the ids of messages that may be stored."""
     vars(error)[_IDS] = pending.message_ids
     error.add_note(f"may be stored: {', '.join(pending.message_ids)}; ask outcome()")
 
@@ -296,6 +296,6 @@ def ids_that_may_be_stored(error: BaseException) -> tuple[str, ...]:
     """The ids of messages whose send was cancelled while a statement had them.
 
     They are in the CancelledError, and in the TimeoutError that `asyncio.timeout` makes of it. `AsyncProducer.outcome`
-    tells what has become of the messages.
+    returns the outcome of the sends.
     """
     return next((tuple(vars(each)[_IDS]) for each in chain_of(error) if _IDS in vars(each)), ())

@@ -55,7 +55,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
 
     @configured_by(ProducerConfig)
     def __init__(self, config: ProducerConfig) -> None:
-        """Connects to nothing yet. ProducerConfig says what the options mean.
+        """Does not connect yet. See ProducerConfig for the options.
 
         Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
         """
@@ -111,10 +111,10 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         connection: "CallersAsyncConnection | None" = None,
         timeout: timedelta | None = None,
     ) -> SendResult:
-        """Send one message, and return when it is stored. As `Producer.send`.
+        """Send one message, and return when it is stored. See `Producer.send`.
 
-        With `connection`, an AsyncConnection or AsyncSession of SQLAlchemy or a psycopg.AsyncConnection, it becomes a
-        part of the transaction there.
+        With `connection`, an AsyncConnection or AsyncSession of SQLAlchemy or a psycopg.AsyncConnection, the message
+        becomes a part of its transaction.
         """
         if connection is not None:
             check_untimed(timeout)
@@ -144,7 +144,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         connection: "CallersAsyncConnection | None" = None,
         timeout: timedelta | None = None,
     ) -> list[SendResult]:
-        """Send messages of one topic at once: to one queue, in their order, all or none. As `Producer.send_batch`."""
+        """Send messages of one topic at once: to one queue, in their order, all or none. See `Producer.send_batch`."""
         if connection is not None:
             check_untimed(timeout)
             return await _joined(partial(self._below.send_batch, messages, sharding_key, queue=queue), connection)
@@ -179,7 +179,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         await self._sends(running).send_oneway(self._below.pending((message,), target, SendMode.ONEWAY, None))
 
     async def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
-        """Send a message and wait for the reply to it. As `Producer.request`."""
+        """Send a message and wait for the reply to it. See `Producer.request`."""
         replied = await asyncio.to_thread(self._below.request_async, message, timeout, sharding_key)
         return await asyncio.wrap_future(replied)
 
@@ -199,11 +199,11 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
     # -- hooks --------------------------------------------------------------------------------
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Have `hook` called before and after each try, in the loop or in a thread. As `Producer`'s."""
+        """Have `hook` called before and after each attempt, in the loop or in a thread."""
         self._below.register_send_message_hook(hook)
 
     def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:
-        """Have `hook` say of each try whether it may be made. As `Producer`'s."""
+        """Have `hook` decide about each attempt. See `Producer.register_check_forbidden_hook`."""
         self._below.register_check_forbidden_hook(hook)
 
     def _sends(self, running: RunningProducer) -> LoopSends:
@@ -226,7 +226,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
 
 
 class ProducerBelow(Producer):
-    """The synchronous producer: it connects, and does in a thread what is rare."""
+    """The synchronous producer: it connects, and does rare work in a thread."""
 
     #: Has the sends of loops end.
     end_sends: Callable[[], None]

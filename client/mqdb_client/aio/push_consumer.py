@@ -73,7 +73,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
 
     @configured_by(PushConsumerConfig)
     def __init__(self, config: PushConsumerConfig) -> None:
-        """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """See PushConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         super().__init__(_Below(config))
         self._consumption: Consumption | None = None
         self._is_started = False
@@ -133,7 +133,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         self._is_started = True
 
     def suspend(self) -> None:
-        """Pull nothing until `resume`, and keep the queues. As `PushConsumer.suspend`."""
+        """Stop pulling until `resume`, and keep the queues. See `PushConsumer.suspend`."""
         self._below.suspend()
 
     def resume(self) -> None:
@@ -141,7 +141,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         self._below.resume()
 
     def update_consume_thread_nums(self, consume_thread_nums: int) -> None:
-        """Let so many calls of the listener run at once, from 1 to 1,000. Raises ParameterInvalid, IllegalState."""
+        """Set how many calls of the listener run at once, from 1 to 1,000. Raises ParameterInvalid, IllegalState."""
         self._below.update_consume_thread_nums(consume_thread_nums)
 
     async def shutdown(self, timeout: timedelta | None = None) -> None:
@@ -164,9 +164,10 @@ class AsyncPushConsumer(Wrapper["_Below"]):
             self._stopped.set()
 
     async def run(self) -> None:
-        """Consume until SIGINT, SIGTERM, `shutdown` by another task, or the end of this one; starts it if need be.
+        """Consume until SIGINT, SIGTERM, `shutdown` by another task, or the end of this task.
 
-        Raises what `start` and `shutdown` raise.
+        Starts the consumer if needed.
+        Raises the errors of `start` and `shutdown`.
         """
         with on_loop_stop_signal(self._stopped.set):
             if not self._is_started or self._stopped.is_set():  # the latter is refused

@@ -32,7 +32,7 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
 
     @configured_by(SimpleConsumerConfig)
     def __init__(self, config: SimpleConsumerConfig) -> None:
-        """SimpleConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """See SimpleConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         super().__init__(_Below(config))
 
     @property
@@ -46,13 +46,13 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
         return self._below.is_running
 
     def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
-        """Receive the messages of a topic. As `SimpleConsumer.subscribe`."""
+        """Receive the messages of a topic. See `SimpleConsumer.subscribe`."""
         self._below.subscribe(topic, expression)
 
     async def receive(
         self, max_messages: int = 16, invisible_for: timedelta | None = None, timeout: timedelta | None = None
     ) -> list[ReceivedMessage]:
-        """Up to `max_messages` as soon as there are any; [] after `timeout`. As `SimpleConsumer.receive`."""
+        """Up to `max_messages` as soon as there are any; [] after `timeout`. See `SimpleConsumer.receive`."""
         receiving = self._below.begin_receive(max_messages, invisible_for, timeout)
         woken = asyncio.Event()
         with receiving.woken_by(_in_loop(woken.set)):
@@ -77,11 +77,11 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
     forward_to_dlq = in_thread(SimpleConsumer.forward_to_dlq)
 
     async def start(self) -> None:
-        """Connect, and join the group. As `SimpleConsumer.start`. If its task is cancelled, it is shut down."""
+        """Connect, and join the group. See `SimpleConsumer.start`. If its task is cancelled, it is shut down."""
         await start_in_thread(self._below)
 
     async def shutdown(self) -> None:
-        """Leave the group; a `receive` in another task returns. As `SimpleConsumer.shutdown`."""
+        """Leave the group; a `receive` in another task returns. See `SimpleConsumer.shutdown`."""
         await asyncio.to_thread(self._below.shutdown)
 
     async def __aenter__(self) -> Self:

@@ -30,15 +30,16 @@ class AsyncTransactionListener(Protocol):
     """A TransactionListener whose methods are coroutine functions. They run in the loop."""
 
     def execute_local_transaction(self, message: PreparedMessage, argument: Any) -> _Answer:
-        """Run the local transaction, in the task that sends, and say what has become of it.
+        """Run the local transaction, in the task that sends, and return its state.
 
-        Write `message.message_id` down in it, so that `check_local_transaction` can tell.
+        Store `message.message_id` in it, so that `check_local_transaction` can look it up.
         """
 
     def check_local_transaction(self, message: ReceivedMessage) -> _Answer:
-        """Say what has become of a local transaction, perhaps one of another process of the group.
+        """Return the state of a local transaction, which may have run in another process of the group.
 
-        Called one at a time for each broker, in the loop in which the producer was started. UNKNOWN while it goes on.
+        It is called one at a time for each broker, in the loop in which the producer was started. Return UNKNOWN while
+        the transaction runs.
         """
 
 
@@ -52,7 +53,7 @@ class AsyncTransactionProducerConfig(ProducerConfig):
 
 
 class AsyncTransactionProducer(AsyncProducer):
-    """Sends messages with local transactions, and answers what brokers ask about those of its group.
+    """Sends messages with local transactions, and answers the checks of transactions of its group.
 
         async def execute(message, order):
             async with AsyncSession(engine) as session, session.begin():
@@ -73,9 +74,9 @@ class AsyncTransactionProducer(AsyncProducer):
 
     @configured_by(AsyncTransactionProducerConfig)
     def __init__(self, config: AsyncTransactionProducerConfig) -> None:
-        """Takes a listener, or two coroutine functions in its place; the other options are those of an AsyncProducer.
+        """Takes a listener, or two coroutine functions instead; the other options are those of an AsyncProducer.
 
-        Raises what AsyncProducer raises, and ParameterInvalid without a listener, and for functions of threads.
+        Raises the errors of AsyncProducer, and ParameterInvalid without a listener, and for plain functions.
         """
         self._listener = listener_of(
             config.listener, config.execute_local_transaction, config.check_local_transaction, is_asynchronous=True
@@ -84,10 +85,10 @@ class AsyncTransactionProducer(AsyncProducer):
         self._configure(_Below(config))
 
     async def start(self) -> None:
-        """Connect, enter the group, and answer what is asked about its transactions, in this loop.
+        """Connect, enter the group, and answer checks of its transactions, in this loop.
 
-        If the loop is closed without a shutdown, the producer leaves the group: it could answer nothing more.
-        Raises what `TransactionProducer.start` raises. If its task is cancelled, the producer is shut down.
+        If the loop is closed without a shutdown, the producer leaves the group, because it can no longer answer. Raises
+        the errors of `TransactionProducer.start`. If its task is cancelled, the producer is shut down.
         """
         loop = asyncio.get_running_loop()
         calls = self._calls = LoopCalls(loop)

@@ -45,7 +45,7 @@ _NOT_CHOSEN: Final = frozenset({"group", "dsn", "settings", "consume_message_bat
 
 
 class App:
-    """An application: its listeners, its crons, and what it sends.
+    """An application: its listeners, its crons, and its sends.
 
         app = App()
 
@@ -55,13 +55,14 @@ class App:
         @app.cron("30 7 * * mon-fri", timezone="Europe/Berlin")
         def report() -> None: ...
 
-    A return of a function is success, an exception a retry. `mqdb worker shop.tasks:app` runs it; `consuming` does so
-    within another program. Functions stay what they are, and can be called by a test.
+    If a function returns, the message is consumed; if it raises, the message is retried. `mqdb worker shop.tasks:app`
+    runs it; `consuming` does so within another program. The functions are not changed, so a test can call them.
     """
 
     def __init__(self, name: str | None = None, *, dsn: str | None = None, settings: Settings | None = None) -> None:
-        """Connects to nothing. `name` is what it is known by, as the group of its producer and the owner of its crons;
-        unset, the module in which it is made, as `shop-tasks`.
+        """Does not connect. `name` identifies the application as the group of its producer and the owner of its crons.
+
+        The default of `name` is the module in which the application is made, as `shop-tasks`.
 
         `dsn` and `settings` are those of Producer. Raises NameInvalid.
         """
@@ -84,7 +85,7 @@ class App:
         return settings_of(self._dsn, self._settings)
 
     def use_settings(self, settings: Settings) -> None:
-        """Take these, unless the application was made with some of its own. Before it sends or consumes."""
+        """Use these settings, unless the application was made with settings. Call it before sending or consuming."""
         if self._dsn is None and self._settings is None:
             self._settings = settings
 
@@ -159,8 +160,8 @@ class App:
     ) -> Callable[[_Function], _Function]:
         """Have a function called at the times of a cron text, by one process of all.
 
-        When it starts to consume, the application makes the cron, or makes it what stands here. Cron, topic and group
-        are named after the function unless said. `catch_up` is what becomes of times at which no broker was there. The
+        When it starts to consume, the application creates the cron, or changes it to these values. By default cron,
+        topic and group are named after the function. `catch_up` decides about times at which no broker was running. The
         other options are those of `listener`; the function may take the message, or nothing.
 
         Raises NameInvalid and ParameterInvalid; a text that cannot be read is refused when the cron is made.
@@ -196,7 +197,7 @@ class App:
     def configure_group(self, group: str, **options: Any) -> None:
         """Set options of the consumer of a group, those of PushConsumer: `consume_thread_nums=50`.
 
-        Raises ParameterInvalid. An application does not start if a group has options, and no listener.
+        Raises ParameterInvalid. An application does not start if a group has options but no listener.
         """
         known = {each.name for each in fields(PushConsumerConfig)} - _NOT_CHOSEN
         for name in options.keys() - known:
@@ -205,11 +206,11 @@ class App:
         self._options[group] = self._options.get(group, {}) | options
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Have each call of a listener seen by `hook`, of consumers that start later."""
+        """Have `hook` called around each call of a listener, in consumers that start later."""
         self.consume_message_hooks.append(hook)
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Have each send seen by `hook`, if nothing was sent yet."""
+        """Have `hook` called around each send. Call it before the first send."""
         self._send_hooks.append(hook)
 
     def _add(self, listener: Listener) -> None:
@@ -235,7 +236,7 @@ class App:
         return [ListenerGroup(name, listeners) for name, listeners in known.items() if not names or name in names]
 
     def crons(self, *groups: str) -> list[AppCron]:
-        """The crons, all or those of these groups."""
+        """The crons of all groups, or of the named ones."""
         return [cron for cron in self._crons.values() if not groups or cron.group in groups]
 
     def options_of(self, group: str) -> dict[str, Any]:
@@ -279,7 +280,7 @@ class App:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     def run(self, *groups: str) -> None:
-        """Consume until SIGINT or SIGTERM, in this process. Raises what `consuming` raises."""
+        """Consume until SIGINT or SIGTERM, in this process. Raises the errors of `consuming`."""
         asyncio.run(self._run(groups))
 
     async def _run(self, groups: tuple[str, ...]) -> None:
@@ -305,8 +306,8 @@ class App:
     ) -> SendResult:
         """Send a message. A body that is neither bytes nor text becomes JSON: a dataclass, a model, a dict.
 
-        The others are as for Message and `Producer.send`. In a coroutine: `asend`. Raises BodyInvalid for a body that
-        does not come back from its JSON as it was, and what they raise.
+        The other arguments are as for Message and `Producer.send`. In a coroutine, use `asend`. Raises BodyInvalid for
+        a body that its JSON does not give back unchanged, and the errors of Message and `Producer.send`.
         """
         message = _message(topic, body, tag, keys, properties, delay, deliver_at)
         producer = self._producer or self._start_producer()
@@ -325,7 +326,7 @@ class App:
         sharding_key: str | None = None,
         connection: "CallersAsyncConnection | None" = None,
     ) -> SendResult:
-        """`send` for coroutines."""
+        """Send a message from a coroutine. See `send`."""
         message = _message(topic, body, tag, keys, properties, delay, deliver_at)
         producer = self._producer
         if producer is None:
@@ -344,7 +345,7 @@ class App:
                     self._producer = None
 
     async def aclose(self) -> None:
-        """`close` for coroutines."""
+        """Close from a coroutine. See `close`."""
         await asyncio.to_thread(self.close)
 
     def _start_producer(self) -> AsyncProducer:

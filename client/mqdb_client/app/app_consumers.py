@@ -34,7 +34,10 @@ class ConsumingApp(Protocol):
 
 
 class AppConsumers:
-    """Started once, then stopped once, in one event loop. `groups` are names; none: all groups."""
+    """The consumers of one application. Started once, then stopped once, in one event loop.
+
+    `groups` are names; without names, all groups.
+    """
 
     def __init__(self, app: ConsumingApp, groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:
         """`commits_soon` makes consumers commit often, for callers that wait for `App.drain`.

@@ -1,4 +1,4 @@
-"""The crons of an application: what its code declares, and what the broker has of it."""
+"""The crons of an application, as its code declares them and as the broker has them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from mqdb_client.option_rules import one_of
 
 @dataclass(frozen=True, slots=True)
 class AppCron:
-    """Checked when it is made, but for the text. Raises NameInvalid, ParameterInvalid."""
+    """A cron of an application. All but its text is checked when it is made. Raises NameInvalid, ParameterInvalid."""
 
     name: str
     text: str
@@ -63,7 +63,7 @@ class AppCrons:
         return self._admin.chosen()[0]
 
     def declare(self, crons: Iterable[AppCron]) -> None:
-        """Make them, with their topics. Raises what `declare` of Admin's crons raises."""
+        """Create the crons with their topics. Raises the errors of `Crons.declare`."""
         broker = self._broker
         for cron in crons:
             try:
@@ -81,7 +81,7 @@ class AppCrons:
         return {each.name: None if each.is_paused else each.next_at for each in stored if each.name in known}
 
     def strays(self, crons: Iterable[AppCron]) -> list[str]:
-        """The names of those that the broker has of the application, and its code has no more."""
+        """The names of the application's crons on the broker that are no longer in its code."""
         known = {cron.name for cron in crons}
         stored = self._broker.crons.list()
         return [each.name for each in stored if each.application == self._application and each.name not in known]

@@ -1,4 +1,4 @@
-"""Arguments: what a listener of an application is called with, by the annotations of its parameters.
+"""Arguments: the values with which a listener of an application is called, by the annotations of its parameters.
 
 ReceivedMessage, or none      the message
 Message                       the same as one that can be sent again, without what the broker has added
@@ -138,7 +138,7 @@ class Arguments:
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether it is a coroutine function, or an object that is called like one."""
+    """Whether a callable is a coroutine function, or an object that is called like one."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 

@@ -57,7 +57,7 @@ class Body(NamedTuple):
 
 
 def encode(body: object) -> Body:
-    """Bytes and text as they are; anything else as JSON: dataclasses, pydantic models, lists and dicts of them.
+    """Encode a body: bytes and text unchanged, anything else as JSON (dataclasses, pydantic models, lists, dicts).
 
     Raises BodyInvalid for a value that does not come back from its JSON, and for a message.
     """
@@ -82,7 +82,7 @@ def encode(body: object) -> Body:
 
 
 class BodyReader:
-    """Reads bodies as an annotation has them."""
+    """Reads bodies as values of an annotation."""
 
     def __init__(self, annotation: Any, shown: str) -> None:
         """`shown` names the annotation in errors. Raises what pydantic raises for a type that it cannot read."""

@@ -103,9 +103,9 @@ class TakenTypes(NamedTuple):
     """The types of the keys of its dicts."""
 
     def lack(self, sent: list[str], got: list[str]) -> str | None:
-        """The name of a type that was sent, that the annotation takes, and that the value it has made has not kept.
+        """The name of a type that was sent and that the annotation takes, but that the read value does not have.
 
-        None if the annotation asks for another type than the one sent: a conversion.
+        None if the annotation asks for another type than the one sent, which is a conversion.
         """
         whole, *inside = _without_layout(sent)
         if sent == got or not _admits(self.whole, whole):

@@ -1,4 +1,4 @@
-"""A listener of an application: a function, the messages it takes, and what becomes of those that it fails."""
+"""A listener of an application: a function, its messages, and the handling of its failures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _ERRORS: Final = Rule(
 def exponential(
     first: timedelta, *, factor: float = 2.0, limit: timedelta = timedelta(hours=2)
 ) -> Callable[[int], timedelta]:
-    """A backoff: `first` before the first retry, `factor` times as long before each one after it, at most `limit`.
+    """A backoff: it waits `first` before the first retry, `factor` times longer before each next one, up to `limit`.
 
     Raises ParameterInvalid.
     """
@@ -57,7 +57,10 @@ def exponential(
 
 @dataclass(frozen=True, eq=False)
 class Listener:
-    """Checked when it is made. Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, ParameterInvalid."""
+    """A listener. It is checked when it is made.
+
+    Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, ParameterInvalid.
+    """
 
     function: Callable[..., Any]
     topic: str
@@ -107,7 +110,7 @@ class Listener:
         return filter_of(self.expression)
 
     def takes(self, message: ReceivedMessage) -> bool:
-        """Whether a message of its group is for it. That it passes an SQL92 condition the broker has seen to."""
+        """Whether a message of its group is for it. The broker has already evaluated an SQL92 condition."""
         return message.topic == self.topic and self.filter.matches(message.tag)
 
     def wait_before(self, retry: int) -> timedelta | None:

@@ -100,5 +100,5 @@ class ConsumerStrategy:
         raise NotImplementedError
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
-        """Call the listener with a message, with no effect on offsets and retries."""
+        """Call the listener with a message, without an effect on offsets and retries."""
         raise NotImplementedError

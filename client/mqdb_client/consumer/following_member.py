@@ -49,7 +49,7 @@ class FollowingMember:
         )
 
     def start(self, *, may_be_down: bool) -> None:
-        """Consume as the group does now. Raises what keeps it from that, and has left nothing behind then."""
+        """Consume as the group does now. If it raises, nothing is left behind."""
         is_known = not may_be_down or self._instance.is_met
         self._begin(self._mode_of_group() if is_known else ConsumeMode.PULL, may_be_down=may_be_down)
         self._callback = self._instance.on_group_change(self._on_group_change)
@@ -77,12 +77,12 @@ class FollowingMember:
                 self.current.resume()
 
     def look_again(self) -> None:
-        """There may be other queues to read."""
+        """Check again which queues to read, because they may have changed."""
         if (member := self.current) is not None:
             member.look_again()
 
     def on_arrival(self, queue_keys: Sequence[int]) -> None:
-        """There are messages in these queues."""
+        """Note that these queues have messages."""
         if (member := self.current) is not None:
             member.on_arrival(queue_keys)
 

@@ -93,7 +93,7 @@ class Member:
         )
 
     def start(self, *, may_be_down: bool) -> None:
-        """Take queues and pull them. Raises what keeps it from that, and has left nothing behind then.
+        """Take queues and pull them. If it raises, nothing is left behind.
 
         With `may_be_down` a broker that cannot be reached is waited for by the threads.
         """
@@ -138,11 +138,11 @@ class Member:
         return self.rebalance.held
 
     def look_again(self) -> None:
-        """There may be other queues to read."""
+        """Check again which queues to read, because they may have changed."""
         self.rebalance.rebalance()
 
     def on_arrival(self, queue_keys: Sequence[int]) -> None:
-        """There are messages in these queues."""
+        """Note that these queues have messages."""
         self.pull.on_arrival(queue_keys)
 
     def begin_to_leave(self) -> None:

@@ -39,7 +39,7 @@ class BrokerMember(Protocol):
         """The queues of which it has messages in hand."""
 
     def start(self, *, may_be_down: bool) -> None:
-        """Consume. Raises what keeps it from that, and has left nothing behind then."""
+        """Consume. If it raises, nothing is left behind."""
 
     def read(self, filters: Mapping[str, MessageFilter]) -> None:
         """Read these topics from now on, and no others."""
@@ -51,10 +51,10 @@ class BrokerMember(Protocol):
         """Get messages again after `suspend`."""
 
     def look_again(self) -> None:
-        """There may be other queues to read."""
+        """Check again which queues to read, because they may have changed."""
 
     def on_arrival(self, queue_keys: Sequence[int]) -> None:
-        """There are messages in these queues."""
+        """Note that these queues have messages."""
 
     def begin_to_leave(self) -> None:
         """Start nothing more."""
@@ -102,7 +102,7 @@ class Members:
         return tuple(sorted(queue for member in self.by_broker.values() for queue in member.assignment))
 
     def start(self) -> None:
-        """Join the group and consume. Raises what keeps it from that, and has left nothing behind then."""
+        """Join the group and consume. If it raises, nothing is left behind."""
         strategy = self._strategy
         with ExitStack() as undo:
             undo.callback(strategy.cluster.release)
@@ -172,7 +172,7 @@ class Members:
         }
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
-        """Have the listener consume a message, with no effect on offsets and retries."""
+        """Have the listener consume a message, without an effect on offsets and retries."""
         return self._strategy.consume_directly(message)
 
 

@@ -1,4 +1,4 @@
-"""Message selector: which messages of a topic a consumer wants. RocketMQ: MessageSelector."""
+"""Message selector: a consumer's choice of the messages of a topic. RocketMQ: MessageSelector."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from mqdb.selector.tags import ALL_TAGS, parse_tag_expression
 
 @dataclass(frozen=True, slots=True)
 class MessageSelector:
-    """Made by `by_tag`, which is what a plain text stands for, or by `by_sql`."""
+    """A selector. It is made by `by_tag`, for which a plain text is short, or by `by_sql`."""
 
     message_filter: MessageFilter
 

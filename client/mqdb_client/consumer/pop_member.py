@@ -86,7 +86,7 @@ class PopMember:
     # -- life -----------------------------------------------------------------------------------
 
     def start(self, *, may_be_down: bool) -> None:
-        """Pop. Raises what keeps it from that, and has left nothing behind then.
+        """Pop. If it raises, nothing is left behind.
 
         With `may_be_down` a broker that cannot be reached is waited for by the thread.
         """
@@ -120,7 +120,7 @@ class PopMember:
         self._woken.set()
 
     def on_arrival(self, _queue_keys: Sequence[int]) -> None:
-        """There are messages in these queues."""
+        """Note that these queues have messages."""
         self._woken.set()
 
     def begin_to_leave(self) -> None:

@@ -59,7 +59,7 @@ class PushConsumer:
 
     @configured_by(PushConsumerConfig)
     def __init__(self, config: PushConsumerConfig) -> None:
-        """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """See PushConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._configure(config)
 
     def _configure(self, config: PushConsumerConfig) -> None:
@@ -105,7 +105,10 @@ class PushConsumer:
         self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)
 
     def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
-        """Consume a topic no more; what is in hand is finished. As for `subscribe`, also when it runs."""
+        """Stop consuming a topic; messages in hand are finished.
+
+        It can be called while the consumer runs, like `subscribe`.
+        """
         check_topic_name(topic)
         remaining = {each: wanted for each, wanted in self._subscriptions.items() if each != topic}
         self._subscribe_to(remaining, version)
@@ -126,10 +129,10 @@ class PushConsumer:
         orderly: bool = False,
         exactly_once: bool = False,
     ) -> None:
-        """The listener for all messages, called with them and, if it takes one more argument, with a context.
+        """Set the listener for all messages. It gets the messages and, if it takes one more argument, a context.
 
-        `orderly`: one call at a time for each queue, in the order of offsets. `exactly_once`: it gets a connection
-        after the messages, and what it writes there is committed together with the offset, exactly once.
+        With `orderly` there is one call at a time for each queue, in the order of offsets. With `exactly_once` it gets
+        a connection after the messages, and its writes there are committed together with the offset, exactly once.
         Raises ParameterInvalid for a listener that cannot be called so, and for a function without a context that never
         returns a status; NotSupported after the start.
         """
@@ -138,7 +141,7 @@ class PushConsumer:
             self._consumption = Consumption(listener, orderly, exactly_once)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Have each call of the listener seen by `hook`, from the next one on. Raises ParameterInvalid."""
+        """Have `hook` called around each call of the listener, from the next one on. Raises ParameterInvalid."""
         self._hooks.register(hook)
 
     def _require_not_started(self, what: str) -> None:
@@ -190,9 +193,9 @@ class PushConsumer:
         self._require_running("resume()").resume()
 
     def update_consume_thread_nums(self, consume_thread_nums: int) -> None:
-        """Have so many threads that call the listener, from 1 to 1,000. Raises ParameterInvalid, IllegalState.
+        """Set the number of threads that call the listener, from 1 to 1,000. Raises ParameterInvalid, IllegalState.
 
-        Those that are too many end when their listeners return. RocketMQ: updateCorePoolSize.
+        Surplus threads end when their listeners return. RocketMQ: updateCorePoolSize.
         """
         with self._lifecycle:
             config = replace(self._config, consume_thread_nums=consume_thread_nums)
@@ -249,10 +252,11 @@ class PushConsumer:
         leave_in_time(self.group, partial(members.leave, seconds), lambda: len(calls.current()), seconds)
 
     def run(self) -> None:
-        """Consume until SIGINT, SIGTERM or `shutdown` by another thread; starts it if need be, and shuts it down.
+        """Consume until SIGINT, SIGTERM or `shutdown` by another thread.
 
-        A second signal ends the process at once, or does what a handler of yours did before. Raises ShutdownTimedOut
-        when listeners have not returned within `shutdown_timeout`; their threads do not keep the process from ending.
+        Starts the consumer if needed, and shuts it down.
+        A second signal ends the process at once, or calls your earlier handler. Raises ShutdownTimedOut if listeners
+        have not returned within `shutdown_timeout`; their threads do not keep the process from ending.
         """
         with on_stop_signal(lambda: self._stop_requests.put(None)):
             if self._state is not _State.RUNNING:

@@ -22,7 +22,7 @@ _POP_INVISIBLE: Final = duration(timedelta(seconds=5), timedelta(seconds=300))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushConsumerConfig(ConsumerConfig):
-    """Checked when it is made. Raises NameInvalid, ParameterInvalid."""
+    """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
 
     message_model: Annotated[MessageModel, one_of(MessageModel)] = MessageModel.CLUSTERING
     #: In broadcasting: the directory of its file of offsets; None: one in the home directory, by the instance name.

@@ -263,7 +263,7 @@ class PushStrategy(ConsumerStrategy):
         }
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
-        """Have the listener consume one message, with no effect on offsets and retries."""
+        """Have the listener consume one message, without an effect on offsets and retries."""
         orderly = self._consumption.orderly
         if not self._consumption.exactly_once:
             return consume_directly(self._blocking_listener(), message, orderly=orderly)

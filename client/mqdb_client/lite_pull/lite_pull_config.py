@@ -18,7 +18,7 @@ POLL_TIMEOUT: Final = duration(timedelta(0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitePullConsumerConfig(ConsumerConfig):
-    """Checked when it is made. Raises NameInvalid, ParameterInvalid."""
+    """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
 
     #: Messages that one poll returns at most. An answer of the broker may have more, which the next polls return.
     pull_batch_size: Annotated[int, whole(1, 1_024)] = 10

@@ -96,7 +96,7 @@ class LitePullConsumer:
 
     @configured_by(LitePullConsumerConfig)
     def __init__(self, config: LitePullConsumerConfig) -> None:
-        """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """See LitePullConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._configure(config)
 
     def _configure(self, config: LitePullConsumerConfig) -> None:
@@ -149,7 +149,7 @@ class LitePullConsumer:
         self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)
 
     def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
-        """Read a topic no more. As for `subscribe`, also when it runs."""
+        """Stop reading a topic. It can be called while the consumer runs, like `subscribe`."""
         check_topic_name(topic)
         remaining = {each: wanted for each, wanted in self._subscriptions.items() if each != topic}
         self._subscribe_to(remaining, version)
@@ -204,10 +204,10 @@ class LitePullConsumer:
     def register_topic_message_queue_change_listener(
         self, topic: str, listener: TopicMessageQueueChangeListener
     ) -> None:
-        """Have `listener(topic, queues)` called when the queues of a topic have become others.
+        """Have `listener(topic, queues)` called when the queues of a topic have changed.
 
-        They are looked at every `topic_metadata_check_interval`, in a thread of their own. One listener a topic: the
-        last one counts. Raises NameInvalid, ParameterInvalid.
+        They are checked every `topic_metadata_check_interval`, in a separate thread. A topic has one listener: a second
+        call replaces the first. Raises NameInvalid, ParameterInvalid.
         """
         check_topic_name(topic)
         _TOPIC_LISTENER.check("listener", listener)

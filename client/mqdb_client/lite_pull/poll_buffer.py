@@ -76,7 +76,7 @@ class PollBuffer:
     # -- what rebalance and pulling do ------------------------------------------------------------
 
     def make_queue(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> AssignedQueue:
-        """A queue that is not read yet."""
+        """Make the process queue for a queue that is not read yet."""
         return AssignedQueue(
             queue, owned, limits, auto_commit=self._auto_commit, may_pull=self._may_pull, moved=self._note_move
         )
@@ -107,7 +107,7 @@ class PollBuffer:
             self._note_move(assigned)
 
     def remove(self, assigned: ProcessQueue) -> None:
-        """Read a queue no more."""
+        """Stop reading a queue."""
         with self._wake:
             if (current := self._current.get(assigned.queue)) is assigned:
                 del self._current[assigned.queue]
@@ -115,7 +115,7 @@ class PollBuffer:
                 self._moved.pop(current, None)
 
     def deliver(self, assigned: ProcessQueue, _count: int) -> None:
-        """Messages were put into a queue."""
+        """Wake waiting polls, because messages were put into a queue."""
         with self._wake:
             if (current := self._current.get(assigned.queue)) is assigned:
                 self._ready[current] = self._filled[current] = None
@@ -253,14 +253,14 @@ class PollBuffer:
             self._paused |= {queue for queue in queues if queue in self._current or queue in (self._chosen or ())}
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Return messages of them again."""
+        """Return messages of these queues again."""
         with self._wake:
             self._paused -= set(queues)
             self._look_at(queues)
             self._tell_owners()
 
     def choose(self, queues: frozenset[MessageQueue]) -> None:
-        """These queues are to be read, and no others."""
+        """Read exactly these queues."""
         with self._wake:
             self._chosen = queues
             self._paused &= queues

@@ -61,7 +61,7 @@ class _CommitConnection:
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
-        """The connection; after an error the next commit gets another one. Raises BrokerUnavailable and its kin."""
+        """The connection. After an error the next commit gets another. Raises BrokerUnavailable and its subclasses."""
         with self._guard:
             if time.monotonic() - self._used_at > _KEPT_SECONDS:
                 self._let_go()
@@ -119,20 +119,20 @@ class SubscribedPolls(ConsumerStrategy):
         return self._stores[instance.broker_name]
 
     def close(self, seconds: float | None) -> None:
-        """Commit no more."""
+        """Stop committing."""
         for connection in self._connections.values():
             connection.close()
 
     def begin_to_close(self) -> None:
-        """Polls return at once, with nothing."""
+        """Make polls return at once, without messages."""
         self.buffer.close()
 
     def make_queue(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> ProcessQueue:
-        """One in which a user may seek."""
+        """Make a process queue in which a user may seek."""
         return self.buffer.make_queue(queue, owned, limits)
 
     def on_gain(self, process_queue: ProcessQueue) -> None:
-        """Polls return its messages from now on."""
+        """Return messages of a queue from polls from now on."""
         self.buffer.add(process_queue)
 
     def on_loss(self, process_queue: ProcessQueue) -> None:
@@ -140,7 +140,7 @@ class SubscribedPolls(ConsumerStrategy):
         self.buffer.remove(process_queue)
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
-        """A poll that waits may return them."""
+        """Wake waiting polls, which may return the messages."""
         self.buffer.deliver(process_queue, count)
 
     def poll(self, limit: int, seconds: float) -> list[ReceivedMessage]:
@@ -166,7 +166,7 @@ class SubscribedPolls(ConsumerStrategy):
     def commit(self, members: Members, agreed: Sequence[Agreed]) -> None:
         """Commit on all brokers, and return when it is done. Raises the first of the errors.
 
-        These are QueueLost, QueueOwned; BrokerUnavailable and its kin.
+        These are QueueLost, QueueOwned; BrokerUnavailable and its subclasses.
         """
         errors: list[MqdbError] = []
         for instance in self.cluster.instances:
@@ -185,7 +185,7 @@ class SubscribedPolls(ConsumerStrategy):
             raise errors[0]
 
     def describe(self) -> dict[str, Any]:
-        """There are no listeners."""
+        """The status of the consumer, without listeners."""
         return {"auto_commit": self._config.auto_commit, "listeners": []}
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
@@ -223,7 +223,7 @@ class AssignedPolls(SubscribedPolls):
         """Do nothing, because the consumer is not a member of the group."""
 
     def close(self, seconds: float | None) -> None:
-        """Wait for messages no more."""
+        """Stop waiting for messages."""
         self._undo.close()
         super().close(seconds)
 

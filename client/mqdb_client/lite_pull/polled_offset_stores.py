@@ -47,7 +47,7 @@ class PolledOffsetStore(BrokerOffsetStore):
     """
 
     def __init__(self, group: str, client_id: str, buffer: PollBuffer) -> None:
-        """`buffer` knows how far the user has come."""
+        """`buffer` knows the progress of the user."""
         super().__init__(group, client_id)
         self._buffer = buffer
         self._committing = threading.Lock()
@@ -71,7 +71,7 @@ class PolledOffsetStore(BrokerOffsetStore):
         return taken
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Forward or back."""
+        """Store the latest positions of queues, also lower ones; returns the queues that were lost."""
         with self._committing:
             return self._settle(connection, [self._buffer.latest(own) for own in owned])
 
@@ -81,7 +81,10 @@ class PolledOffsetStore(BrokerOffsetStore):
             return not self._settle(connection, [owned])
 
     def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
-        """Forward or back. Raises QueueLost for one of those that were lost; all others are committed."""
+        """Commit the positions agreed on, also lower ones.
+
+        Raises QueueLost if a queue was lost; all others are committed.
+        """
         with self._committing:
             wanted = [position for _, position, is_named in agreed if is_named or not self._is_reached(position)]
             done = self._append(connection, wanted)
@@ -143,7 +146,7 @@ class UnownedOffsetStore(PolledOffsetStore):
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Reads offsets, and writes nothing."""
+        """Read the offsets of queues. Nothing is written, because no queue has an owner here."""
         committed = committed_positions(connection, self._group, list(wanted))
         new = wanted.keys() - {position.queue_key for position in committed}
         begun = self._begin(connection, {key: wanted[key] for key in new}, start)
@@ -213,7 +216,7 @@ class UnownedOffsetStore(PolledOffsetStore):
                 raise QueueOwned(self._group, str(queue), refused[position.queue_key])
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Stored where offsets are committed without being asked for."""
+        """Store another offset, if offsets are committed automatically."""
         if not self._auto_commit:
             return True
         with self._committing:
@@ -237,6 +240,6 @@ class UnownedOffsetStore(PolledOffsetStore):
         return refused.owned, lost
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
-        """There is nothing to give back."""
+        """Do nothing, because no queue has an owner here."""
         for own in owned:
             self._takes.pop(own.queue_key, None)

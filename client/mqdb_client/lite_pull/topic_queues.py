@@ -19,7 +19,10 @@ class PollQueue(NamedTuple):
     queue_key: int
 
     def ends(self, queue: MessageQueue) -> Ends:
-        """The min and the max offset of the queue, which is here. Raises RouteNotFound; BrokerUnavailable and kin."""
+        """The min and the max offset of the queue, which is here.
+
+        Raises RouteNotFound; BrokerUnavailable and its subclasses.
+        """
         with self.instance.connect() as connection:
             ends = queue_ends(connection, self.queue_key)
         if ends is None:
@@ -36,7 +39,8 @@ class TopicQueues:
     def find(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that can be read, in order; none without the permission to read.
 
-        Raises RouteNotFound when no broker has the topic; BrokerUnavailable and its kin when none can be reached.
+        Raises RouteNotFound when no broker has the topic; BrokerUnavailable and its subclasses when none can be
+        reached.
         """
         routes: dict[str, TopicRoute] = {}
         troubles: list[BrokerUnavailable] = []

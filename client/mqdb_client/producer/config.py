@@ -19,7 +19,7 @@ _SYSTEM_CLOCK: Final = SystemClock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
-    """Checked when it is made. Raises NameInvalid, ParameterInvalid."""
+    """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
 
     #: Further tries of a sync send that failed, all within its timeout.
     retry_times_when_send_failed: Annotated[int, whole(0, 100)] = 2

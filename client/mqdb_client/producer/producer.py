@@ -60,7 +60,7 @@ class Producer:
 
     @configured_by(ProducerConfig)
     def __init__(self, config: ProducerConfig) -> None:
-        """Connects to nothing yet. ProducerConfig says what the options mean.
+        """Does not connect yet. See ProducerConfig for the options.
 
         Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
         """
@@ -227,10 +227,10 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic at once: to one queue, in their order, all of them or none.
 
-        The next batch goes to the next queue, unless `sharding_key` or `queue` say otherwise. `split_batches` makes
+        The next batch goes to the next queue, unless `sharding_key` or `queue` choose one. `split_batches` makes
         batches of a list of any size. With `connection` the messages may be of several topics, and of any size.
-        Raises what `send` raises; ParameterInvalid for messages of several topics or none at all; BatchTooLarge over
-        4 MiB of bodies and properties; NotSupported for a retry topic, and for messages to be delivered later.
+        Raises what `send` raises; ParameterInvalid for messages of several topics or none at all; BatchTooLarge over 4
+        MiB of bodies and properties; NotSupported for a retry topic, and for messages to be delivered later.
         Source: MessageBatch.generateFromList.
         """
         running = self._work()
@@ -325,7 +325,7 @@ class Producer:
         *,
         callback: "Callable[[Future[ReceivedMessage]], None] | None" = None,
     ) -> "Future[ReceivedMessage]":
-        """The same without waiting: the future has the reply, or the error.
+        """Send a request without waiting for its reply. The future has the reply, or the error.
 
         `callback` is called with the future, in a thread that completes the requests of this producer: be quick there.
         """
@@ -341,7 +341,7 @@ class Producer:
     def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that take messages, over all brokers.
 
-        A topic that is not there is created as for a send. Raises NameInvalid, and what `send` raises before it sends.
+        A missing topic is created as for a send. Raises NameInvalid, and what `send` raises before it sends.
         """
         check_topic_name(topic)
         deadline = time.monotonic() + self._timeout_seconds
@@ -385,7 +385,7 @@ class Producer:
         self._hooks.register_send_message_hook(hook)
 
     def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:
-        """Have `hook` say of each try, from the next one on, whether it may be made. Raises ParameterInvalid."""
+        """Have `hook` decide from the next attempt on whether an attempt may be made. Raises ParameterInvalid."""
         self._hooks.register_check_forbidden_hook(hook)
 
     def _reply_seconds(self, timeout: timedelta | None) -> float:

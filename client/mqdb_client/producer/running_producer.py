@@ -48,7 +48,7 @@ class RunningProducer:
         clock: Clock,
         sent: SentMessages,
     ) -> None:
-        """Connects to nothing yet. Raises ParameterInvalid for a durability that a pooler cannot give."""
+        """Does not connect yet. Raises ParameterInvalid for a durability that a pooler cannot give."""
         self.cluster = cluster
         #: It knows whether this is a forked child.
         self.instance = cluster.instances[0]

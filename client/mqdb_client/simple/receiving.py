@@ -31,7 +31,7 @@ class PopReceiver:
     """A member of a group that pops, from its start to its shutdown. Any thread may use it."""
 
     def __init__(self, cluster: Cluster, config: SimpleConsumerConfig, filters: Mapping[str, MessageFilter]) -> None:
-        """Join the group. Raises what keeps it from that; the cluster is given back then."""
+        """Join the group. If this raises, the cluster is given back."""
         self.cluster = cluster
         self._wakers: set[Callable[[], None]] = set()
         self.is_left = False
@@ -74,10 +74,10 @@ class PopReceiver:
         return pops
 
     def pop(self, limit: int, invisible: timedelta) -> tuple[list[ReceivedMessage], float]:
-        """Up to `limit` messages of all brokers, and how many seconds at most to wait for others.
+        """Pop up to `limit` messages of all brokers; returns them, and the seconds to wait at most for others.
 
-        If an error comes when there are some already, they are returned. Raises it otherwise; BrokerUnavailable if no
-        broker answers.
+        If an error occurs after some messages were popped, they are returned. Otherwise it is raised; BrokerUnavailable
+        if no broker answers.
         """
         messages: list[ReceivedMessage] = []
         seconds_to_next = LONGEST_WAIT_SECONDS
@@ -111,7 +111,7 @@ class PopReceiver:
 
     @contextmanager
     def woken_by(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Have `wake` called when there may be messages, and when it has left. It must be quick."""
+        """Have `wake` called when there may be messages, and when the member has left. It must be quick."""
         self._wakers.add(wake)
         try:
             yield
@@ -168,5 +168,5 @@ class Receiving:
         return []
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Have messages come again at once that the caller does not get. Raises BrokerUnavailable and its kin."""
+        """Make messages that the caller does not get visible again. Raises BrokerUnavailable and its subclasses."""
         self._receiver.give_back(messages)

@@ -26,7 +26,7 @@ AWAIT: Final = duration(timedelta(0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleConsumerConfig(ClientConfig):
-    """Checked when it is made. Raises NameInvalid, ParameterInvalid."""
+    """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
 
     #: How long `receive` waits for messages.
     await_duration: Annotated[timedelta, AWAIT] = timedelta(seconds=30)

@@ -46,7 +46,7 @@ class SimpleConsumer:
 
     @configured_by(SimpleConsumerConfig)
     def __init__(self, config: SimpleConsumerConfig) -> None:
-        """SimpleConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """See SimpleConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._configure(config)
 
     def _configure(self, config: SimpleConsumerConfig) -> None:
@@ -68,7 +68,7 @@ class SimpleConsumer:
         return self._running is not None
 
     def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
-        """Receive the messages of a topic that have one of the tags of `TagA || TagB`; all with `*`.
+        """Receive the messages of a topic with one of the tags of `TagA || TagB`; all messages with `*`.
 
         A condition on properties is written `MessageSelector.by_sql("a > 1")`. All members of a group have to filter a
         topic in the same way. Call it before the start.
@@ -85,11 +85,11 @@ class SimpleConsumer:
     def receive(
         self, max_messages: int = 16, invisible_for: timedelta | None = None, timeout: timedelta | None = None
     ) -> list[ReceivedMessage]:
-        """Up to `max_messages` as soon as there are any; [] after `timeout`, or `await_duration`.
+        """Receive up to `max_messages` as soon as there are any; [] after `timeout`, or `await_duration`.
 
-        They are invisible to the rest of the group `invisible_for`, or for `invisible_duration`. [] also when another
-        thread shuts it down.
-        Raises ParameterInvalid, and IllegalState when it does not run; BrokerUnavailable if no broker answers.
+        The messages are invisible to the rest of the group for `invisible_for`, or `invisible_duration`. Also returns
+        [] if another thread shuts the consumer down. Raises ParameterInvalid, and IllegalState if the consumer does not
+        run; BrokerUnavailable if no broker answers.
         """
         receiving = self._begin_receive(max_messages, invisible_for, timeout)
         woken = threading.Event()
@@ -110,11 +110,11 @@ class SimpleConsumer:
         return Receiving(self._require_running(), max_messages, invisible, seconds_to_wait(wait))
 
     def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
-        """Acknowledge messages: they do not come again. One statement for all those of a broker.
+        """Acknowledge messages, so that they do not come again; one statement for each broker.
 
-        An acknowledged message can be acknowledged again while its time runs.
-        Raises ReceiptHandleInvalid, when the others are acknowledged, if the time of some has passed; ParameterInvalid
-        for a message that was not received from such a consumer; BrokerUnavailable; IllegalState when it does not run.
+        An acknowledged message can be acknowledged again while its invisible time runs. Raises ReceiptHandleInvalid if
+        the time of some messages has passed, after the others were acknowledged; ParameterInvalid for a message that
+        was not received from such a consumer; BrokerUnavailable; IllegalState if the consumer does not run.
         """
         given = [messages] if isinstance(messages, ReceivedMessage) else list(messages)
         running = self._require_running()
@@ -129,8 +129,8 @@ class SimpleConsumer:
     def change_invisible(self, message: ReceivedMessage, invisible_for: timedelta) -> None:
         """Have a message come again `invisible_for` from now: later if the work goes on, sooner if it failed.
 
-        The message then has a new receipt handle. 0 has it come again at once.
-        Raises ReceiptHandleInvalid if its time has passed or it is acknowledged, and what `ack` raises.
+        The message then has a new receipt handle. With 0 it comes again at once. Raises ReceiptHandleInvalid if its
+        time has passed or it is acknowledged, and the errors of `ack`.
         """
         INVISIBLE_FROM_NOW.check("invisible_for", invisible_for)
         running = self._require_running()
@@ -144,7 +144,7 @@ class SimpleConsumer:
     def forward_to_dlq(self, message: ReceivedMessage, error: BaseException | str) -> None:
         """Append a message to the dead letter queue of the group, with the reason; it does not come again.
 
-        Raises what `ack` raises.
+        Raises the errors of `ack`.
         """
         running = self._require_running()
         [(broker_name, _)] = _by_broker([message]).items()

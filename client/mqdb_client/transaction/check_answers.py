@@ -50,7 +50,7 @@ class CheckAnswers:
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-checks-{link.name}", daemon=True)
 
     def start(self) -> None:
-        """Answer from now on, also what was asked before."""
+        """Answer checks from now on, including earlier ones."""
         self._callback = self._link.instance.on_request(lambda _: self._wake.set())
         self._wake.set()
         self._thread.start()
@@ -60,7 +60,7 @@ class CheckAnswers:
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """Call the listener no more; waits for the call that goes on, as long as an answer may take."""
+        """Stop calling the listener; waits for the current call, as long as an answer may take."""
         self._callback.cancel()
         self._is_stopping = True
         self._wake.set()
@@ -93,7 +93,7 @@ class CheckAnswers:
         return self._ask(lambda connection: open_checks(connection, broker_name, client_id, self._group, _READ_AT_ONCE))
 
     def _answer_all(self, checks: list[HalfCheck]) -> None:
-        """Raises BrokerUnavailable and its kin. An answer that the broker refuses counts as UNKNOWN."""
+        """Raises BrokerUnavailable and its subclasses. An answer that the broker refuses counts as UNKNOWN."""
         for check in checks:
             if self._is_stopping:
                 return

@@ -1,4 +1,4 @@
-"""The listener of a transaction producer: runs local transactions, and says later what has become of them."""
+"""The listener of a transaction producer: it runs local transactions, and reports their states later."""
 
 import inspect
 import logging

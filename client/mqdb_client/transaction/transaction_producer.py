@@ -70,7 +70,7 @@ class TransactionProducerConfig(ProducerConfig):
 
 
 class TransactionProducer(Producer):
-    """Sends messages with local transactions, and answers what brokers ask about those of its group.
+    """Sends messages with local transactions, and answers the checks of transactions of its group.
 
         def execute(message, order):
             with engine.begin() as connection:
@@ -92,16 +92,16 @@ class TransactionProducer(Producer):
 
     @configured_by(TransactionProducerConfig)
     def __init__(self, config: TransactionProducerConfig) -> None:
-        """Takes a listener, or two functions in its place; the other options are those of a Producer.
+        """Takes a listener, or two functions instead; the other options are those of a Producer.
 
-        Raises what Producer raises, and ParameterInvalid without a listener.
+        Raises the errors of Producer, and ParameterInvalid without a listener.
         """
         self._listener = listener_of(config.listener, config.execute_local_transaction, config.check_local_transaction)
         self._configure(config)
         self._answers: tuple[CheckAnswers, ...] = ()
 
     def start(self) -> None:
-        """Connect, enter the group, and answer what is asked about its transactions. Raises what Producer raises."""
+        """Connect, enter the group, and answer checks of its transactions. Raises the errors of `Producer.start`."""
         super().start()
         self._answers = tuple(
             CheckAnswers(link, self.group, self._listener, self._timeout_seconds)

@@ -119,7 +119,7 @@ class ConsumeConcurrently:
         self._line.put(process_queue, -(-count // self._batch_max_size))
 
     def stop(self, seconds: float | None) -> int:
-        """End the threads when their listeners return; the number of those that still run after `seconds`."""
+        """End the threads when their listeners return; returns the number of threads that still run after `seconds`."""
         running = self.threads.stop(seconds)
         for thread in self._send_back.values():
             thread.begin_to_stop()

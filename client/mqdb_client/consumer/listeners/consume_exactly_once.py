@@ -113,7 +113,7 @@ class ConsumeExactlyOnce:
         self._line.submit(process_queue)
 
     def stop(self, seconds: float | None) -> int:
-        """End the threads when their listeners return; the number of those that still run after `seconds`."""
+        """End the threads when their listeners return; returns the number of threads that still run after `seconds`."""
         running = self.threads.stop(seconds)
         self._line.stop()
         for outage in self._outages.values():

@@ -36,8 +36,8 @@ class ConsumeReturnType(StrEnum):
 class ConsumeMessageContext:
     """One call of the listener, as hooks see it.
 
-    `status`, `return_type`, `is_success` and `error` are set when it is over. A hook keeps what it needs afterwards in
-    `attributes`, under names of its own.
+    `status`, `return_type`, `is_success` and `error` are set after the call. A hook can keep data in `attributes`,
+    under names of its own.
     """
 
     group: str
@@ -67,7 +67,7 @@ class ConsumeMessageHook(Protocol):
     hook_name: str
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:
-        """The listener is about to be called."""
+        """Called before the listener."""
 
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
         """Called after the listener has returned or raised."""
@@ -93,7 +93,7 @@ class ConsumeHooks:
         enroll(self)
 
     def adopt(self, hook: OperationHook) -> None:
-        """A hook of the process, from the next call of the listener on."""
+        """Add a hook of the process, from the next call of the listener on."""
         self.register(hook)
 
     def dismiss(self, hook: object) -> None:
@@ -125,7 +125,7 @@ class ConsumeHooks:
         return_type: ConsumeReturnType,
         error: BaseException | None = None,
     ) -> None:
-        """After it. Raises nothing."""
+        """Call the hooks after a call of the listener. Raises nothing."""
         context.status, context.return_type, context.error = status, return_type, error
         context.is_success = return_type is ConsumeReturnType.SUCCESS
         call_each(context._hooks, lambda hook: hook.consume_message_after, context, *_CAUGHT)

@@ -111,7 +111,7 @@ class ConsumeOrderly:
         self._line.submit(process_queue)
 
     def stop(self, seconds: float | None) -> int:
-        """End the threads when their listeners return; the number of those that still run after `seconds`."""
+        """End the threads when their listeners return; returns the number of threads that still run after `seconds`."""
         running = self.threads.stop(seconds)
         self._line.stop()
         return running

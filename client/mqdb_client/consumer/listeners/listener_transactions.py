@@ -91,7 +91,7 @@ class ListenerTransactions:
     def begin(self) -> Iterator[Connection]:
         """A connection in a transaction, which is rolled back at the end unless `exactly_once.commit` has ended it.
 
-        Raises BrokerUnavailable and its kin, and IllegalState in a forked child.
+        Raises BrokerUnavailable and its subclasses, and IllegalState in a forked child.
         """
         self._instance.check_process()
         pool = self._engine.pool

@@ -67,7 +67,7 @@ class LoopCalls:
         return lambda *arguments: self.run(lambda: listener(*arguments))
 
     def is_own_thread(self) -> bool:
-        """Whether one of the tasks is asking."""
+        """Whether the caller runs in one of them."""
         try:
             return asyncio.current_task() in self.tasks.values()
         except RuntimeError:  # no loop runs in this thread

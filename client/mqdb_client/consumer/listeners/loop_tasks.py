@@ -65,7 +65,7 @@ class LoopTasks:
         return self._loop.is_closed()
 
     def is_own_thread(self) -> bool:
-        """Whether one of the tasks is asking."""
+        """Whether the caller runs in one of them."""
         try:
             return asyncio.current_task() in self._tasks
         except RuntimeError:  # no loop runs in this thread

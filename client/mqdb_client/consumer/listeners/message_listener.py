@@ -36,7 +36,7 @@ class ConsumeConcurrentlyStatus(StrEnum):
 
 
 class ConsumeOrderlyStatus(StrEnum):
-    """The answer of an orderly listener. COMMIT and ROLLBACK are for those who have switched auto_commit off."""
+    """The answer of an orderly listener. COMMIT and ROLLBACK are for listeners without auto_commit."""
 
     SUCCESS = "SUCCESS"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
@@ -171,7 +171,7 @@ def takes_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchrono
 
 
 def with_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchronous: bool = False) -> Callable[..., Any]:
-    """The listener as one that is always given a context. Raises ParameterInvalid."""
+    """The listener as a function that always takes a context. Raises ParameterInvalid."""
     if takes_context(listener, plain, is_asynchronous=is_asynchronous):
         return listener
     return lambda *arguments: listener(*arguments[:plain])

@@ -55,7 +55,7 @@ class WorkerThreads:
                 self._nudge_surplus()
 
     def is_own_thread(self) -> bool:
-        """Whether one of them is asking."""
+        """Whether the caller runs in one of them."""
         return threading.current_thread() in self._threads
 
     def stop(self, seconds: float | None) -> int:

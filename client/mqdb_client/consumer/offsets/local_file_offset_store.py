@@ -78,24 +78,24 @@ class LocalFileOffsetStore:
         return []
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """The broker believes what this member does."""
+        """The epochs of the held queues, which are all equal."""
         return dict.fromkeys(self._held, _EPOCH)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Only forward."""
+        """Store offsets of queues, forward only."""
         ahead = [each for each in owned if each.next_offset > self._known(each).next_offset]
         return ahead if ahead and not self._prove_and_put(connection, ahead) else []
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Also back."""
+        """Store another offset, which may be lower than the stored one."""
         return self._prove_and_put(connection, [owned])
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
-        """There is nothing to renew."""
+        """Return all queues, because nothing has to be renewed."""
         return {queue.queue_key for queue in owned}
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
-        """Nobody waits for them."""
+        """Forget the queues. No other member waits for them."""
         for queue in owned:
             del self._held[queue.queue_key]
 

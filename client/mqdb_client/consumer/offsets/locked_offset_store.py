@@ -51,5 +51,5 @@ class LockedOffsetStore(BrokerOffsetStore):
         )
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
-        """Without an owner, and without a lock."""
+        """Give queues and their locks back."""
         queue_locks.release_queues(connection, self._group, self._client_id, owned)

@@ -95,7 +95,7 @@ class BrokerOffsetStore:
         return owned_epochs(connection, self._group, self._client_id)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Only forward."""
+        """Store offsets of queues, forward only; returns the queues that were lost to another owner."""
         return offsets.commit_offsets(connection, self._group, owned)
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:

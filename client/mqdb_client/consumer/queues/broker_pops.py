@@ -65,7 +65,7 @@ class BrokerPops:
         return topic in self._awaited and topic not in self._begun
 
     def begin(self) -> None:
-        """Have a new group begin now in the topics that are there. Raises BrokerUnavailable and its kin."""
+        """Have a new group begin now in the topics that are there. Raises BrokerUnavailable and its subclasses."""
         with self.instance.connect() as connection:
             self._queues(connection)
 

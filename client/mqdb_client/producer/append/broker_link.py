@@ -27,7 +27,7 @@ class BrokerLink:
     """Opened once, closed once. Any thread may use it between. Deadlines are of time.monotonic."""
 
     def __init__(self, instance: ClientInstance, durability: Durability | None, waking: Waking) -> None:
-        """Connects to nothing yet. Raises ParameterInvalid for a durability that a pooler cannot give.
+        """Does not connect yet. Raises ParameterInvalid for a durability that a pooler cannot give.
 
         Without a `durability` each connection that appends gets the default that the broker has when it is made.
         `waking` is shared by the ways of one producer: their threads run in one interpreter.

@@ -83,7 +83,7 @@ def chosen_or_default(connection: Connection, chosen: Durability | None) -> Dura
 
 
 def apply(connection: Connection, durability: Durability) -> None:
-    """Have a new connection commit with `durability` as long as it lives. Raises BrokerUnavailable and its kin."""
+    """Have a new connection commit with `durability` for its life. Raises BrokerUnavailable and its subclasses."""
     if durability is Durability.SYNC_MASTER:
         connection.info[COMMIT_WAIT] = CommitWait(connection)
     else:

@@ -229,7 +229,7 @@ class PublishQueues:
         """A queue and the way there.
 
         Raises QueueNotFound, ParameterInvalid for a broker without the topic, TopicNotWritable; BrokerUnavailable and
-        its kin when its broker could not be asked.
+        its subclasses when its broker could not be asked.
         """
         # RocketMQ takes explicit queues up to the larger of the two counts, and does not look at W; here W counts.
         for link, route, _ in self.parts:

@@ -1,7 +1,7 @@
-"""Async and oneway sends: handed in by the caller, told to a Future when they end.
+"""Async and oneway sends: the caller hands them in, and a Future gets their results.
 
     caller ── permits ── begin ──▶ group append ──▶ completion thread ──▶ Future, callback
-                                     (handed_sends: what becomes of those that fail)
+                                     (handed_sends: the handling of failures)
 
 Permits bound the messages and bytes under way, so that a producer that is faster than its broker waits instead of
 filling the memory. RocketMQ: DefaultMQProducerImpl.sendDefaultImpl (ASYNC), BackpressureForAsyncSend.
@@ -170,8 +170,8 @@ class AsyncSend:
     def submit(self, pending: PendingSend) -> "Future[SendResult]":
         """Send one message; the future has its result, or the error. It cannot be cancelled.
 
-        Waits while too much is under way, and for the route of a topic that is not known yet; raises SendGivenUp
-        when that takes until the deadline.
+        Waits while too many sends are under way, and for the route of a topic that is not cached yet; raises
+        SendGivenUp if that takes until the deadline.
         """
         future: Future[SendResult] = Future()
         future.set_running_or_notify_cancel()

@@ -91,7 +91,7 @@ class SendMessageHook(Protocol):
     hook_name: str
 
     def send_message_before(self, context: SendMessageContext) -> None:
-        """The attempt is about to begin."""
+        """Called before the attempt."""
 
     def send_message_after(self, context: SendMessageContext) -> None:
         """Called after the attempt; for ONEWAY, when it was handed on."""
@@ -99,13 +99,13 @@ class SendMessageHook(Protocol):
 
 @runtime_checkable
 class CheckForbiddenHook(Protocol):
-    """Says whether an attempt may be made."""
+    """Decides whether an attempt may be made."""
 
     #: What the log calls it.
     hook_name: str
 
     def check_forbidden(self, context: SendMessageContext) -> None:
-        """Raise whatever the caller of the send is to get, and the message is not sent."""
+        """Raise an error for the caller of the send, if the message must not be sent."""
 
 
 class Hooks:
@@ -129,7 +129,7 @@ class Hooks:
         enroll(self)
 
     def adopt(self, hook: OperationHook) -> None:
-        """A hook of the process, from the next attempt on."""
+        """Add a hook of the process, from the next attempt on."""
         self.register_send_message_hook(hook)
 
     def dismiss(self, hook: object) -> None:
@@ -158,7 +158,10 @@ class Hooks:
             self.is_empty = False
 
     def begin(self, context: SendMessageContext) -> None:
-        """Before an attempt. Raises what a CheckForbiddenHook raises; then the attempt is not made, and has no end."""
+        """Call the hooks before an attempt.
+
+        Raises the errors of a CheckForbiddenHook; then the attempt is not made, and has no end.
+        """
         for hook in self._check_forbidden:
             hook.check_forbidden(context)
         context._hooks = self._send_message
@@ -167,7 +170,7 @@ class Hooks:
     def end(
         self, context: SendMessageContext, results: Sequence[SendResult] = (), error: BaseException | None = None
     ) -> None:
-        """After an attempt. Raises nothing."""
+        """Call the hooks after an attempt. Raises nothing."""
         context.results, context.error = results, error
         call_each(context._hooks, lambda hook: hook.send_message_after, context, _FAILED)
 

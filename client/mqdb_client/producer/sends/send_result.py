@@ -31,9 +31,9 @@ class SendResult:
 
     @property
     def queue_offset(self) -> int:
-        """The offset in the queue. If the send has not told it, dispatch gives it, and it is asked for when first read.
+        """The offset in the queue. If the send did not return it, dispatch assigns it, and the first read asks for it.
 
-        May wait for dispatch, and raises what `find_queue_offset` raises when that takes too long; IllegalState for a
+        May wait for dispatch, and raises the errors of `find_queue_offset` if that takes too long; IllegalState for a
         send in a transaction that is open, or was rolled back, and in another process if it was not read before.
         """
         if self._queue_offset is None:

@@ -92,12 +92,12 @@ class PendingSend:
 
     @property
     def message_ids(self) -> tuple[str, ...]:
-        """The unique ids as people read them."""
+        """The unique ids as texts for people."""
         return tuple(map(format_unique_id, self.unique_ids))
 
 
 class Attempt(Unit):
-    """One try of a send: its messages to one queue. It has `results` and `status` once they are stored."""
+    """One attempt of a send: its messages to one queue. It has `results` and `status` once they are stored."""
 
     __slots__ = ("_sending", "began", "context", "pending", "place", "results", "status")
 
@@ -176,9 +176,9 @@ class Sending:
         self.unknown = UnknownSends()
 
     def send(self, pending: PendingSend) -> list[SendResult]:
-        """Try until the messages are stored; the results in their order.
+        """Try until the messages are stored; returns the results in order.
 
-        Raises what made the last try fail, with a note that tells of all; SendOutcomeUnknown.
+        Raises the error of the last attempt, with a note about all attempts; SendOutcomeUnknown.
         """
         while True:
             try:
