@@ -70,8 +70,15 @@ def api(page: str) -> str:
         from mqdb import pipeline
 
         package, names = "mqdb.pipeline", tuple(pipeline.__all__)
-    found = (_identifier(package, name) for name in names)
-    return "\n\n".join([f"# {title}", *(f"::: {identifier}" for identifier in found)]) + "\n"
+    parts = [f"# {title}"]
+    for name in names:
+        parts.append(f"::: {_identifier(package, name)}")
+        thing = getattr(__import__(package, fromlist=[name]), name)
+        options = getattr(getattr(thing, "__init__", None), "options", None)
+        if options:
+            rows = [f"| `{option}` | {_cell(limits)} | {_cell(text)} |" for option, (limits, text) in options.items()]
+            parts += [f"**Options of {name}**", "\n".join(["| option | value | |", "|---|---|---|", *rows])]
+    return "\n\n".join(parts) + "\n"
 
 
 def _identifier(package: str, name: str) -> str:

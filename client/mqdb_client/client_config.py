@@ -2,8 +2,7 @@
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushConsumerConfig(ConsumerConfig):
-    #: Messages of each queue in one answer of the broker, at most.
-    pull_batch_size: Annotated[int, whole(1, 1_024)] = 32
+    pull_batch_size: Annotated[int, whole(1, 1_024), "The most messages of each queue in one answer."] = 32
 
 class PushConsumer:
     @configured_by(PushConsumerConfig)
@@ -30,6 +29,7 @@ from mqdb_client.option_rules import (
     INSTANCE_NAME,
     SHUTDOWN_TIMEOUT,
     STRATEGY,
+    Rule,
     check_options,
     one_of,
     or_none,
@@ -49,8 +49,10 @@ def configured_by(
 ) -> Callable[[Callable[[_Client, _Config], None]], Callable[Concatenate[_Client, _Options], None]]:
     """Make a constructor that takes a configuration take its options instead, by their names and with their defaults.
 
-    It raises what the configuration raises, and TypeError for an unknown option.
+    Its docstring gets the texts of the options. It raises the errors of the configuration, and TypeError for an unknown
+    option.
     """
+    texts = {each.name: _text_of(each) for each in inspect.signature(config).parameters.values()}
     parameters = [
         each.replace(annotation=(*get_args(each.annotation), each.annotation)[0])
         if hasattr(each.annotation, "__metadata__")
@@ -63,6 +65,9 @@ def configured_by(
         def __init__(self: _Client, /, *arguments: _Options.args, **options: _Options.kwargs) -> None:
             init(self, config(*arguments, **options))
 
+        options = [f"    {name}: {limits}\n        {text}" for name, (limits, text) in texts.items()]
+        __init__.__doc__ = "\n".join([inspect.getdoc(init) or "", "", "Options:", "", *options])
+        __init__.options = texts  # type: ignore[attr-defined]  # for the reference
         client = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         # `wraps` tells of the configuration; people, and typing.get_type_hints, want its options.
         del __init__.__wrapped__
@@ -73,40 +78,73 @@ def configured_by(
     return decorate
 
 
+def _text_of(option: inspect.Parameter) -> tuple[str, str]:
+    """The limits and the default of an option, and its text."""
+    metadata: tuple[object, ...] = getattr(option.annotation, "__metadata__", ())
+    rules = [rule.reason.removeprefix("must be ").removeprefix("use ") for rule in metadata if isinstance(rule, Rule)]
+    if option.default is not inspect.Parameter.empty:
+        rules.append(f"default {getattr(option.default, '__name__', option.default)}")
+    return "; ".join(rules) or "required", " ".join(text for text in metadata if isinstance(text, str))
+
+
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """The options that all clients have. `settings_of` makes one of `dsn` and `settings`, which exclude each other."""
 
-    group: str
-    dsn: str | None = field(default=None, repr=False)
-    settings: Settings | None = None
+    group: Annotated[str, "The name of the producer or consumer group."]
+    dsn: Annotated[str | None, "The database of the broker, or a list of brokers. Unset, that of the settings."] = (
+        field(default=None, repr=False)
+    )
+    settings: Annotated[
+        Settings | None, "The settings of the client, as `load_settings` returns them, in place of `dsn`."
+    ] = None
     _: KW_ONLY
-    #: Clients of a process that have the same one share connections and a client id; DEFAULT is this process's own.
-    instance_name: Annotated[str, INSTANCE_NAME] = DEFAULT_INSTANCE_NAME
+    instance_name: Annotated[
+        str,
+        INSTANCE_NAME,
+        "Clients of a process with the same name share connections and a client id. DEFAULT is a name of this process.",
+    ] = DEFAULT_INSTANCE_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
     """The options that both kinds of consumers have. Raises NameInvalid, ParameterInvalid."""
 
-    #: Where a new group starts to read a topic.
-    consume_from_where: Annotated[ConsumeFromWhere, one_of(ConsumeFromWhere)] = ConsumeFromWhere.LAST_OFFSET
-    #: Aware; where it starts under TIMESTAMP. None: half an hour before the start.
-    consume_timestamp: Annotated[datetime | None, or_none(AWARE_TIME)] = None
-    #: Which of a topic's queues are whose; the same for all members.
-    allocate_message_queue_strategy: Annotated[AllocationStrategy[Any], STRATEGY] = allocate_averagely
-    #: Of the subscriptions. Members that subscribe to something else need a higher one.
-    subscription_version: Annotated[int, whole(0, 2**63 - 1)] = 0
-    #: A queue with more messages in hand is not pulled.
-    pull_threshold_for_queue: Annotated[int, whole(1, 65_535)] = 1_000
-    #: A queue with more MiB of bodies in hand is not pulled.
-    pull_threshold_size_for_queue_mib: Annotated[int, whole(1, 1_024)] = 100
-    #: Between rebalances that nothing has caused.
-    rebalance_interval: Annotated[timedelta, DURATION] = timedelta(seconds=20)
-    #: A queue that rebalance has moved here is taken by force when its owner has kept it for so long.
-    hand_over_grace: Annotated[timedelta, DURATION] = timedelta(seconds=30)
-    #: How long a shutdown waits for running listeners.
-    shutdown_timeout: Annotated[timedelta, SHUTDOWN_TIMEOUT] = timedelta(seconds=25)
+    consume_from_where: Annotated[
+        ConsumeFromWhere, one_of(ConsumeFromWhere), "Where a new group starts to read a topic."
+    ] = ConsumeFromWhere.LAST_OFFSET
+    consume_timestamp: Annotated[
+        datetime | None,
+        or_none(AWARE_TIME),
+        "The time from which a new group reads under TIMESTAMP. None is half an hour before the start.",
+    ] = None
+    allocate_message_queue_strategy: Annotated[
+        AllocationStrategy[Any],
+        STRATEGY,
+        "Shares the queues of a topic out among the members. All members need the same strategy.",
+    ] = allocate_averagely
+    subscription_version: Annotated[
+        int,
+        whole(0, 2**63 - 1),
+        "The version of the subscriptions. Members with other subscriptions need a higher one.",
+    ] = 0
+    pull_threshold_for_queue: Annotated[int, whole(1, 65_535), "A queue with more messages in hand is not pulled."] = (
+        1_000
+    )
+    pull_threshold_size_for_queue_mib: Annotated[
+        int, whole(1, 1_024), "A queue with more MiB of bodies in hand is not pulled."
+    ] = 100
+    rebalance_interval: Annotated[timedelta, DURATION, "The time between two rebalances if no event causes one."] = (
+        timedelta(seconds=20)
+    )
+    hand_over_grace: Annotated[
+        timedelta,
+        DURATION,
+        "How long a former owner may keep a queue after a rebalance. Then this member takes it by force.",
+    ] = timedelta(seconds=30)
+    shutdown_timeout: Annotated[timedelta, SHUTDOWN_TIMEOUT, "How long a shutdown waits for running listeners."] = (
+        timedelta(seconds=25)
+    )
 
     def __post_init__(self) -> None:
         check_group_name(self.group)

@@ -1,9 +1,14 @@
 """The reference of the site lists all that there is."""
 
+import inspect
+import re
+
+import pytest
+
 import mqdb_client
 from mqdb import errors
 from mqdb.settings import Settings
-from mqdb_client import aio
+from mqdb_client import LitePullConsumer, Producer, PushConsumer, SimpleConsumer, TransactionProducer, aio
 from website import reference
 
 
@@ -43,3 +48,15 @@ def test_each_table_and_view_has_its_comment() -> None:
     for name in ("message", "dlq", "consumer_lag", "topic", "commit_log", "sink_batch"):
         assert f"\n### {name}\n" in page
     assert "`send(" in page
+
+
+CLIENTS = [Producer, TransactionProducer, PushConsumer, LitePullConsumer, SimpleConsumer, aio.AsyncPushConsumer]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_help_has_the_text_of_each_option(client: type) -> None:
+    options = inspect.signature(client).parameters
+    text = inspect.getdoc(inspect.getattr_static(client, "__init__")) or ""
+    described = set(re.findall(r"^    (\w+): \S.*\n        [A-Z].{10}", text, re.MULTILINE))
+    assert options.keys() - described == set()
+    assert "pull_batch_size: a whole number from 1 to 1,024; default " in text or "pull_batch_size" not in options

@@ -58,7 +58,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
 
     @configured_by(LitePullConsumerConfig)
     def __init__(self, config: LitePullConsumerConfig) -> None:
-        """See LitePullConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         super().__init__(_Below(config))
         self._calls: list[LoopCalls] = []  # of each listener of topics
 

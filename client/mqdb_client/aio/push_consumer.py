@@ -73,7 +73,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
 
     @configured_by(PushConsumerConfig)
     def __init__(self, config: PushConsumerConfig) -> None:
-        """See PushConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         super().__init__(_Below(config))
         self._consumption: Consumption | None = None
         self._is_started = False

@@ -32,7 +32,7 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
 
     @configured_by(SimpleConsumerConfig)
     def __init__(self, config: SimpleConsumerConfig) -> None:
-        """See SimpleConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         super().__init__(_Below(config))
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from mqdb.common.message import Message
 from mqdb.common.received_message import ReceivedMessage
@@ -47,9 +47,15 @@ class AsyncTransactionListener(Protocol):
 class AsyncTransactionProducerConfig(ProducerConfig):
     """The options of an AsyncTransactionProducer: a listener, or two coroutine functions instead."""
 
-    listener: AsyncTransactionListener | None = None
-    execute_local_transaction: Callable[[PreparedMessage, Any], _Answer] | None = None
-    check_local_transaction: Callable[[ReceivedMessage], _Answer] | None = None
+    listener: Annotated[AsyncTransactionListener | None, "Executes and checks local transactions."] = None
+    execute_local_transaction: Annotated[
+        Callable[[PreparedMessage, Any], _Answer] | None,
+        "A coroutine function that executes a local transaction, if there is no listener.",
+    ] = None
+    check_local_transaction: Annotated[
+        Callable[[ReceivedMessage], _Answer] | None,
+        "A coroutine function that checks a local transaction, if there is no listener.",
+    ] = None
 
 
 class AsyncTransactionProducer(AsyncProducer):
@@ -74,7 +80,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
     @configured_by(AsyncTransactionProducerConfig)
     def __init__(self, config: AsyncTransactionProducerConfig) -> None:
-        """Takes a listener, or two coroutine functions instead; the other options are those of an AsyncProducer.
+        """Make a producer that does not connect yet. Give it a listener, or two coroutine functions instead.
 
         Raises the errors of AsyncProducer, and ParameterInvalid without a listener, and for plain functions.
         """

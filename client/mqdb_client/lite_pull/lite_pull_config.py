@@ -20,17 +20,22 @@ POLL_TIMEOUT: Final = duration(timedelta(0))
 class LitePullConsumerConfig(ConsumerConfig):
     """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
 
-    #: Messages that one poll returns at most. An answer of the broker may have more, which the next polls return.
-    pull_batch_size: Annotated[int, whole(1, 1_024)] = 10
-    #: How long a poll waits for messages.
-    poll_timeout: Annotated[timedelta, POLL_TIMEOUT] = timedelta(seconds=5)
-    #: Whether what polls have returned is committed without being asked for.
-    auto_commit: Annotated[bool, FLAG] = True
-    #: Between such commits.
-    auto_commit_interval: Annotated[timedelta, duration(MIN_AUTO_COMMIT_INTERVAL)] = timedelta(seconds=5)
-    #: With more messages in hand, those of all queues together, nothing is pulled.
-    pull_threshold_for_all: Annotated[int, whole(1, 6_553_500)] = 10_000
-    #: A queue whose messages in hand are farther apart is not pulled.
-    consume_max_span: Annotated[int, whole(1, 65_535)] = 2_000
-    #: Between looks for queues that were added to the topics that somebody listens for.
-    topic_metadata_check_interval: Annotated[timedelta, DURATION] = timedelta(seconds=30)
+    pull_batch_size: Annotated[
+        int,
+        whole(1, 1_024),
+        "The most messages that a poll returns. An answer of the broker may have more, for the next polls.",
+    ] = 10
+    poll_timeout: Annotated[timedelta, POLL_TIMEOUT, "How long a poll waits for messages."] = timedelta(seconds=5)
+    auto_commit: Annotated[bool, FLAG, "Commit messages that polls have returned, at intervals."] = True
+    auto_commit_interval: Annotated[
+        timedelta, duration(MIN_AUTO_COMMIT_INTERVAL), "The time between two automatic commits."
+    ] = timedelta(seconds=5)
+    pull_threshold_for_all: Annotated[
+        int, whole(1, 6_553_500), "Nothing is pulled while more messages of all queues are in hand."
+    ] = 10_000
+    consume_max_span: Annotated[
+        int, whole(1, 65_535), "A queue is not pulled if the offsets of its messages in hand are farther apart."
+    ] = 2_000
+    topic_metadata_check_interval: Annotated[
+        timedelta, DURATION, "The time between two looks for new queues of topics with a listener for that."
+    ] = timedelta(seconds=30)

@@ -96,7 +96,7 @@ class LitePullConsumer:
 
     @configured_by(LitePullConsumerConfig)
     def __init__(self, config: LitePullConsumerConfig) -> None:
-        """See LitePullConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._configure(config)
 
     def _configure(self, config: LitePullConsumerConfig) -> None:

@@ -21,29 +21,42 @@ _SYSTEM_CLOCK: Final = SystemClock()
 class ProducerConfig(ClientConfig):
     """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
 
-    #: Further tries of a sync send that failed, all within its timeout.
-    retry_times_when_send_failed: Annotated[int, whole(0, 100)] = 2
-    #: Further tries of an async send whose broker could not be reached.
-    retry_times_when_send_async_failed: Annotated[int, whole(0, 100)] = 2
-    #: Whether a message that is stored, but not with the durability that was asked for, is sent to another broker as
-    #: well: it is stored twice then.
-    retry_another_broker_when_not_store_ok: Annotated[bool, FLAG] = False
-    #: Whether brokers that were slow, or failed, are left alone for up to 30 s.
-    send_latency_fault_enable: Annotated[bool, FLAG] = False
-    #: What a send waits for; None, the default of each broker (its setting `default_durability`).
-    durability: Annotated[Durability | None, or_none(one_of(Durability))] = None
-    #: How bodies are compressed; None leaves them as they are. Messages of a batch never are.
-    compression: Annotated[Compression | None, or_none(one_of(Compression))] = None
-    #: Shorter bodies are not compressed.
-    compress_message_body_threshold_bytes: Annotated[int, whole(1, 2**31 - 1)] = 4_096
-    #: Of the body before it is compressed.
-    max_message_size_bytes: Annotated[int, whole(1, MAX_BODY_BYTES)] = MAX_BODY_BYTES
-    #: Messages of async and oneway sends that have not ended. One more has to wait.
-    back_pressure_for_async_send_num: Annotated[int, whole(1, 10_000_000)] = 10_000
-    #: Bytes of their bodies.
-    back_pressure_for_async_send_size_bytes: Annotated[int, whole(1, 2**40)] = 100 * 1024 * 1024
-    #: Where the times of messages come from.
-    clock: Annotated[Clock, CLOCK] = _SYSTEM_CLOCK
+    retry_times_when_send_failed: Annotated[
+        int, whole(0, 100), "How often a sync send that failed is tried again, within its timeout."
+    ] = 2
+    retry_times_when_send_async_failed: Annotated[
+        int, whole(0, 100), "How often an async send is tried again if its broker cannot be reached."
+    ] = 2
+    retry_another_broker_when_not_store_ok: Annotated[
+        bool,
+        FLAG,
+        "Send a message to another broker as well if it was stored with less durability than "
+        "asked for. It is stored twice then.",
+    ] = False
+    send_latency_fault_enable: Annotated[bool, FLAG, "Avoid brokers that were slow or failed, for up to 30 s."] = False
+    durability: Annotated[
+        Durability | None,
+        or_none(one_of(Durability)),
+        "What a send waits for. None is the default of each broker (its setting `default_durability`).",
+    ] = None
+    compression: Annotated[
+        Compression | None,
+        or_none(one_of(Compression)),
+        "How bodies are compressed. None sends them as they are. Messages of a batch are never compressed.",
+    ] = None
+    compress_message_body_threshold_bytes: Annotated[int, whole(1, 2**31 - 1), "Shorter bodies are not compressed."] = (
+        4_096
+    )
+    max_message_size_bytes: Annotated[int, whole(1, MAX_BODY_BYTES), "The limit of a body before it is compressed."] = (
+        MAX_BODY_BYTES
+    )
+    back_pressure_for_async_send_num: Annotated[
+        int, whole(1, 10_000_000), "The most async and oneway sends under way. The next send waits."
+    ] = 10_000
+    back_pressure_for_async_send_size_bytes: Annotated[
+        int, whole(1, 2**40), "The most bytes of bodies of async and oneway sends under way. The next send waits."
+    ] = 100 * 1024 * 1024
+    clock: Annotated[Clock, CLOCK, "The source of the times of messages."] = _SYSTEM_CLOCK
 
     def __post_init__(self) -> None:
         check_group_name(self.group, DEFAULT_PRODUCER)

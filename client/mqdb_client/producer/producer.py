@@ -60,7 +60,7 @@ class Producer:
 
     @configured_by(ProducerConfig)
     def __init__(self, config: ProducerConfig) -> None:
-        """Does not connect yet. See ProducerConfig for the options.
+        """Make a producer that does not connect yet.
 
         Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
         """

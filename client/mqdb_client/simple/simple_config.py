@@ -28,16 +28,25 @@ AWAIT: Final = duration(timedelta(0))
 class SimpleConsumerConfig(ClientConfig):
     """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
 
-    #: How long `receive` waits for messages.
-    await_duration: Annotated[timedelta, AWAIT] = timedelta(seconds=30)
-    #: How long received messages are invisible to the rest of the group, unless `receive` says otherwise.
-    invisible_duration: Annotated[timedelta, INVISIBLE] = timedelta(seconds=60)
-    #: Where a new group starts to read a topic.
-    consume_from_where: Annotated[ConsumeFromWhere, one_of(ConsumeFromWhere)] = ConsumeFromWhere.LAST_OFFSET
-    #: Aware; where it starts under TIMESTAMP. None: half an hour before the start.
-    consume_timestamp: Annotated[datetime | None, or_none(AWARE_TIME)] = None
-    #: Of the subscriptions. Members that subscribe to something else need a higher one.
-    subscription_version: Annotated[int, whole(0, 2**63 - 1)] = 0
+    await_duration: Annotated[timedelta, AWAIT, "How long `receive` waits for messages."] = timedelta(seconds=30)
+    invisible_duration: Annotated[
+        timedelta,
+        INVISIBLE,
+        "How long received messages stay invisible to other members, unless `receive` says otherwise.",
+    ] = timedelta(seconds=60)
+    consume_from_where: Annotated[
+        ConsumeFromWhere, one_of(ConsumeFromWhere), "Where a new group starts to read a topic."
+    ] = ConsumeFromWhere.LAST_OFFSET
+    consume_timestamp: Annotated[
+        datetime | None,
+        or_none(AWARE_TIME),
+        "The time from which a new group reads under TIMESTAMP. None is half an hour before the start.",
+    ] = None
+    subscription_version: Annotated[
+        int,
+        whole(0, 2**63 - 1),
+        "The version of the subscriptions. Members with other subscriptions need a higher one.",
+    ] = 0
 
     def __post_init__(self) -> None:
         check_group_name(self.group)

@@ -46,7 +46,7 @@ class SimpleConsumer:
 
     @configured_by(SimpleConsumerConfig)
     def __init__(self, config: SimpleConsumerConfig) -> None:
-        """See SimpleConsumerConfig for the options. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._configure(config)
 
     def _configure(self, config: SimpleConsumerConfig) -> None:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mqdb.broker.transactions.transactions import EndTransaction, end
 from mqdb.common.delivery_schedule import SCHEDULE_PROPERTIES
@@ -64,9 +64,13 @@ class TransactionSendResult(SendResult):
 class TransactionProducerConfig(ProducerConfig):
     """The options of a transaction producer: a listener, or two functions instead."""
 
-    listener: TransactionListener | None = None
-    execute_local_transaction: Execute | None = None
-    check_local_transaction: Check | None = None
+    listener: Annotated[TransactionListener | None, "Executes and checks local transactions."] = None
+    execute_local_transaction: Annotated[
+        Execute | None, "A function that executes a local transaction, if there is no listener."
+    ] = None
+    check_local_transaction: Annotated[
+        Check | None, "A function that checks a local transaction, if there is no listener."
+    ] = None
 
 
 class TransactionProducer(Producer):
@@ -92,7 +96,7 @@ class TransactionProducer(Producer):
 
     @configured_by(TransactionProducerConfig)
     def __init__(self, config: TransactionProducerConfig) -> None:
-        """Takes a listener, or two functions instead; the other options are those of a Producer.
+        """Make a producer that does not connect yet. Give it a listener, or two functions instead.
 
         Raises the errors of Producer, and ParameterInvalid without a listener.
         """
