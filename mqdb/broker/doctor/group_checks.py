@@ -204,15 +204,15 @@ CHECKS: Final[Checks] = {
     DoctorCheck(
         "subscriptions",
         "topics that groups subscribe to",
-        "WARN if one is not there",
-        "make the topic, or mend its name",
+        "WARN if one does not exist",
+        "create the topic, or correct its name",
         needs_owner=True,
     ): _subscriptions,
     DoctorCheck(
         "filters",
-        "what groups take of a topic, by tags or SQL92",
-        "WARN if none of the newest {filter_newest_messages:,} messages of the topic is that",
-        "`mqdb selector explain`; mend the filter, or the senders",
+        "filters of groups on a topic, by tags or SQL92",
+        "WARN if a filter matches no message among the newest {filter_newest_messages:,} of the topic",
+        "`mqdb selector explain`; correct the filter, or the senders",
         needs_owner=True,
     ): _filters,
     DoctorCheck(
@@ -224,7 +224,7 @@ CHECKS: Final[Checks] = {
     ): _owners,
     DoctorCheck(
         "dead-letters",
-        "dead letters that nobody has redriven",
+        "dead letters that have not been redriven",
         "WARN if the newest is younger than {letters_recent_seconds} s, or the oldest older than "
         "{letters_warn_share:.0%} of {reserved_hours} h",
         "`mqdb dlq list`, `mqdb dlq redrive` in time",

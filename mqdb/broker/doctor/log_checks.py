@@ -97,7 +97,7 @@ CHECKS: Final[Checks] = {
         "segments",
         "empty segments ahead of the log",
         "WARN at {segments_warn}, FAIL at {segments_fail}",
-        "what `leader` and `locks` say",
+        "see `leader` and `locks`",
     ): _segments,
     DoctorCheck(
         "retention",

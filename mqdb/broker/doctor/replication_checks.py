@@ -187,8 +187,8 @@ CHECKS: Final[Checks] = {
     DoctorCheck(
         "synchronous",
         "`synchronous_standby_names`, the standbys that are connected, and sessions whose commits wait for them",
-        "FAIL if too few of those named are connected; WARN if none is named, and the broker's `default_durability` is "
-        "SYNC_MASTER; WARN if a commit waits longer than {sync_warn_seconds} s, FAIL "
+        "FAIL if too few named standbys are connected; WARN if no standby is named and the broker's "
+        "`default_durability` is SYNC_MASTER; WARN if a commit waits longer than {sync_warn_seconds} s, FAIL "
         "above {sync_fail_seconds} s",
         "start the standby, or name others",
     ): _synchronous,
@@ -209,6 +209,6 @@ CHECKS: Final[Checks] = {
         "archiver",
         "`pg_stat_archiver`, if the server archives",
         "WARN if the last try has failed, FAIL if nothing was archived for {archive_fail_seconds} s since",
-        "mend `archive_command`",
+        "correct `archive_command`",
     ): _archiver,
 }

@@ -129,14 +129,14 @@ CHECKS: Final[Checks] = {
         "deliveries",
         "how late the next message of each delay level and the next timer are",
         "WARN above {delivery_warn_seconds} s, FAIL if a level stands still",
-        "what `leader` and `locks` say; `mqdb delay skip`",
+        "see `leader` and `locks`; `mqdb delay skip`",
         needs_owner=True,
     ): _deliveries,
     DoctorCheck(
         "crons",
         "how late crons are",
         "WARN above {cron_warn_seconds} s",
-        "what `leader` and `locks` say",
+        "see `leader` and `locks`",
         is_partial=True,
     ): _crons,
     DoctorCheck(
@@ -144,7 +144,7 @@ CHECKS: Final[Checks] = {
     ): _paused_crons,
     DoctorCheck(
         "half-messages",
-        "half messages without an end, which are asked about or wait for somebody to ask",
+        "half messages without an end, whether or not a producer can be asked",
         "WARN if one is older than {half_warn_seconds} s",
         "start the producer; `mqdb transaction resolve`",
         needs_owner=True,

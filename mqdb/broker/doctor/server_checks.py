@@ -277,7 +277,7 @@ CHECKS: Final[Checks] = {
         "connection",
         "whether the database answers",
         "FAIL if it does not, or is another broker",
-        "mend the DSN; start the database",
+        "correct the DSN; start the database",
     ): _connection,
     DoctorCheck(
         "server-version",
@@ -311,7 +311,7 @@ CHECKS: Final[Checks] = {
         "dead rows of the tables that are updated all the time",
         "WARN above {bloat_warn_factor} dead rows for a live one, FAIL above {bloat_fail_factor}; only if there are "
         "more than {bloat_least_rows:,}",
-        "what `xmin` says, then `VACUUM`",
+        "see `xmin`, then `VACUUM`",
     ): _bloat,
     DoctorCheck(
         "wraparound",
@@ -339,7 +339,7 @@ CHECKS: Final[Checks] = {
     ): _clock,
     DoctorCheck(
         "pooler",
-        "whether the number of the backend is the one that the connection was told",
+        "whether the number of the backend is the one that the connection got at its start",
         "WARN if not: a pooler stands between",
         "straight `MQDB_DSN`, pooler in `MQDB_POOL_DSN`",
     ): _pooler,

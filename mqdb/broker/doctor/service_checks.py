@@ -97,22 +97,22 @@ def _behind(service: str, connection: Connection, thresholds: DoctorThresholds) 
 CHECKS: Final[Checks] = {
     DoctorCheck(
         "leader",
-        "who runs the services: the lease, and the backend that has it",
-        "FAIL if nobody does; on a standby INFO unless it knows of one",
+        "the process that runs the services: its lease and its backend",
+        "FAIL if there is no such process; on a standby INFO unless it knows of one",
         "start `mqdb serve`",
     ): _leader,
     DoctorCheck(
         "dispatch-behind",
         "age of the first visible record that has no queue offset",
         "WARN above {behind_warn_seconds} s, FAIL above {behind_fail_seconds} s",
-        "what `leader`, `locks` and `xmin` say",
+        "see `leader`, `locks` and `xmin`",
         needs_owner=True,
     ): partial(_behind, "dispatch"),
     DoctorCheck(
         "index-behind",
         "age of the first visible record that is not in the key index",
         "WARN above {behind_warn_seconds} s, FAIL above {behind_fail_seconds} s",
-        "what `leader`, `locks` and `xmin` say",
+        "see `leader`, `locks` and `xmin`",
         needs_owner=True,
     ): partial(_behind, "index"),
 }

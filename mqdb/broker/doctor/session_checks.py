@@ -216,11 +216,11 @@ CHECKS: Final[Checks] = {
         "idle-in-transaction",
         "how long a transaction has done nothing",
         "WARN above {idle_warn_seconds} s, FAIL above {idle_fail_seconds} s",
-        "mend the client; `idle_in_transaction_session_timeout`",
+        "correct the client; `idle_in_transaction_session_timeout`",
     ): _idle,
     DoctorCheck(
         "locks",
-        "who waits for a lock and uses mqdb's tables, and behind whom",
+        "sessions that use mqdb's tables and wait for a lock, and the sessions in front of them",
         "WARN above {lock_warn_seconds} s",
         "end the session in front, unless it waits for a standby or is a service of mqdb",
     ): _locks,
