@@ -54,7 +54,7 @@ def compression_of(sys_flag: int) -> Compression | None:
         return None
     number = sys_flag >> _TYPE_SHIFT & _TYPE_MASK
     if number not in _COMPRESSIONS:
-        raise CompressedBodyBroken(f"type {number}", f"sys_flag {sys_flag} names a type that nobody has defined")
+        raise CompressedBodyBroken(f"type {number}", f"sys_flag {sys_flag} names an undefined type")
     return _COMPRESSIONS[number]
 
 

@@ -116,13 +116,13 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 def _number(name: str, text: str, most: int) -> int:
     if not _NUMBER.fullmatch(text):
-        raise ScheduleInvalid(name, f"{text!r} is no whole number")
+        raise ScheduleInvalid(name, f"{text!r} is not a whole number")
     return _whole(name, int(text), most)
 
 
 def _whole(name: str, number: object, most: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool):
-        raise ScheduleInvalid(name, f"{shown(number)} is no whole number")
+        raise ScheduleInvalid(name, f"{shown(number)} is not a whole number")
     if abs(number) > most:
         raise ScheduleInvalid(name, f"{shown(number)} is too far; the limit is {most:,}")
     return number

@@ -44,7 +44,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
     except ValueError as error:
         raise ValueError(f"{error}; write addresses or networks, such as 10.0.0.7, 192.168.4.0/24") from None
     if not networks or not all(each.prefixlen for each in networks):
-        raise ValueError("names nobody, or everybody; write addresses or networks, such as 10.0.0.7, 192.168.4.0/24")
+        raise ValueError("names no address, or all; write addresses or networks, such as 10.0.0.7, 192.168.4.0/24")
     return networks
 
 

@@ -190,7 +190,7 @@ def _bytes_of(body: object) -> bytes:
         try:
             return body.encode()
         except UnicodeEncodeError as exc:
-            fault = f"holds U+{ord(body[exc.start]):04X} at {exc.start:,}, half of a surrogate pair; it is no UTF-8"
+            fault = f"holds U+{ord(body[exc.start]):04X} at {exc.start:,}, half of a surrogate pair; it is not UTF-8"
             raise BodyInvalid(fault) from None
     if isinstance(body, bytearray | memoryview):
         return bytes(body)

@@ -49,7 +49,7 @@ def decode_handle(text: str) -> RecallHandle:
     try:
         fields = urlsafe_b64decode(text.encode("ascii")).decode()
     except (UnicodeError, binascii.Error) as error:
-        raise RecallHandleInvalid(text, "is no URL-safe base64 of a text") from error
+        raise RecallHandleInvalid(text, "is not URL-safe base64 of a text") from error
     found = _HANDLE.fullmatch(fields)
     if found is None:
         raise RecallHandleInvalid(text, "does not hold 'v1', a topic, a broker, a time and a message id")

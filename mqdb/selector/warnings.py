@@ -149,7 +149,7 @@ def _two_properties(node: Node) -> Iterator[str]:
             | Between(PropertyNode(), PropertyNode(), _)
             | Between(PropertyNode(), _, PropertyNode())
         ):
-            yield "compares doubles: a text that is no number is an error, and numbers above 2^53 are rounded"
+            yield "compares doubles: a text that is not a number is an error, and numbers above 2^53 are rounded"
         case Equal(PropertyNode(left), PropertyNode(right)) if node.is_negated:
             yield f"compares texts, so '1' <> '1.0'; and is true where {right} is missing and {left} is not"
         case Equal(PropertyNode(), PropertyNode()):

@@ -63,7 +63,7 @@ class BrokerCollector(FamilyCollector):
         yield self._gauge("mqdb_up", "Whether the database answers this process.", self._health.database_answers())
         words = "Whether the way to the database leads to a standby, where this process cannot serve."
         yield self._gauge("mqdb_server_is_standby", words, self._health.leads_to_standby())
-        words = "How often this process has found that the server was started anew, or another has taken its place."
+        words = "How often this process has found that the server was restarted or replaced."
         yield self._counters("mqdb_history_changes", words, (), [((), self._histories.changes)])
         yield self._gauge("mqdb_leader", "Whether this process leads: it runs the services.", is_leader)
         yield self._gauges("mqdb_build_info", "Version and revision of the schema.", ("version", "revision"), build)
@@ -252,7 +252,7 @@ class BrokerCollector(FamilyCollector):
         yield self._gauges("mqdb_standby_behind_seconds", words, label, behind)
         kept = bounded_counts([((slot.name,), slot.kept_bytes) for slot in found.slots], self._most)
         yield self._gauges("mqdb_slot_kept_bytes", "Bytes of PostgreSQL's log that a slot keeps.", ("slot",), kept)
-        words = "Replication slots that nobody uses."
+        words = "Replication slots that are not in use."
         yield self._gauge("mqdb_slots_inactive", words, sum(not slot.is_active for slot in found.slots))
         archiver = found.archiver
         failures = 0 if archiver is None else archiver.failures

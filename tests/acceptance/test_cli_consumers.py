@@ -125,7 +125,7 @@ def test_who_is_not_there_cannot_be_asked(place: Place, client_id: str) -> None:
     assert sentences == [
         "mqdb: client 'nobody' is not online; see: mqdb consumer list\n",
         "mqdb: client 'nobody' is not online; see: mqdb consumer list\n",
-        f"mqdb: group = 'others': client {client_id} is no member of it\n",
+        f"mqdb: group = 'others': client {client_id} is not a member of it\n",
         f"mqdb: message_id = '{'0' * 32}': there is no such message\n",
         "mqdb: message id = '7': must be 32 hexadecimal digits, or 34 of which the first are 01\n",
     ]

@@ -383,7 +383,7 @@ def test_a_cron_that_the_code_has_no_more_is_told_and_pruned(broker: Connection,
     for arguments, told, left in [([], "goes on", 1), (["--prune"], "is removed", 0)]:
         (tmp_path / "died").unlink(missing_ok=True)
         worker = work("tasks", *arguments)
-        wait_until(lambda: any("cron tidy is not in the code any more" in line for line in worker.lines), 60)  # noqa: B023 - called here only
+        wait_until(lambda: any("cron tidy is no longer in the code" in line for line in worker.lines), 60)  # noqa: B023 - called here only
         assert any(told in line for line in worker.lines)
         assert any(line.startswith("  no listeners: ") for line in worker.lines)
         assert worker.end() == 0

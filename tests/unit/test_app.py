@@ -197,7 +197,7 @@ def yielding(order: Order) -> Iterator[int]:
 
 @pytest.mark.parametrize("function", [wrapper(of_order_later), lambda order: of_order_later(order), wrapper(yielding)])
 def test_what_nobody_runs_is_a_failure(function: Callable[..., Any]) -> None:
-    with pytest.raises(ParameterInvalid, match="which nobody runs; write async def"):
+    with pytest.raises(ParameterInvalid, match="which is never run; write async def"):
         given(function, received(b'{"number": 4}'))
 
 
@@ -545,7 +545,7 @@ def test_crons_and_their_groups_are_named_after_the_function() -> None:
         app.cron("@daily", name="a|b")(report)
     with pytest.raises(NameInvalid, match="<lambda>"):
         app.cron("@daily", topic="jobs", group="jobs")(lambda: None)
-    with pytest.raises(ParameterInvalid, match="is no text; write for example"):
+    with pytest.raises(ParameterInvalid, match="is not text; write for example"):
         app.cron(report)  # type: ignore[arg-type]
 
 

@@ -185,7 +185,7 @@ def test_how_a_listener_wants_its_messages_is_true_or_false(name: str) -> None:
 def test_a_listener_that_is_no_callable_is_refused() -> None:
     for wrong in ("listener", None, 5):
         given: Any = wrong
-        with pytest.raises(ParameterInvalid, match=r"is no callable; it must take \(messages\) or"):
+        with pytest.raises(ParameterInvalid, match=r"is not callable; it must take \(messages\) or"):
             consumer().register_listener(given)
 
 

@@ -74,7 +74,7 @@ def test_what_is_no_request_cannot_be_replied_to(missing: str) -> None:
 
 
 def test_a_list_of_messages_cannot_be_replied_to() -> None:
-    with pytest.raises(ReplyImpossible, match="list is no received message"):
+    with pytest.raises(ReplyImpossible, match="list is not a received message"):
         create_reply_message([received(REQUEST)], b"pong")  # type: ignore[arg-type]
 
 

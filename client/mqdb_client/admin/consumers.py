@@ -82,7 +82,7 @@ class Consumers(Subject):
             memberships = _memberships(connection, client_id, principal)
             roles = [each.principal for each in memberships if each.group == group]
             if not roles:
-                raise ParameterInvalid("group", group, f"client {client_id} is no member of it")
+                raise ParameterInvalid("group", group, f"client {client_id} is not a member of it")
             if len(roles) > 1:
                 raise ParameterInvalid("principal", principal, f"name the role; that id have {', '.join(roles)}")
             copies = messages.find_copies(connection, unique_id)

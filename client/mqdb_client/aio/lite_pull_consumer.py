@@ -92,7 +92,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         As `LitePullConsumer`'s. Raises NameInvalid, ParameterInvalid.
         """
         if not any(map(iscoroutinefunction, (listener, type(listener).__call__))):
-            raise ParameterInvalid("listener", listener, "is no coroutine function; write async def")
+            raise ParameterInvalid("listener", listener, "is not a coroutine function; write async def")
         calls = LoopCalls(asyncio.get_running_loop())
         self._calls.append(calls)
         await asyncio.to_thread(

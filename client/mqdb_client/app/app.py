@@ -167,7 +167,7 @@ class App:
         Raises NameInvalid and ParameterInvalid; a text that cannot be read is refused when the cron is made.
         """
         if not isinstance(text, str):
-            raise ParameterInvalid("text", text, "is no text; write for example @app.cron('30 7 * * mon-fri')")
+            raise ParameterInvalid("text", text, "is not text; write for example @app.cron('30 7 * * mon-fri')")
         dead_letter_on = dead_letter_on if isinstance(dead_letter_on, tuple) else (dead_letter_on,)
 
         def register(function: _Function) -> _Function:
@@ -201,7 +201,7 @@ class App:
         """
         known = {each.name for each in fields(PushConsumerConfig)} - _NOT_CHOSEN
         for name in options.keys() - known:
-            raise ParameterInvalid(name, options[name], f"is none of {', '.join(sorted(known))}")
+            raise ParameterInvalid(name, options[name], f"is not one of {', '.join(sorted(known))}")
         PushConsumerConfig(group, **options)
         self._options[group] = self._options.get(group, {}) | options
 

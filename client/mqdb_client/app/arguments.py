@@ -107,7 +107,7 @@ class Arguments:
             returned = self._function(*positional, **named)
             if isinstance(returned, _NOT_RUN):
                 returned.close()
-                reason = f"returns a {type(returned).__name__}, which nobody runs; write async def"
+                reason = f"returns a {type(returned).__name__}, which is never run; write async def"
                 raise ParameterInvalid("listener", self._function, reason)
             for session in sessions:
                 session.flush()

@@ -82,7 +82,7 @@ class Listener:
         FLAG.check("orderly", self.orderly)
         FLAG.check("exactly_once", self.exactly_once)
         if not callable(self.function):
-            raise ParameterInvalid("listener", self.function, "is no function")
+            raise ParameterInvalid("listener", self.function, "is not a function")
         _ = self.arguments
 
     @cached_property

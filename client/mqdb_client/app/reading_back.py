@@ -106,7 +106,7 @@ def _difference(sent: Any, back: Any, path: tuple[object, ...]) -> str | None:
     elif cls is int and type(back) is float and sent == back:
         return None  # in a field that is a float, where PEP 484 lets an int stand
     elif cls is float and not isfinite(sent):
-        return f"{_place(path)}: {sent} is no number of JSON"
+        return f"{_place(path)}: {sent} is not a number in JSON"
     else:
         reason = f"would come back as {class_name(type(back))}"
     return f"{_place(path)}: {class_name(cls)} {reason}"

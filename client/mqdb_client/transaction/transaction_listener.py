@@ -99,7 +99,7 @@ def listener_of(
         if any(map(inspect.iscoroutinefunction, (method, type(method).__call__))) is not is_asynchronous:
             reason = "is a coroutine function, which only an AsyncTransactionProducer can call"
             if is_asynchronous:
-                reason = "is no coroutine function; write async def, or give it to a TransactionProducer"
+                reason = "is not a coroutine function; write async def, or give it to a TransactionProducer"
             raise ParameterInvalid(name, method, reason)
         takes(*arguments).check(name, method)
     return given

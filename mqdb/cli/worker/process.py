@@ -210,7 +210,7 @@ class _Process:
                 stored.remove(strays)
             for name in strays:
                 told = "is removed" if self._order.prunes else "goes on; mqdb worker --prune removes it"
-                print(f"  cron {name} is not in the code any more, and {told}", flush=True)
+                print(f"  cron {name} is no longer in the code, and {told}", flush=True)
 
 
 def described(listener: Listener) -> str:

@@ -126,7 +126,7 @@ def _offsets(visit: Visit, topic: str, queue_id: int | None, offset: int | None)
     text = visit.query.text("before")
     if text is not None:
         if not all(part.isdecimal() and len(part) < 20 for part in text.split(",")):
-            raise ParameterInvalid("before", text, "is no list of offsets")
+            raise ParameterInvalid("before", text, "is not a list of offsets")
         return [min(int(part), 2**63 - 1) for part in text.split(",")]
     if offset is None:
         return None

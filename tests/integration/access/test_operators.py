@@ -323,7 +323,7 @@ ON_GROUPS = [
     Attack("81_hold_the_timer_lock", "LOCK TABLE mqdb.lock_timer", "42501"),
 ]
 
-#: Who operates a group is no member of it, and reads nothing.
+#: Who operates a group is not a member of it, and reads nothing.
 AS_A_MEMBER = [
     Attack("78_read_the_view", "SELECT * FROM mqdb.dlq", NOTHING),
     Attack("78_read_the_log", "SELECT log_pos, body FROM mqdb.commit_log", NOTHING),

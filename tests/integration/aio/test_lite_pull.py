@@ -242,7 +242,7 @@ def test_a_listener_of_topics_runs_in_the_loop_and_may_assign_and_shut_down(
             await consumer.shutdown()
             done.set()
 
-        with pytest.raises(ParameterInvalid, match="no coroutine function"):
+        with pytest.raises(ParameterInvalid, match="not a coroutine function"):
             await consumer.register_topic_message_queue_change_listener("orders", print)  # type: ignore[arg-type]
         await consumer.register_topic_message_queue_change_listener("orders", listener)
         await consumer.start()

@@ -104,7 +104,7 @@ class ConsumeHooks:
     def register(self, hook: object) -> None:
         """Call a hook from the next call of the listener on. Raises ParameterInvalid if it is not a hook."""
         if not isinstance(hook, ConsumeMessageHook):
-            fault = "is no ConsumeMessageHook, which has consume_message_after, consume_message_before, hook_name"
+            fault = "is not a ConsumeMessageHook, which has consume_message_after, consume_message_before, hook_name"
             raise ParameterInvalid("hook", hook, fault)
         with self._guard:
             self._hooks += (hook,)

@@ -151,12 +151,12 @@ def takes_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchrono
     if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))) is not is_asynchronous:
         reason = "is asynchronous; give it to an AsyncPushConsumer, or a function that returns when they are consumed"
         if is_asynchronous:
-            reason = "is no coroutine function; write async def, or give it to a PushConsumer"
+            reason = "is not a coroutine function; write async def, or give it to a PushConsumer"
         raise ParameterInvalid("listener", listener, reason)
     arguments = "messages, connection" if plain == 2 else "messages"
     reason = f"must take ({arguments}) or ({arguments}, context)"
     if not callable(listener):
-        raise ParameterInvalid("listener", listener, f"is no callable; it {reason}")
+        raise ParameterInvalid("listener", listener, f"is not callable; it {reason}")
     try:
         parameters = inspect.signature(listener).parameters.values()
     except (TypeError, ValueError):  # some callables written in C do not say

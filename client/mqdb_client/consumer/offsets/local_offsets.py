@@ -190,14 +190,14 @@ def _entry(entry: object) -> tuple[MessageQueue, LocalOffset]:
         }:
             queue = MessageQueue(topic, broker_name, queue_id)
             return queue, LocalOffset(datetime.fromisoformat(created_at), next_offset, tuple(map(_proof, proofs)))
-    raise ValueError(f"{entry} is no offset of a queue")
+    raise ValueError(f"{entry} is not an offset of a queue")
 
 
 def _proof(value: object) -> Proof:
     match value:
         case [int(queue_offset), int(log_pos), str(msg_id), str(store_time)]:
             return Proof(queue_offset, log_pos, UUID(msg_id), datetime.fromisoformat(store_time))
-    raise ValueError(f"{value} is no proof of an offset")
+    raise ValueError(f"{value} is not a proof of an offset")
 
 
 def _make_directory(directory: Path) -> None:

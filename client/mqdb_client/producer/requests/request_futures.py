@@ -191,4 +191,4 @@ class RequestFutures:
 
 
 def _shut_down() -> IllegalState:
-    return IllegalState("the producer", "shut down; the reply is not waited for any more")
+    return IllegalState("the producer", "shut down; it no longer waits for the reply")

@@ -77,7 +77,7 @@ def create_reply_message(
     Source: MessageUtil.createReplyMessage.
     """
     if not isinstance(request, ReceivedMessage):
-        raise ReplyImpossible(f"{type(request).__name__} is no received message; a listener gets a list of them")
+        raise ReplyImpossible(f"{type(request).__name__} is not a received message; a listener gets a list of them")
     cluster_name = _property_of(request, Property.CLUSTER)
     client_id = _property_of(request, Property.REPLY_TO_CLIENT)
     system = {

@@ -177,4 +177,4 @@ class Hooks:
 
 def _no_hook(hook: object, kind: type) -> ParameterInvalid:
     names = sorted(name for name in {*vars(kind), *kind.__annotations__} if not name.startswith("_"))
-    return ParameterInvalid("hook", hook, f"is no {kind.__name__}, which has {', '.join(names)}")
+    return ParameterInvalid("hook", hook, f"is not a {kind.__name__}, which has {', '.join(names)}")
