@@ -27,7 +27,7 @@ from mqdb_client.instance import ClientInstance
 
 
 class ConsumerStrategy:
-    """One for each consumer, for all its brokers. Opened once, then closed once.
+    """The strategy of one consumer, for all its brokers. Opened once, then closed once.
 
     Each way has to say the four things that raise NotImplementedError here. All else does nothing unless it is said.
     """
@@ -57,7 +57,7 @@ class ConsumerStrategy:
         self.cluster.register(registration)
 
     def begin(self) -> None:
-        """All members have started."""
+        """Called when all members have started."""
 
     def change(self, registration: Registration) -> None:
         """Subscribe to something else on all brokers. Raises what `Cluster.change` raises."""
@@ -84,10 +84,10 @@ class ConsumerStrategy:
         return ProcessQueue(queue, owned, limits)
 
     def on_gain(self, process_queue: ProcessQueue) -> None:
-        """A queue is read from now on."""
+        """Called when a queue is read from now on."""
 
     def on_loss(self, process_queue: ProcessQueue) -> None:
-        """A queue is read no more."""
+        """Called when a queue is no longer read."""
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
         """Called when `count` messages were put into a process queue."""

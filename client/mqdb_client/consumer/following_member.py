@@ -30,7 +30,7 @@ _AGAIN_SECONDS: Final = 2.0
 
 
 class FollowingMember:
-    """Started once, when the instance is in the group, then left once."""
+    """A member that follows its group. Started once, when the instance is in the group, then left once."""
 
     def __init__(self, parts: MemberParts[PushStrategy]) -> None:
         self._parts = parts

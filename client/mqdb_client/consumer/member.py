@@ -43,7 +43,7 @@ class MemberParts(NamedTuple, Generic[StrategyT]):
 
 
 class Member:
-    """Started once, when the instance is in the group, then left once."""
+    """A member of a group on one broker. Started once, when the instance is in the group, then left once."""
 
     #: In which mode of the group it consumes.
     consume_mode: Final = ConsumeMode.PULL

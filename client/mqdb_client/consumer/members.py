@@ -64,7 +64,10 @@ class BrokerMember(Protocol):
 
 
 class Members:
-    """Started once, then left once. The cluster is given back when it has left, or when the start has failed."""
+    """The members of one consumer. Started once, then left once.
+
+    The cluster is given back after it has left, or if the start fails.
+    """
 
     def __init__(
         self,

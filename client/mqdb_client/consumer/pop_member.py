@@ -47,7 +47,7 @@ _AT_ONCE: Final = timedelta(0)
 
 
 class PopMember:
-    """Started once, when the instance is in the group, then left once."""
+    """A member that pops. Started once, when the instance is in the group, then left once."""
 
     #: In which mode of the group it consumes.
     consume_mode: Final = ConsumeMode.POP
@@ -116,7 +116,7 @@ class PopMember:
         self._woken.set()
 
     def look_again(self) -> None:
-        """There may be other topics, or queues."""
+        """Check topics and queues again, because they may have changed."""
         self._woken.set()
 
     def on_arrival(self, _queue_keys: Sequence[int]) -> None:
@@ -141,7 +141,7 @@ class PopMember:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """Nobody owns a queue."""
+        """No queues, because members that pop do not own any."""
         return ()
 
     @property
@@ -152,7 +152,7 @@ class PopMember:
     # -- what becomes of messages -----------------------------------------------------------------
 
     def fail(self, requests: Sequence[SendBackRequest]) -> list[SentBack]:
-        """Messages in hand have failed: they come again, or are dead. Raises MqdbError; then they are in hand still."""
+        """Have failed messages retried, or made dead letters. Raises MqdbError; the messages stay in hand then."""
         with self._changing:
             with self._guard:
                 held = {request.log_pos: self._in_hand.get(request.log_pos) for request in requests}

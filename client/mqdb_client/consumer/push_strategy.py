@@ -93,7 +93,7 @@ class Consumption:
         return 2 if self.exactly_once else 1
 
     def check_model(self, message_model: MessageModel) -> None:
-        """Raises ParameterInvalid where this way cannot be had in a message model."""
+        """Raise ParameterInvalid if a message model does not allow this way to consume."""
         if self.exactly_once and message_model is MessageModel.BROADCASTING:
             reason = "offsets of broadcasting are kept in a file, which is no part of a transaction"
             raise ParameterInvalid("exactly_once", True, reason)
@@ -133,7 +133,8 @@ class PushStrategy(ConsumerStrategy):
 
     @property
     def follows_group(self) -> bool:
-        """Whether it pops if the group does. Listeners that need to own a queue are refused in such a group."""
+        """Whether the consumer pops if the group does. Listeners that need to own a queue are refused in such a group.
+        """
         consumption = self._consumption
         is_broadcasting = self.message_model is MessageModel.BROADCASTING
         return not (consumption.orderly or consumption.exactly_once or is_broadcasting)

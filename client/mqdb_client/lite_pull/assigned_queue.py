@@ -115,7 +115,7 @@ class AssignedQueue(ProcessQueue):
             return OwnedQueue(self.queue_key, self._epoch, offset, segment, self.history)
 
     def agree(self) -> OwnedQueue:
-        """All that was taken may be committed, although it is still running."""
+        """Allow the commit of all taken messages, although they still count as running."""
         with self._lock:
             offset = self._behind_handed()
             segment = max((segment for start, segment in self._segments if start <= offset), default=0)
@@ -132,7 +132,7 @@ class AssignedQueue(ProcessQueue):
         return next(islice(self._in_hand, self._running, None), self._next_offset)
 
     def agree_on(self, offset: int) -> OwnedQueue:
-        """This offset may be committed, until there is news."""
+        """Allow the commit of this offset, until there is newer progress."""
         with self._lock:
             self._agreed = (offset, 0)
             return OwnedQueue(self.queue_key, self._epoch, offset, 0, self.history)

@@ -200,7 +200,10 @@ class PollBuffer:
                 self._tell_owners()
 
     def agree(self) -> list[Agreed]:
-        """All that polls have returned may be committed. It is not done by that: its queues are not given back."""
+        """Allow the commit of all messages that polls have returned.
+
+        They do not count as done, so their queues are kept.
+        """
         with self._wake:
             moved = (assigned for assigned in list(self._moved) if self._current.get(assigned.queue) is assigned)
             concerned = dict.fromkeys([*moved, *(assigned for assigned, _ in self._handed)])
@@ -217,7 +220,7 @@ class PollBuffer:
                         self._note_move(newest)
 
     def agree_on(self, offsets: Mapping[MessageQueue, int]) -> list[Agreed]:
-        """These offsets may be committed. Raises IllegalState for a queue that is not assigned."""
+        """Allow the commit of these offsets. Raises IllegalState for a queue that is not assigned."""
         with self._wake:
             # One that rebalance has taken away, but that is not given back yet, counts as well.
             held = {assigned.queue: assigned for assigned, _ in self._handed} | self._current

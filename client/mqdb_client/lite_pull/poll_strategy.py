@@ -228,7 +228,7 @@ class AssignedPolls(SubscribedPolls):
         super().close(seconds)
 
     def choose(self, queues: frozenset[MessageQueue], filters: Mapping[str, MessageFilter]) -> None:
-        """These queues are to be read, and no others; `filters` are those of their topics. Raises FilterDisabled."""
+        """Read exactly these queues; `filters` are those of their topics. Raises FilterDisabled."""
         self._check(filters)
         self._queues = queues
         self.buffer.choose(queues)

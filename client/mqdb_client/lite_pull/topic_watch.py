@@ -37,7 +37,7 @@ class TopicWatch:
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-topics", daemon=True)
 
     def listen(self, topic: str, listener: TopicMessageQueueChangeListener) -> None:
-        """Have `listener` called when the topic's queues are others than now, from the start on."""
+        """Have `listener` called when the topic's queues have changed, from the start on."""
         with self._looking:
             self._listeners[topic] = listener
             if self._thread.is_alive():

@@ -90,7 +90,7 @@ class RunningProducer:
 
     @property
     def request_reply(self) -> RequestReply:
-        """For requests."""
+        """The part for requests."""
         refuse_reentry(self._guard)
         with self._guard:
             self._check_open()
@@ -113,7 +113,7 @@ class RunningProducer:
         return self._async_send is not None and self._async_send.is_own_thread()
 
     def close(self) -> None:
-        """Let the sends under way end: until their deadlines at most."""
+        """Let the sends under way end, until their deadlines at most."""
         with self._guard:
             self._is_closed = True
         if self._request_reply is not None:

@@ -58,7 +58,7 @@ class _Verdict(NamedTuple):
 class ConsumeConcurrently:
     """The threads of one consumer. `broker_names` are those of its brokers.
 
-    Without `send_back`, in broadcasting, what fails is reported and done with.
+    Without `send_back`, in broadcasting, failed messages are reported and count as done.
     """
 
     #: Whether the listener has to be a coroutine function: `ConsumeInLoop` calls that.

@@ -59,7 +59,7 @@ _LEASE_SECONDS: Final = 0.1
 class ConsumeOrderly:
     """The threads of one consumer.
 
-    Without `send_back`, in broadcasting, what has failed too often is reported and done with.
+    Without `send_back`, in broadcasting, messages that have failed too often are reported and count as done.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ logger: Final = logging.getLogger(__name__)
 
 
 class ConsumeService(Protocol):
-    """Started once, then stopped once."""
+    """The service that calls the listener of one consumer. Started once, then stopped once."""
 
     #: The calls of the listener that have not returned.
     calls: RunningCalls

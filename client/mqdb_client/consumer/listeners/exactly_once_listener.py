@@ -80,7 +80,7 @@ class End(Enum):
 
 
 class ConsumeAttempt(NamedTuple):
-    """One transaction, and what the listener has returned or what was raised in it."""
+    """One transaction, with the answer of the listener or the error that was raised in it."""
 
     end: End
     answer: object = None
@@ -162,7 +162,7 @@ class ExactlyOnceListener:
         retry: Retry,
         max_reconsume_times: int | None,
     ) -> End:
-        """Have messages come again through the broker; FAILED when it does not take them."""
+        """Send messages back to the broker for a retry; FAILED if the broker does not take them."""
         failure = self._failure(attempt)
         requests = [
             SendBackRequest(

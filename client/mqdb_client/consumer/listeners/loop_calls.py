@@ -58,7 +58,7 @@ class LoopCalls:
                 return ended()
 
     def start(self, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Have the coroutine run in the loop, and wait for nothing. In a loop that is closed nothing happens."""
+        """Have the coroutine run in the loop, without waiting for it. This has no effect if the loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: self._keep(self._loop.create_task(make())))
 

@@ -41,22 +41,22 @@ class LoopTasks:
         self._tasks: dict[asyncio.Task[None], Work] = {}
 
     def start(self) -> None:
-        """Nothing has to be started."""
+        """Do nothing, because no threads have to be started."""
 
     def begin(self) -> None:
-        """Let them work."""
+        """Let the tasks work."""
         self._may_work = True
         self.wake()
 
     def wake(self) -> None:
-        """There is something to take. Any thread may say so."""
+        """Announce that there is something to take. Any thread may call it."""
         if not self._is_called:
             self._is_called = True
             with suppress(RuntimeError):  # the loop is closed, and the consumer leaves its group
                 self._loop.call_soon_threadsafe(self._wake)
 
     def resize(self, thread_nums: int) -> None:
-        """Let so many run at once from now on."""
+        """Set how many tasks run at once from now on."""
         self.thread_nums = thread_nums
         self.wake()
 

@@ -74,7 +74,7 @@ class QueueLine:
             self._thread.join()
 
     def submit(self, process_queue: ProcessQueue) -> None:
-        """Messages were put into a process queue."""
+        """Note that messages were put into a process queue."""
         with self._guard:
             lane = self._lanes.get(process_queue.queue)
             if lane is None:
@@ -104,17 +104,20 @@ class QueueLine:
         return self._nudges > 0
 
     def leave(self, lane: LinedQueue) -> bool:
-        """Nothing is left in a queue; False when something has come since its `turn`, and the thread still has it."""
+        """Give up a queue in which nothing is left.
+
+        False if messages have arrived since its `turn`; the thread keeps it then.
+        """
         with self._guard:
             lane.is_out = not lane.has_news
             return lane.is_out
 
     def put_back(self, lane: LinedQueue) -> None:
-        """Let the others have their turn first."""
+        """Put a queue at the end of the line."""
         self._line.put(lane)
 
     def pause(self, lane: LinedQueue, seconds: float) -> None:
-        """Nobody gets a queue for so long; then it is put back."""
+        """Keep a queue out of the line for some time; then it is put back."""
         with self._pauses_changed:
             heapq.heappush(self._pauses, (time.monotonic() + seconds, next(self._numbers), lane))
             self._pauses_changed.notify()

@@ -75,7 +75,7 @@ class RunningCalls:
         messages: list[ReceivedMessage],
         task: "asyncio.Task[Any] | None" = None,
     ) -> RunningCall:
-        """This thread, or task, is about to call the listener."""
+        """Note that this thread, or task, is about to call the listener."""
         call = RunningCall(process_queue, messages, task=task)
         self._calls.add(call)
         return call

@@ -98,7 +98,7 @@ class SendBackThread:
         self._thread.start()
 
     def begin_to_stop(self) -> None:
-        """Have the thread send back what has failed until now, and end."""
+        """Have the thread send back the messages that have failed until now, and end."""
         self._arrivals.put(None)
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class SendBackThread:
             self._thread.join()
 
     def put(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, retry: Retry) -> None:
-        """Messages that were taken from a process queue have failed."""
+        """Take failed messages, which were taken from a process queue."""
         self._arrivals.put(_Failed(process_queue, messages, failure, retry))
 
     def _run(self) -> None:

@@ -33,11 +33,11 @@ class WorkerThreads:
         self.resize(self.thread_nums)
 
     def begin(self) -> None:
-        """Let them work."""
+        """Let the threads work."""
         self._may_work.set()
 
     def resize(self, thread_nums: int) -> None:
-        """Have so many from now on; those that are too many end when their work is done. After `stop` nothing happens.
+        """Set the number of threads; surplus threads end when their work is done. It has no effect after `stop`.
 
         Raises what keeps a thread from starting; then there are as many as before.
         """

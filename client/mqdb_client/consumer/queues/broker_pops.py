@@ -70,7 +70,7 @@ class BrokerPops:
             self._queues(connection)
 
     def pop(self, limit: int, invisible: timedelta, client_id: str | None = None) -> Popped:
-        """Up to `limit` messages. If an error comes when there are some already, they are returned.
+        """Pop up to `limit` messages. If an error occurs after some were popped, they are returned.
 
         `client_id` says whose they are, if not this client's. Raises what `mqdb.broker.consumers.pop.pop` raises, and
         BrokerUnavailable.

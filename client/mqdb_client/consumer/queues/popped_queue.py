@@ -29,17 +29,17 @@ class PoppedQueue(ProcessQueue):
         self._held: dict[int, ReceivedMessage] = {}
 
     def add(self, messages: list[ReceivedMessage]) -> None:
-        """Messages that were popped, ascending. Those of a dropped queue are lost."""
+        """Add popped messages, ascending. Messages of a dropped queue are lost."""
         self._held.update((message.queue_offset, message) for message in messages)
         if not self.put(messages, messages[-1].queue_offset + 1, 0):
             self._lose(messages)
 
     def finish(self, messages: list[ReceivedMessage]) -> None:
-        """Messages that were taken are done."""
+        """Mark taken messages as done."""
         self._on_done(self.forget(messages))
 
     def forget(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Messages that were taken are not consumed here; returns those that were in hand."""
+        """Drop taken messages, which are not consumed here; returns those that were in hand."""
         held = [message for message in messages if self._held.get(message.queue_offset) is message]
         for message in held:
             del self._held[message.queue_offset]
@@ -48,7 +48,7 @@ class PoppedQueue(ProcessQueue):
         return held
 
     def fail(self, messages: list[ReceivedMessage]) -> None:
-        """Messages that were taken stay in hand, until `retry`; of a dropped queue they are lost."""
+        """Keep taken messages in hand until `retry`. Messages of a dropped queue are lost."""
         super().fail(messages)
         if self.is_dropped:
             self._lose(messages)

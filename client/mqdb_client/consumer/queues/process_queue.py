@@ -107,12 +107,12 @@ class ProcessQueue:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether it was dropped."""
+        """Whether the queue was dropped."""
         return self._is_dropped
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has another owner: what its messages come to is ignored."""
+        """Whether the queue has another owner; the results of its messages are ignored then."""
         return self._is_lost
 
     @property
@@ -212,7 +212,7 @@ class ProcessQueue:
             self.tell_owner()
 
     def tell_owner(self) -> None:
-        """Have the owner look at it."""
+        """Notify the owner of a change."""
         if self.owner is not None:
             self.owner.on_progress(self)
 

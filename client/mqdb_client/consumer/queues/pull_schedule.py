@@ -29,7 +29,7 @@ class PullSchedule:
         self._marked.discard(queue_key)
 
     def mark(self, queue_keys: Iterable[int] | None) -> bool:
-        """Messages may have arrived in these queues, None for all; True when one of them was not marked."""
+        """Mark queues in which messages may have arrived, None for all. True if one of them was not marked."""
         fresh = (self._known if queue_keys is None else self._known.intersection(queue_keys)) - self._marked
         self._marked |= fresh
         return bool(fresh)

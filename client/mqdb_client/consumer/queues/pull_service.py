@@ -131,7 +131,7 @@ class PullService:
                 self._schedule.remove(process_queue.queue_key)
 
     def on_arrival(self, queue_keys: Iterable[int] | None) -> None:
-        """Messages may have arrived in these queues, None for all."""
+        """Pull these queues, None for all, because messages may have arrived."""
         with self._wake:
             if self._schedule.mark(queue_keys):
                 self._wake.notify()
@@ -153,7 +153,7 @@ class PullService:
             self._wake.notify()
 
     def on_room(self) -> None:
-        """A queue that was full has room again."""
+        """Note that a queue that was full has room again."""
         with self._wake:
             self._wake.notify()
 

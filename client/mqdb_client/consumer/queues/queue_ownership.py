@@ -55,12 +55,12 @@ class QueueOwnership:
 
     @property
     def keys(self) -> set[int]:
-        """All queues that are owned, those included that are dropped and have to settle."""
+        """The keys of all owned queues, including dropped queues that have to settle."""
         return set(self._held)
 
     @property
     def held(self) -> list[ProcessQueue]:
-        """The same as process queues. Another thread may ask as well."""
+        """The process queues of all owned queues. Other threads may call it too."""
         return list(self._held.values())
 
     @property
@@ -198,7 +198,7 @@ class QueueOwnership:
         return lost
 
     def share_limits(self) -> None:
-        """Have the queues of each topic share what the topic may have in hand."""
+        """Divide the limits of each topic among its queues."""
         counts = Counter(held.queue.topic for held in self.active)
         for held in self.active:
             held.limits = self._limits.shared_by(counts[held.queue.topic])

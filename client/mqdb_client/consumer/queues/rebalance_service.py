@@ -122,7 +122,7 @@ class RebalanceService:
 
     @property
     def held(self) -> list[ProcessQueue]:
-        """All queues that are owned, those included that are dropped and have to settle, as they are right now."""
+        """All queues that are owned right now, including dropped queues that have to settle."""
         return self._ownership.held
 
     # -- what other threads ask for -------------------------------------------------------------

@@ -136,7 +136,7 @@ class ConnectionNews(Protocol):
 
 
 class AppendPlan:
-    """The units of one group append. For one thread at a time."""
+    """The units of one group append. Only one thread at a time may use it."""
 
     def __init__(self, connection: ConnectionNews) -> None:
         self._connection = connection
@@ -188,7 +188,7 @@ class AppendPlan:
         return self.waiting[0] if self.waiting else None
 
     def done(self) -> bool:
-        """The one who leads has ended. Returns whether the append thread has to lead next. May be repeated."""
+        """Note that the leader has ended; returns whether the append thread has to lead next. May be repeated."""
         for unit in reversed(self.batch):
             if unit.state is UnitState.APART:
                 unit.state = UnitState.WAITING
@@ -246,7 +246,7 @@ class AppendPlan:
     # -- what became of a statement -----------------------------------------------------------
 
     def stored(self, units: Sequence[Unit], places: Sequence[LogPlace], status: SendStatus) -> None:
-        """The records of these units are stored."""
+        """Note that the records of these units are stored."""
         begin = 0
         alive = []
         for unit in units:
@@ -261,7 +261,8 @@ class AppendPlan:
             self._newest = (self._asked, places[-1].log_pos)
 
     def refused(self, units: list[Unit], error: MqdbError) -> list[list[Unit]]:
-        """The server has refused the statement. Returns the parts to try again; none if all units have failed."""
+        """Note that the server has refused the statement; returns the parts to try again, [] if all units have failed.
+        """
         parts = _parts(units, error)
         if parts:
             self._set_apart(units)
@@ -279,7 +280,7 @@ class AppendPlan:
         self._set_apart(units)
 
     def interrupt(self, batch: list[Unit], timekeeper: Unit, cause: BaseException) -> None:
-        """The thread that leads was interrupted, and must not strand the others."""
+        """Note that the leading thread was interrupted, so that the other units do not wait for ever."""
         asked = [unit for unit in batch if unit.state in (UnitState.LEADING, UnitState.TAKEN)]
         # With no unit asked for, the next attempt must not meet the same interruption for ever.
         self.unknown(asked or [timekeeper], f"{type(cause).__name__} in the thread that sent it along", cause)
@@ -295,12 +296,12 @@ class AppendPlan:
     # -- who does not wait any longer ---------------------------------------------------------
 
     def expire(self, unit: Unit) -> None:
-        """The time of a unit is up; nothing happens if it has ended."""
+        """Note that the deadline of a unit has passed. It has no effect if the unit has ended."""
         self._expire(unit)
         self._drop_ended()
 
     def leave(self, unit: Unit) -> None:
-        """The thread of a unit was interrupted, and does not wait for it any longer."""
+        """Note that the thread of a unit was interrupted and no longer waits for it."""
         if unit.state is not UnitState.DONE:
             unit.state = UnitState.ABANDONED
         self._drop_ended()

@@ -50,9 +50,9 @@ _LEVELS: Final = {Durability.ASYNC_FLUSH: "off", Durability.SYNC_FLUSH: "local"}
 
 
 def refuse_shared(durability: Durability) -> None:
-    """Raises ParameterInvalid for all but SYNC_FLUSH: for producers behind a transaction pooler.
+    """Raise ParameterInvalid unless the durability is SYNC_FLUSH, for producers behind a transaction pooler.
 
-    Each statement may meet another session there.
+    Each statement may run in another session there.
     """
     if durability is not Durability.SYNC_FLUSH:
         reason = "needs connections of its own, and pool_dsn names a pooler that shares them; leave pool_dsn out"
@@ -112,7 +112,7 @@ class CommitWait:
         self._look(connection)
 
     def begin(self, connection: Connection) -> None:
-        """Before an append."""
+        """Begin an append."""
         if time.monotonic() >= self._look_at:
             self._look(connection)
         self._has_given_up = False

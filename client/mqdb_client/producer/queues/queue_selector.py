@@ -57,7 +57,7 @@ def selected(
 
 
 def check_sharding_key(sharding_key: object) -> None:
-    """Raises ParameterInvalid unless it is None or text of at most MAX_SHARDING_KEY_BYTES in UTF-8.
+    """Raise ParameterInvalid unless a key is None, or text of at most MAX_SHARDING_KEY_BYTES in UTF-8.
 
     An empty text is a key like any other.
     """

@@ -133,7 +133,7 @@ class RequestReply:
     def request_async(
         self, message: Message, timeout: timedelta, send: Callable[[Message, timedelta], "Future[SendResult]"]
     ) -> "Future[ReceivedMessage]":
-        """The same without waiting for the reply: the future has it, or the error. It cannot be cancelled.
+        """Send a request without waiting for the reply. The future has the reply or the error, and cannot be cancelled.
 
         One thread completes these futures, so callbacks should be quick; they may request, and wait for that. The
         first request waits until a broker can bring replies, and raises what keeps it from that.

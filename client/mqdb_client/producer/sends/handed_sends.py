@@ -53,7 +53,7 @@ class HandedSend(ABC):
         self.append(attempt, ended)
 
     def append(self, attempt: Attempt, ended: Callable[[], None]) -> None:
-        """Have a try appended."""
+        """Have an attempt appended."""
         attempt.place.link.appends.hand_in(attempt, ended)
 
     def withdraw(self) -> bool:

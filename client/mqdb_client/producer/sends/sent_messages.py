@@ -1,4 +1,4 @@
-"""Messages that were sent: whether they are stored, and which queue offset dispatch has given them."""
+"""Messages that were sent: their outcomes, and the queue offsets that dispatch has given them."""
 
 import time
 from collections.abc import Callable, Mapping

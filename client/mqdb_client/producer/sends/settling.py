@@ -72,7 +72,7 @@ class Settling:
         open_.go_on()
 
     def end_late(self) -> None:
-        """Let those go on whose time is up, whatever the others still wait for."""
+        """Let sends continue whose deadline has passed, even if others still wait."""
         now = time.monotonic()
         late = []
         with self._changed:

@@ -82,7 +82,7 @@ class UnknownSends:
         self._sends: OrderedDict[UUID, UnknownSend] = OrderedDict()
 
     def remember(self, topic: str, link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID]) -> None:
-        """For the time when the user asks."""
+        """Remember sends with an unknown outcome, for later questions of the user."""
         # Without the traceback, which keeps the message itself in memory.
         send = UnknownSend(topic, link, NoAnswer(outcome.reason, outcome.backend, outcome.after_pos))
         with self._guard:
