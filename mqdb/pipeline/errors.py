@@ -39,7 +39,7 @@ from mqdb.errors import MqdbError, ResponseCode, shown
 
 
 class OptionUnknown(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """An option that there is none of. `known` are those there are."""
+    """An unknown option. `known` has the names of all options."""
 
     name: str
     known: Sequence[str]
@@ -107,9 +107,9 @@ class DataLoss(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
 
 class LogReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
-    """The log has not the message that a stream's checkpoint remembers. Raised unless failOnDataLoss is false.
+    """The log does not have the message that a stream's checkpoint remembers. Raised unless failOnDataLoss is false.
 
-    The database went back, so nobody knows which messages at that offset and before it are new.
+    The database was set back, so it is unknown which messages up to that offset are new.
     """
 
     sentence = (
@@ -152,7 +152,7 @@ class ReplicaBehind(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 
 
 class BodyNotDecoded(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
-    """A message whose body is no JSON, or does not fit the option schema. Raised unless onBadRow says otherwise."""
+    """The body of a message is not JSON, or does not fit the option schema. Raised unless onBadRow allows it."""
 
     topic: str
     queue_id: int
@@ -194,7 +194,7 @@ class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
     @property
     def what(self) -> str:
-        """What is missing, for a sentence."""
+        """The batches that are missing, as a part of a sentence."""
         first = 0 if self.newest is None else self.newest + 1
         return f"batches {first} to {self.batch_id - 1} of sink {self.sink_id!r} are not in the database"
 
@@ -217,7 +217,7 @@ class SinkBatchChanged(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     messages: int
     expected: int
     sentence = (
-        "batch {batch_id} of sink {sink_id!r} is in broker {broker!r} already, and it is not the same any more: "
+        "batch {batch_id} of sink {sink_id!r} is in broker {broker!r} already, and differs from this run: "
         "{messages:,} messages are there, {expected:,} would go there now. The rows, the queues of a topic, or the "
         "brokers of the url have changed. Nothing was appended to any broker. Run it as it was; another batch job "
         "needs another writeId; or set failOnDataLoss=false to append the rest as it is now, so that rows may be lost "
@@ -276,7 +276,7 @@ class ArchiveMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     found: str
     sentence = (
         "the archive of segment {segment} does not agree with the broker: of topic {topic!r}, queue {queue_id}, it "
-        "has {found} in place of {expected}; the segment does not count as archived"
+        "has {found} instead of {expected}; the segment does not count as archived"
     )
 
 

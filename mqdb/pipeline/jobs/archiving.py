@@ -39,7 +39,7 @@ OnProgress: TypeAlias = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class ArchiveResult:
-    """What a run has done. `dropped` are segments that retention took away before they were read."""
+    """The result of a run. `dropped` are segments that retention removed before they were read."""
 
     archived: tuple[ArchivedSegment, ...] = ()
     dropped: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class ArchiveResult:
 
 
 class QueueFound(NamedTuple):
-    """What was read back of a queue."""
+    """The messages of a queue that were read back from the archive."""
 
     messages: int
     offsets: int
@@ -65,15 +65,16 @@ def archive(
     limit: int | None = None,
     on_progress: OnProgress = lambda done, total, note: None,
 ) -> ArchiveResult:
-    """Archive the sealed segments of a broker that are not archived, oldest first, `limit` of them at most.
+    """Archive the sealed segments of a broker that are not archived yet, oldest first, at most `limit` of them.
 
-    Without `topics` all messages are kept but those that wait in topics of the broker: they come to a topic of their
-    own when it is time. Only that lets retention drop a segment where it waits for the archive. With `topics` a segment
-    is archived for these, where it lacks them, and once more as a whole when that is asked for. `path` is a folder that
-    driver and executors see, on any file system of Spark's. A copy of a database needs another one.
+    Without `topics` the messages of all topics are archived, except those that wait in topics of the broker: they are
+    copied to their own topic when they are due. Retention waits only for such archives of whole segments. With `topics`
+    a segment is archived for those of them that its archive lacks, and later once more as a whole if that is asked for.
+    `path` is a folder that driver and executors see, on any file system of Spark's. A copy of a database needs a path
+    of its own.
 
-    Messages of a topic that was deleted are not kept. Raises ArchiveBusy while another process archives this broker,
-    ArchiveMismatch, TopicNotFound, and what Spark raises.
+    Messages of a deleted topic are not archived. Raises ArchiveBusy while another process archives this broker,
+    ArchiveMismatch, TopicNotFound, and errors of Spark.
     """
     with connected(dsn, "mqdb archive") as connection, verbs.sole_archiver(connection) as is_sole:
         if not is_sole:
@@ -101,7 +102,7 @@ def archive(
 
 
 def plan_archive(dsn: str, *, topics: Sequence[str] | None = None) -> list[SegmentContents]:
-    """What `archive` would do now; needs no Spark."""
+    """The segments that `archive` would archive now. Needs no Spark."""
     with connected(dsn, "mqdb archive", ServerRole.ANY) as connection:
         return verbs.plan(connection, topics)
 
@@ -162,7 +163,7 @@ def _archived(
 
 
 def _messages(spark: "SparkSession", dsn: str, contents: SegmentContents) -> "DataFrame":
-    """Of the segment, as of its plan: what is missing is an error."""
+    """The messages of the segment, with the offsets of its plan. A missing message is an error."""
     reader = spark.read.format("mqdb").option("url", dsn).option("splitBy", "segment")
     reader = reader.option("assign", json.dumps({topic: list(queues) for topic, queues in contents.offsets.items()}))
     for name, which in (("startingOffsets", 0), ("endingOffsets", 1)):
@@ -175,7 +176,7 @@ def _messages(spark: "SparkSession", dsn: str, contents: SegmentContents) -> "Da
 
 
 def _read_back(messages: "DataFrame") -> tuple[dict[Queue, QueueFound], datetime, datetime]:
-    """What the files hold of each queue, and the store times of the oldest and the youngest message."""
+    """The messages in the files by queue, and the store times of the oldest and the youngest one."""
     from pyspark.sql import functions as F
 
     stored = F.unix_micros("store_timestamp")

@@ -1,6 +1,6 @@
-"""A streaming query as a job: it reads what is there, reports how far it is, and ends, or goes on until it is stopped.
+"""A streaming query as a job: it reads the stored messages, reports its progress, and ends or runs until it is stopped.
 
-A checkpoint remembers how far the query has come, so a job that was killed goes on where it was.
+The checkpoint remembers the offsets of the query, so a job that was killed continues from them.
 """
 
 import json
@@ -69,7 +69,7 @@ def total_of(offset: Any) -> int:
 
 
 def count_left(reader: Any, spark: "SparkSession", checkpoint: str) -> int:
-    """How many messages a query with this checkpoint would read now. `reader` is the batch reader of its source."""
+    """Number of messages that a query with this checkpoint would read now, by the batch reader of its source."""
     offsets = committed_offsets(spark, checkpoint)
     starting = "earliest" if offsets is None else json.dumps(offsets)
     frame: DataFrame = reader.option("startingOffsets", starting).load()
@@ -77,7 +77,7 @@ def count_left(reader: Any, spark: "SparkSession", checkpoint: str) -> int:
 
 
 def committed_offsets(spark: "SparkSession", checkpoint: str) -> Mapping[str, Any] | None:
-    """Where a query with this checkpoint goes on, as startingOffsets; None if it has not committed a batch."""
+    """The offsets from which a query with this checkpoint continues; None before its first commit."""
     context: Any = spark.sparkContext
     hadoop = context._jvm.org.apache.hadoop.fs.Path
     commits = hadoop(f"{checkpoint}/commits")

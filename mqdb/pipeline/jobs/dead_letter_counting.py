@@ -94,7 +94,7 @@ def _dead_letter_topics(connection: "Connection", groups: Sequence[str] | None) 
 
 
 def _letters(spark: "SparkSession", dsn: str, plan: _Plan) -> "DataFrame":
-    """A row for each dead letter: who gave it up, where it came from, why and when it died."""
+    """A row for each dead letter: its group, its origin, the reason, and the time at which it was given up."""
     from pyspark.sql import functions as F
 
     reader = spark.read.format("mqdb").option("url", dsn).option("subscribe", ",".join(plan.topics))

@@ -79,10 +79,10 @@ def _bars(counts: Sequence[Count]) -> list[Count]:
 
 
 def columns_of(hours: Sequence[HourCount], own: Sequence[str | None], has_rest: bool) -> list[Column]:
-    """A column for each span from the first hour to the last, empty ones too; hours, or longer where there are many.
+    """A column for each span from the first hour to the last, empty spans included. Spans of many hours are longer.
 
-    Each has a value for each exception of `own`, and if `has_rest` one for all others. Spans begin at multiples of
-    their length since 1970, which is at midnight in UTC for days.
+    Each column has a value for each exception of `own`, and if `has_rest` one for all others. Spans begin at multiples
+    of their length since 1970, which is at midnight in UTC for days.
     """
     first, last = hours[0].hour, hours[-1].hour
     span = next((span for span in _SPANS if (last - first) / span < MOST_COLUMNS - 1), _SPANS[-1])

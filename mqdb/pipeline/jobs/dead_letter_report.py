@@ -1,4 +1,4 @@
-"""What a report on dead letters says: how many there are, by cause and in other respects."""
+"""The contents of a report on dead letters: their number by cause, group, topic, exception, attempts and hour."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +23,7 @@ class Cause:
 
     @property
     def deliveries(self) -> str:
-        """How often its messages were delivered: a number, or from the fewest to the most."""
+        """The number of deliveries of its messages, or the range from the fewest to the most."""
         if self.fewest_attempts is None or self.most_attempts is None:
             return ""
         one = self.fewest_attempts == self.most_attempts
@@ -32,7 +32,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many dead letters have a name, or a number of attempts, in common; None for those that do not say."""
+    """The number of dead letters with this name or number of attempts. None stands for letters that do not have one."""
 
     name: str | int | None
     messages: int
@@ -40,7 +40,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class HourCount:
-    """How many letters died of an exception in the hour that begins then, by the broker's clock."""
+    """The number of letters that died of an exception in the hour that begins then, by the broker's clock."""
 
     hour: datetime
     exception: str | None
@@ -49,7 +49,7 @@ class HourCount:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterReport:
-    """What has died, counted in several respects. All times are aware, in UTC; the largest count comes first."""
+    """Dead letters, counted in several respects. All times are aware, in UTC; the largest count comes first."""
 
     #: What was asked for; None: all groups, and from the oldest letter on.
     groups: tuple[str, ...] | None
@@ -68,5 +68,5 @@ class DeadLetterReport:
 
     @property
     def messages(self) -> int:
-        """How many dead letters there are."""
+        """Number of dead letters."""
         return sum(count.messages for count in self.by_group)

@@ -1,8 +1,8 @@
-"""What failures have in common: the text of an error without the values that differ from one message to the next.
+"""The common text of failures: the text of an error without the values that differ from one message to the next.
 
-`no price for order-17` and `no price for order-18` are one cause, and a report that counts causes has to see that. What
-is a value is guessed from its shape: quoted text, times, addresses, ids, numbers. Each leaves its kind behind, so that
-the folded text can still be read.
+`no price for order-17` and `no price for order-18` are one cause, and a report that counts causes has to see that.
+Values are recognized by their shape: quoted text, times, addresses, ids, numbers. Each is replaced by the name of its
+kind, so that the folded text is still readable.
 """
 
 import re
@@ -36,9 +36,10 @@ _RULES: Final = tuple(
 
 
 def folded(text: str | None) -> str | None:
-    """The text with `<value>`, `<uuid>`, `<time>`, `<address>`, `<hex>`, `<id>` or `<n>` in the place of each value.
+    """The text with `<value>`, `<uuid>`, `<time>`, `<address>`, `<hex>`, `<id>` or `<n>` instead of each value.
 
-    White space counts once; the beginning is kept. None where nothing is left, or there was no text.
+    Consecutive white space becomes one blank, and a long text is cut at its end. None if nothing is left or `text` is
+    None.
     """
     if text is None:
         return None
@@ -51,9 +52,10 @@ def folded(text: str | None) -> str | None:
 
 
 def folded_exception(name: str | None) -> str | None:
-    """The name of an exception as it is: the digits of `oauth2.Expired` belong to it.
+    """The name of an exception, unchanged: the digits of `oauth2.Expired` belong to it.
 
-    What is no name, but what a listener has answered in place of a status (`mqdb.common.failure.Failure`), is folded.
+    If the text is not a name, but the answer of a listener instead of a status (`mqdb.common.failure.Failure`), it is
+    folded.
     """
     if name is not None and all(part.isidentifier() for part in name.replace("<locals>", "locals").split(".")):
         return name

@@ -1,4 +1,4 @@
-"""What all jobs of the command line have in common: a quiet session, and an error of Spark's told in one line."""
+"""The common parts of all jobs of the command line: a quiet session, and an error of Spark's in one line."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,9 +23,9 @@ _PY4J: Final = re.compile(r"An error occurred while calling [^\n]*\n: ")
 
 @contextmanager
 def own_session(cores: int, config: Mapping[str, str] | None = None) -> "Iterator[SparkSession]":
-    """A session of its own until the end of the block, which logs nothing; where one runs it is that one, as it is.
+    """A session until the end of the block, which logs nothing. If a session is active already, it is used unchanged.
 
-    `config` is what `mqdb.pipeline.session` takes. Raises what `mqdb.pipeline.session` raises.
+    `config` and the errors raised are those of `mqdb.pipeline.session`.
     """
     try:
         from pyspark.sql import SparkSession

@@ -92,12 +92,12 @@ def to_records(spark: "SparkSession", mirror: Mirror) -> "DataFrame":
 
 
 def count_from_kafka(spark: "SparkSession", mirror: Mirror, checkpoint: str) -> int:
-    """How many records `mirror_from_kafka` would read now."""
+    """Number of records that `mirror_from_kafka` would read now."""
     reader: Any = spark.read.format("kafka").options(**mirror.kafka, subscribe=mirror.kafka_topic)
     return count_left(reader, spark, checkpoint)
 
 
 def count_to_kafka(spark: "SparkSession", mirror: Mirror, checkpoint: str) -> int:
-    """How many messages `mirror_to_kafka` would read now."""
+    """Number of messages that `mirror_to_kafka` would read now."""
     reader = spark.read.format("mqdb").options(url=mirror.dsn, subscribe=mirror.topic, columns="queue_id")
     return count_left(reader, spark, checkpoint)

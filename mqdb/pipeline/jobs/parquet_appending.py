@@ -44,6 +44,6 @@ def to_parquet(
 
 
 def count_to_parquet(spark: "SparkSession", dsn: str, topic: str, checkpoint: str) -> int:
-    """How many messages `to_parquet` would read now."""
+    """Number of messages that `to_parquet` would read now."""
     reader = spark.read.format("mqdb").options(url=dsn, subscribe=topic, columns="queue_id")
     return count_left(reader, spark, checkpoint)

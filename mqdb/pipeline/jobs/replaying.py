@@ -34,11 +34,11 @@ REPLAY_OF: Final = "REPLAY_OF"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which messages are replayed: of a topic, stored from `since` to before `until`, of these queues and offsets.
+    """The messages to replay: those of a topic, stored from `since` to before `until`, in these queues and offsets.
 
-    Times are moments, or how long ago by the broker's clock. `offsets` has for each queue id the first offset and the
-    one past the last; without it all queues are read. With `is_archived` the messages come from the archive, also those
-    of a topic or a segment that is gone; `allow_gaps` lets messages be missing there.
+    Times are moments, or durations before now by the broker's clock. `offsets` has for each queue id the first offset
+    and the one past the last; without it all queues are read. With `is_archived` the messages come from the archive,
+    which also has those of deleted topics and dropped segments; `allow_gaps` allows messages to be missing there.
     """
 
     topic: str
@@ -57,7 +57,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """How many messages the write with this id has sent; `is_repeated`: earlier, and this run did nothing."""
+    """The number of messages that the write with this id has sent. If `is_repeated`, an earlier run has sent them."""
 
     messages: int
     is_repeated: bool = False
@@ -83,7 +83,7 @@ def replay(spark: "SparkSession", dsn: str, source: Origin, topic: str, *, write
 
 
 def count_replay(spark: "SparkSession", dsn: str, source: Origin) -> int:
-    """How many messages `replay` would send now."""
+    """Number of messages that `replay` would send now."""
     with connected(dsn, "mqdb replay", ServerRole.ANY) as connection:
         messages = _messages(spark, dsn, connection, source)
     return messages.select("queue_offset").count()
@@ -112,7 +112,7 @@ def _messages(spark: "SparkSession", dsn: str, connection: "Connection", source:
 def _stored(
     spark: "SparkSession", dsn: str, source: Origin, since: datetime | None, until: datetime | None
 ) -> "DataFrame":
-    """Of a topic. What offsets or times leave out is not read."""
+    """The stored messages of the topic within the given offsets or times."""
     reader = spark.read.format("mqdb").option("url", dsn).option("splitBy", "queue")
     if source.offsets:
         reader = reader.option("assign", json.dumps({source.topic: list(source.offsets)}))
@@ -134,7 +134,7 @@ def _archived(
     since: datetime | None,
     until: datetime | None,
 ) -> "DataFrame":
-    """Of the archive, from the folders that can hold such messages."""
+    """The archived messages of the topic. Only folders that can hold matching messages are opened."""
     from pyspark.sql import functions as F
 
     if not archived:
@@ -233,7 +233,7 @@ def _copies(messages: "DataFrame", queue_nums: int) -> "DataFrame":
 
 @translates
 def _find_write(connection: Connection, write_id: str) -> int | None:
-    """How many messages the batch job with this writeId has written; None where none has, or it has not ended."""
+    """Number of messages written by the batch job with this writeId; None if it does not exist, or has not ended."""
     named = {"sink_id": f"batch:{write_id}", "query_id": None}
     row = driver(connection).execute(statements.FIND_NEWEST, named).fetchone()
     return None if row is None else int(row[2])
@@ -241,5 +241,5 @@ def _find_write(connection: Connection, write_id: str) -> int | None:
 
 @translates
 def _write_queue_nums(connection: Connection, topic: str) -> int:
-    """How many queues of a topic take messages. Raises TopicNotFound, TopicNotWritable."""
+    """Number of queues of a topic that take messages. Raises TopicNotFound, TopicNotWritable."""
     return len(sink.write_queue_keys(driver(connection), topic))

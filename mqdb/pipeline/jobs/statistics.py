@@ -30,7 +30,7 @@ _registered: "WeakSet[SparkSession]" = WeakSet()
 
 
 class TopicTotal(NamedTuple):
-    """What all rows of a topic add up to; the hours are the first and the last that have messages."""
+    """The totals of all rows of a topic. The hours are the first and the last that have messages."""
 
     topic: str
     rows: int
@@ -49,7 +49,7 @@ def stats(
     until: datetime | timedelta | None = None,
     parquet: Path | str | None = None,
 ) -> "DataFrame":
-    """Count the messages of topics, of all but those of the broker and of groups if none is named.
+    """Count the messages of topics. The default is all topics, except those of the broker and of groups.
 
     A row for each topic, tag and hour, in this order:
         topic, tag                          tag is NULL for messages without one
@@ -59,13 +59,13 @@ def stats(
         p50_dispatch_ms, p99_dispatch_ms    percentiles of these times, NULL where `timed` is 0
 
     The time to dispatch is from the store time of a message to the checkpoint of the batch that gave it its offset:
-    when it could be consumed. A transaction of the sender that goes on after the send counts. It is known as far back
-    as the checkpoints of dispatch are kept, the newest 1,000 batches, and not over a restore of the database.
+    from then on it could be consumed. If the sender's transaction goes on after the send, that time is included. The
+    time is known for the newest 1,000 batches, whose checkpoints are kept, and not across a restore of the database.
 
-    What is counted is what was dispatched at the first action on the DataFrame. `since` and `until` are times of
-    storing by the broker's clock, moments or how long ago. With `parquet` the rows are written to that directory, which
-    must not exist, and the DataFrame reads them from there. Raises TopicNotFound, ParameterInvalid, and, inside an
-    error of Spark's, SegmentDropped when retention drops a segment that is to be counted.
+    Messages that are dispatched before the first action on the DataFrame are counted. `since` and `until` are store
+    times by the broker's clock: moments, or durations before now. With `parquet` the rows are written to that
+    directory, which must not exist, and the DataFrame reads them from there. Raises TopicNotFound and ParameterInvalid,
+    and SegmentDropped inside an error of Spark's if retention drops a segment before it is counted.
     """
     options = _checked(dsn, topics, since, until)
     counted = _summed(spark, dsn, options)

@@ -34,11 +34,12 @@ _UNPARSED: Final = "mqdb_unparsed"
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """From where to where: a topic of the broker at `dsn`, and a table of the same database or of `target`.
+    """Source and target of a load: a topic of the broker at `dsn`, and a table of that database or of `target`.
 
-    Bodies are JSON objects whose fields have the names of columns. With `messages` the columns have the names of those
-    of `format("mqdb")` and get the parts of each message. `key` replaces the primary key; `append` only adds rows.
-    `skip_bad` leaves out messages that cannot become a row. `batch` is the most messages of one transaction.
+    Bodies are JSON objects whose fields have the names of columns. With `messages` the columns have the names of the
+    columns of `format("mqdb")` and get the parts of each message. `key` replaces the primary key; `append` only adds
+    rows. `skip_bad` leaves out messages that cannot become a row. `batch` is the largest number of messages in a
+    transaction.
     """
 
     dsn: str
@@ -55,7 +56,7 @@ class TableLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """How many messages were read, and how many of them were left out."""
+    """The number of messages that were read, and of those that were left out."""
 
     messages: int
     skipped: int
@@ -105,13 +106,13 @@ def _one_dsn(text: str) -> str:
 
 
 def count_to_table(spark: "SparkSession", load: TableLoad, checkpoint: str) -> int:
-    """How many messages `to_table` would read now."""
+    """Number of messages that `to_table` would read now."""
     reader = spark.read.format("mqdb").options(url=load.dsn, subscribe=load.topic, columns="queue_id")
     return count_left(reader, spark, checkpoint)
 
 
 class _TableWriting:
-    """What Spark calls with each batch."""
+    """The callback of Spark that writes each batch to the table."""
 
     def __init__(self, table: TargetTable, load: TableLoad) -> None:
         self._table = table
@@ -178,7 +179,7 @@ def _rows(messages: "DataFrame", load: TableLoad, table: TargetTable) -> "DataFr
 
 
 def _parsed(messages: "DataFrame", table: TargetTable) -> "DataFrame":
-    """With the fields of body and key, all of them as text."""
+    """Add the fields of body and key as columns, all of them as text."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 

@@ -137,9 +137,9 @@ def begin_batch(table: TargetTable, query_id: str, batch_id: int) -> bool:
 def staging(
     table: TargetTable, query_id: str, topic: str, *, skip: bool
 ) -> Callable[[Iterable[tuple[Any, ...]]], Iterator[tuple[str, int]]]:
-    """What each task of a batch runs: it copies its rows to the stage, in its own transaction.
+    """The function that each task of a batch runs: it copies its rows to the stage, in its own transaction.
 
-    It answers the name of the attempt, and how many messages it has left out. Raises MessageUnusable unless `skip`.
+    It yields the name of the attempt and the number of messages left out. Raises MessageUnusable unless `skip`.
     """
     statement = SQL("COPY {} ({}, {}) FROM STDIN").format(
         table.stage(query_id), Identifier(_ATTEMPT), _listed([*POSITION, *table.columns])
@@ -180,7 +180,7 @@ def commit_batch(table: TargetTable, query_id: str, batch_id: int, attempts: Seq
 
 
 def statement_of(table: TargetTable, query_id: str) -> Composed:
-    """From the stage to the table: the newest row of each key by MERGE, or all rows by INSERT."""
+    """The statement from the stage to the table: the newest row of each key by MERGE, or all rows by INSERT."""
     parts: dict[str, Any] = {
         "target": table.identifier,
         "stage": table.stage(query_id),

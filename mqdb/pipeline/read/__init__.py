@@ -1,11 +1,11 @@
-"""A read of format("mqdb"), from what a user says to what Spark gets.
+"""A read of format("mqdb"), from the options of a user to the data for Spark.
 
-source_options, positions, offsets, schema   what can be said, where a read starts and ends, what it gives
+source_options, positions, offsets, schema   the options, the start and the end of a read, its columns
 body_schema                   the option schema: columns that are made of bodies
 planning, planner, tasks      on the driver: bounds become ranges, ranges parts, parts tasks; the planner is pure
 reader, engines, rows, body_columns   on a worker: a task's statements become Arrow
-cluster_options, cluster_planning, cluster_reader   the same for several brokers: each is asked for itself
+cluster_options, cluster_planning, cluster_reader   reads of several brokers, each with its own plan
 created_tables                the columns of CREATE TABLE ... USING mqdb
-progress                      how far a query is, as offsets of a group that people see
-jdbc, jdbc_driver, jdbc_url   the same read by Spark's JDBC reader
+progress                      the progress of a query, shown as offsets of a group
+jdbc, jdbc_driver, jdbc_url   the read by Spark's JDBC reader
 """

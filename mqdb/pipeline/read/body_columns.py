@@ -90,7 +90,7 @@ class BodyDecoder:
             logger.warning("bad rows that a task has left out: %s", f"{self._bad:,}")
 
     def _decoded(self, body: bytes | None) -> dict[str, Any]:
-        """The row of a body. Faults go to `_faults`. A null or empty body is no fault, and makes nulls."""
+        """The row of a body. Faults are added to `_faults`. A null or empty body is not a fault, and gives nulls."""
         if body is None or not body.strip():
             return {}
         try:
@@ -108,7 +108,7 @@ class BodyDecoder:
         return {}
 
     def _bad_row(self, message: pa.RecordBatch, row: dict[str, Any]) -> dict[str, Any] | None:
-        """What becomes of a bad row; None if it is left out."""
+        """The row for a bad body; None if it is left out. Raises BodyNotDecoded if onBadRow is fail."""
         fault = self._faults[0]
         self._faults.clear()
         topic, queue_id, queue_offset = (message.column(name)[0].as_py() for name in _PLACE)
@@ -141,7 +141,7 @@ class _Number(float):
     text: str
 
     def __new__(cls, text: str) -> "_Number":
-        """Of a token of JSON."""
+        """Make a number from a JSON token."""
         number = super().__new__(cls, text)
         number.text = text
         return number
@@ -358,7 +358,7 @@ _SESSION_ZONE: Final = "spark.sql.session.timeZone"
 
 
 def _session_zone() -> tzinfo | None:
-    """The time zone of the session, if somebody has set one. Source: SQLExecution.withSQLConfPropagated."""
+    """The time zone of the session, if one is set. Source: SQLExecution.withSQLConfPropagated."""
     context = TaskContext.get()
     name = None if context is None else context.getLocalProperty(_SESSION_ZONE)
     try:

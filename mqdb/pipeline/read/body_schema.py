@@ -41,7 +41,7 @@ CORRUPT_RECORD: Final = "_corrupt_record"
 
 
 class OnBadBody(StrEnum):
-    """What becomes of a message whose body does not fit the schema."""
+    """The action for a message whose body does not fit the schema."""
 
     FAIL = "fail"
     SKIP = "skip"

@@ -216,7 +216,7 @@ def _is_by_queue(name: str) -> bool:
 
 
 def _by_broker(name: str, text: str, brokers: tuple[str, ...]) -> dict[str, str]:
-    """The text for each broker that the option speaks of: the same for all, unless it names brokers first."""
+    """The option's text for each broker: one text for all, unless it names brokers first."""
     value = _json(text)
     if not _names_brokers(value, is_assign=name.lower() == _ASSIGN):
         return dict.fromkeys(brokers, text)

@@ -1,6 +1,7 @@
-"""Planning a read of several brokers on the driver: each broker is asked for itself, and limits hold for all together.
+"""Planning a read of several brokers on the driver: each broker has its own plan, and limits hold for all together.
 
-A lone broker is a cluster of one. A broker that is away makes the plan wait, for none may be passed over in silence.
+A lone broker is a cluster of one. If a broker is unavailable, the plan waits, because no broker may be skipped
+silently.
 """
 
 import json
@@ -40,7 +41,7 @@ def cluster_tasks(cluster: SourceCluster) -> list[tuple[str, Task]]:
 
 
 class ClusterPlanner:
-    """What the driver of a stream asks its brokers. All offsets are those of `ClusterOffset.to_dict`."""
+    """Answers the driver of a stream about its brokers. All offsets are those of `ClusterOffset.to_dict`."""
 
     def __init__(self, cluster: SourceCluster) -> None:
         self._cluster = cluster
@@ -58,7 +59,7 @@ class ClusterPlanner:
             each.close()
 
     def initial(self) -> ClusterOffset:
-        """Where a query without a checkpoint starts."""
+        """The offsets at which a query without a checkpoint starts."""
         offsets = {}
         for name, each in self._known().items():
             with _speaking_of(each):
@@ -67,7 +68,7 @@ class ClusterPlanner:
         return ClusterOffset(offsets)
 
     def set_target(self) -> None:
-        """From now on nothing is read that comes after this moment: Trigger.AvailableNow."""
+        """Limit the query to the messages that are there now: Trigger.AvailableNow."""
         for name, each in self._planners.items():
             with _speaking_of(name):
                 each.set_target()
@@ -138,7 +139,7 @@ class ClusterPlanner:
         return self._planners[self._known()[name]]
 
     def _left_out(self, offset: ClusterOffset) -> dict[str, StreamOffset]:
-        """The offsets of brokers that are not read any more. They stay in the checkpoint, in case a broker returns.
+        """The offsets of brokers that are no longer read. They stay in the checkpoint, in case a broker returns.
 
         Raises StreamUnreadable unless failOnDataLoss is false.
         """

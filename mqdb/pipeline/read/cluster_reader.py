@@ -1,4 +1,4 @@
-"""Reading a task of one of several brokers: its messages, with columns that say where they are from."""
+"""Reading a task of one of several brokers: its messages, with columns that name their origin."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

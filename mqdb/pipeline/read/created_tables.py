@@ -1,6 +1,6 @@
-"""CREATE TABLE name USING mqdb: Spark asks for the columns of the table if the statement gives none.
+"""CREATE TABLE name USING mqdb: Spark asks for the columns of the table if the statement does not list columns.
 
-Spark 4.3 stores the options of such a table in its catalog, and passes none of them to a data source in Python when the
+Spark 4.3 stores the options of such a table in its catalog, and does not pass them to a data source in Python when the
 table is read or written. So each statement gives its options by WITH, and a table needs only those that choose columns.
 """
 

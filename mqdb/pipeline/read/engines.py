@@ -1,6 +1,6 @@
-"""How a worker speaks with PostgreSQL: by ADBC, which makes Arrow of a COPY, or by psycopg, row by row.
+"""The connection of a worker to PostgreSQL: by ADBC, which turns a COPY into Arrow, or by psycopg, row by row.
 
-A Python worker keeps one idle connection: to connect by ADBC takes 52 ms, ten times what a small task reads in.
+A Python worker keeps one idle connection: connecting by ADBC takes 52 ms, ten times as long as reading a small task.
 """
 
 import os
@@ -78,7 +78,7 @@ class ReadSession(ABC):
 
 
 class AdbcSession(ReadSession):
-    """By ADBC."""
+    """A session by ADBC."""
 
     def __init__(self, uri: str) -> None:
         try:
@@ -134,7 +134,7 @@ class AdbcSession(ReadSession):
 
 
 class PsycopgSession(ReadSession):
-    """By psycopg: twice the time, where there is no ADBC."""
+    """A session by psycopg, for platforms without ADBC. It takes twice the time."""
 
     def __init__(self, uri: str) -> None:
         import psycopg

@@ -1,9 +1,9 @@
-"""A topic through Spark's own JDBC reader, for SQL at the spur of the moment: filters run inside PostgreSQL.
+"""A topic through Spark's own JDBC reader, for ad-hoc SQL: filters run inside PostgreSQL.
 
-Spark's JDBC tasks share one table expression and differ in a condition each. So the expression is a UNION ALL of what
-the planner has made for each task, told apart by a constant, and PostgreSQL leaves out all but the one whose constant
-is asked for before it plans it. The statements name partitions: a read holds up nobody, and one whose partition was
-dropped meanwhile fails, where a read of the parent table would give less and not say so.
+Spark's JDBC tasks share one table expression, and each adds a condition. So the expression is a UNION ALL of the
+planner's statements for each task, told apart by a constant. PostgreSQL plans only the arm whose constant a task asks
+for. The statements name partitions, so a read blocks nothing. If a partition has been dropped, the read fails; a read
+of the parent table would silently give fewer messages.
 """
 
 from collections.abc import Iterator
@@ -127,7 +127,7 @@ def _read(spark: "SparkSession", target: JdbcTarget, tasks: list[Task], fetch_si
 
 
 def table_of(tasks: list[Task]) -> str:
-    """What stands in FROM: the messages of all these tasks, each with the number of its task."""
+    """The table expression for FROM: the messages of all these tasks, each with the number of its task."""
     arms = [
         f"SELECT {number} AS task, part.* FROM ({read.statement}) AS part"
         for number, task in enumerate(tasks)

@@ -27,9 +27,9 @@ MAVEN_CHECKSUM: Final = "157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96b
 def find_jar(
     jar: str | Path | None = None, environ: Mapping[str, str] = os.environ, system: Path = SYSTEM_JAR
 ) -> Path | None:
-    """The jar on this machine: `jar`, $MQDB_PG_JAR, Debian's; None where there is none of them.
+    """The jar on this machine: `jar`, $MQDB_PG_JAR or Debian's; None if there is no jar.
 
-    Raises JarNotFound for one that is named and not there: a wish that cannot be met is not silently replaced.
+    Raises JarNotFound if a named jar does not exist: it is not silently replaced by another one.
     """
     for name, wished in (("jar", jar), (ENVIRONMENT, environ.get(ENVIRONMENT, "").strip())):
         if wished:
@@ -68,7 +68,7 @@ def _has_driver(spark: "SparkSession") -> bool:
 
 
 def _fetch(spark: "SparkSession") -> Path:
-    """The jar from Maven, in Spark's cache. `ADD JAR 'ivy://...'` does the same, and gives no chance to look at it."""
+    """The jar from Maven, in Spark's cache. `ADD JAR 'ivy://...'` also fetches it, but gives no path to check."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

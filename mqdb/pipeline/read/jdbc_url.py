@@ -1,7 +1,7 @@
-"""From a DSN, as libpq reads it, to what PostgreSQL's JDBC driver reads.
+"""Translates a DSN, as libpq reads it, to a URL and properties of PostgreSQL's JDBC driver.
 
-Both name most things alike, and where one has no word for what the other says, the answer is an error and not a
-connection that is less safe, or leads elsewhere. The password goes into a property of its own, never into the URL,
+Both have the same names for most parameters. If the driver has no equivalent of a parameter, that is an error: the
+connection would be less safe, or lead elsewhere. The password goes into a property of its own, never into the URL,
 which Spark and the driver show in errors and in the user interface.
 """
 
@@ -52,10 +52,10 @@ class JdbcTarget(NamedTuple):
 
 
 def jdbc_target(dsn: str) -> JdbcTarget:
-    """What to connect to. Environment variables (PGHOST, PGUSER, PGPASSWORD, ...) fill in what the DSN leaves out.
+    """The JDBC target of a DSN. Environment variables (PGHOST, PGUSER, PGPASSWORD, ...) complete the DSN.
 
-    Raises OptionInvalid for what is no DSN, for several brokers, for a Unix socket, and for a parameter that the driver
-    has no word for. No error shows the password.
+    Raises OptionInvalid if `dsn` is not a DSN, or has several brokers, a Unix socket, or a parameter without an
+    equivalent in the driver. No error shows the password.
     """
     given = _parameters(dsn)
     # .pgpass and PGPASSFILE are read by the driver itself.
@@ -88,9 +88,9 @@ def _parameters(dsn: str) -> dict[str, str]:
 
 
 def _is_embedded(given: Mapping[str, str]) -> bool:
-    """Whether it is the DSN of an embedded server, which insists on SCRAM; the driver has no word for that.
+    """Whether this is the DSN of an embedded server, which requires SCRAM. The driver has no parameter for that.
 
-    The planner has reached the same port by libpq just before, so the server is no stranger then.
+    The planner has just reached this port by libpq, with SCRAM, so the server at it is the embedded one.
     """
     return given.get("host") == "127.0.0.1" and given.get("require_auth") == "scram-sha-256"
 

@@ -6,11 +6,12 @@
         "proofs": {"orders": {"0": [812, "c0a8...", "2026-11-24T07:10:11.5+00:00"], "1": [...]}}}}}
 
 Spark compares offsets as JSON texts, so the order of the keys is fixed: otherwise a query that has nothing to read
-would make a batch at every trigger. Brokers are named so that a checkpoint is not gone on with against another one.
-`created_at` is the time at which its database was set up: another database of that name has another time. The ids of
-topics tell one that was deleted and made again: its offsets are those of other messages. The numbers of queues are next
-offsets. A proof is the log position, the unique id and the store time of the message before the offset: a checkpoint is
-not gone on with if the log has another message there. An offset that has none has nothing before it.
+would make a batch at every trigger. Brokers are named so that a query does not continue from the checkpoint of another
+broker. `created_at` is the time at which its database was set up: another database of that name has another time. The
+ids of topics identify a topic that was deleted and made again: its offsets belong to other messages. The number of each
+queue is its next offset. A proof is the log position, the unique id and the store time of the message before the
+offset: a query does not continue from a checkpoint if the log has another message there. An offset without a proof has
+no message before it.
 """
 
 import json
@@ -62,7 +63,7 @@ class StreamOffset:
 
     @classmethod
     def from_dict(cls, broker: str, value: object) -> "StreamOffset":
-        """What `to_dict` has made. Raises StreamUnreadable for anything else."""
+        """The offset that `to_dict` has made. Raises StreamUnreadable for any other value."""
         match value:
             case {"topic_ids": dict(ids), "topics": dict(topics), "proofs": dict(proofs), **rest} if (
                 ids.keys() == topics.keys()
@@ -80,12 +81,12 @@ class ClusterOffset:
     brokers: Mapping[str, StreamOffset]
 
     def to_dict(self) -> dict[str, Any]:
-        """As Spark's runner takes it and turns it into JSON; brokers by name, in whatever order the url has them."""
+        """The offset as a dict that Spark's runner turns into JSON. Brokers are sorted by name."""
         return {"brokers": {name: self.brokers[name].to_dict() for name in sorted(self.brokers)}}
 
     @classmethod
     def from_dict(cls, value: object) -> "ClusterOffset":
-        """What `to_dict` has made. Raises StreamUnreadable for anything else."""
+        """The offset that `to_dict` has made. Raises StreamUnreadable for any other value."""
         match value:
             case {"brokers": dict(brokers)}:
                 return cls({name: StreamOffset.from_dict(name, part) for name, part in brokers.items()})

@@ -1,8 +1,8 @@
-"""What a read is made of: queues and their bounds become ranges, ranges become parts, parts become tasks. No I/O.
+"""The plan of a read: queues and their bounds become ranges, ranges become parts, parts become tasks. No I/O.
 
 A part is read in one of two ways. A **segment slice** takes the entries of all queues in one segment, and joins them
-with the log read from end to end: cheapest where most of the segment is wanted, in no order. A **queue range** follows
-one queue by its index, in order of offset: for what is small, or has to be in order.
+with the log, read from end to end, in no order: this is cheapest if most of the segment is read. A **queue range**
+follows one queue by its index, in order of offset: for small reads and for reads in order.
 """
 
 import logging
@@ -84,7 +84,7 @@ def subscribed(
 def starting(
     options: SourceOptions, queues: Mapping[Queue, QueueBounds], offsets_of_time: OffsetsOfTime
 ) -> dict[Queue, int]:
-    """Where a read starts. Raises OptionInvalid, OffsetOutOfRange."""
+    """The offsets at which a read starts. Raises OptionInvalid, OffsetOutOfRange."""
     must_hold, clip = not options.start_beyond_end_is_latest, not options.reading.fail_on_data_loss
     return resolve(options.starting, queues, offsets_of_time, must_hold=must_hold, clip=clip)
 
@@ -158,9 +158,9 @@ def ranges(
     *,
     fail_on_data_loss: bool,
 ) -> list[OffsetRange]:
-    """What lies between start and end, by queue; a queue that `start` does not know is new, and read from offset 0.
+    """The ranges between start and end, by queue. A queue that is missing in `start` is new, and is read from offset 0.
 
-    Raises DataLoss for messages that are gone; else those that are left are read.
+    Raises DataLoss if messages are gone, unless `fail_on_data_loss` is false: then the remaining ones are read.
     """
     found = []
     for queue, past in sorted(end.items()):
@@ -205,9 +205,9 @@ def is_of_same_database(offset: StreamOffset, broker: BrokerIdentity, *, fail_on
 def of_same_topics(
     offset: StreamOffset, queues: Mapping[Queue, QueueBounds], *, fail_on_data_loss: bool
 ) -> dict[Queue, int]:
-    """The offsets of topics that have not been deleted and made again since.
+    """The offsets of the topics that have not been deleted and made again since.
 
-    Of one that has been, all queues are new; raises DataLoss for it if that matters.
+    If a topic has been made again, all its queues are new. Raises DataLoss in this case if `fail_on_data_loss`.
     """
     ids = dict(offset.topic_ids) | {queue.topic: bounds.topic_id for queue, bounds in queues.items()}
     kept = {}
@@ -264,9 +264,9 @@ def check_order(option: str, start: Mapping[Queue, int], end: Mapping[Queue, int
 
 
 def limited(start: Mapping[_Place, int], end: Mapping[_Place, int], most: int) -> dict[_Place, int]:
-    """The end of a batch of at most so many messages. Queues get shares in proportion to what they have to read.
+    """The end of a batch of at most `most` messages. Queues get shares in proportion to their unread messages.
 
-    A queue is a name and, if there are several brokers, that of its broker before it.
+    A queue is a name, with that of its broker before it if there are several brokers.
     """
     lags = {queue: max(past - start.get(queue, past), 0) for queue, past in end.items()}
     total = sum(lags.values())

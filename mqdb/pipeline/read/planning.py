@@ -79,7 +79,7 @@ def plan_batch(options: SourceOptions) -> BatchPlan:
 class Backlog(NamedTuple):
     """The messages that a stream has not read: those of each queue from `first` to before `end`.
 
-    `start` is where the last batch ended; `reached` are its offsets at which the log is still the same.
+    `start` is the end of the last batch; `reached` are those of its offsets at which the log is unchanged.
     """
 
     start: StreamOffset
@@ -95,9 +95,9 @@ class Backlog(NamedTuple):
 
 
 class StreamPlanner:
-    """What the driver of a stream asks a broker, over one connection that it keeps for the life of the query.
+    """Answers the driver of a stream about a broker, over one connection that it keeps for the life of the query.
 
-    Each question waits for the broker, as brokerWaitSeconds says.
+    Each question waits for the broker, up to brokerWaitSeconds.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -117,7 +117,7 @@ class StreamPlanner:
             self._progress.close()
 
     def initial(self) -> StreamOffset:
-        """Where a query without a checkpoint starts."""
+        """The offset at which a query without a checkpoint starts."""
 
         def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
             queues = self._queues(connection, must_exist=True)
@@ -127,14 +127,14 @@ class StreamPlanner:
         return self._offset(offsets, queues, self._prove(offsets, queues))
 
     def set_target(self) -> None:
-        """From now on nothing is read that comes after this moment: Trigger.AvailableNow."""
+        """Limit the query to the messages that are there now: Trigger.AvailableNow."""
         self._target = self._ends(self._ask(lambda connection: self._queues(connection)))
 
     def backlog(self, start: StreamOffset) -> Backlog:
-        """What comes after an offset of this broker, up to the target if one is set.
+        """The messages after an offset of this broker, up to the target if one is set.
 
-        Raises DataLoss if what comes next has been dropped, LogReplaced if the log is not the one that was read up to
-        `start`, and DatabaseReplaced.
+        Raises DataLoss if the next messages have been dropped, LogReplaced if the log is not the one that was read up
+        to `start`, and DatabaseReplaced.
         """
 
         def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
@@ -317,7 +317,7 @@ def _read(part: Part, text: str, names: Mapping[int, str], *, may_count: bool) -
 
 
 def _widest(parts: Sequence[Part]) -> list[OffsetRange]:
-    """What these parts read of each queue, from its first offset to its last."""
+    """The widest range of each queue in these parts, from its first offset to its last."""
     widest: dict[int, OffsetRange] = {}
     for span in (span for part in parts for span in part.spans):
         known = widest.get(span.queue_key, span)

@@ -1,4 +1,4 @@
-"""Where a read starts or ends: everywhere alike, or queue by queue; at an offset, at a time, or at an end of the queue.
+"""Start and end of a read, for all queues or for each: an offset, a time, or an end of the queue.
 
 The texts are those of Spark's Kafka source: earliest, latest, {"orders": {"0": 5, "1": -2}}, milliseconds since 1970.
 """

@@ -1,10 +1,10 @@
-"""How far a streaming query has come, written as the offsets of a group, so that `mqdb.consumer_lag` shows it.
+"""The progress of a streaming query, written as the offsets of a group, so that `mqdb.consumer_lag` shows it.
 
-For information only: a query reads on where its checkpoint says, whatever anybody writes here. The stream's reader
-reports the offset from which Spark plans the next batch: Spark asks for that only when the batch before has ended, also
-after a restart, and once more after the last batch of a query that ends by itself. Not by a StreamingQueryListener:
-each user would have to add it, and to tell it the database. Nor by the source's commit(), which never comes for the
-last batch.
+It is for information only: the query continues from its checkpoint, whatever is written here. The stream's reader
+reports the offset from which Spark plans the next batch. Spark asks for that only when the previous batch has ended,
+also after a restart, and once more after the last batch of a query that ends by itself. A StreamingQueryListener was
+not used: each user would have to add it and configure it with the database. The source's commit() was not used either:
+Spark does not call it for the last batch.
 """
 
 import logging

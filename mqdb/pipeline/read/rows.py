@@ -1,4 +1,4 @@
-"""From what the database gives to what Spark gets: bodies decompressed, columns in order, types to the letter.
+"""Turns rows of the database into batches for Spark: bodies decompressed, columns in order, types exactly Spark's.
 
 Spark takes a batch only if its types are its own: string and binary, not large_string; timestamp[us, tz=UTC].
 """

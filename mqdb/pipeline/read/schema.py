@@ -75,9 +75,9 @@ def ddl(row_format: RowFormat, names: tuple[str, ...]) -> str:
 
 
 def check_columns(row_format: RowFormat, wanted: dict[str, str]) -> None:
-    """Raise ColumnInvalid for a column that there is none of, or that has another type; OptionInvalid for no column.
+    """Raise ColumnInvalid if a column is unknown or has another type, and OptionInvalid if there is no column.
 
-    Rows without a column would count as none: a batch of Arrow knows how many it has from its columns.
+    A batch of Arrow knows its number of rows from its columns, so rows without columns would be lost.
     """
     types = columns_of(row_format)
     if not wanted:
@@ -92,7 +92,7 @@ def check_columns(row_format: RowFormat, wanted: dict[str, str]) -> None:
 def sources_of(row_format: RowFormat, names: tuple[str, ...], *, with_bodies: bool = False) -> tuple[str, ...]:
     """The columns of a message that have to be read from the database for these columns, in a fixed order.
 
-    `with_bodies` adds the body, and where it is: for reads that make columns of it.
+    `with_bodies` adds the body and its position: for reads that make columns of it.
     """
     sources = {KAFKA_SOURCES.get(name, "queue_offset") for name in names} if row_format is RowFormat.KAFKA else {*names}
     if with_bodies:

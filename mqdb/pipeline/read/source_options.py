@@ -1,7 +1,7 @@
 """Options of a read with format("mqdb"): from texts to values, with one clear sentence for each that is wrong.
 
-Names and rules are those of Spark's Kafka source where it has them; names are compared without regard to case, as Spark
-does. Light on purpose: workers import it with the reader that Spark sends them.
+Names and rules are those of Spark's Kafka source if it has them; names are compared without regard to case, as in
+Spark. This module imports little, because workers import it with the reader that Spark sends them.
 """
 
 import logging
@@ -77,7 +77,7 @@ NAMES: Final = (
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which queues are read. One of the three is given: topics, a pattern of their names, or queues by topic.
+    """The queues to read. One of the three is given: topics, a pattern of their names, or queues by topic.
 
     `is_partial` if the broker is one of several, so that topics may be missing here.
     """
@@ -95,7 +95,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class MessageChoice:
-    """Which messages of these queues are read, as texts that have been checked; None and () let all pass."""
+    """The messages of these queues to read, as texts that have been checked. None and () let all pass."""
 
     sub_expression: str | None = None
     selector: str | None = None
@@ -109,7 +109,7 @@ class MessageChoice:
 
 @dataclass(frozen=True)
 class Splitting:
-    """How a read is cut into tasks. `by` is auto, segment or queue."""
+    """The rule by which a read is cut into tasks. `by` is auto, segment or queue."""
 
     by: str = "auto"
     min_partitions: int = 1
@@ -119,7 +119,7 @@ class Splitting:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a task has to know about reading. `url` holds the password; `is_replica` where readUrl was given."""
+    """The options that a task needs. `url` holds the password; `is_replica` if readUrl was given."""
 
     url: str = field(repr=False)
     is_replica: bool
@@ -139,13 +139,13 @@ class ReadOptions:
         return sources_of(self.row_format, self.own_columns(columns), with_bodies=True)
 
     def own_columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the columns that are not made of bodies."""
+        """The columns that are not made of bodies."""
         return columns if self.decoding is None else tuple(c for c in columns if c not in self.decoding.names)
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """All options of a read. `url` is where it is planned, `reading.url` where it is read.
+    """All options of a read. `url` is the address for planning, `reading.url` the address for reading.
 
     `columns` are those of the row format, and then those of bodies.
 
@@ -173,13 +173,13 @@ def source_columns(options: Mapping[str, str]) -> tuple[RowFormat, tuple[str, ..
 
 
 def source_decoding(options: Mapping[str, str]) -> BodyDecoding | None:
-    """What a read makes of bodies. Raises OptionInvalid."""
+    """The decoding of bodies that a read asks for. Raises OptionInvalid."""
     given = _Given(options)
     return _decoding(given, _columns(given)[1])
 
 
 def check_source(options: Mapping[str, str]) -> None:
-    """Check the options at `load`, when nobody knows yet whether a batch or a stream follows.
+    """Check the options at `load`, before it is known whether a batch or a stream follows.
 
     Raises what `parse_source` raises for both. Warns of Kafka's options that are ignored.
     """
@@ -297,14 +297,14 @@ class _Given:
         return default if text is None else broker_wait.parse_seconds(name, text)
 
     def one_of(self, name: str, words: tuple[str, ...]) -> str:
-        """One of the words, the first where none is given."""
+        """The value of an option that takes one of these words; the first is the default."""
         text = (self.text(name) or words[0]).lower()
         if text not in words:
             raise OptionInvalid(name, text, f"write {' or '.join(words)}")
         return text
 
     def truth(self, name: str) -> bool:
-        """A switch, which is off where nothing is given."""
+        """The value of a switch, which is off by default."""
         return self.one_of(name, ("false", "true")) == "true"
 
 

@@ -1,6 +1,6 @@
-"""What the driver hands to a task: statements with all values in their texts, and what has to hold around them.
+"""The tasks that the driver makes: statements with all values in their texts, and checks to run around them.
 
-Light on purpose: Spark's Python workers unpickle it.
+This module imports little, because Spark's Python workers import it to unpickle tasks.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Read:
-    """A statement that reads a part of a segment. `count` is how many rows it must give, None where nobody knows."""
+    """A statement that reads a part of a segment. `count` is the number of rows it must give, or None if unknown."""
 
     statement: str
     what: str
@@ -28,7 +28,7 @@ class OffsetCheck:
 
 @dataclass(frozen=True)
 class Task:
-    """What one Spark task reads. `min_offsets` and `max_offsets` are statements: keys of queues, and these offsets."""
+    """The work of one Spark task. `min_offsets` and `max_offsets` are statements: keys of queues, and these offsets."""
 
     reads: tuple[Read, ...]
     checks: tuple[OffsetCheck, ...]

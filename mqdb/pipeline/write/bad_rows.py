@@ -59,7 +59,7 @@ _PARTS: Final[tuple[tuple[tuple[type[MqdbError], ...], tuple[str, ...]], ...]] =
 
 
 class BadRowProperty(StrEnum):
-    """What a message in the topic of bad rows says beside its body, which is that of the row."""
+    """The properties of a message in the topic of bad rows. Its body is the body of the row."""
 
     REASON = "MQDB_BAD_ROW_REASON"
     COLUMN = "MQDB_BAD_ROW_COLUMN"
@@ -128,7 +128,7 @@ class TaskRows:
         return str(batch.schema.names[getattr(self._columns, part).column])
 
     def _key(self, batch: "RecordBatch") -> bytes | str | None:
-        """What people know the row by."""
+        """The key by which people can find the row."""
         for part in ("key", "keys", "sharding_key"):
             if getattr(self._columns, part) is not None:
                 key = _bytes(batch.column(getattr(self._columns, part).column))

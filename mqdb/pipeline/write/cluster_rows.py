@@ -1,9 +1,9 @@
-"""From the rows of a DataFrame to the rows of the stages of several brokers: which row goes to which broker.
+"""Assigns the rows of a DataFrame to brokers, and makes rows of their stages of them.
 
 A batch is committed on one broker after the other. If it is run again after a crash between two commits, each broker
-must get the same rows as the first time, also if Spark cuts the batch into other tasks or gives rows in another order.
-So the broker of a row depends on the row alone: on its queue, its key, or, without any of them, its content. The
-checksum of the rows of a broker tells whether they are the same.
+must get the same rows as the first time, even if Spark cuts the batch into other tasks or gives rows in another order.
+So the broker of a row depends on the row alone: on its queue, its key, or its content if it has neither. The checksum
+of a broker's rows shows whether the rows have changed.
 """
 
 from collections import defaultdict

@@ -38,7 +38,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class BrokerShare:
-    """What a task has staged on one broker, and the checksum of these rows."""
+    """The rows that a task has staged on one broker, and their checksum."""
 
     write: StagedWrite
     checksum: int
@@ -46,7 +46,7 @@ class BrokerShare:
 
 @dataclass(frozen=True)
 class ClusterStaged(Staged):
-    """What a task tells the driver: `write` on all brokers together, and the share of each."""
+    """The message of a task to the driver: `write` on all brokers together, and the share of each."""
 
     shares: tuple[BrokerShare, ...] = ()
 
@@ -60,7 +60,7 @@ class ClusterWriting:
 
     @property
     def options(self) -> SinkOptions:
-        """Those of the first broker, which differ from the others in the url alone."""
+        """The options of the first broker. The other brokers differ in the url alone."""
         return self.writings[0].options
 
     def check(self) -> None:

@@ -1,18 +1,18 @@
-"""The sink of format("mqdb"): each batch of Spark is appended once, whatever fails and is done again.
+"""The sink of format("mqdb"): each batch of Spark is appended once, even if tasks or the driver fail and run again.
 
     task      rows ──COPY──▶ sink_stage, in a transaction of its own; its commit message says what it has staged
     driver    one transaction: ledger row (sink, batch), new? ──▶ the staged messages into the log, tasks in their order
 
-What counts is the driver's transaction. A task that fails and is tried again stages once more, and what the failed try
-has staged is never named. A driver that dies before the commit runs the batch again from its checkpoint; one that dies
-after it does so, too, and finds the batch in the ledger. A crash of PostgreSQL empties the stage: fewer messages are
-found than the tasks have written, nothing is appended, and the batch is run again.
+The driver's transaction decides. A task that is tried again after a failure stages its rows once more, and the rows of
+the failed attempt are never named. A driver that dies before the commit runs the batch again from its checkpoint. A
+driver that dies after the commit runs it again, too, and finds it in the ledger. A crash of PostgreSQL empties the
+stage: then it has fewer messages than the tasks have written, so nothing is appended, and the batch is run again.
 
 A role that does not own the broker inserts its rows, as there is no COPY into a table with row security; its stage and
 its ledger are its own.
 
-A batch of a stream is known by the query, whose id is kept in the checkpoint, and its number; a batch job by its
-writeId. Messages of a task keep their order, and so do those of a key whose rows are in one task.
+A batch of a stream is identified by the id of the query, which is kept in the checkpoint, and its number; a batch job
+by its writeId. Messages of a task keep their order, and so do those of a key if its rows are in one task.
 
 Spark starts a new Python process to plan each batch of a stream, and one more to commit it, and asks for the writer in
 both. So this module imports little.
@@ -67,7 +67,7 @@ _CONNECT_ARGUMENTS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     batch: SinkBatch
     write: StagedWrite
@@ -76,7 +76,7 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Writing:
-    """What both writers do, with all that it takes. Travels to the tasks and to the commit."""
+    """The common work of both writers, with all data for it. Is pickled for the tasks and for the commit."""
 
     options: SinkOptions
     columns: Columns
@@ -109,7 +109,7 @@ class Writing:
 
     @contextmanager
     def open_stage(self, batch: SinkBatch, write_id: UUID) -> "Iterator[Stage]":
-        """The stage of a task on this broker. What is added is there when the block ends without an error."""
+        """The stage of a task on this broker. Added rows are committed if the block ends without an error."""
         named = {"write_id": write_id, "sink_id": batch.sink_id, "batch_id": batch.batch_id}
         with self._awaited_connection() as (connection, is_guest), connection.transaction():
             if is_guest:  # row security looks there for whose rows they are
@@ -128,13 +128,13 @@ class Writing:
         return patiently(ask, purpose, self.options.broker_wait_seconds)
 
     def append(self, batch: SinkBatch, staged: "Sequence[Staged]", forgotten_sink: str | None = None) -> None:
-        """Append what the tasks have staged, unless the ledger has the batch.
+        """Append the rows that the tasks have staged, unless the ledger has the batch.
 
-        While the broker is away it is tried again, for brokerWaitSeconds. Raises BrokerUnavailable after that,
-        SinkBatchMismatch where the stage is not complete, SinkBatchesMissing if the ledger does not have the batch
-        before, OptionInvalid for a sinkId that another query has, a checkpoint that was set back, and a writeId that
-        has written another number of messages; TopicNotFound for a topic that was deleted meanwhile, and MessageIllegal
-        for a time of delivery beyond the broker's limit.
+        While the broker is unavailable, the append is tried again for brokerWaitSeconds. Raises BrokerUnavailable after
+        that, SinkBatchMismatch if the stage is not complete, and SinkBatchesMissing if the ledger does not have the
+        batch before. Raises OptionInvalid for a sinkId that another query has, a checkpoint that was set back, and a
+        writeId that has written another number of messages. Raises TopicNotFound if a topic has been deleted since, and
+        MessageIllegal if a delivery time is beyond the broker's limit.
         """
         writes = [each.write for each in staged]
 
@@ -219,13 +219,13 @@ class Writing:
                 raise OptionInvalid("writeId", given_id, reason)
 
     def give_up(self, staged: "Sequence[Staged]") -> None:
-        """Clear away what tasks have staged, and what is older than a day; where that fails, somebody else will."""
+        """Delete the rows that these tasks have staged, and rows older than a day. A failure is logged only."""
         try:
             with self._connection() as (connection, is_guest):
                 sink.clear_writes(connection, [each.write for each in staged], is_guest=is_guest)
                 sink.sweep(connection, is_guest=is_guest)
         except MqdbError:  # Spark has an error to tell already
-            logger.warning("cannot clear away what was staged", exc_info=True)
+            logger.warning("could not delete staged rows; a later sweep will", exc_info=True)
 
     def check(self) -> None:
         """Ask the database what it can say before any task runs.
@@ -265,7 +265,7 @@ class Writing:
 
     @contextmanager
     def _awaited_connection(self) -> Iterator[tuple[Connection, bool]]:
-        """As `_connection`; waits for the broker until there is one."""
+        """A connection like that of `_connection`; waits until the broker is available."""
         with ExitStack() as stack:
 
             def connect() -> tuple[Connection, bool]:
@@ -274,11 +274,11 @@ class Writing:
             yield patiently(connect, "stage the rows of a task", self.options.broker_wait_seconds)
 
     def _sweep(self, connection: Connection, forgotten_sink: str | None, is_guest: bool) -> None:
-        """What is in the log does not fail for what is left beside it."""
+        """Delete old staged rows. A failure is logged only, because the batch is committed already."""
         try:
             sink.sweep(connection, forgotten_sink, is_guest=is_guest)
         except psycopg.Error:
-            logger.warning("cannot clear away what old tasks have staged", exc_info=True)
+            logger.warning("could not delete the staged rows of old tasks; a later sweep will", exc_info=True)
 
 
 class Stage:

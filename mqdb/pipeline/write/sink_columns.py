@@ -1,4 +1,4 @@
-"""Which column of a DataFrame is which part of a message. Found on the driver, before any job starts."""
+"""The columns of a DataFrame for the parts of a message. They are found on the driver, before any job starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from mqdb.pipeline.errors import ColumnInvalid
 
 
 class Kind(Enum):
-    """How the values of a column are read."""
+    """The way to read the values of a column."""
 
     BYTES = "binary"
     TEXT = "string"
@@ -37,7 +37,7 @@ class Kind(Enum):
 
 
 class ColumnPart(NamedTuple):
-    """Where a part of a message is: the number of its column, and how that is read."""
+    """The column of a part of a message: its number, and the way to read it."""
 
     column: int
     kind: Kind
@@ -45,11 +45,11 @@ class ColumnPart(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Where the parts of a message are; None for those that no column has.
+    """The columns for the parts of a message; None for parts without a column.
 
     `may_lack_value` if the body is Kafka's value, which may be null or empty. `was_read` if the rows were read from a
-    topic, so that their properties have the broker's own among them. `is_numbered` if the queue is Kafka's partition,
-    which says the broker as well if there are several.
+    topic, so that the broker's own properties are among theirs. `is_numbered` if the queue is Kafka's partition, which
+    also identifies the broker if there are several.
     """
 
     body: ColumnPart
@@ -106,9 +106,10 @@ _KINDS: Final[Mapping[str, _Kinds]] = {
 def find_columns(schema: StructType, topic_option: str | None, *, is_list: bool = False) -> Columns:
     """The parts of a message in a DataFrame. Names are compared without regard to case, as Spark does.
 
-    A column `broker` counts if the rows go to a list of brokers, for which a queue id alone names no queue.
-    Raises ColumnInvalid for a column that no message has, for a type that does not fit, where a part is given twice or
-    the body not at all, and where neither a column nor the option says the topic.
+    A column `broker` counts if the rows go to a list of brokers, because a queue id alone does not identify a queue
+    there.
+    Raises ColumnInvalid if a column is not a part of a message, a type does not fit, a part is given twice, the body is
+    missing, or neither a column nor the option gives the topic.
     """
     parts: dict[str, ColumnPart] = {}
     names = {field.name.lower() for field in schema.fields}

@@ -40,7 +40,7 @@ _ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 class ReservedProperties(StrEnum):
-    """What becomes of properties whose names are the broker's own: a row that was read from a topic has them.
+    """The action for properties with the broker's own names, which rows that were read from a topic have.
 
     Without the option they are dropped from rows that were read from a topic, and refused otherwise.
     """
@@ -50,7 +50,7 @@ class ReservedProperties(StrEnum):
 
 
 class OnBadRow(StrEnum):
-    """What becomes of a row that cannot be a message."""
+    """The action for a row that cannot be a message."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -82,7 +82,7 @@ class SinkOptions:
 
     @property
     def target(self) -> str:
-        """Where it goes, for an error's sentence; no password in it."""
+        """The address that the rows go to, for the sentence of an error. It has no password."""
         return redact(self.url)
 
 
@@ -135,7 +135,7 @@ def _written(name: str) -> str:
 
 
 def _one_of(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """One of the words, the first where none is given."""
+    """The value of an option that takes one of these words; the first is the default."""
     text = given.get(name.lower(), words[0]).lower()
     if text not in words:
         raise OptionInvalid(name, text, f"write {' or '.join(words)}")

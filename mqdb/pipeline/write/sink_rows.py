@@ -1,6 +1,7 @@
-"""From the rows of a DataFrame to the rows of the stage: what a producer would make of the same messages.
+"""Turns rows of a DataFrame into rows of the stage: the records that a producer would make of these messages.
 
-Runs in Spark's Python workers, for each row; imported when a task has rows to write, for it brings most of mqdb along.
+Runs in Spark's Python workers, for each row. It is imported when a task has rows to write, because it imports most of
+mqdb.
 """
 
 import json
@@ -74,7 +75,7 @@ class RowMaker:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Where the messages go."""
+        """The topics that the messages go to."""
         return tuple(self._queues)
 
     def rows(self, batch: "RecordBatch") -> list[StageRow]:
@@ -274,7 +275,7 @@ def _jsonb(texts: Mapping[str, str]) -> bytes:
 
 
 def _values(batch: "RecordBatch", part: ColumnPart | None) -> Iterator[Any]:
-    """The values of a part in Python's types, None where there are none."""
+    """The values of a part in Python's types; None if there is no value or no column."""
     if part is None:
         return repeat(None)
     column = batch.column(part.column)

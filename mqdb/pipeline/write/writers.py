@@ -44,8 +44,8 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 def batch_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: bool) -> DataSourceWriter:
     """The writer of `df.write`. Runs on the driver, before any task.
 
-    Raises what is wrong with the options, the columns or the mode, and, where the option says the topic, TopicNotFound
-    and TopicNotWritable; BrokerUnavailable and SchemaMismatch.
+    Raises the errors of the options, the columns and the mode, BrokerUnavailable and SchemaMismatch; and if the option
+    gives the topic, TopicNotFound and TopicNotWritable.
     """
     if overwrite:
         raise ModeNotSupported("overwrite", "a log can only be appended to; write with .mode('append')")
@@ -135,7 +135,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _staged(messages: "Sequence[WriterCommitMessage | None]") -> list[Staged]:
-    """What the tasks have told, in their order; None is the word of one that has failed."""
+    """The messages of the tasks that succeeded, in their order. None stands for a task that failed."""
     return [message for message in messages if isinstance(message, Staged)]
 
 
