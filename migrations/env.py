@@ -1,4 +1,4 @@
-"""How Alembic reaches the database: the DSN and the connection come from `mqdb.store.migrations`."""
+"""The connection of Alembic to the database: the DSN and the connection come from `mqdb.store.migrations`."""
 
 from alembic import context
 from sqlalchemy import Connection, text
@@ -9,7 +9,7 @@ from mqdb.store.tables import metadata
 
 
 def run(connection: Connection | None) -> None:
-    """Run the migrations on a connection, or print their SQL where there is none."""
+    """Run the migrations on a connection, or print their SQL if `connection` is None."""
     context.configure(
         connection=connection,
         dialect_name=None if connection is not None else "postgresql",

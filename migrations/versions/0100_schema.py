@@ -18,7 +18,7 @@ branch_labels = None
 depends_on = None
 
 BROKER = """
-COMMENT ON TABLE mqdb.alembic_version IS 'Which revision the schema is at: one row. mqdb migrate writes it';
+COMMENT ON TABLE mqdb.alembic_version IS 'The revision of the schema: one row, written by mqdb migrate';
 
 CREATE TABLE mqdb.broker (
     one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
@@ -35,12 +35,12 @@ CREATE TABLE mqdb.broker (
     default_durability text NOT NULL DEFAULT 'SYNC_FLUSH'
         CHECK (default_durability IN ('ASYNC_FLUSH', 'SYNC_FLUSH', 'SYNC_MASTER'))
 );
-COMMENT ON TABLE mqdb.broker IS 'Who this database is: one row. RocketMQ: broker.conf';
+COMMENT ON TABLE mqdb.broker IS 'The identity and settings of this broker: one row. RocketMQ: broker.conf';
 COMMENT ON COLUMN mqdb.broker.segment_size IS 'Records in the next segment; the segment keeper adapts it to the traffic';
-COMMENT ON COLUMN mqdb.broker.system_identifier IS 'With database_oid: tells that the database was restored somewhere else, where its stored xids mean nothing';
+COMMENT ON COLUMN mqdb.broker.system_identifier IS 'With database_oid: shows that the database was restored elsewhere, so that its stored xids mean nothing';
 COMMENT ON COLUMN mqdb.broker.enable_property_filter IS 'Whether consumers may subscribe by SQL92; a setting of mqdb serve';
 COMMENT ON COLUMN mqdb.broker.filter_support_retry IS 'Whether a retry is judged by the SQL92 filter of its topic again; a setting of mqdb serve';
-COMMENT ON COLUMN mqdb.broker.timer_max_delay_ms IS 'How far ahead a time of delivery may lie; NULL for as far as one likes. A setting of mqdb serve';
+COMMENT ON COLUMN mqdb.broker.timer_max_delay_ms IS 'Longest time from now to a delivery; NULL for no limit. A setting of mqdb serve';
 COMMENT ON COLUMN mqdb.broker.reject_transaction_message IS 'Whether the broker refuses half messages; a setting of mqdb serve';
 COMMENT ON COLUMN mqdb.broker.default_durability IS 'The durability of producers that choose none; a setting of mqdb serve';
 
@@ -53,8 +53,8 @@ CREATE TABLE mqdb.leader (
     expires_at timestamptz NOT NULL,
     lease interval NOT NULL
 );
-COMMENT ON TABLE mqdb.leader IS 'Who runs the services, and until when it has promised to be alive';
-COMMENT ON COLUMN mqdb.leader.lease IS 'How long each promise is: one that lies further ahead was made before the clock was set back, and is not believed';
+COMMENT ON TABLE mqdb.leader IS 'The leader that runs the services, and the time until which it has promised to be alive';
+COMMENT ON COLUMN mqdb.leader.lease IS 'Length of each promise; a promise further ahead was made before the clock was set back, and is not believed';
 COMMENT ON COLUMN mqdb.leader.epoch IS 'Rises with each new leader';
 COMMENT ON COLUMN mqdb.leader.backend_pid IS 'Backend of the leader; a candidate ends it when the promise was not renewed. 0 of one that has resigned';
 COMMENT ON COLUMN mqdb.leader.backend_start IS 'When that backend began: a pid is used again';
@@ -133,14 +133,14 @@ CREATE TABLE mqdb.segment (
 COMMENT ON TABLE mqdb.segment IS 'Ranges of log_pos; each has a partition of commit_log, queue_run and message_index. RocketMQ: MappedFile';
 COMMENT ON COLUMN mqdb.segment.end_pos IS 'First position after the segment';
 COMMENT ON COLUMN mqdb.segment.lowest_log_pos IS 'Lowest position that the consume queue of this segment points to; below start_pos after a late committer';
-COMMENT ON COLUMN mqdb.segment.state IS 'open: takes records. closed: all its positions are taken. sealed: nothing can be written any more, all is dispatched. drained: below every min offset; its consume queue is dropped or about to be, its log may still serve a newer segment';
+COMMENT ON COLUMN mqdb.segment.state IS 'open: takes records. closed: all its positions are taken. sealed: no transaction can still write to it, and all its records are dispatched. drained: below every min offset; its consume queue is dropped or about to be, its log may still serve a newer segment';
 
 CREATE DOMAIN mqdb.message_time AS timestamptz CHECK (VALUE >= '1970-01-01 00:00+00' AND VALUE < '9999-01-01 00:00+00');
 CREATE DOMAIN mqdb.message_tags_code AS bigint CHECK (VALUE BETWEEN -2147483648 AND 253402300799999);
 CREATE DOMAIN mqdb.message_properties AS jsonb CHECK (jsonb_typeof(VALUE) = 'object');
 COMMENT ON DOMAIN mqdb.message_time IS 'Times that every reader can read: since 1970, and before 9999';
 COMMENT ON DOMAIN mqdb.message_tags_code IS 'The hash of a tag; for a message that waits its time of delivery in ms since 1970, before 10000';
-COMMENT ON DOMAIN mqdb.message_properties IS 'Properties by their names; readers take a value that is no text for its JSON text';
+COMMENT ON DOMAIN mqdb.message_properties IS 'Properties by their names; readers take a value that is not a text as its JSON text';
 
 CREATE TABLE mqdb.commit_log (
     xid xid8 DEFAULT pg_current_xact_id(),
@@ -167,7 +167,7 @@ ALTER TABLE mqdb.commit_log ALTER tags_code SET STATISTICS 0, ALTER born_host SE
 COMMENT ON SEQUENCE mqdb.log_pos IS 'Positions in the commit log. Not commit order: dispatch makes that';
 COMMENT ON TABLE mqdb.commit_log IS 'All messages, in order of arrival; never updated, dropped by segment. RocketMQ: CommitLog';
 COMMENT ON COLUMN mqdb.commit_log.xid IS 'Transaction that wrote the record: how dispatch finds what has become visible. NULL: the append has placed it';
-COMMENT ON COLUMN mqdb.commit_log.tags_code IS 'Java String.hashCode of the tag, sign-extended; 0 without a tag; for what waits its time of delivery';
+COMMENT ON COLUMN mqdb.commit_log.tags_code IS 'Java String.hashCode of the tag, sign-extended; 0 without a tag; the delivery time of a message that waits';
 COMMENT ON COLUMN mqdb.commit_log.msg_id IS 'Unique id given by the producer (UNIQ_KEY); the same over all copies of a message';
 COMMENT ON COLUMN mqdb.commit_log.sys_flag IS 'Bit 0: the body is compressed; bits 8 to 10: how, 0 and 3 ZLIB, 1 LZ4, 2 ZSTD. RocketMQ: MessageSysFlag';
 COMMENT ON COLUMN mqdb.commit_log.keys IS 'Keys separated by blanks';
@@ -242,7 +242,7 @@ CREATE TABLE mqdb.checkpoint (
 );
 COMMENT ON TABLE mqdb.checkpoint IS 'Progress of each service; append-only, the newest row counts. Its key fences a second leader. RocketMQ: checkpoint, delayOffset.json';
 COMMENT ON COLUMN mqdb.checkpoint.cur IS 'Snapshot of the round: all that is visible in it up to done_pos is done; prev is the snapshot of the round before';
-COMMENT ON COLUMN mqdb.checkpoint.tail_pos IS 'Where the walk of the round ends; the round is over when done_pos = tail_pos';
+COMMENT ON COLUMN mqdb.checkpoint.tail_pos IS 'Last position of the walk of the round; the round is over when done_pos = tail_pos';
 COMMENT ON COLUMN mqdb.checkpoint.stragglers_cur IS 'Snapshot of a round that has begun and has more stragglers than one batch takes; NULL otherwise. cur and tail_pos are those of the round before then';
 COMMENT ON COLUMN mqdb.checkpoint.stragglers_tail IS 'tail_pos of that round';
 COMMENT ON COLUMN mqdb.checkpoint.straggler_xid IS 'With straggler_key and straggler_pos: the last straggler that was taken, in the order of (xid, queue_key, log_pos)';
@@ -281,7 +281,7 @@ CREATE TYPE mqdb.batch AS (
     last_segment integer,
     lowest_log_pos bigint
 );
-COMMENT ON TYPE mqdb.batch IS 'What begin_batch found: the records that a service has to take next';
+COMMENT ON TYPE mqdb.batch IS 'The result of begin_batch: the records that a service has to take next';
 """
 
 CONSUMERS = """
@@ -303,12 +303,12 @@ CREATE TABLE mqdb.subscription_group (
 CREATE INDEX subscription_group_created_pos ON mqdb.subscription_group (created_pos);
 COMMENT ON TABLE mqdb.subscription_group IS 'Consumer groups. RocketMQ: subscriptionGroup.json';
 COMMENT ON COLUMN mqdb.subscription_group.consume_mode IS 'PULL: each queue has an owner, which commits offsets. POP: all members take messages of all queues, and acknowledge each. RocketMQ: MessageRequestMode';
-COMMENT ON COLUMN mqdb.subscription_group.consume_message_orderly IS 'Of a group that pops: a queue gives its next messages when those before are acknowledged';
-COMMENT ON COLUMN mqdb.subscription_group.retry_delays IS 'How long a message waits that has failed once, twice, and so on; the last one also from then on. NULL: as the delay levels say, from the third on. RocketMQ: GroupRetryPolicy';
-COMMENT ON COLUMN mqdb.subscription_group.consume_from_where IS 'Where the group begins in a topic, if its consumers do not say that: those that pop by RocketMQ''s protocols or in SQL. RocketMQ: consumeFromMinEnable';
+COMMENT ON COLUMN mqdb.subscription_group.consume_message_orderly IS 'In a group that pops: a queue gives its next messages when the previous ones are acknowledged';
+COMMENT ON COLUMN mqdb.subscription_group.retry_delays IS 'Waiting times after the first failure of a message, the second, and so on; the last one also for all later failures. NULL: those of the delay levels, from the third on. RocketMQ: GroupRetryPolicy';
+COMMENT ON COLUMN mqdb.subscription_group.consume_from_where IS 'Start of the group in a topic, if its consumers do not choose one: consumers that pop by RocketMQ''s protocols or in SQL. RocketMQ: consumeFromMinEnable';
 COMMENT ON COLUMN mqdb.subscription_group.subscription_version IS 'Version of the subscriptions that members have to agree on; a rolling change announces a higher one';
-COMMENT ON INDEX mqdb.subscription_group_created_pos IS 'Which groups are younger than the retries that are due';
-COMMENT ON COLUMN mqdb.subscription_group.created_pos IS 'How far the log was when the group was made; a retry from there or below is for an older group of this name';
+COMMENT ON INDEX mqdb.subscription_group_created_pos IS 'Finds groups that are younger than the retries that are due';
+COMMENT ON COLUMN mqdb.subscription_group.created_pos IS 'Log position at which the group was made; a retry from there or below is for an older group of this name';
 
 CREATE TABLE mqdb.subscription (
     group_id integer NOT NULL REFERENCES mqdb.subscription_group ON DELETE CASCADE,
@@ -332,11 +332,11 @@ CREATE TABLE mqdb.consumer_offset (
     reset_at timestamptz,
     PRIMARY KEY (group_id, queue_key)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE mqdb.consumer_offset IS 'How far a group has read each queue, and which member owns it. RocketMQ: consumerOffset.json';
-COMMENT ON COLUMN mqdb.consumer_offset.segment IS 'Segment of the last message seen: where the next pull begins to look';
+COMMENT ON TABLE mqdb.consumer_offset IS 'The offset of a group in each queue, and the member that owns the queue. RocketMQ: consumerOffset.json';
+COMMENT ON COLUMN mqdb.consumer_offset.segment IS 'Segment of the last message seen; the next pull begins its search there';
 COMMENT ON COLUMN mqdb.consumer_offset.epoch IS 'Rises with each new owner; a commit with an older epoch is refused';
-COMMENT ON COLUMN mqdb.consumer_offset.begun IS 'False where no member has ever had the queue, but somebody who reads it without owning it has committed';
-COMMENT ON COLUMN mqdb.consumer_offset.reset_at IS 'When somebody has set the offset last; it tells those who read the queue without owning it';
+COMMENT ON COLUMN mqdb.consumer_offset.begun IS 'False until a member has owned the queue; a reader that does not own it may have committed before';
+COMMENT ON COLUMN mqdb.consumer_offset.reset_at IS 'Time of the last reset of the offset; readers that do not own the queue notice a reset by it';
 
 CREATE TABLE mqdb.client (
     client_id text NOT NULL,
@@ -362,9 +362,9 @@ CREATE TABLE mqdb.presence (
     lock_key bigint NOT NULL,
     PRIMARY KEY (client_id, principal)
 );
-COMMENT ON TABLE mqdb.presence IS 'Which advisory lock the LISTEN connection of each client process holds, so that a closed connection is noticed';
+COMMENT ON TABLE mqdb.presence IS 'The advisory lock that the LISTEN connection of each client process holds, so that a closed connection is noticed';
 COMMENT ON COLUMN mqdb.presence.principal IS 'The role that has connected: a lock that another role holds says nothing';
-COMMENT ON COLUMN mqdb.presence.lock_key IS 'Random, and new for each connection: nobody can take the lock before the client does';
+COMMENT ON COLUMN mqdb.presence.lock_key IS 'Random, and new for each connection, so that no other session can take the lock before the client does';
 
 CREATE TABLE mqdb.queue_lock (
     group_id integer NOT NULL REFERENCES mqdb.subscription_group ON DELETE CASCADE,
@@ -375,8 +375,8 @@ CREATE TABLE mqdb.queue_lock (
     expiry interval NOT NULL,
     PRIMARY KEY (group_id, queue_key)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE mqdb.queue_lock IS 'Who consumes a queue in order, and until when nobody else may. RocketMQ: RebalanceLockManager';
-COMMENT ON COLUMN mqdb.queue_lock.expiry IS 'How long a renewal locks it: an expires_at further ahead was written before the clock was set back, and is not believed';
+COMMENT ON TABLE mqdb.queue_lock IS 'The client that consumes a queue in order, and the time until which it alone may. RocketMQ: RebalanceLockManager';
+COMMENT ON COLUMN mqdb.queue_lock.expiry IS 'Length of a renewal; an expires_at further ahead was written before the clock was set back, and is not believed';
 COMMENT ON COLUMN mqdb.queue_lock.epoch IS 'The epoch of consumer_offset under which it was locked';
 
 CREATE TABLE mqdb.offset_commit (
@@ -414,7 +414,7 @@ CREATE INDEX pop_batch_visible_at ON mqdb.pop_batch (group_id, visible_at);
 COMMENT ON TABLE mqdb.pop_batch IS 'Messages that were popped and are not acknowledged yet, up to 64 of a queue in a row. RocketMQ: PopCheckPoint';
 COMMENT ON COLUMN mqdb.pop_batch.batch_id IS 'New for each delivery; a message keeps it if its invisible time is changed';
 COMMENT ON COLUMN mqdb.pop_batch.visible_at IS 'When the messages come again';
-COMMENT ON COLUMN mqdb.pop_batch.attempt IS 'Which delivery this is; the first is 1. One less if nobody has read it';
+COMMENT ON COLUMN mqdb.pop_batch.attempt IS 'Number of this delivery; the first is 1. One less if the messages have not been read';
 COMMENT ON COLUMN mqdb.pop_batch.segment IS 'No message of the row lies in an older segment';
 COMMENT ON COLUMN mqdb.pop_batch.steps IS 'The queue offset of each message, counted from first_offset; NULL if they follow one another';
 COMMENT ON COLUMN mqdb.pop_batch.in_flight IS 'A bit for each message, the first in the lowest one; acknowledged messages have lost theirs';
@@ -430,9 +430,9 @@ CREATE TABLE mqdb.client_request (
     principal text NOT NULL DEFAULT SESSION_USER
 );
 CREATE INDEX client_request_open ON mqdb.client_request (client_id) WHERE answered_at IS NULL;
-COMMENT ON TABLE mqdb.client_request IS 'What people ask of a running client: its status, to consume one message now. RocketMQ: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY';
+COMMENT ON TABLE mqdb.client_request IS 'Requests of operators to a running client: its status, or to consume one message now. RocketMQ: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY';
 COMMENT ON COLUMN mqdb.client_request.principal IS 'The role of the client: the same id of another role is another client';
-COMMENT ON INDEX mqdb.client_request_open IS 'What a client has yet to answer';
+COMMENT ON INDEX mqdb.client_request_open IS 'Requests that a client has yet to answer';
 """
 
 DELAY = """
@@ -440,7 +440,7 @@ CREATE TABLE mqdb.delay_level (
     level smallint PRIMARY KEY CHECK (level > 0),
     delay interval NOT NULL CHECK (delay > interval '0')
 );
-COMMENT ON TABLE mqdb.delay_level IS 'How long each delay level takes. RocketMQ: messageDelayLevel';
+COMMENT ON TABLE mqdb.delay_level IS 'Duration of each delay level. RocketMQ: messageDelayLevel';
 CREATE TABLE mqdb.delay_offset (
     level smallint NOT NULL,
     seq bigint NOT NULL,
@@ -449,17 +449,17 @@ CREATE TABLE mqdb.delay_offset (
     written_at timestamptz NOT NULL DEFAULT mqdb.now(),
     PRIMARY KEY (level, seq)
 );
-COMMENT ON TABLE mqdb.delay_offset IS 'How far each delay level is delivered; append-only, the newest row counts. Its key fences a second leader. RocketMQ: delayOffset.json';
+COMMENT ON TABLE mqdb.delay_offset IS 'Progress of delivery in each delay level; append-only, the newest row counts. Its key fences a second leader. RocketMQ: delayOffset.json';
 COMMENT ON COLUMN mqdb.delay_offset.next_offset IS 'In the queue of SCHEDULE_TOPIC_XXXX that has number level - 1';
-COMMENT ON COLUMN mqdb.delay_offset.messages IS 'How many of them were delivered by this step';
+COMMENT ON COLUMN mqdb.delay_offset.messages IS 'Number of messages delivered by this step';
 
 CREATE TABLE mqdb.deleted_topic (
     topic text PRIMARY KEY,
     last_pos bigint NOT NULL DEFAULT coalesce(pg_sequence_last_value('mqdb.log_pos'), 0),
     deleted_at timestamptz NOT NULL DEFAULT mqdb.now()
 );
-COMMENT ON TABLE mqdb.deleted_topic IS 'Topics that somebody has deleted together with the messages that waited for them; one row for each name';
-COMMENT ON COLUMN mqdb.deleted_topic.last_pos IS 'A message that waits and has this position or a lower one went with the topic: it is delivered to nobody, also not to a younger topic of that name';
+COMMENT ON TABLE mqdb.deleted_topic IS 'Topics that were deleted together with the messages that waited for them; one row for each name';
+COMMENT ON COLUMN mqdb.deleted_topic.last_pos IS 'A waiting message at this position or a lower one was deleted with the topic: it is never delivered, also not to a younger topic of that name';
 
 CREATE TABLE mqdb.timer (
     deliver_ms bigint NOT NULL,
@@ -483,8 +483,8 @@ CREATE INDEX timer_retry ON mqdb.timer (log_pos) WHERE starts_with(properties ->
 COMMENT ON TABLE mqdb.timer IS 'Messages with a time of delivery: what the deliverer has collected from rmq_sys_wheel_timer because it was not due yet. Never updated, dropped by slot. RocketMQ: TimerLog';
 COMMENT ON COLUMN mqdb.timer.deliver_ms IS 'When it is due by the clock of the broker, in milliseconds since 1970';
 COMMENT ON COLUMN mqdb.timer.log_pos IS 'Position of the record that was sent; the log may hold it no longer';
-COMMENT ON COLUMN mqdb.timer.slot IS 'An hour, a day, or longer, by how long the message had to wait: see timer_slot. 0 for what waits though delivery was past its time already, because the clock was set back; only there rows are deleted one by one';
-COMMENT ON INDEX mqdb.timer_due IS 'What is due';
+COMMENT ON COLUMN mqdb.timer.slot IS 'An hour, a day, or longer, by how long the message had to wait: see timer_slot. 0 for messages that wait although their delivery time had passed already, because the clock was set back; only in slot 0 rows are deleted one by one';
+COMMENT ON INDEX mqdb.timer_due IS 'Messages that are due';
 COMMENT ON INDEX mqdb.timer_msg_id IS 'Recall';
 COMMENT ON INDEX mqdb.timer_retry IS 'Retries that a listener has asked for at a time of its own: consumer_lag.waiting';
 CREATE TABLE mqdb.timer_behind PARTITION OF mqdb.timer FOR VALUES IN (0);
@@ -515,8 +515,8 @@ CREATE TABLE mqdb.timer_step (
     messages integer NOT NULL,
     written_at timestamptz NOT NULL DEFAULT mqdb.now()
 );
-COMMENT ON TABLE mqdb.timer_step IS 'How far timers are collected and delivered; append-only, the newest row counts. Its key fences a second leader. RocketMQ: TimerCheckpoint';
-COMMENT ON COLUMN mqdb.timer_step.next_offset IS 'Of the first message in rmq_sys_wheel_timer that is not collected';
+COMMENT ON TABLE mqdb.timer_step IS 'Progress of collecting and delivering timers; append-only, the newest row counts. Its key fences a second leader. RocketMQ: TimerCheckpoint';
+COMMENT ON COLUMN mqdb.timer_step.next_offset IS 'Offset of the first message in rmq_sys_wheel_timer that is not collected';
 COMMENT ON COLUMN mqdb.timer_step.delivered_ms IS 'All that mqdb.timer holds up to this time, and in its millisecond up to delivered_pos, is delivered; not what is in slot 0';
 COMMENT ON COLUMN mqdb.timer_step.next_due_ms IS 'Nothing that mqdb.timer holds besides is due before this';
 COMMENT ON COLUMN mqdb.timer_step.waiting IS 'Messages that mqdb.timer holds behind what is delivered, those that were recalled too, until their time';
@@ -556,21 +556,21 @@ CREATE TABLE mqdb.half_message (
 CREATE INDEX half_message_check_at ON mqdb.half_message (check_at) WHERE state = 'PREPARED';
 CREATE INDEX half_message_check_client ON mqdb.half_message (check_client) WHERE check_client IS NOT NULL;
 CREATE INDEX half_message_discarded ON mqdb.half_message (log_pos) WHERE state = 'DISCARDED';
-COMMENT ON TABLE mqdb.half_message IS 'What became of each half message; a row is made by its END or by the first look of the checker (see principal), and stays as long as the log has the message. RocketMQ: RMQ_SYS_TRANS_OP_HALF_TOPIC';
-COMMENT ON COLUMN mqdb.half_message.log_pos IS 'Of the record in RMQ_SYS_TRANS_HALF_TOPIC';
-COMMENT ON COLUMN mqdb.half_message.queue_offset IS 'Its offset there; NULL where its END came before the checker';
+COMMENT ON TABLE mqdb.half_message IS 'The outcome of each half message; a row is made by its END or by the first look of the checker (see principal), and stays as long as the log has the message. RocketMQ: RMQ_SYS_TRANS_OP_HALF_TOPIC';
+COMMENT ON COLUMN mqdb.half_message.log_pos IS 'Position of the record in RMQ_SYS_TRANS_HALF_TOPIC';
+COMMENT ON COLUMN mqdb.half_message.queue_offset IS 'Its offset there; NULL if its END came before the checker';
 COMMENT ON COLUMN mqdb.half_message.topic IS 'The real topic, as the message names it';
 COMMENT ON COLUMN mqdb.half_message.state IS 'PREPARED to COMMITTED, ROLLED_BACK or DISCARDED; DISCARDED back to PREPARED; nothing else (mqdb/common/transaction.py)';
-COMMENT ON COLUMN mqdb.half_message.stored_at IS 'From when on its age counts: when it was stored; after a resume, until its next end, when it was resumed';
-COMMENT ON COLUMN mqdb.half_message.check_times IS 'How often a producer was asked';
-COMMENT ON COLUMN mqdb.half_message.check_at IS 'When it is asked about next';
-COMMENT ON COLUMN mqdb.half_message.check_wait IS 'How long before check_at that was said: if it lies further ahead, the clock was ahead then, and it is due';
-COMMENT ON COLUMN mqdb.half_message.check_client IS 'Who is asked and has not answered yet';
-COMMENT ON COLUMN mqdb.half_message.copy_pos IS 'Of the copy in the real topic, or of the last one in TRANS_CHECK_MAX_TIME_TOPIC';
-COMMENT ON COLUMN mqdb.half_message.principal IS 'The role that has sent it, and is asked about it; NULL: the owner of the schema, or a member of its role. The row of such a role is made with the record';
-COMMENT ON INDEX mqdb.half_message_check_at IS 'What is due to be asked about';
-COMMENT ON INDEX mqdb.half_message_check_client IS 'What a producer is asked';
-COMMENT ON INDEX mqdb.half_message_discarded IS 'What was given up, for people';
+COMMENT ON COLUMN mqdb.half_message.stored_at IS 'Start of its age: when it was stored; after a resume, until its next end, when it was resumed';
+COMMENT ON COLUMN mqdb.half_message.check_times IS 'Number of checks sent to a producer';
+COMMENT ON COLUMN mqdb.half_message.check_at IS 'Time of the next check';
+COMMENT ON COLUMN mqdb.half_message.check_wait IS 'Time from the decision to check_at; if check_at lies further ahead, the clock was ahead at the decision, and the check is due';
+COMMENT ON COLUMN mqdb.half_message.check_client IS 'Client id of the producer that is checked and has not answered yet';
+COMMENT ON COLUMN mqdb.half_message.copy_pos IS 'Position of the copy in the real topic, or of the last copy in TRANS_CHECK_MAX_TIME_TOPIC';
+COMMENT ON COLUMN mqdb.half_message.principal IS 'The role that has sent it and receives its checks; NULL: the owner of the schema, or a member of its role. The row of any other role is made with the record';
+COMMENT ON INDEX mqdb.half_message_check_at IS 'Checks that are due';
+COMMENT ON INDEX mqdb.half_message_check_client IS 'Checks that a producer has yet to answer';
+COMMENT ON INDEX mqdb.half_message_discarded IS 'Discarded half messages, for operators';
 
 CREATE TABLE mqdb.half_step (
     seq bigint PRIMARY KEY,
@@ -578,9 +578,9 @@ CREATE TABLE mqdb.half_step (
     messages integer NOT NULL,
     written_at timestamptz NOT NULL DEFAULT mqdb.now()
 );
-COMMENT ON TABLE mqdb.half_step IS 'How far the checker has looked through the half messages; append-only, the newest row counts';
+COMMENT ON TABLE mqdb.half_step IS 'Progress of the checker through the half messages; append-only, the newest row counts';
 COMMENT ON COLUMN mqdb.half_step.next_offset IS 'In RMQ_SYS_TRANS_HALF_TOPIC; each message below it has a row in half_message';
-COMMENT ON COLUMN mqdb.half_step.messages IS 'How many of them had none before this step';
+COMMENT ON COLUMN mqdb.half_step.messages IS 'Number of half messages that got their row by this step';
 """
 
 CRON = """
@@ -615,14 +615,14 @@ COMMENT ON COLUMN mqdb.cron.timezone IS 'IANA name of the zone whose clock the t
 COMMENT ON COLUMN mqdb.cron.topic IS 'By name: a topic that is made again gets the messages again';
 COMMENT ON COLUMN mqdb.cron.keys IS 'Words with blanks between them';
 COMMENT ON COLUMN mqdb.cron.sharding_key IS 'Its queue gets all messages; NULL for any queue';
-COMMENT ON COLUMN mqdb.cron.catch_up IS 'What is sent of the times that have passed while no broker was there: once the latest, all of them, or none';
-COMMENT ON COLUMN mqdb.cron.next_at IS 'The first time that is neither sent nor left out; what is paused gets a new one when it is resumed';
+COMMENT ON COLUMN mqdb.cron.catch_up IS 'Treatment of firings that were missed while no broker ran: send the latest once, all of them, or none';
+COMMENT ON COLUMN mqdb.cron.next_at IS 'The first time that is neither sent nor skipped; a paused cron gets a new one when it is resumed';
 COMMENT ON COLUMN mqdb.cron.last_fired_at IS 'The time of the last message, as it was planned';
 COMMENT ON COLUMN mqdb.cron.sent IS 'Messages';
-COMMENT ON COLUMN mqdb.cron.skipped IS 'Firings without a message, as the topic was gone or took none';
+COMMENT ON COLUMN mqdb.cron.skipped IS 'Firings without a message, because the topic was gone or took no messages';
 COMMENT ON COLUMN mqdb.cron.principal IS 'The role that has added it, or the person: each firing asks for the rights. NULL: it was added by the owner of the schema, or a member of its role';
-COMMENT ON COLUMN mqdb.cron.application IS 'The application whose code declares it, and may change it; NULL: somebody has added it';
-COMMENT ON COLUMN mqdb.cron.slot IS 'Which of the 100 that the principal may have; NULL: of the owner';
+COMMENT ON COLUMN mqdb.cron.application IS 'The application whose code declares the cron and may change it; NULL: it was added by hand';
+COMMENT ON COLUMN mqdb.cron.slot IS 'Number of the cron among the 100 that the principal may have; NULL: the owner of the schema';
 COMMENT ON CONSTRAINT cron_next_at ON mqdb.cron IS 'A time that brokers can read and count from: since 1970, and before 9999';
 """
 
@@ -641,10 +641,10 @@ CREATE TABLE mqdb.redrive_result (
 );
 CREATE INDEX redrive_result_log_pos ON mqdb.redrive_result (log_pos);
 CREATE INDEX redrive_result_msg_id ON mqdb.redrive_result (msg_id);
-COMMENT ON TABLE mqdb.redrive_result IS 'What became of each message of a redrive; kept as long as the log holds the dead letter or its copy';
+COMMENT ON TABLE mqdb.redrive_result IS 'The outcome of each message of a redrive; kept as long as the log holds the dead letter or its copy';
 COMMENT ON COLUMN mqdb.redrive_result.operation_id IS 'The row of mqdb.operation, which retention may have taken away';
 COMMENT ON COLUMN mqdb.redrive_result.log_pos IS 'Position of the copy in the DLQ';
-COMMENT ON COLUMN mqdb.redrive_result.group_name IS 'The group that had given it up; NULL, with the id, where there was no such message';
+COMMENT ON COLUMN mqdb.redrive_result.group_name IS 'The group that gave the message up; NULL, like the id, if the message did not exist';
 COMMENT ON COLUMN mqdb.redrive_result.new_log_pos IS 'Position of the copy that was sent back to work';
 COMMENT ON INDEX mqdb.redrive_result_log_pos IS 'Whether a message of the DLQ was redriven';
 COMMENT ON INDEX mqdb.redrive_result_msg_id IS 'By which operations a message was redriven';
@@ -666,11 +666,11 @@ CREATE TABLE mqdb.principal (
     namespace text CHECK (namespace ~ '^[a-zA-Z0-9_-]{1,60}$'),
     secret text CHECK (secret IS NULL OR NOT is_role)
 );
-COMMENT ON TABLE mqdb.principal IS 'Principals that are no role of PostgreSQL, or have a namespace';
-COMMENT ON COLUMN mqdb.principal.secret IS 'Of an access key, with which clients of RocketMQ sign what they ask; only the owner of the broker sees it';
+COMMENT ON TABLE mqdb.principal IS 'Principals that are not a role of PostgreSQL, or have a namespace';
+COMMENT ON COLUMN mqdb.principal.secret IS 'Secret of an access key, with which clients of RocketMQ sign their requests; only the owner of the broker sees it';
 COMMENT ON COLUMN mqdb.principal.is_role IS 'False for a user of the dashboard or an access key, for whom the owner of the broker asks mqdb.is_allowed';
-COMMENT ON COLUMN mqdb.principal.namespace IS 'What the topics and groups that it names belong to: shop for shop%orders. RocketMQ: ClientConfig.namespace';
-COMMENT ON TABLE mqdb.acl IS 'Who may do what, by is_allowed; nobody else may. The owner of the schema, and who is a member of its role, needs no row. RocketMQ: ACL 2.0';
+COMMENT ON COLUMN mqdb.principal.namespace IS 'Namespace of the topics and groups that it names: shop for shop%orders. RocketMQ: ClientConfig.namespace';
+COMMENT ON TABLE mqdb.acl IS 'Rights of principals, as is_allowed judges them; without a row there is no right. The owner of the schema and the members of its role need no row. RocketMQ: ACL 2.0';
 CREATE TABLE mqdb.acl_queue (
     principal text NOT NULL,
     queue_key integer NOT NULL REFERENCES mqdb.queue ON DELETE CASCADE,
@@ -679,7 +679,7 @@ CREATE TABLE mqdb.acl_queue (
     PRIMARY KEY (principal, queue_key)
 );
 CREATE INDEX acl_queue_queue_key ON mqdb.acl_queue (queue_key);
-COMMENT ON TABLE mqdb.acl_queue IS 'What the rights in acl come to for each queue. Kept by triggers: nobody else writes it';
+COMMENT ON TABLE mqdb.acl_queue IS 'The rights of acl for each queue. Written by triggers only';
 COMMENT ON INDEX mqdb.acl_queue_queue_key IS 'Queues that are deleted';
 COMMENT ON COLUMN mqdb.acl.principal IS 'A login role of PostgreSQL, if mqdb.principal does not say otherwise';
 COMMENT ON COLUMN mqdb.acl.resource IS 'The name of a topic or a group, or a prefix of names that ends in *; a member is a member of a group by its name only';
@@ -703,20 +703,20 @@ CREATE TABLE mqdb.operation (
 CREATE INDEX operation_occurred_at ON mqdb.operation (occurred_at);
 CREATE INDEX operation_names ON mqdb.operation USING gin (topics, groups);
 CREATE INDEX operation_object ON mqdb.operation (object);
-COMMENT ON TABLE mqdb.operation IS 'What people and tools have changed: a row for each change, inserted in its transaction by record_operation, never updated, and no body in it. RocketMQ: the audit log of ACL 2.0';
+COMMENT ON TABLE mqdb.operation IS 'Changes by people and tools: a row for each change, inserted in its transaction by record_operation and never updated. It has no bodies. RocketMQ: the audit log of ACL 2.0';
 COMMENT ON COLUMN mqdb.operation.principal IS 'The role that was logged in (session_user)';
-COMMENT ON COLUMN mqdb.operation.actor IS 'The person or program behind it, as the caller has said; NULL: nothing was said';
+COMMENT ON COLUMN mqdb.operation.actor IS 'The person or program that made the change, as the caller names it; NULL: not named';
 COMMENT ON COLUMN mqdb.operation.verb IS 'topic.create, offset.reset and so on';
-COMMENT ON COLUMN mqdb.operation.topics IS 'The topics that it was about';
-COMMENT ON COLUMN mqdb.operation.groups IS 'The consumer groups that it was about';
-COMMENT ON COLUMN mqdb.operation.object IS 'What else it was about: the name of a cron, the id of a message, a delay level';
-COMMENT ON COLUMN mqdb.operation.before IS 'What it has changed, as that was; NULL where there was nothing';
-COMMENT ON COLUMN mqdb.operation.after IS 'What it has changed, as that is now; NULL where nothing is left';
-COMMENT ON COLUMN mqdb.operation.records IS 'How many messages, or rows of settings and offsets, it has changed';
-COMMENT ON COLUMN mqdb.operation.reason IS 'Why, as the caller has said';
+COMMENT ON COLUMN mqdb.operation.topics IS 'The topics that it changed';
+COMMENT ON COLUMN mqdb.operation.groups IS 'The consumer groups that it changed';
+COMMENT ON COLUMN mqdb.operation.object IS 'Other object that it changed: the name of a cron, the id of a message, a delay level';
+COMMENT ON COLUMN mqdb.operation.before IS 'State before the change; NULL if there was nothing';
+COMMENT ON COLUMN mqdb.operation.after IS 'State after the change; NULL if nothing is left';
+COMMENT ON COLUMN mqdb.operation.records IS 'Number of messages, or rows of settings and offsets, that it changed';
+COMMENT ON COLUMN mqdb.operation.reason IS 'Reason, as the caller gives it';
 COMMENT ON INDEX mqdb.operation_occurred_at IS 'Retention';
-COMMENT ON INDEX mqdb.operation_names IS 'What was done to a topic or a group';
-COMMENT ON INDEX mqdb.operation_object IS 'What was done to a cron or a message';
+COMMENT ON INDEX mqdb.operation_names IS 'Changes of a topic or a group';
+COMMENT ON INDEX mqdb.operation_object IS 'Changes of a cron or a message';
 """
 
 SPARK = """
@@ -734,9 +734,9 @@ CREATE TABLE mqdb.sink_batch (
 COMMENT ON TABLE mqdb.sink_batch IS 'The batches that Spark has written: a row is inserted by the transaction that appends the messages, so no batch is appended twice';
 COMMENT ON COLUMN mqdb.sink_batch.sink_id IS 'stream:<query id or sinkId>, or batch:<writeId>';
 COMMENT ON COLUMN mqdb.sink_batch.principal IS 'The role whose ledger it is in; empty: the owner of the schema and the members of its role';
-COMMENT ON COLUMN mqdb.sink_batch.batch_id IS 'Of the streaming query; 0 for a batch job';
-COMMENT ON COLUMN mqdb.sink_batch.query_id IS 'Of the checkpoint that the batch ids count in; NULL for a batch job';
-COMMENT ON COLUMN mqdb.sink_batch.checksum IS 'Of the rows that came to this broker, in any order; NULL for a sink that writes to one broker alone';
+COMMENT ON COLUMN mqdb.sink_batch.batch_id IS 'Number of the batch in the streaming query; 0 for a batch job';
+COMMENT ON COLUMN mqdb.sink_batch.query_id IS 'Id of the checkpoint in which the batch ids count; NULL for a batch job';
+COMMENT ON COLUMN mqdb.sink_batch.checksum IS 'Checksum of the rows written to this broker, in any order; NULL for a sink that writes to one broker alone';
 COMMENT ON COLUMN mqdb.sink_batch.brokers IS 'All brokers that the batch was written to; NULL for a sink that writes to one broker alone';
 
 CREATE UNLOGGED TABLE mqdb.sink_write (
@@ -749,7 +749,7 @@ CREATE UNLOGGED TABLE mqdb.sink_write (
 CREATE INDEX sink_write_batch ON mqdb.sink_write (principal, sink_id, batch_id);
 COMMENT ON TABLE mqdb.sink_write IS 'One row for each attempt of a task of Spark that has staged messages; empty after a crash, as its rows of sink_stage are';
 COMMENT ON COLUMN mqdb.sink_write.principal IS 'As in sink_batch';
-COMMENT ON INDEX mqdb.sink_write_batch IS 'What a commit clears away';
+COMMENT ON INDEX mqdb.sink_write_batch IS 'Rows that a commit deletes';
 
 CREATE UNLOGGED TABLE mqdb.sink_stage (
     write_id uuid NOT NULL,
@@ -771,9 +771,9 @@ CREATE INDEX sink_stage_write ON mqdb.sink_stage (write_id, seq);
 ALTER TABLE mqdb.sink_stage REPLICA IDENTITY FULL;
 COMMENT ON TABLE mqdb.sink_stage IS 'Messages that tasks of Spark have written and that wait for the commit of their batch. A crash of PostgreSQL empties it unless its owner has set it LOGGED: the commit finds too few then, and Spark runs the batch again';
 COMMENT ON COLUMN mqdb.sink_stage.seq IS 'Place among the messages of its task';
-COMMENT ON COLUMN mqdb.sink_stage.delay_level IS 'As mqdb.place is told; NULL for a message that waits for no level';
-COMMENT ON COLUMN mqdb.sink_stage.deliver_ms IS 'As mqdb.place is told, in ms since 1970; NULL for a message that waits for no time';
-COMMENT ON INDEX mqdb.sink_stage_write IS 'What a task has staged, in its order';
+COMMENT ON COLUMN mqdb.sink_stage.delay_level IS 'The argument delay_level of mqdb.place; NULL for a message that does not wait for a delay level';
+COMMENT ON COLUMN mqdb.sink_stage.deliver_ms IS 'The argument deliver_ms of mqdb.place, in ms since 1970; NULL for a message without a delivery time';
+COMMENT ON INDEX mqdb.sink_stage_write IS 'Messages that a task has staged, in its order';
 
 CREATE TABLE mqdb.sink_part (
     sink_id text NOT NULL,
@@ -789,7 +789,7 @@ CREATE TABLE mqdb.sink_part (
 );
 COMMENT ON TABLE mqdb.sink_part IS 'The attempts whose messages are those of a batch, while that goes into the log in several transactions; a batch without a row here is there as a whole, or not at all';
 COMMENT ON COLUMN mqdb.sink_part.part IS 'Place of the task in the batch';
-COMMENT ON COLUMN mqdb.sink_part.moved IS 'How many of the messages are in the log';
+COMMENT ON COLUMN mqdb.sink_part.moved IS 'Number of the messages that are in the log';
 COMMENT ON COLUMN mqdb.sink_part.next_seq IS 'The messages in the log have a smaller seq';
 COMMENT ON COLUMN mqdb.sink_part.waits IS 'Whether some of the messages wait for their time';
 COMMENT ON COLUMN mqdb.sink_part.principal IS 'As in sink_batch';
@@ -810,12 +810,12 @@ CREATE TABLE mqdb.archived_segment (
 -- Its unique index may hold NULL, so it is no identity. Rows are only inserted.
 ALTER TABLE mqdb.archived_segment REPLICA IDENTITY FULL;
 COMMENT ON TABLE mqdb.archived_segment IS 'The catalogue of the archive: segments, or some topics of them, that were read back from their files and agreed. A row stays when its segment is dropped';
-COMMENT ON COLUMN mqdb.archived_segment.path IS 'The folder of its Parquet files, below it topic=/hour=; NULL where there was nothing to write';
+COMMENT ON COLUMN mqdb.archived_segment.path IS 'The folder of its Parquet files, below it topic=/hour=; NULL if there was nothing to write';
 COMMENT ON COLUMN mqdb.archived_segment.topics IS 'The topics that were asked for, in order of their names; NULL for all but those of the broker: only that row lets retention drop the segment. Those of all other rows of a segment differ';
-COMMENT ON COLUMN mqdb.archived_segment.offsets IS 'What it holds, as {topic: {queue id: [first offset, offset past the last]}}';
-COMMENT ON COLUMN mqdb.archived_segment.bytes IS 'Of its files';
-COMMENT ON COLUMN mqdb.archived_segment.first_stored_at IS 'Of its oldest message; NULL where it holds none';
-COMMENT ON COLUMN mqdb.archived_segment.last_stored_at IS 'Of its youngest message';
+COMMENT ON COLUMN mqdb.archived_segment.offsets IS 'Offsets in the archive, as {topic: {queue id: [first offset, offset past the last]}}';
+COMMENT ON COLUMN mqdb.archived_segment.bytes IS 'Size of the files';
+COMMENT ON COLUMN mqdb.archived_segment.first_stored_at IS 'Store time of the oldest message; NULL without messages';
+COMMENT ON COLUMN mqdb.archived_segment.last_stored_at IS 'Store time of the youngest message; NULL without messages';
 
 CREATE TABLE mqdb.archive_run (
     path text PRIMARY KEY,
@@ -992,5 +992,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Not offered: there is nothing before it but an empty database."""
+    """Raise NotImplementedError: before this revision there is only an empty database."""
     raise NotImplementedError("drop the schema instead: DROP SCHEMA mqdb CASCADE")

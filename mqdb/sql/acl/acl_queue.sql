@@ -39,7 +39,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.rights_changed() IS 'Makes the rows of acl_queue anew of those whose rights have changed';
+COMMENT ON FUNCTION mqdb.rights_changed() IS 'Rebuilds the rows of acl_queue for principals whose rights have changed';
 REVOKE EXECUTE ON FUNCTION mqdb.rights_changed() FROM PUBLIC;
 
 CREATE FUNCTION mqdb.queues_added() RETURNS trigger
@@ -75,7 +75,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.perm_changed() IS 'Makes the rows of acl_queue of a topic anew whose permission has changed';
+COMMENT ON FUNCTION mqdb.perm_changed() IS 'Rebuilds the rows of acl_queue for a topic whose permission has changed';
 REVOKE EXECUTE ON FUNCTION mqdb.perm_changed() FROM PUBLIC;
 
 CREATE TRIGGER acl_granted AFTER INSERT ON mqdb.acl REFERENCING NEW TABLE AS new_rights

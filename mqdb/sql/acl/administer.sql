@@ -9,7 +9,7 @@ BEGIN ATOMIC
                               'order', t.ordered, 'message_type', t.message_type)
     FROM mqdb.topic t WHERE t.topic = topic_settings.topic;
 END;
-COMMENT ON FUNCTION mqdb.topic_settings(text) IS 'What mqdb.operation keeps of a topic';
+COMMENT ON FUNCTION mqdb.topic_settings(text) IS 'The settings of a topic that mqdb.operation keeps';
 
 CREATE FUNCTION mqdb.create_topic(
     topic text, read_queue_nums integer, write_queue_nums integer, perm integer, ordered boolean, message_type text, actor text
@@ -74,7 +74,7 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION mqdb.change_topic(text, integer, integer, integer, boolean, text, text) IS 'Changes those settings of a topic that are not NULL; false where there is none of that name';
+COMMENT ON FUNCTION mqdb.change_topic(text, integer, integer, integer, boolean, text, text) IS 'Changes those settings of a topic that are not NULL; false if there is no topic of that name';
 
 -- Of what is dispatched. Costs a look at all messages that wait, whatever they are for.
 CREATE FUNCTION mqdb.topic_uses(topic text, OUT crons text[], OUT scheduled bigint, OUT half_messages bigint)
@@ -90,7 +90,7 @@ BEGIN
     half_messages := (SELECT count(*) FROM mqdb.half_messages h WHERE h.topic = topic_uses.topic AND h.state = 'PREPARED');
 END
 $$;
-COMMENT ON FUNCTION mqdb.topic_uses(text) IS 'What names a topic and does not go with its row: crons, messages that wait for their delivery, half messages without an end';
+COMMENT ON FUNCTION mqdb.topic_uses(text) IS 'Things that name a topic and are not deleted with its row: crons, messages that wait for their delivery, half messages without an end';
 
 -- A transaction that deletes queues and stays open keeps dispatch waiting at the end of a segment, where it writes down where all queues
 -- end. So the topic of a role that does not own the schema loses its name, and may be made again at once; its queues take no more
@@ -175,7 +175,7 @@ BEGIN
     PERFORM mqdb.record_operation('topic.delete', ARRAY[delete_topic.topic], NULL, NULL, before, NULL, 1, NULL, actor);
 END
 $$;
-COMMENT ON FUNCTION mqdb.delete_topic(text, boolean, text) IS 'Deletes a topic with its queues and the offsets of all groups there; NULL where there is none of that name, false where something names it and force does not say that it ends';
+COMMENT ON FUNCTION mqdb.delete_topic(text, boolean, text) IS 'Deletes a topic with its queues and the offsets of all groups there; NULL if there is no topic of that name, false if something names it and force does not allow to end that';
 
 -- -- groups ----------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ BEGIN ATOMIC
                               'retry_delays', g.retry_delays, 'consume_from_where', g.consume_from_where)
     FROM mqdb.subscription_group g WHERE g.group_name = group_settings.group_name;
 END;
-COMMENT ON FUNCTION mqdb.group_settings(text) IS 'What mqdb.operation keeps of a group';
+COMMENT ON FUNCTION mqdb.group_settings(text) IS 'The settings of a group that mqdb.operation keeps';
 
 -- No queue is read in both ways at once. A change waits for the pops and for the members that are taking queues: a pop locks rows of
 -- consumer_offset that have no owner, and looks at the mode again, `take` in mqdb/store/consumers/consumer_offsets.py locks the row of the group. A group that
@@ -273,7 +273,7 @@ BEGIN
         'group.update', NULL, ARRAY[set_group.group_name], NULL, before, mqdb.group_settings(set_group.group_name), 1, NULL, actor);
 END
 $$;
-COMMENT ON FUNCTION mqdb.set_group(text, boolean, boolean, integer, integer, text, boolean, interval[], text, text) IS 'Changes those settings of a group that are not NULL, which is made where there is none of that name; without an element retry_delays are those of the delay levels';
+COMMENT ON FUNCTION mqdb.set_group(text, boolean, boolean, integer, integer, text, boolean, interval[], text, text) IS 'Changes those settings of a group that are not NULL; creates the group if it does not exist. An empty retry_delays stands for the delay levels';
 
 CREATE FUNCTION mqdb.delete_group(
     group_name text, with_topics boolean, actor text, OUT was_deleted boolean, OUT members text[], OUT topics text[]
@@ -307,4 +307,4 @@ BEGIN
     topics := ARRAY(SELECT mqdb.own_name(t.name) FROM unnest(topics) WITH ORDINALITY AS t (name, number) ORDER BY t.number);
 END
 $$;
-COMMENT ON FUNCTION mqdb.delete_group(text, boolean, text) IS 'Deletes a group with its offsets and subscriptions, and its two topics if asked to; NULL where there is none of that name, false where it has live members';
+COMMENT ON FUNCTION mqdb.delete_group(text, boolean, text) IS 'Deletes a group with its offsets and subscriptions, and its two topics if requested; NULL if there is no group of that name, false if it has live members';

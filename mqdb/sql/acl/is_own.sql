@@ -65,4 +65,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.find_aim(bigint) IS 'The queue in which a record is stored, and what it says of the queue that it is for; NULLs where the log has none at that position';
+COMMENT ON FUNCTION mqdb.find_aim(bigint) IS 'The queue in which a record is stored, and the queue that the record names as its target; NULLs if the log has no record at that position';

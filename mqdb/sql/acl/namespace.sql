@@ -6,7 +6,7 @@
 CREATE VIEW mqdb.own_namespace WITH (security_barrier) AS
 SELECT p.namespace FROM mqdb.principal p
 WHERE p.principal = session_user::text COLLATE "default" AND p.is_role AND p.namespace IS NOT NULL;
-COMMENT ON VIEW mqdb.own_namespace IS 'The namespace of the role that is logged in; no row if it has none';
+COMMENT ON VIEW mqdb.own_namespace IS 'The namespace of the role that is logged in; no row without a namespace';
 GRANT SELECT ON mqdb.own_namespace TO PUBLIC;
 
 -- A name that has a % is whole already, whether it is of this namespace or of another one.
@@ -53,7 +53,7 @@ BEGIN
     RETURN coalesce(mqdb.without_namespace(name, (SELECT n.namespace FROM mqdb.own_namespace n)), name);
 END
 $$;
-COMMENT ON FUNCTION mqdb.own_name(text) IS 'How the role which is logged in calls a topic or a group of that whole name';
+COMMENT ON FUNCTION mqdb.own_name(text) IS 'The name by which the role that is logged in knows the topic or group of that whole name';
 
 -- Names as they are shown. Two halves, for without a namespace a condition on the name has to find its index. `topic_id > 0` gives
 -- the other half an index, too: clients plan by indexes only, and one scan without any makes all costs alike to PostgreSQL 15.

@@ -81,7 +81,7 @@ BEGIN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to what it is for; raises an error that names the right which is missing, if the role may see the topic, or a topic that takes no messages, or a topic that does not exist, if the role may not';
+COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to its target. Raises an error that names the missing right if the role may see the topic; an error for a topic that takes no messages; or, if the role may not see the topic, an error for a topic that does not exist';
 
 -- A reply goes to whom the request names (replies.sql). A copy that a consumer sends back names whoever has asked.
 CREATE FUNCTION mqdb.is_own_request(queue_key integer, properties jsonb) RETURNS boolean

@@ -10,4 +10,4 @@ BEGIN
     RETURN (SELECT g.group_id FROM mqdb.subscription_group g WHERE g.group_name = check_member.group_name);
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_member(text) IS 'The id of a group, NULL where there is none; raises an error for a role that may not be its member';
+COMMENT ON FUNCTION mqdb.check_member(text) IS 'The id of a group; NULL if it does not exist. Raises an error for a role that may not be its member';

@@ -76,15 +76,15 @@ CROSS JOIN LATERAL (
 ) AS oldest
 CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) AS clock
 WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (SELECT FROM mqdb.seen_group seen WHERE seen.group_id = o.group_id);
-COMMENT ON VIEW mqdb.consumer_lag IS 'How far each group has come on each queue that it reads, and what it has yet to read. RocketMQ: consumerProgress';
+COMMENT ON VIEW mqdb.consumer_lag IS 'The progress of each group in each queue that it reads, and the messages that it has yet to read. RocketMQ: consumerProgress';
 COMMENT ON COLUMN mqdb.consumer_lag.next_offset IS 'Committed: the offset of the next message to consume';
 COMMENT ON COLUMN mqdb.consumer_lag.max_offset IS 'The offset that the next message to arrive will get';
 COMMENT ON COLUMN mqdb.consumer_lag.lag IS 'Messages yet to be consumed; those that retention has dropped unread do not count';
-COMMENT ON COLUMN mqdb.consumer_lag.lag_seconds IS 'Age of the oldest message yet to be consumed, by its store_time; 0 where there is none';
-COMMENT ON COLUMN mqdb.consumer_lag.oldest_pos IS 'Position of that message in the log; NULL where there is none';
+COMMENT ON COLUMN mqdb.consumer_lag.lag_seconds IS 'Age of the oldest message yet to be consumed, by its store_time; 0 if all are consumed';
+COMMENT ON COLUMN mqdb.consumer_lag.oldest_pos IS 'Position of that message in the log; NULL if all are consumed';
 COMMENT ON COLUMN mqdb.consumer_lag.waiting IS 'Messages of the queue that the group has failed to consume, and that wait for their retry: then they are in the lag of its retry topic. Costs a look at all messages that wait in delay levels, and at retries among timers';
 COMMENT ON COLUMN mqdb.consumer_lag.in_flight IS 'Messages that members have popped and not acknowledged; those that wait for another delivery count';
 COMMENT ON COLUMN mqdb.consumer_lag.consume_mode IS 'PULL: each queue has an owner. POP: none has, all members read all queues';
-COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that reads the queue; NULL while nobody does, and in a group that pops';
+COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that reads the queue; NULL while the queue has no owner, and in a group that pops';
 COMMENT ON COLUMN mqdb.consumer_lag.epoch IS 'Rises with each new owner and each reset';
 COMMENT ON COLUMN mqdb.consumer_lag.updated_at IS 'When offset or owner were last written; commits of exactly-once consumers are folded in later';

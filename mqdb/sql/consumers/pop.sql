@@ -74,7 +74,7 @@ RETURN lpad(to_hex(mqdb.history()), 16, '0') || lpad(to_hex((batch).group_id), 8
 COMMENT ON FUNCTION mqdb.receipt_handle(mqdb.pop_batch, bigint) IS 'The receipt handle of messages of a batch';
 
 CREATE TYPE mqdb.receipt AS (ordinal bigint, queue_key integer, batch_id bigint, messages bigint);
-COMMENT ON TYPE mqdb.receipt IS 'What a receipt handle says. It has no batch if the handle does not count';
+COMMENT ON TYPE mqdb.receipt IS 'A receipt handle, decoded. It has no batch if the handle is not valid';
 
 -- A handle does not count if its time has passed, if it is of another group or of another history of the log, or no handle at all.
 -- STABLE, as PostgreSQL puts no other function into the statement that calls it.
@@ -93,14 +93,14 @@ BEGIN ATOMIC
              AND ('x' || substr(good.handle, 17, 8))::bit(32)::integer = id
              AND ('x' || substr(good.handle, 49, 16))::bit(64)::bigint > now.us;
 END;
-COMMENT ON FUNCTION mqdb.receipts(integer, text[]) IS 'What receipt handles of a group say';
+COMMENT ON FUNCTION mqdb.receipts(integer, text[]) IS 'The receipt handles of a group, decoded';
 REVOKE EXECUTE ON FUNCTION mqdb.receipts(integer, text[]) FROM PUBLIC;
 
 -- The places of the lowest `wanted` bits.
 CREATE FUNCTION mqdb.places_of(in_flight bigint, wanted bigint DEFAULT 64) RETURNS integer[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ARRAY(SELECT place FROM generate_series(0, 63) AS place WHERE in_flight & (1::bigint << place) <> 0 ORDER BY place LIMIT wanted);
-COMMENT ON FUNCTION mqdb.places_of(bigint, bigint) IS 'Which bits are set, from the lowest on';
+COMMENT ON FUNCTION mqdb.places_of(bigint, bigint) IS 'The numbers of the set bits, in ascending order';
 
 CREATE FUNCTION mqdb.first_in_flight(batch mqdb.pop_batch) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -141,7 +141,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.take_out(mqdb.pop_batch, bigint) IS 'Takes messages out of what is in flight';
+COMMENT ON FUNCTION mqdb.take_out(mqdb.pop_batch, bigint) IS 'Removes messages from those in flight';
 REVOKE EXECUTE ON FUNCTION mqdb.take_out(mqdb.pop_batch, bigint) FROM PUBLIC;
 
 CREATE VIEW mqdb.pop_cursor AS
@@ -154,7 +154,7 @@ FROM mqdb.consumer_offset o LEFT JOIN LATERAL (
     SELECT c.next_offset, c.segment, c.committed_at FROM mqdb.offset_commit c
     WHERE c.group_id = o.group_id AND c.queue_key = o.queue_key AND c.from_offset >= o.next_offset
     ORDER BY c.from_offset DESC LIMIT 1) c ON true;
-COMMENT ON VIEW mqdb.pop_cursor IS 'Where groups read their queues next, with what is not folded yet, and whether no member owns the queue';
+COMMENT ON VIEW mqdb.pop_cursor IS 'The next offsets of groups in their queues, with commits that are not folded yet, and whether no member owns the queue';
 
 -- Locks the queues from which a pop takes new messages, those first that nobody has popped for longest. A queue that a member owns since
 -- the group has pulled is left to that member until it is given back. If others hold all of them, it

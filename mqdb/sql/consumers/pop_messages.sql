@@ -9,7 +9,7 @@ COMMENT ON FUNCTION mqdb.messages_of(text) IS 'A bit for each message that a rec
 CREATE FUNCTION mqdb.count_popped(batches mqdb.popped[]) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT coalesce(sum(bit_count(mqdb.messages_of(b.receipt_handle)::bit(64))), 0)::integer FROM unnest(batches) AS b);
-COMMENT ON FUNCTION mqdb.count_popped(mqdb.popped[]) IS 'How many messages batches have';
+COMMENT ON FUNCTION mqdb.count_popped(mqdb.popped[]) IS 'Number of messages in batches';
 
 -- Has a group begin in queues in which it has not. As `begin` in mqdb/store/consumers/consumer_offsets.py.
 CREATE FUNCTION mqdb.begin_queues(id integer, is_at_first boolean, of_topic integer) RETURNS void

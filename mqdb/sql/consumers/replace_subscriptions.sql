@@ -23,4 +23,4 @@ BEGIN
     UPDATE mqdb.subscription_group g SET subscription_version = replace_subscriptions.version WHERE g.group_id = id;
 END
 $$;
-COMMENT ON FUNCTION mqdb.replace_subscriptions(text, bigint, text[], text[], text[]) IS 'Stores what a group subscribes to from now on, in the place of what it did';
+COMMENT ON FUNCTION mqdb.replace_subscriptions(text, bigint, text[], text[], text[]) IS 'Replaces the subscriptions of a group';

@@ -20,7 +20,7 @@ BEGIN
     WHERE g.group_name = group_offsets.group_name ORDER BY o.queue_key;
 END
 $$;
-COMMENT ON FUNCTION mqdb.group_offsets(text) IS 'The next offset of a group in each queue that it has read; none where there is no such group';
+COMMENT ON FUNCTION mqdb.group_offsets(text) IS 'The next offset of a group in each queue that it has read; no rows if the group does not exist';
 
 CREATE FUNCTION mqdb.live_members(group_name text) RETURNS TABLE (client_id text, message_model text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -121,4 +121,4 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(old_keys, old_offsets);
 END
 $$;
-COMMENT ON FUNCTION mqdb.set_offsets(text, text, text, integer[], bigint[], text, text, text) IS 'Sets the offsets of a group and frees its queues, as a reset or a clone from another group, and notes it; returns the offsets before, NULL where there was none';
+COMMENT ON FUNCTION mqdb.set_offsets(text, text, text, integer[], bigint[], text, text, text) IS 'Sets the offsets of a group and frees its queues, as a reset or a clone from another group, and records the operation; returns the offsets before, NULL for a queue that had no offset';

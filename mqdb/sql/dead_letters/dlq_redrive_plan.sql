@@ -56,4 +56,4 @@ AS $$
            j.error, q.queue_key
     FROM judged j LEFT JOIN mqdb.queue q ON q.topic_id = j.topic_id AND q.queue_id = j.queue_id
 $$;
-COMMENT ON FUNCTION mqdb.dlq_redrive_plan(bigint[], text, boolean) IS 'What mqdb.dlq_redrive would do with the messages at these positions: READY, SKIPPED or FAILED, and why';
+COMMENT ON FUNCTION mqdb.dlq_redrive_plan(bigint[], text, boolean) IS 'The outcome that mqdb.dlq_redrive would have for the messages at these positions: READY, SKIPPED or FAILED, and the reason';

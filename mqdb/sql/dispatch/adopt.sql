@@ -111,4 +111,4 @@ BEGIN
     UPDATE mqdb.broker SET (system_identifier, database_oid) = (SELECT i.system_identifier, i.database_oid FROM mqdb.identity() i);
 END
 $$;
-COMMENT ON FUNCTION mqdb.adopt() IS 'Dispatches one segment of a restored database anew by comparing log and consume queue; how many messages, and whether there are more segments';
+COMMENT ON FUNCTION mqdb.adopt() IS 'Dispatches one segment of a restored database again by comparing log and consume queue; returns the number of messages, and whether there are more segments';

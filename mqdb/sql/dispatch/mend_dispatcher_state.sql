@@ -30,5 +30,5 @@ EXCEPTION
         RETURN true;
 END
 $$;
-COMMENT ON FUNCTION mqdb.mend_dispatcher_state() IS 'Makes the sequences that appends read anew if PostgreSQL cannot read them';
+COMMENT ON FUNCTION mqdb.mend_dispatcher_state() IS 'Repairs the sequences that appends read, if PostgreSQL cannot read them';
 REVOKE EXECUTE ON FUNCTION mqdb.mend_dispatcher_state() FROM PUBLIC;

@@ -46,4 +46,4 @@ BEGIN
     RETURN batch;
 END
 $$;
-COMMENT ON FUNCTION mqdb.next_batch(mqdb.checkpoint, pg_snapshot, bigint) IS 'Which records come after a checkpoint; without until_pos and segment';
+COMMENT ON FUNCTION mqdb.next_batch(mqdb.checkpoint, pg_snapshot, bigint) IS 'The records after a checkpoint; until_pos and segment are not set';

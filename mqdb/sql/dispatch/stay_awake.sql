@@ -12,4 +12,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.stay_awake() IS 'Says that somebody dispatches who does not sleep';
+COMMENT ON FUNCTION mqdb.stay_awake() IS 'Notes that a process dispatches without sleeping, so that appends need not notify';

@@ -138,4 +138,4 @@ CREATE FUNCTION mqdb.java_double(string text) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN octet_length(string) <= 100 AND string ~ '^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)$'
     THEN string::double precision ELSE mqdb.java_any_double(string) END;
-COMMENT ON FUNCTION mqdb.java_double(text) IS 'Java Double.valueOf, quick for what people write; NULL where it would throw';
+COMMENT ON FUNCTION mqdb.java_double(text) IS 'Java Double.valueOf, quick for usual numbers; NULL if it would throw';

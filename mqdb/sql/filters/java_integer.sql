@@ -65,7 +65,7 @@ BEGIN
     RETURN CASE WHEN number BETWEEN lowest AND highest THEN number::bigint END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.java_integer(text, bigint, bigint) IS 'A text as Java reads an integer between these two; NULL where it is none';
+COMMENT ON FUNCTION mqdb.java_integer(text, bigint, bigint) IS 'A text as Java reads an integer between these two; NULL if it is not such an integer';
 
 CREATE FUNCTION mqdb.java_int(string text) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

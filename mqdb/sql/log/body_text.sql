@@ -10,4 +10,4 @@ EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.body_text(bytea) IS 'The body as text, NULL where it is not UTF-8';
+COMMENT ON FUNCTION mqdb.body_text(bytea) IS 'The body as text; NULL if it is not UTF-8';

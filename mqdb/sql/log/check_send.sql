@@ -15,7 +15,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_send(text, bytea) IS 'Raises an error for a body or a topic that nobody may send';
+COMMENT ON FUNCTION mqdb.check_send(text, bytea) IS 'Raises an error if a body is empty or too large, or if a topic belongs to the broker';
 
 -- Before a right is asked for and a topic looked up, whose errors would speak of a topic without a name.
 CREATE FUNCTION mqdb.check_topic_given(topic text) RETURNS void

@@ -5,4 +5,4 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN CASE WHEN sys_flag & 1 = 1
     THEN (ARRAY['ZLIB', 'LZ4', 'ZSTD', 'ZLIB', 'type 4', 'type 5', 'type 6', 'type 7'])[(sys_flag >> 8 & 7) + 1]
 END;
-COMMENT ON FUNCTION mqdb.compression(integer) IS 'How a body with this sys_flag is compressed: ZLIB, LZ4 or ZSTD; NULL for a plain one';
+COMMENT ON FUNCTION mqdb.compression(integer) IS 'The compression of a body with this sys_flag: ZLIB, LZ4 or ZSTD; NULL if it is not compressed';

@@ -7,4 +7,4 @@ RETURN CASE WHEN (properties ->> 'MQDB_TAGS_CODE') ~ '^-?[0-9]{1,10}$'
                 THEN greatest((properties ->> 'MQDB_TAGS_CODE')::bigint, -2147483648)
             WHEN tags_code <= 2147483647 THEN tags_code
             ELSE mqdb.tag_code(tags) END;
-COMMENT ON FUNCTION mqdb.copied_code(bigint, text, jsonb) IS 'What tags_code holds for a copy of the record with these columns';
+COMMENT ON FUNCTION mqdb.copied_code(bigint, text, jsonb) IS 'The tags_code of a copy of the record with these columns';

@@ -17,6 +17,6 @@ CROSS JOIN LATERAL (
     SELECT * FROM mqdb.commit_log c WHERE c.log_pos >= cq.log_pos AND c.log_pos <= cq.log_pos ORDER BY c.log_pos LIMIT 1
 ) AS cl;
 COMMENT ON VIEW mqdb.message IS 'All messages that a consumer can read';
-COMMENT ON COLUMN mqdb.message.text IS 'The body as text, NULL where it is compressed or not UTF-8';
+COMMENT ON COLUMN mqdb.message.text IS 'The body as text; NULL if it is compressed or not UTF-8';
 COMMENT ON COLUMN mqdb.message.body IS 'The body as it is stored, compressed where compression says how';
-COMMENT ON COLUMN mqdb.message.compression IS 'How the sender compressed the body: ZLIB, LZ4 or ZSTD; NULL where it is plain';
+COMMENT ON COLUMN mqdb.message.compression IS 'Compression of the body by the sender: ZLIB, LZ4 or ZSTD; NULL if it is not compressed';

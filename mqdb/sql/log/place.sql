@@ -71,4 +71,4 @@ BEGIN
     WHERE q.topic_id = (SELECT t.topic_id FROM mqdb.topic t WHERE t.topic = system_topic) AND q.queue_id = system_queue;
 END
 $$;
-COMMENT ON FUNCTION mqdb.place(integer, bigint, jsonb, timestamptz, integer, bigint, bigint, boolean) IS 'Where a record is stored that has to wait: queue, tags_code and properties';
+COMMENT ON FUNCTION mqdb.place(integer, bigint, jsonb, timestamptz, integer, bigint, bigint, boolean) IS 'The place of a record that has to wait: queue, tags_code and properties';

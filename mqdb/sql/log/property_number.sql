@@ -2,4 +2,4 @@
 CREATE FUNCTION mqdb.property_number(properties jsonb, name text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN (properties ->> name) ~ '^[0-9]{1,18}$' THEN (properties ->> name)::bigint END;
-COMMENT ON FUNCTION mqdb.property_number(jsonb, text) IS 'A property as a number; NULL where there is none, or it is not a number of up to 18 digits';
+COMMENT ON FUNCTION mqdb.property_number(jsonb, text) IS 'A property as a number; NULL if it is missing, or not a number of up to 18 digits';

@@ -14,4 +14,4 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.property_time(jsonb, text) IS 'A property as a time; NULL where there is none, or it is not ISO 8601 with a zone';
+COMMENT ON FUNCTION mqdb.property_time(jsonb, text) IS 'A property as a time; NULL if it is missing, or not ISO 8601 with a zone';

@@ -15,7 +15,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT replace(b.cluster_name, '.', '_') || '_REPLY_TOPIC' FROM mqdb.broker b;
 END;
-COMMENT ON FUNCTION mqdb.reply_topic() IS 'The topic of replies of the cluster of this broker';
+COMMENT ON FUNCTION mqdb.reply_topic() IS 'The topic of replies in the cluster of this broker';
 
 CREATE FUNCTION mqdb.make_reply_topic() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
@@ -41,7 +41,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.make_reply_topic() IS 'Makes the topic of replies where there is none';
+COMMENT ON FUNCTION mqdb.make_reply_topic() IS 'Makes the topic of replies if it does not exist';
 
 CREATE FUNCTION mqdb.reply(
     request_pos bigint, request_id uuid, msg_id uuid, born_time timestamptz, born_host text, keys text, properties jsonb, body bytea,
@@ -103,7 +103,7 @@ BEGIN
     RETURNING log_pos INTO log_pos;
 END
 $$;
-COMMENT ON FUNCTION mqdb.reply(bigint, uuid, uuid, timestamptz, text, text, jsonb, bytea, integer) IS 'Replies to a request that the role which is logged in may read, as a member of a group: to its requester, and to nobody else';
+COMMENT ON FUNCTION mqdb.reply(bigint, uuid, uuid, timestamptz, text, text, jsonb, bytea, integer) IS 'Replies to a request that the role that is logged in may read, as a member of a group: to its requester only';
 
 -- One row at least: without a reply its columns are NULL. No row for what is no queue of replies of this history. It looks at up to
 -- 10,000 entries. A first_offset of NULL stands for the end of the queue.

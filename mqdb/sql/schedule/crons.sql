@@ -10,7 +10,7 @@ BEGIN ATOMIC
                               'next_at', c.next_at)
     FROM mqdb.cron c WHERE c.name = cron_settings.name;
 END;
-COMMENT ON FUNCTION mqdb.cron_settings(text) IS 'What mqdb.operation keeps of a cron: not its message';
+COMMENT ON FUNCTION mqdb.cron_settings(text) IS 'The parts of a cron that mqdb.operation keeps; its message is not among them';
 
 CREATE FUNCTION mqdb.add_cron(
     name text, cron text, timezone text, topic text, body bytea, tag text, keys text, properties jsonb, sharding_key text,
@@ -115,7 +115,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_next_at(timestamptz) IS 'Raises an error for a time that is none to come';
+COMMENT ON FUNCTION mqdb.check_next_at(timestamptz) IS 'Raises an error for a time before 1970 or from 9999 on, and for a past time unless the owner of the schema gives it';
 
 CREATE FUNCTION mqdb.change_cron(name text, change text, next_at timestamptz, actor text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -154,4 +154,4 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION mqdb.change_cron(text, text, timestamptz, text) IS 'Pauses, resumes or removes a recurring send; false where there is none of that name';
+COMMENT ON FUNCTION mqdb.change_cron(text, text, timestamptz, text) IS 'Pauses, resumes or removes a recurring send; false if there is no cron of that name';

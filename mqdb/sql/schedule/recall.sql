@@ -153,4 +153,4 @@ BEGIN
     RETURN 'RECALLED';
 END
 $$;
-COMMENT ON FUNCTION mqdb.recall(text, text, text) IS 'Takes back a message that waits for its time of delivery, in the caller''s transaction, until whose end no such message is delivered: RECALLED, ALREADY_DELIVERED, or UNKNOWN where there is none of that id, or it was recalled before. A topic of NULL is any';
+COMMENT ON FUNCTION mqdb.recall(text, text, text) IS 'Takes back a message that waits for its time of delivery, in the caller''s transaction, until whose end no such message is delivered: RECALLED, ALREADY_DELIVERED, or UNKNOWN if there is no message of that id, or it was recalled before. A topic of NULL is any';

@@ -61,7 +61,7 @@ BEGIN
     RETURN message_id::uuid;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_recall(text, text, text) IS 'The id of a message that a sender to the topic, or an operator of it, wants to recall; raises an error for who may not';
+COMMENT ON FUNCTION mqdb.check_recall(text, text, text) IS 'The id of a message that a sender to the topic, or an operator of it, wants to recall; raises an error for any other role';
 
 CREATE FUNCTION mqdb.recall_own(topic text, message_id text, actor text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER

@@ -69,7 +69,7 @@ FROM mqdb.every_scheduled s
 WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (
     SELECT FROM mqdb.own_right a WHERE a.access <> 'SEND' AND mqdb.is_covered(s.topic, a.resource_type, a.resource));
 COMMENT ON VIEW mqdb.scheduled IS 'All messages that wait for their delivery, by a delay level or at a time of their own';
-COMMENT ON COLUMN mqdb.scheduled.topic IS 'Topic to which it will be delivered; %RETRY% and a group for what is to be consumed again';
+COMMENT ON COLUMN mqdb.scheduled.topic IS 'Topic to which it will be delivered; %RETRY% and a group for a retry';
 COMMENT ON COLUMN mqdb.scheduled.queue_id IS 'Queue of that topic';
 COMMENT ON COLUMN mqdb.scheduled.due_at IS 'When it will be delivered, by the clock of the broker';
 COMMENT ON COLUMN mqdb.scheduled.delay_level IS 'NULL for a message with a time of delivery, which mqdb.recall takes back';
@@ -78,5 +78,5 @@ COMMENT ON COLUMN mqdb.scheduled.tags IS 'Its tag';
 COMMENT ON COLUMN mqdb.scheduled.keys IS 'Its keys, separated by blanks';
 COMMENT ON COLUMN mqdb.scheduled.store_time IS 'When it was sent, by the clock of the broker';
 COMMENT ON COLUMN mqdb.scheduled.log_pos IS 'Position of the record that was sent';
-COMMENT ON COLUMN mqdb.scheduled.origin_topic IS 'Where it failed first, if it is to be consumed again; NULL otherwise';
+COMMENT ON COLUMN mqdb.scheduled.origin_topic IS 'Topic in which it failed first, if it is a retry; NULL otherwise';
 COMMENT ON COLUMN mqdb.scheduled.origin_queue_id IS 'Queue of that topic';

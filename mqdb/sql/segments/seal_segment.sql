@@ -45,4 +45,4 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION mqdb.seal_segment(integer) IS 'Seals a closed segment if nobody can write to it any more and all of it is dispatched; says whether it did';
+COMMENT ON FUNCTION mqdb.seal_segment(integer) IS 'Seals a closed segment if no transaction can still write to it and all its records are dispatched; returns whether it did';

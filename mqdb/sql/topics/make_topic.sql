@@ -85,4 +85,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.make_group(text, text) IS 'Makes a group where there is none of that name';
+COMMENT ON FUNCTION mqdb.make_group(text, text) IS 'Makes a group if it does not exist';

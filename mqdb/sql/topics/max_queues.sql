@@ -4,4 +4,4 @@ CREATE FUNCTION mqdb.max_queues(topic text) RETURNS integer
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 RETURN CASE WHEN mqdb.is_owner(session_user) THEN 65536 WHEN mqdb.is_topic_of_users(topic) THEN 1024 ELSE 64 END;
-COMMENT ON FUNCTION mqdb.max_queues(text) IS 'How many queues this role may give to a topic that it administers';
+COMMENT ON FUNCTION mqdb.max_queues(text) IS 'Largest number of queues that this role may give to a topic that it administers';

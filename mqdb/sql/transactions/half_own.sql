@@ -168,4 +168,4 @@ BEGIN ATOMIC
       AND EXISTS (SELECT FROM mqdb.own_right a WHERE a.access = 'SEND' AND mqdb.is_covered(h.topic, a.resource_type, a.resource))
     ORDER BY h.check_at LIMIT least(greatest(own_checks.most, 0), 100);
 END;
-COMMENT ON FUNCTION mqdb.own_checks(text, text, integer) IS 'What a client of the role that is logged in is asked about half messages which that role has sent';
+COMMENT ON FUNCTION mqdb.own_checks(text, text, integer) IS 'The open checks of half messages sent by the role that is logged in, for one of its clients';
