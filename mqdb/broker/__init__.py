@@ -1,7 +1,7 @@
-"""Verbs: what clients ask of a broker. One request is one transaction, and each function takes a Connection.
+"""Verbs: the requests of clients to a broker. One request is one transaction, and each function takes a Connection.
 
-Whoever opened the connection decides whether the request commits by itself (AUTOCOMMIT, as `create_engine`
-sets it) or joins a transaction.
+The opener of the connection decides whether the request commits by itself (AUTOCOMMIT, as `create_engine` sets it) or
+joins a transaction.
 
     log           send, look up, read in bulk
     dispatch      give messages their queue offsets, and index their keys
@@ -11,6 +11,6 @@ sets it) or joins a transaction.
     schedule      delays, timers, recurring sends
     transactions  half messages
     dead_letters  look at them, and send them back to work
-    clients       come, stay, go, and be asked
+    clients       register, send heartbeats, leave, and answer requests
     acl, broker_settings, archive, doctor   rights, settings that clients obey, Parquet files, checks
 """

@@ -1,8 +1,8 @@
-"""Access control: who may send to, read and consume what. RocketMQ: ACL 2.0, mqadmin createAcl, deleteAcl, listAcl.
+"""Access control: rights to send, read and consume. RocketMQ: ACL 2.0, mqadmin createAcl, deleteAcl, listAcl.
 
-A principal is a login role of PostgreSQL, which authenticates it. What it has no right to is denied. The owner of the
-schema, and who is a member of its role, is asked nothing. A principal may have a namespace, in which all of its rights
-lie: `mqdb/sql/acl/namespace.sql`.
+A principal is a login role of PostgreSQL, which authenticates it. Requests without a right are denied. The owner of the
+schema and the members of its role need no rights. A principal may have a namespace, in which all of its rights lie:
+`mqdb/sql/acl/namespace.sql`.
 """
 
 import re
@@ -27,11 +27,11 @@ MIN_SECRET_LENGTH: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a principal may do.
+    """The rights of a principal.
 
-    A topic is a name, or a prefix that ends in *, which also covers topics that are made later. None covers a topic of
-    the broker, of a group or of replies. So is a group, but for its members, who need its name. Raises ParameterInvalid
-    for a value of a wrong type.
+    A topic is a name, or a prefix that ends in *, which also covers topics that are made later. A prefix does not cover
+    topics of the broker, of a group or of replies. The same holds for groups, except that members need the whole name
+    of their group. Raises ParameterInvalid for a value of a wrong type.
     """
 
     KINDS: ClassVar[Mapping[str, tuple[Access, ResourceType]]] = {
@@ -68,7 +68,7 @@ class Rights:
         check_fields(self)
 
     def resources(self) -> list[Resource]:
-        """Raises NameInvalid for what no right may name."""
+        """The resources of these rights. Raises NameInvalid for a resource that a right must not name."""
         resources = [Resource(*what, name) for kind, what in self.KINDS.items() for name in getattr(self, kind)]
         for each in resources:
             _check(each)
@@ -76,7 +76,7 @@ class Rights:
 
 
 class RightChange(NamedTuple):
-    """What `apply` does to a right, or would."""
+    """A change of a right by `apply`, made or planned."""
 
     principal: str
     resource: Resource
@@ -91,12 +91,11 @@ class RightChange(NamedTuple):
 def grant(
     connection: Connection, principal: str, rights: Rights, *, create: bool = False, actor: str | None = None
 ) -> list[Resource]:
-    """Give a role rights; returns those that are new. Again: nothing changes.
+    """Give a role rights, and return the new ones. Giving them twice has no effect.
 
-    With `create` the role is made where there is none, as one that may log in, without a password. Without a namespace
-    the principal keeps the one that it has. Raises NameInvalid, also for what is not in its namespace, ParameterInvalid
-    for a role that is not there, or that has rights and another namespace, and StorageRefused where the owner may not
-    make one.
+    With `create` a missing role is made: it may log in, and has no password. Without a namespace the principal keeps
+    the one that it has. Raises NameInvalid, also for a name outside its namespace; ParameterInvalid if the role does
+    not exist, or has rights and another namespace; and StorageRefused if the owner may not make a role.
     """
     if not rights.resources():
         raise ParameterInvalid("rights", rights, "give at least one topic or group")
@@ -148,8 +147,8 @@ def revoke(
 def set_secret(connection: Connection, principal: str, secret: str | None, *, actor: str | None = None) -> None:
     """Give an access key its secret, or take it away with None.
 
-    Raises ParameterInvalid for a secret of fewer than 7 characters, which RocketMQ refuses, and for what is no external
-    principal with a right.
+    Raises ParameterInvalid for a secret of fewer than 7 characters, which RocketMQ refuses, and if `principal` is not
+    an external principal with a right.
     """
     if secret is not None and (len(secret) < MIN_SECRET_LENGTH or not secret.isprintable()):
         raise ParameterInvalid("secret", "***", f"needs {MIN_SECRET_LENGTH} or more printable characters")

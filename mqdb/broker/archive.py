@@ -1,10 +1,10 @@
-"""The archive: which segments are to be archived, what each of them holds, and what counts as archived.
+"""The archive: the segments to archive, their contents, and the catalogue of archived ones.
 
     one session    lock ─▶ unfinished folders ─▶ plan ─▶ for each segment: begin ─▶ (files) ─▶ record
 
-Who archives holds a lock on the connection that records, so that whoever loses it records nothing either. RocketMQ's
-tiered storage (MessageStoreDispatcherImpl) copies each queue as it grows; here a segment goes as a whole, once.
-Named topics may go before it, to be read there soon; retention goes on waiting for the whole.
+The lock is held on the connection that records, so a process that loses it records nothing either. RocketMQ's tiered
+storage (MessageStoreDispatcherImpl) copies each queue as it grows; here a segment is archived as a whole, once. Named
+topics may be archived before it, so that they can be read there soon; retention still waits for the whole segment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from mqdb.store.topics.topic_ranges import OffsetRange
 
 
 class SegmentContents(NamedTuple):
-    """What a segment holds of the topics that are to be archived: of `topics`, or all but those of the broker."""
+    """The contents of a segment to archive: the offsets of `topics`, or of all topics but those of the broker."""
 
     segment: int
     offsets: Offsets
@@ -32,16 +32,16 @@ class SegmentContents(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many they are: offsets have no gaps."""
+        """Number of messages; offsets have no gaps."""
         return sum(past - first for queues in self.offsets.values() for first, past in queues.values())
 
 
 @contextmanager
 def sole_archiver(connection: Connection) -> Iterator[bool]:
-    """Be the one who archives while the block runs; False while somebody else is.
+    """Hold the lock of the archive while the block runs; yields False if another session holds it.
 
-    The lock ends with the connection at the latest, which is later than the connection's close: PostgreSQL needs a
-    moment, and the next one asks only once. So it is given back.
+    PostgreSQL frees the lock some time after the connection is closed, and the next process tries to take it only once.
+    So the lock is given back explicitly.
     """
     with translated(connection):
         is_taken = locks.take_archive(connection)
@@ -55,11 +55,11 @@ def sole_archiver(connection: Connection) -> Iterator[bool]:
 
 @translates
 def plan(connection: Connection, topics: Sequence[str] | None = None) -> list[SegmentContents]:
-    """The sealed segments of which something is not archived, oldest first, with what they hold of it.
+    """The sealed segments that are not archived completely, oldest first, with the contents to archive.
 
-    Without topics a segment is archived when it is so as a whole: all topics but those of the broker, in one place,
-    whatever was archived of it before. What waits in topics of the broker goes to a topic of its own when its time
-    comes. With them it lacks those that stand in none of its archives. Raises TopicNotFound.
+    Without topics a segment is complete if one archive has all of it: all topics except those of the broker, whatever
+    other archives have. Messages that wait in topics of the broker are copied to their own topic when they are due.
+    With `topics` a segment lacks the topics that are in none of its archives. Raises TopicNotFound.
     """
     with transaction(connection):
         known = topic_ranges.topic_names(connection)
@@ -91,7 +91,7 @@ def _lacking(connection: Connection, wanted: Sequence[str] | None) -> dict[int, 
 
 
 def topics_lacking(archived: Sequence[Topics], wanted: Sequence[str] | None) -> Topics:
-    """What a segment lacks of what is wanted, by the topics of its archives; () is nothing."""
+    """The topics of `wanted` that a segment lacks, given the topics of its archives; () if it lacks nothing."""
     if wanted is None:
         return () if None in archived else None
     return tuple(sorted({name for name in wanted if not any(_has(topics, name) for topics in archived)}))

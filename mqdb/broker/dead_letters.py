@@ -1,7 +1,7 @@
 """Dead letters: choose messages that groups have given up, look at them, and send them back to work.
 
-Who chooses may give an SQL expression over the columns of the view mqdb.dlq. PostgreSQL checks it with the rights of
-the caller, in a transaction that cannot write. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard.
+A choice may be an SQL expression over the columns of the view mqdb.dlq. PostgreSQL checks it with the rights of the
+caller, in a transaction that cannot write. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard.
 In SQL: `mqdb/sql/segments/ensure_segments.sql`.
 """
 
@@ -49,10 +49,10 @@ _INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters; they meet all that is given. A time is a moment, or how long ago by the broker's clock.
+    """A choice of dead letters, which meet all given conditions. A time is a moment, or a duration before now.
 
-    Raises ParameterInvalid for a value of a wrong type, a text with the character NUL, and a time without a zone or
-    too long ago; TagExpressionInvalid.
+    Durations count by the broker's clock. Raises ParameterInvalid for a value of a wrong type, a text with the
+    character NUL, and a time without a zone or too long ago; TagExpressionInvalid.
     """
 
     group: str | None = None
@@ -79,7 +79,7 @@ class DeadLetterFilter:
                 check_moment(name, time)
 
     def __str__(self) -> str:
-        """As the options of the command line say it."""
+        """The filter, written as options of the command line."""
         options = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -100,7 +100,7 @@ class Chosen(NamedTuple):
 
 
 class Redrive(NamedTuple):
-    """How messages are sent back to work: to the group that failed them, or to a topic as if they were new."""
+    """The way messages are sent back to work: to the group that failed them, or to a topic like new messages."""
 
     condition: str
     """How they were chosen, for the record."""
@@ -112,13 +112,13 @@ class Redrive(NamedTuple):
 
 
 def count_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> int:
-    """How many there are. Raises GroupNotFound, ParameterInvalid for the condition."""
+    """Number of chosen dead letters. Raises GroupNotFound, ParameterInvalid for the condition."""
     with _chosen(connection, wanted) as (source, conditions):
         return dead_letters.count(connection, source, *conditions)
 
 
 def causes_of_death(connection: Connection, wanted: DeadLetterFilter) -> list[CauseOfDeath]:
-    """How many there are of each group, topic and exception.
+    """Number of dead letters by group, topic and exception.
 
     Raises GroupNotFound, ParameterInvalid for the condition.
     """
@@ -151,7 +151,7 @@ def read_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> Itera
 def choose(
     connection: Connection, wanted: DeadLetterFilter, *, again: bool = False, limit: int | None = None
 ) -> Chosen:
-    """What a redrive takes: `limit` at most, the oldest first; those redriven before only `again`.
+    """The messages for a redrive: at most `limit`, the oldest first; redriven ones only with `again`.
 
     Raises GroupNotFound, ParameterInvalid for the condition.
     """
@@ -163,7 +163,7 @@ def choose(
 
 @translates
 def plan_redrive(connection: Connection, positions: Sequence[int], redrive: Redrive) -> list[RedriveResult]:
-    """What `redrive` would do with these messages. Changes nothing; raises what that raises."""
+    """The results that `redrive` would have for these messages. Changes nothing, and raises what that raises."""
     with transaction(connection):
         connection.execute(_READ_ONLY)
         return dead_letters.redrive_letters(connection, positions, dry_run=True, actor=None, **redrive._asdict())
@@ -173,11 +173,11 @@ def plan_redrive(connection: Connection, positions: Sequence[int], redrive: Redr
 def redrive_messages(
     connection: Connection, positions: Sequence[int], redrive: Redrive, *, actor: str | None = None
 ) -> list[RedriveResult]:
-    """Send messages of dead letter queues back to work: one transaction, with a row for each that says what came of it.
+    """Send messages of dead letter queues back to work, in one transaction, with a result for each.
 
-    Each copy keeps its id, and has all its retries before it. It waits for another redrive that is under way.
-    Raises MessageIllegal for a body, TopicNotAllowed, TopicNotFound for a topic that is deleted in this moment. What
-    concerns one message only is a result FAILED, also a topic that is not there.
+    Each copy keeps its id, and starts with all its retries. A concurrent redrive is waited for.
+    Raises MessageIllegal for a body, TopicNotAllowed, and TopicNotFound for a topic that is deleted at this moment. A
+    problem of one message only gives a result FAILED, for example a topic that does not exist.
     """
     try:
         return _redrive(connection, positions, redrive, actor)
@@ -229,7 +229,7 @@ def _chosen(
 
 
 def _outlined(connection: Connection, group: str | None) -> str | None:
-    """That group, if the role that is logged in may operate it and not read it."""
+    """The group, if the role that is logged in may operate it but not read it; else None."""
     if group is None or acl.has(connection, Resource(Access.READ, ResourceType.GROUP, group)):
         return None
     may_operate = acl.has(connection, Resource(Access.OPERATE, ResourceType.GROUP, group))
@@ -243,7 +243,7 @@ def _check_group(connection: Connection, group: str) -> None:
 
 
 def _positions(connection: Connection, ids: Sequence[UUID]) -> list[int] | None:
-    """Of the records with one of the ids, by the key index; None without any id."""
+    """Positions of the records with one of the ids, by the key index; None without any id."""
     if not ids:
         return None
     with transaction(connection):
@@ -292,7 +292,7 @@ def _is_fault_of_condition(error: psycopg.Error) -> bool:
 
 
 def _described(error: psycopg.Error, where: str) -> str:
-    """PostgreSQL's words, its hint, and at which character of the condition, where it says so."""
+    """The text and the hint of PostgreSQL's error, with the position in the condition if it has one."""
     reason = error.diag.message_primary or str(error)
     if error.diag.statement_position is not None:
         position = int(error.diag.statement_position) - CONDITION_POSITION + 1

@@ -18,7 +18,7 @@ MAX_ROWS = 50_000
 
 
 class DispatchOutcome(StrEnum):
-    """What one call found."""
+    """The result of a call."""
 
     DISPATCHED = "DISPATCHED"
     IDLE = "IDLE"
@@ -75,9 +75,9 @@ WAKE_CHANNEL: Final = "mqdb_wake"
 def fall_asleep(connection: Connection, max_rows: int = MAX_ROWS, *, places: bool = True) -> DispatchResult | None:
     """Dispatch once more, after which the caller may sleep; None while a transaction with new records is open.
 
-    Otherwise each such transaction wakes it until `stay_awake`: by a notification on WAKE_CHANNEL, and on a server
-    with prepared transactions by what `look` finds. If `places` is true, appends place their records meanwhile
-    (`mqdb/sql/dispatch/take_places.sql`), and do not wake it for those.
+    Each such transaction then wakes the caller until `stay_awake`: by a notification on WAKE_CHANNEL, and on a server
+    with prepared transactions by the findings of `look`. While it sleeps and `places` is true, appends place their
+    records (`mqdb/sql/dispatch/take_places.sql`), and do not wake it for these.
     """
     row = driver(connection).execute(_FALL_ASLEEP, (max_rows, places)).fetchone()
     assert row is not None
@@ -131,7 +131,7 @@ def last_position(connection: Connection) -> int:
 
 @translates
 def mend_state(connection: Connection) -> bool:
-    """Make the state of the dispatcher anew if PostgreSQL cannot read it; whether that was needed."""
+    """Rebuild the state of the dispatcher if PostgreSQL cannot read it; returns whether that was needed."""
     return driver(connection).execute("SELECT mqdb.mend_dispatcher_state()").fetchone() == (True,)
 
 
@@ -161,8 +161,8 @@ def index_keys(connection: Connection, max_rows: int = MAX_ROWS) -> IndexResult:
 def is_attended(connection: Connection) -> bool:
     """Whether a leader runs the services: its backend is there, and its promise has not run out.
 
-    Where none does, clients that wait for messages dispatch themselves. The backend tells of a dead leader at once,
-    the promise of a hung one.
+    Without a leader, clients that wait for messages dispatch themselves. A missing backend shows a dead leader at once,
+    an expired promise a hung one.
     """
     row = driver(connection).execute("SELECT mqdb.is_attended()").fetchone()
     return row == (True,)

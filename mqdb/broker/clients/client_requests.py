@@ -32,7 +32,7 @@ _LONGEST_PAUSE_SECONDS: Final = 0.1
 
 
 class RequestKind(StrEnum):
-    """What a consumer can be asked. The arguments of each name its `group`."""
+    """The kinds of requests to a consumer. The arguments of each name its `group`."""
 
     #: State, queues, and which listeners run since when, with their stacks.
     STATUS = "STATUS"
@@ -62,10 +62,10 @@ def ask(
 
 @translates
 def wait_for_answer(connection: Connection, request_id: int, timeout: timedelta = ANSWER_TIMEOUT) -> dict[str, Any]:
-    """What the client answers. What it does not answer in time it is not asked any more.
+    """The answer of the client. A request that is not answered in time is withdrawn.
 
-    Raises ClientRequestTimeout, ClientOffline when it goes meanwhile, ClientRequestFailed when it says that it
-    cannot; ParameterInvalid for a request that there is not.
+    Raises ClientRequestTimeout, ClientOffline if the client leaves before it answers, and ClientRequestFailed if it
+    reports a failure; ParameterInvalid if the request does not exist.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     pause = _FIRST_PAUSE_SECONDS
@@ -94,13 +94,13 @@ def open_requests(
 
 @translates
 def answer(connection: Connection, request_id: int, result: Mapping[str, Any]) -> bool:
-    """Answer with what JSON can hold; False when nobody waits for that any more."""
+    """Answer a request with values that JSON can hold; returns False if the request was withdrawn."""
     return client_requests.answer(connection, request_id, {"result": dict(result)})
 
 
 @translates
 def refuse(connection: Connection, request_id: int, reason: str) -> bool:
-    """Say that it cannot be answered, and why; False when nobody waits for that any more."""
+    """Refuse a request with a reason; returns False if the request was withdrawn."""
     return client_requests.answer(connection, request_id, {"error": reason})
 
 

@@ -1,7 +1,7 @@
-"""Membership: clients come, give signs of life, and go. Each change is announced to the group.
+"""Membership: clients register, send heartbeats, and leave. Each change is announced to the group.
 
-None of it waits for a standby: who is there is found out anew after a fail-over, and a standby that hangs must not
-keep clients from coming and going.
+Membership does not wait for a standby: after a fail-over clients register again, and a standby that hangs must not keep
+clients from registering and leaving.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,14 +46,14 @@ def announce(connection: Connection, client_id: str) -> None:
 
 
 def register(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
-    """Enter a client into a group, which is created where there is none, and tell the group.
+    """Register a client in a group, which is created if it does not exist, and notify the group.
 
-    Returns the group's subscriptions that were replaced, None where they stay as they are.
-    Raises SubscriptionConflict for a consumer that subscribes to something else than its group (that filters a topic in
-    another way, if it can only pop), MessageModelConflict for one that shares messages in another way,
-    ConsumeModeConflict for one that shares queues in another way, AccessDenied for a group or a topic that the role has
-    no right to read, ConsumptionForbidden where the group is switched off, FilterDisabled for an SQL92 filter where the
-    broker takes none.
+    Returns the group's subscriptions that were replaced, or None if they are unchanged.
+    Raises SubscriptionConflict for a consumer whose subscriptions differ from those of its group (or, if it can only
+    pop, that filters a topic in another way); MessageModelConflict for another way to share messages,
+    ConsumeModeConflict for another way to share queues; AccessDenied for a group or a topic that the role has no right
+    to read; ConsumptionForbidden if the group is switched off; and FilterDisabled for an SQL92 filter if the broker
+    disables them.
     """
     replaced = None
     with _changing(connection):
@@ -67,9 +67,9 @@ def register(connection: Connection, registration: Registration) -> StoredSubscr
 
 
 def take_back(connection: Connection, registration: Registration, replaced: StoredSubscriptions) -> None:
-    """Store again what the registration of a member has replaced, unless somebody has replaced it since.
+    """Restore the subscriptions that the registration of a member has replaced, unless they have changed since.
 
-    Who has followed the member meanwhile stays, as the old members do in a rolling change.
+    Members that registered in between stay, as the old members do in a rolling change.
     """
     with _changing(connection):
         stored = subscriptions.lock(connection, registration.group)
@@ -79,14 +79,14 @@ def take_back(connection: Connection, registration: Registration, replaced: Stor
 
 
 def _agree(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
-    """Subscriptions change when nobody else is there, or when a member announces a higher version.
+    """Subscriptions change if there are no other members, or when a member announces a higher version.
 
     Members that can only pop may subscribe to different topics, because each of them takes messages of its own topics
     only. The group then subscribes to all of these topics, and its members filter each topic in one way. A member that
     follows the mode of its group may own queues one day, and queues are shared among all members.
 
-    Who has been a member before stays one: in a rolling change the old members go on until they are replaced. If a
-    database has gone back to before the group was there, the first of them stores what they have subscribed to.
+    A member that renews its registration stays one: in a rolling change the old members go on until they are replaced.
+    If the database was set back to a time before the group existed, the first of them stores their subscriptions.
     """
     group, given = registration.group, frozenset(registration.subscriptions)
     topics = (Resource(Access.READ, ResourceType.TOPIC, each.topic) for each in given)
@@ -145,7 +145,7 @@ def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
 
 
 def heartbeat_all(connection: Connection, client_ids: Sequence[str]) -> set[str]:
-    """As `heartbeat`, for several clients; returns those that the broker has not given up."""
+    """Record heartbeats of several clients; returns the ids of the clients that are still registered."""
     if not client_ids:
         return set()
     with _changing(connection):
@@ -159,7 +159,7 @@ def is_guest(connection: Connection, client_id: str, host: str) -> bool:
 
 
 def unregister(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
-    """Take a client out of a group; a consumer's queues are free at once, and the group is told."""
+    """Take a client out of a group; a consumer's queues are free at once, and the group is notified."""
     with _changing(connection):
         clients.remove(connection, client_id, group, kind)
         if kind is ClientKind.CONSUMER:

@@ -1,10 +1,10 @@
-"""Exactly once: what a listener writes, what it sends and how far its group has come are one transaction.
+"""Exactly once: the writes of a listener, its sends and the offset of its group are one transaction.
 
     begin ──▶ statements and sends of the listener ──▶ commit: the offset, under the owner's epoch, and COMMIT
                                                   └──▶ failed: ROLLBACK, then send_back: copies, and the offset
 
-A commit that nobody answers leaves open whether it has happened. The queue is then taken again, which is possible when
-the old transaction is over or can commit no more, and whoever takes it goes on behind what was committed.
+If a commit is not answered, its outcome is unknown. The queue is then taken again, which is possible when the old
+transaction is over or can commit no more. Its new owner continues after the committed messages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ from mqdb.store.tables import offset_commit
 
 
 class ConsumedBatch(NamedTuple):
-    """What a transaction consumes, and for whom."""
+    """The messages that a transaction consumes, with their group and consumer."""
 
     group: str
     client_id: str
@@ -47,10 +47,11 @@ def begin(connection: Connection) -> None:
 
 @translates
 def commit(connection: Connection, batch: ConsumedBatch) -> None:
-    """Commit what was begun, together with the offset.
+    """Commit the open transaction, together with the offset.
 
-    Raises QueueLost and TransactionEnded, and StorageRefused with what a deferred constraint or a serialization
-    failure says: nothing was committed, but what the listener has committed itself. BrokerUnavailable: nobody knows.
+    Raises QueueLost and TransactionEnded, and StorageRefused with the text of a deferred constraint or a serialization
+    failure: nothing was committed, except commits by the listener itself. BrokerUnavailable means that the outcome is
+    unknown.
     """
     _require_open(connection)
     below = driver(connection)
@@ -81,7 +82,7 @@ _ENDS: Final = {
 
 @contextmanager
 def _refusals(batch: ConsumedBatch) -> Iterator[None]:
-    """What the table of commits refuses, and why."""
+    """Translate the errors by which the table of commits refuses an offset."""
     group, _, queue, refused = batch
     try:
         yield
@@ -109,7 +110,8 @@ def send_back(
 ) -> list[SentBack]:
     """Send messages back, and commit their offset, in one transaction: they come again once, and the queue goes on.
 
-    Raises what `mqdb.broker.consumers.send_back` raises, and QueueLost. BrokerUnavailable: nobody knows.
+    Raises what `mqdb.broker.consumers.send_back` raises, and QueueLost. BrokerUnavailable means that the outcome is
+    unknown.
     """
     group, client_id, _, consumed = batch
     with _refusals(batch), transaction(connection):
@@ -123,9 +125,10 @@ def send_back(
 
 @translates
 def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-    """Store how far each queue is consumed; returns the queues that were lost to a newer owner.
+    """Store the offset of each queue; returns the queues that were lost to a newer owner.
 
-    That is where transactions have come, or `next_offset` if that is farther: messages that nobody wants are passed by.
+    The offset is that of the last transaction, or `next_offset` if that is higher: messages that do not match the
+    filter are skipped.
     """
     if not owned:
         return []

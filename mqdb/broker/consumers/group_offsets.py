@@ -22,7 +22,7 @@ from mqdb.store.log import history
 
 @translates
 def queue_ends(connection: Connection, queue_key: int) -> Ends | None:
-    """Min and max offset of a queue; None where there is none of that key."""
+    """Min and max offset of a queue; None if the queue does not exist."""
     return queues.ends(connection, [queue_key]).get(queue_key)
 
 
@@ -37,9 +37,9 @@ class Refused(NamedTuple):
 
 @translates
 def commit_without_owner(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> Refused:
-    """Set the offsets of a group, forward or back, where no member has the queue; the group is made if need be.
+    """Set the offsets of a group, forward or back, in queues without an owner. A missing group is made.
 
-    A group that has no more than such offsets of a topic is still new to it for its members.
+    A group that has only such offsets in a topic still counts as new to it when its members begin.
     """
     if not positions:
         return Refused({}, frozenset())
@@ -57,7 +57,7 @@ def commit_without_owner(connection: Connection, group: str, positions: Sequence
 
 @translates
 def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> set[int]:
-    """The keys of those queues whose offset somebody has set since they were read."""
+    """The keys of the queues whose offset was set by a reset after they were read."""
     if not positions:
         return set()
     return group_offsets.reset_since(connection, group, positions)
@@ -76,9 +76,9 @@ def append_commits(connection: Connection, group: str, commits: Sequence[OffsetC
 def commit_positions(
     connection: Connection, group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int] = MappingProxyType({})
 ) -> list[OwnedQueue]:
-    """As `offsets.commit_offsets`, but back as well as forward; returns the queues that were lost to a newer owner.
+    """Commit offsets, back as well as forward; returns the queues that were lost to a newer owner.
 
-    What was appended is folded; `floors` are the offsets that were stored by the last call for each queue, if known.
+    Appended commits are folded. `floors` are the offsets that the last call stored for each queue, if known.
     """
     if not owned:
         return []

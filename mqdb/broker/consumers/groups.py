@@ -42,7 +42,7 @@ def show_group(connection: Connection, name: str, topic: str | None = None) -> G
 
 @translates
 def show_topics(connection: Connection, name: str) -> list[TopicLag]:
-    """What a group has yet to consume of each topic, by topic. Raises GroupNotFound."""
+    """Number of messages that a group has yet to consume, by topic. Raises GroupNotFound."""
     groups.existing(connection, name)
     return groups.lags(connection, name)
 

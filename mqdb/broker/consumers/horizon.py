@@ -34,9 +34,9 @@ def open_window(first_segment: int) -> Window:
 
 
 class Horizon(NamedTuple):
-    """As of the last answer: the segment that dispatch wrote to, and the bounds of the segments there were.
+    """The segment that dispatch wrote to, and the bounds of the segments, as of the last answer.
 
-    It says something about logs of the same history only.
+    It is valid only for logs of the same history.
     """
 
     newest_segment: int = 0
@@ -44,9 +44,9 @@ class Horizon(NamedTuple):
     history: History | None = None
 
     def window(self, hints: Iterable[int]) -> Window | None:
-        """From the oldest of the segments that readers are in to the one behind the newest; None if unknown.
+        """The window from the oldest of the readers' segments to the one after the newest; None if unknown.
 
-        A late committer may lower the lowest position of a segment afterwards: another guess that the pull checks.
+        A late committer may lower the lowest position of a segment afterwards. The pull checks that guess as well.
         """
         known = set(hints)
         first, last = min(known), max(known) + 1

@@ -84,13 +84,13 @@ def clone_offsets(
     dry_run: bool = False,
     actor: str | None = None,
 ) -> list[OffsetChange]:
-    """Have group `target` go on where group `source` stands, in these topics or in all that it reads but its retries.
+    """Give group `target` the offsets of group `source`, in these topics or in all that it reads except its retries.
 
-    `target` is made where there is none. While it has live members it is refused, unless with `force`: they go on at
-    the new offsets then, as after a reset. With `dry_run` nothing happens.
+    A missing `target` is made. While it has live members the change is refused, unless with `force`: then they continue
+    at the new offsets, as after a reset. With `dry_run` nothing is changed.
     Raises GroupNotFound for `source`, GroupInUse, TopicNotFound; ParameterInvalid for a topic that `source` has never
-    read, for the same group twice, and for members that consume by broadcasting; NameInvalid for `target`.
-    AccessDenied for a role that may not operate `target`, or neither operate nor read `source`.
+    read, for `source` and `target` being one group, and for members that consume by broadcasting; NameInvalid for
+    `target`. AccessDenied for a role that may not operate `target`, or neither operate nor read `source`.
     """
     check_group_name(target)
     acl.require(connection, Resource(Access.OPERATE, ResourceType.GROUP, target))
@@ -107,7 +107,7 @@ def clone_offsets(
 
 
 class _Wanted(NamedTuple):
-    """A change that somebody asks for."""
+    """A requested change of offsets."""
 
     verb: Verb
     group: str
@@ -141,7 +141,7 @@ def _refuse_members(connection: Connection, group: str, force: bool) -> None:
 
 
 def _read_by(connection: Connection, group: str, topic_names: Collection[str]) -> dict[int, int]:
-    """Where the group stands in each queue of these topics."""
+    """The offset of the group in each queue of these topics."""
     for name in topic_names:
         topics.existing_topic(connection, name)
     standing = offset_changes.standings(connection, group, offset_changes.queues_read(connection, group))

@@ -27,16 +27,16 @@ def take_queues(
     *,
     force: bool = False,
 ) -> list[OwnedQueue]:
-    """Own those of the queues that are free; a group that is new to a topic starts where it says.
+    """Take those of the queues that are free. A group that is new to a topic begins at `start`.
 
     Without a `start` nothing begins: only queues on which the group has an offset are taken.
 
-    A queue is free when nobody owns it or its owner is no longer a member: its owner gives it back when rebalance
-    takes it away, after the listeners that hold its messages have returned. `force` does not wait for that; what
-    the old owner commits is then refused, and its unfinished messages come a second time.
+    A queue is free if it has no owner, or its owner is no longer a member. An owner gives a queue back after a
+    rebalance has taken it away and the listeners that hold its messages have returned. `force` does not wait for that;
+    commits of the old owner are then refused, and its unfinished messages come a second time.
 
-    Under TIMESTAMP it starts at the first message of each queue that was stored at that time or later.
-    Raises ParameterInvalid if that is missing, or does not know its time zone.
+    Under TIMESTAMP the group begins at the first message of each queue that was stored at that time or later.
+    Raises ParameterInvalid if the time is missing, or has no time zone.
     """
     if start is not None:
         _check_start(start)
@@ -51,7 +51,7 @@ def take_queues(
 
 @translates
 def begin_queues(connection: Connection, group: str, queue_keys: Sequence[int], start: StartingPoint) -> None:
-    """Have a group that is new to the topics of these queues begin there now, though nobody takes a queue yet.
+    """Have a group that is new to the topics of these queues begin there now, without taking a queue.
 
     If a topic is deleted at this moment, nothing begins. Raises ParameterInvalid as `take_queues` does.
     """
@@ -68,10 +68,10 @@ def begin_queues(connection: Connection, group: str, queue_keys: Sequence[int], 
 
 @translates
 def take_queues_at(connection: Connection, group: str, client_id: str, offsets: Mapping[int, int]) -> list[OwnedQueue]:
-    """As `take_queues`, for a member that has chosen where to read: offsets by the keys of the queues.
+    """Take free queues for a member that has chosen its offsets, given by the keys of the queues.
 
-    The group begins at these offsets where it has none, and in no other queue of the topics. An offset that it has
-    stays, so the answer may name another one than was asked for. A queue that does not exist is left out.
+    The group begins at these offsets if it has no offset there, and in no other queue of the topics. An existing offset
+    stays, so the answer may have another one than was given. A queue that does not exist is left out.
     """
     if not offsets:
         return []
@@ -87,7 +87,7 @@ def start_offsets(
     queue_keys: Sequence[int],
     start: StartingPoint,
 ) -> dict[int, int]:
-    """Where each of the queues starts for a consumer that keeps its offsets itself, and has none; changes nothing.
+    """The start offset of each queue for a consumer that keeps its own offsets and is new. Changes nothing.
 
     A queue that does not exist is left out. Raises ParameterInvalid as `take_queues` does.
     """
@@ -111,7 +111,7 @@ def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueu
 
 @translates
 def correct_offset(connection: Connection, group: str, owned: OwnedQueue) -> bool:
-    """Set the offset of one queue, back as well as forward, where the stored one does not exist; False when lost."""
+    """Set the offset of one queue, back or forward, if the stored one does not exist; returns False if it is lost."""
     return not consumer_offsets.commit(connection, group, [owned], may_go_back=True)
 
 
@@ -138,8 +138,9 @@ def search_offset(connection: Connection, queue_key: int, time: datetime) -> int
 
 @translates
 def search_offsets(connection: Connection, queue_keys: Sequence[int], time: datetime) -> dict[int, int]:
-    """As `search_offset`, for several queues, in as many statements as for one. A queue that does not exist is left
-    out.
+    """The offset at a time in each of several queues, in as many statements as for one queue.
+
+    A queue that does not exist is left out.
     """
     _check_time("time", time)
     return time_search.offsets_of_time(connection, queue_keys, time)

@@ -77,7 +77,7 @@ _MARGIN: Final = timedelta(seconds=1)
 
 
 class Seen(NamedTuple):
-    """What a reader remembers of the pops of its queues."""
+    """The state that a reader keeps between pops of its queues."""
 
     horizon: Horizon = UNKNOWN_HORIZON
     segments: frozenset[int] = frozenset({0})
@@ -89,7 +89,7 @@ class Seen(NamedTuple):
 
     @property
     def look_back(self) -> timedelta | None:
-        """How far the next look goes back; None for all that is due."""
+        """Time span of the next look for due messages; None for all that are due."""
         now = time.monotonic()
         is_whole = now - self.looked_at_all > _WHOLE_LOOK_SECONDS
         return None if is_whole else timedelta(seconds=now - self.looked_at) + _MARGIN
@@ -99,7 +99,7 @@ NOTHING_SEEN: Final = Seen()
 
 
 class Popped(NamedTuple):
-    """What a pop has found. `seen` is for the next pop of the same queues."""
+    """The result of a pop. `seen` is for the next pop of these queues."""
 
     messages: list[ReceivedMessage]
     seen: Seen
@@ -247,10 +247,10 @@ def forward_to_dlq(connection: Connection, group: str, messages: Sequence[Receiv
 
 @translates
 def forward_handle_to_dlq(connection: Connection, group: str, receipt_handle: str, failure: Failure) -> None:
-    """As `forward_to_dlq`, for whoever has kept nothing of the message but its receipt handle.
+    """Forward a message to the dead letter queue by its receipt handle alone.
 
-    If the message is not in flight any more nothing happens: it was forwarded before, as a client asks again that has
-    lost the answer, or it comes again. Raises ReceiptHandleInvalid for what is no handle.
+    Nothing happens if the message is no longer in flight: a client that has lost the answer asks twice, or the message
+    comes again. Raises ReceiptHandleInvalid if `receipt_handle` is not a handle.
     """
     with transaction(connection):
         if not is_handle(receipt_handle):

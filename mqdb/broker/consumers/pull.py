@@ -58,9 +58,9 @@ class PullStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """From where to read a queue. `segment` comes with the offset: from the last answer, 0 where there was none.
+    """The offset from which to read a queue. `segment` comes from the last answer; 0 before the first.
 
-    `history` is that of the log in which the offset was found; None: whichever it is.
+    `history` is that of the log in which the offset was found; None for any history.
     """
 
     queue: MessageQueue
@@ -147,7 +147,7 @@ class _Wish(NamedTuple):
 
 
 def how_far(filter: MessageFilter | None, given: int | None, limit: int, queues: int) -> int:
-    """How many entries of a queue are looked at, of so many queues."""
+    """Number of entries that a pull looks at in each of so many queues."""
     if filter is None:
         return limit
     if given is None:

@@ -1,7 +1,7 @@
-"""Queue locks: take queues to consume them in order, renew that, give them back.
+"""Queue locks: take queues to consume them in order, renew the locks, give the queues back.
 
-The counterparts of `offsets.take_queues` and `release_queues`. Where a queue may be taken because its owner is gone
-or by force, it is so only when the lock has expired. RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ.
+The counterparts of `offsets.take_queues` and `release_queues`. A queue whose owner is gone, or that is taken by force,
+is taken only when its lock has expired. RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ def take_queues(
     expiry: timedelta,
     force: bool = False,
 ) -> list[OwnedQueue]:
-    """Own and lock, for `expiry`, those of the queues that are free and that nobody else has locked.
+    """Own and lock, for `expiry`, those of the queues that are free and not locked by another client.
 
-    A group that is new to a topic begins at `start`. Without one only queues on which it has an offset are taken.
+    A group that is new to a topic begins at `start`. Without `start` only queues on which it has an offset are taken.
     """
     if not queue_keys:
         return []
@@ -47,9 +47,9 @@ def take_queues(
 def renew_queues(
     connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], *, expiry: timedelta
 ) -> set[int]:
-    """Lock queues for `expiry` from now on; returns the keys of those that are still the caller's.
+    """Lock queues for `expiry` from now on; returns the keys of the queues that the caller still owns.
 
-    A lock that has expired and that nobody else has taken is.
+    An expired lock is renewed unless another client has taken it.
     """
     if not owned:
         return set()

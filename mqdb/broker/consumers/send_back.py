@@ -1,10 +1,10 @@
 """Send back: messages that a group could not consume come again later, or go to its dead letter queue.
 
-    Later   a copy in SCHEDULE_TOPIC_XXXX, or in the topic of timers where the consumer has said how long; the
-            deliverer copies it to %RETRY%group when its time has come
+    Later   a copy in SCHEDULE_TOPIC_XXXX, or in the topic of timers if the consumer has given a time; the
+            deliverer copies it to %RETRY%group when it is due
     Dead    a copy in %DLQ%group
 
-What the message was and why it failed stands in the properties of the copy.
+The properties of the copy have the origin of the message and the reason of its failure.
 RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
@@ -52,7 +52,7 @@ class SendBackRequest(NamedTuple):
 
 
 class SentBack(NamedTuple):
-    """What became of a message: it waits for `delay_level`, or for as long as was asked for, or is dead."""
+    """The outcome for a message: it waits for `delay_level` or for the requested time, or is dead."""
 
     log_pos: int
     is_dead: bool
@@ -69,8 +69,8 @@ def send_back(
     """Send messages back in the order given: all of them, or none. One transaction, or a part of the open one.
 
     `max_reconsume_times` is the number of retries before a message is dead; None leaves it to the group.
-    Raises GroupNotFound, MessageGone when retention has dropped a message, TopicNotWritable when somebody has closed
-    the retry topic, and BrokerUnavailable where the log has another history than a request.
+    Raises GroupNotFound, MessageGone if retention has dropped a message, TopicNotWritable if the retry topic was
+    closed, and BrokerUnavailable if the log has another history than a request.
     """
     if not requests:
         return []
@@ -110,7 +110,7 @@ def _decide(requests: Sequence[SendBackRequest], found: Found, max_reconsume_tim
 
 
 def _delay(retry: Retry, found: Found, reconsume_times: int) -> timedelta | None:
-    """How long a message waits, if no delay level says that."""
+    """The time that a message waits, if it has no delay level."""
     if retry.delay is None and retry.delay_level == 0 and found.retry_delays:
         return delay_after(found.retry_delays, reconsume_times)
     return retry.delay
@@ -141,7 +141,7 @@ def _copies(
 
 
 def _retry_queue_nums(connection: Connection, group: str, found: Found) -> int:
-    """How many queues the copies choose from."""
+    """Number of queues that the copies choose from."""
     perm, nums = found.retry_perm, found.retry_write_queue_nums
     if perm is None or nums is None:
         config = find_or_create_retry_topic(connection, group).config
@@ -152,7 +152,10 @@ def _retry_queue_nums(connection: Connection, group: str, found: Found) -> int:
 
 
 def _waiting(level: int | None, topic: str, queue_id: int) -> dict[str, str]:
-    """What a message that waits has besides. Source: HookUtils.transformDelayLevelMessage, transformTimerMessage."""
+    """Additional properties of a message that waits.
+
+    Source: HookUtils.transformDelayLevelMessage, transformTimerMessage.
+    """
     where = {Property.REAL_TOPIC.value: topic, Property.REAL_QID.value: str(queue_id)}
     return where if level is None else where | {Property.DELAY.value: str(level)}
 
@@ -164,7 +167,7 @@ def _milliseconds(delay: timedelta, most: int | None) -> int:
 
 
 def _origin(request: SendBackRequest, topic: str) -> dict[str, str]:
-    """Where the message was when it failed first. A copy that fails has all of it already."""
+    """Properties for the place of the first failure. A copy that fails has all of them already."""
     return {
         Property.RETRY_TOPIC.value: topic,
         Property.ORIGIN_MESSAGE_ID.value: str(request.log_pos),

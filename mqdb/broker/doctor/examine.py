@@ -53,9 +53,9 @@ def chosen(only: Sequence[str] | None = None, first: Sequence[DoctorCheck] = ())
 def examine(
     connection: Connection, thresholds: DoctorThresholds = DEFAULT_THRESHOLDS, only: Sequence[str] | None = None
 ) -> list[Finding]:
-    """What the checks find, in their order; on a connection in AUTOCOMMIT.
+    """The findings of the checks, in their order. Takes a connection in AUTOCOMMIT.
 
-    Raises ParameterInvalid for the name of no check, and BrokerUnavailable if the connection is lost already.
+    Raises ParameterInvalid if a name is not that of a check, and BrokerUnavailable if the connection is lost already.
     """
     checks = chosen(only)
     with translated(connection):
@@ -64,7 +64,7 @@ def examine(
 
 
 def unreachable(error: MqdbError) -> list[Finding]:
-    """What there is to say of a broker to which nobody can connect, or whose schema is another one."""
+    """The finding for a broker that refuses connections, or whose schema has another version."""
     if isinstance(error, SchemaMismatch):
         return [Finding("schema", FindingStatus.FAIL, str(error), server_checks.schema_remedy(error))]
     return [Finding("connection", FindingStatus.FAIL, str(error), server_checks.LOOK_AT_DSN)]

@@ -30,7 +30,7 @@ LOOK_AT_STANDBYS: Final = "mqdb doctor --only synchronous"
 
 
 class FindingStatus(StrEnum):
-    """How bad it is, the worst first."""
+    """Severity of a finding, the worst first."""
 
     FAIL = "FAIL"
     WARN = "WARN"
@@ -107,7 +107,7 @@ Value: TypeAlias = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check has seen."""
+    """The result of a check."""
 
     check: str
     """Its name."""
@@ -181,7 +181,7 @@ def one_each(found: Sequence[T], observe: Callable[[T], Observation]) -> list[Ob
 
 
 def rows(connection: Connection, statement: LiteralString, **values: Any) -> list[Any]:
-    """What a statement finds, as named tuples."""
+    """The rows of a statement, as named tuples."""
     with driver(connection).cursor(row_factory=namedtuple_row) as cursor:
         return cursor.execute(statement, values or None).fetchall()
 
@@ -193,7 +193,7 @@ def row(connection: Connection, statement: LiteralString, **values: Any) -> Any:
 
 
 def span(seconds: float) -> str:
-    """A time for people to read. A clock that was put back makes it less than 0, which nobody could read."""
+    """A duration as text. A negative one, after the clock was set back, is shown as 0."""
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

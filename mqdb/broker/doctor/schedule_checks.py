@@ -1,4 +1,4 @@
-"""Checks of what waits for its time: delayed messages and timers, crons, half messages."""
+"""Checks of waiting messages: delayed messages and timers, crons, half messages."""
 
 import shlex
 from typing import Final
@@ -62,7 +62,7 @@ def _deliveries(connection: Connection, thresholds: DoctorThresholds) -> list[Ob
 
 
 def _late_seconds(at: Look, connection: Connection) -> float:
-    """How long the first timer has been due, collected or not; 0 where none is."""
+    """The time for which the first timer has been due, collected or not; 0 if no timer is due."""
     first_ms = [] if at.first_due_ms is None else [at.first_due_ms]
     if at.next_due_ms <= at.now_ms:
         step = TimerStep(at.seq, at.next_offset, at.delivered_ms, at.delivered_pos, at.next_due_ms, at.waiting)

@@ -61,7 +61,7 @@ def _schema(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
 
 
 def schema_remedy(error: SchemaMismatch) -> str:
-    """What helps if the schema is another one."""
+    """The remedy if the schema has another version."""
     return "pip install --upgrade mqdb" if isinstance(error, SchemaTooNew) else "mqdb migrate"
 
 
@@ -98,7 +98,7 @@ def _isolation(connection: Connection, _thresholds: DoctorThresholds) -> list[Ob
 
 
 def _given(connection: Connection, name: str) -> list[Any]:
-    """What was given to this database, or to roles that may use the broker, by ALTER DATABASE and ALTER ROLE."""
+    """The values given to this database, or to roles that may use the broker, by ALTER DATABASE and ALTER ROLE."""
     return rows(
         connection,
         """SELECT d.datname AS database, r.rolname AS role, split_part(c, '=', 1) AS name,

@@ -1,4 +1,4 @@
-"""Checks of what sessions do to each other: old snapshots, idle transactions, locks, notifications.
+"""Checks of sessions that hold up others: old snapshots, idle transactions, locks, notifications.
 
 A role without pg_read_all_stats sees little of the sessions of other roles. Then a check says what it has found among
 the others, or that it does not know.
@@ -113,7 +113,10 @@ def _idle(connection: Connection, thresholds: DoctorThresholds) -> list[Observat
 
 
 def unless_hidden(connection: Connection, seen: str, **figures: int) -> list[Observation]:
-    """All is well, unless there are sessions of which the role sees nothing. Autovacuum, without a role, is none."""
+    """An observation that all is well, unless the role cannot see the statements of some sessions.
+
+    Autovacuum has no role and is not counted.
+    """
     hidden = row(
         connection,
         """SELECT count(*) AS sessions, current_user AS me FROM pg_stat_activity
@@ -164,9 +167,9 @@ def _locks(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
 
 
 def _front(connection: Connection, pid: int) -> Any:
-    """The session behind which a backend waits, perhaps through others; None if there is none by now.
+    """The session behind which a backend waits, perhaps through others; None if it does not wait any longer.
 
-    First one that waits for a standby, then one that waits for no lock; in a deadlock any. Its pid is 0 if it is a
+    Sessions that wait for a standby come first, then those that wait for no lock; in a deadlock any. The pid is 0 for a
     prepared transaction, which has no backend.
     """
     found = rows(
@@ -188,7 +191,7 @@ def _front(connection: Connection, pid: int) -> Any:
 
 
 def _way_out(front: Any) -> str:
-    """What helps against the session in front. Ending one that waits for a standby helps nobody: it has committed."""
+    """The remedy for the session in front. One that waits for a standby has committed, so ending it does not help."""
     if front.pid == 0:
         return "SELECT * FROM pg_prepared_xacts;  -- and ROLLBACK PREPARED"
     if front.waits_for_standby or front.may_wait_for_standby:

@@ -11,9 +11,9 @@ from mqdb.store.engine import translated
 
 
 def check_filters(connection: Connection, expression_types: Collection[str]) -> None:
-    """Raise FilterDisabled where there is SQL92 among them and `enable_property_filter` is off.
+    """Raise FilterDisabled if one of the types is SQL92 and `enable_property_filter` is off.
 
-    Who joins a group need not ask: `membership.register` does.
+    Consumers that join a group need not call this, because `membership.register` does.
     """
     if ExpressionType.SQL92 in expression_types:
         with translated(connection):

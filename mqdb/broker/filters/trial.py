@@ -15,7 +15,7 @@ from mqdb.store.topics.topics import existing_topic
 
 
 class Trial(NamedTuple):
-    """How many messages were looked at, how many of them match, and what a pull of `scanned` entries costs."""
+    """Number of examined and of matching messages, and the cost of a pull of `scanned` entries."""
 
     examined: int
     matched: int
@@ -26,9 +26,9 @@ class Trial(NamedTuple):
 
 @translates
 def try_selector(connection: Connection, broker_name: str, topic: str, selector: Selector, last: int) -> Trial:
-    """Try a filter on the `last` messages of a topic, and pull with it as a consumer does that is a little behind.
+    """Try a filter on the `last` messages of a topic, and pull with it like a consumer that is a little behind.
 
-    Raises TopicNotFound, and ParameterInvalid for a topic that nobody may read.
+    Raises TopicNotFound, and ParameterInvalid for a topic that is not readable.
     """
     route = existing_topic(connection, topic)
     if not route.read_queue_keys:

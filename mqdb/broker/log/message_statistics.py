@@ -1,7 +1,7 @@
 """Message statistics: the statements that count the messages of some topics, one for each segment.
 
-Whoever runs them does so one by one, later: together they count what was dispatched when this was asked for.
-RocketMQ counts as messages come and go (StatsItemSet), and knows nothing of the past.
+They are run one by one, later: together they count the messages that were dispatched when the statements were made.
+RocketMQ counts messages as they are put and got (StatsItemSet), and knows nothing of the past.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ class SegmentCount(NamedTuple):
 def count_by_segment(
     connection: Connection, topics: Sequence[str], since: datetime | None = None, until: datetime | None = None
 ) -> list[SegmentCount]:
-    """What is to be run for the messages that were stored from `since` to before `until`. Raises TopicNotFound."""
+    """The statements that count the messages stored from `since` to before `until`. Raises TopicNotFound."""
     with transaction(connection):
         # In this order: what dispatch does in the meantime adds batches and segments, and none is missing.
         queues = {bounds.queue_key: bounds for bounds in topic_ranges.bounds(connection, topics)}

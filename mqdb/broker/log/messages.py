@@ -36,9 +36,9 @@ class StoredCopy(NamedTuple):
 
 @translates
 def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
-    """The copies of a message that somebody can consume, as they were stored; [] where there is none.
+    """The copies of a message that can be consumed, as they were stored; [] if there are no such copies.
 
-    Those that wait for their time or the end of their transaction are left out, and those whose topic is deleted.
+    Copies that wait for a time or the end of their transaction are left out, and copies in deleted topics.
     """
     with transaction(connection):
         positions = [log_pos for _, log_pos, _ in message_index.find(connection, [unique_id], 0)]
@@ -65,7 +65,7 @@ def find_by_key(connection: Connection, route: TopicRoute, key: str) -> list[Sto
 
 @translates
 def locate(connection: Connection, log_pos: int) -> StoredCopy:
-    """The copy at a position. Raises ParameterInvalid where there is none that somebody can consume."""
+    """The copy at a position. Raises ParameterInvalid if there is no message that can be consumed."""
     copies = _at(connection, log_pos)
     if not copies:
         raise ParameterInvalid("log_pos", log_pos, "there is no message that can be consumed")

@@ -1,4 +1,4 @@
-"""Outcome: what became of a send whose connection was lost before the answer came.
+"""Outcome: whether a send was stored whose connection was lost before the answer came.
 
 An append is one INSERT in autocommit. When its answer is missing, the statement may still lie unread in the socket of
 its backend, wait for a lock, or be about to commit. So before it is sent again, on one connection to that server:
@@ -6,16 +6,16 @@ its backend, wait for a lock, or be about to commit. So before it is sent again,
     end_backend    until the backend is gone: nothing that it was given can be stored any more
     find_sent      then: is it stored?
 
-The other way round would store it twice. A backend that waits for a synchronous standby has committed, but shows it to
-nobody; to be ended makes it visible.
+The other way round would store it twice. A backend that waits for a synchronous standby has committed, but its record
+is not visible yet; ending the backend makes it visible.
 
 A backend is gone when pg_stat_activity does not show it. It leaves in this order: it aborts its transaction, unless
 that has ended before (ShutdownPostgres, called before_shmem_exit), and then clears its entry (pgstat_beshutdown_hook,
 called on_shmem_exit, which is later: ipc.c, shmem_exit). A commit that has begun is not interrupted. So a snapshot
-taken when the entry is gone sees all that this backend will ever have committed. One that dies without leaving, by
-kill -9, takes all others with it: PostgreSQL lets nobody in before recovery has settled what was committed.
-A restarted server shows none of the old backends, and neither does a standby that was promoted: what that one has
-replayed is in its log, and nothing more will come.
+taken when the entry is gone sees all that this backend will ever have committed. A backend that is killed by kill -9
+takes all others with it: PostgreSQL refuses connections until recovery has settled what was committed. A restarted
+server shows none of the old backends. Neither does a promoted standby: the records that it has replayed are in its log,
+and it will replay nothing else.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class Backend(NamedTuple):
 
 
 class StoredAt(NamedTuple):
-    """Where a record is stored."""
+    """The place of a stored record."""
 
     log_pos: int
     queue_key: int
@@ -102,22 +102,23 @@ def end_backend(connection: Connection, backend: Backend) -> bool:
 
 @translates
 def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int = 0) -> dict[UUID, StoredAt]:
-    """Where the messages with these unique ids are stored, dispatched and indexed or not; the others are left out.
+    """The places of the stored messages with these unique ids, dispatched and indexed or not; the others are left out.
 
-    Final for those whose backend `end_backend` has called gone, if asked in AUTOCOMMIT: a transaction may have an older
-    snapshot. All records of one INSERT are there, or none, so one id of it is enough. Where a message has several
-    records, the lowest position is that of the send; the others are copies made later, for a retry of its consumption
-    or the dead letter queue. What retention has dropped is not found. What is found is as durable as its producer
-    asked, on this server; whether a standby has it is another question, for to end its backend ends that wait as well.
+    The answer is final for ids whose backend `end_backend` has called gone, if asked in AUTOCOMMIT: a transaction may
+    have an older snapshot. All records of one INSERT are stored, or none, so one id of it is enough. If a message has
+    several records, the lowest position is that of the send; the others are copies made later, for a retry of its
+    consumption or the dead letter queue. Messages that retention has dropped are not found. A message found is as
+    durable as its producer asked, on this server; it may be missing on a standby, because ending its backend ends the
+    wait for it as well.
 
-    `after_pos` saves reading. Any position will do that was known when the try to send began, on the connection of
+    `after_pos` saves reading. It may be any position that was known when the try to send began, on the connection of
     that try (the lowest, if several tries are in question): `Backend.after_pos`, or the last one that an append there
-    returned. The record lies above: positions are taken inside the INSERT, from a sequence that no session takes
-    values from in advance. Not from another connection, for a crash may set the sequence back behind positions that
-    were not flushed.
+    returned. The record lies above: positions are taken inside the INSERT, from a sequence that no session takes values
+    from in advance. A position from another connection does not serve, because a crash may set the sequence back behind
+    positions that were not flushed.
 
     It costs 1 to 3 ms of index probes, and the reading of all records above both `after_pos` and the end of the key
-    index. Where no `mqdb serve` builds that, without an `after_pos` the whole log is read: 0.23 s for a million
+    index. If no `mqdb serve` builds the index, the whole log is read without an `after_pos`: 0.23 s for a million
     records in memory.
     """
     if not unique_ids:

@@ -1,4 +1,4 @@
-"""Proofs: whether a client may go on at a position that it keeps itself, and if not, where it goes on.
+"""Proofs: whether a client may continue at a position that it keeps itself, and if not, the position to continue from.
 
 RocketMQ has nothing like it. Kafka: OffsetsForLeaderEpoch (KIP-320).
 """

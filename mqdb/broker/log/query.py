@@ -21,7 +21,7 @@ from mqdb.store.tables import broker, commit_log, own_namespace, segment
 
 
 class BrokerInfo(NamedTuple):
-    """What a database says of itself as a broker."""
+    """The names and the history of a broker's database."""
 
     broker_name: str
     cluster_name: str
@@ -63,7 +63,7 @@ def server_time(connection: Connection) -> datetime:
 
 
 class LogSpan(NamedTuple):
-    """What the log holds: from its lowest position to before `past_pos`, and since when; None while it is empty."""
+    """The positions in the log, from its lowest one to before `past_pos`, and the oldest store time or None."""
 
     lowest_pos: int
     past_pos: int
@@ -72,7 +72,7 @@ class LogSpan(NamedTuple):
 
 @translates
 def log_span(connection: Connection) -> LogSpan:
-    """Which positions of the log are kept. Uses commit_log_pkey."""
+    """The kept positions of the log. Uses commit_log_pkey."""
     oldest = select(commit_log.c.store_time).order_by(commit_log.c.log_pos).limit(1)
     lowest_pos = connection.scalar(select(func.min(segment.c.start_pos))) or 0
     return LogSpan(lowest_pos, segments.log(connection).last_pos + 1, connection.scalar(oldest))
@@ -80,10 +80,10 @@ def log_span(connection: Connection) -> LogSpan:
 
 @translates
 def positions_since(connection: Connection, times: Sequence[datetime]) -> list[int]:
-    """How many positions the log has given since each of the times, of those that are kept.
+    """Number of kept positions that the log has given since each of the times.
 
-    About as many as messages: a transaction that was rolled back leaves a gap, and each retry has a position of its
-    own.
+    It is about the number of messages: a transaction that was rolled back leaves a gap, and each retry has a position
+    of its own.
     """
     past_pos = segments.log(connection).last_pos + 1
     return [past_pos - time_search.position_of_time(connection, time) for time in times]
@@ -97,17 +97,17 @@ def queue_offset_of(
     msg_id: UUID | None = None,
     history: History | None = None,
 ) -> int | None:
-    """The offset that dispatch gave to a record, None while it has given none.
+    """The offset that dispatch gave to a record; None until it is dispatched.
 
-    Looks backward from the end of the queue, so it is fast for what was sent a moment ago. If `msg_id` is given, it
-    counts unless the log still has the `history` in which the record was stored: another one may have another message
-    at that position.
+    Looks backward from the end of the queue, so it is fast for recently sent records. A `msg_id` is compared unless the
+    log still has the `history` in which the record was stored: another history may have another message at that
+    position.
     """
     return connection.scalar(select(func.mqdb.find_queue_offset(queue_key, log_pos, msg_id, history)))
 
 
 class Aim(NamedTuple):
-    """Where a record is stored, and the queue that it is for, as it says; all None where the log has dropped it."""
+    """The queue of a record, and the queue that the record names as its target; all None if the log has dropped it."""
 
     queue_key: int | None
     real_topic: str | None
@@ -118,7 +118,7 @@ class Aim(NamedTuple):
 
 @translates
 def aim_of(connection: Connection, log_pos: int) -> Aim:
-    """What the record at a position says. Uses commit_log_pkey."""
+    """The aim of the record at a position. Uses commit_log_pkey."""
     return Aim(*connection.execute(select(text("*")).select_from(func.mqdb.find_aim(log_pos))).one())
 
 

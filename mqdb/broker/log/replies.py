@@ -1,7 +1,7 @@
-"""Replies: where they are, to which address they go, and how they are read and sent.
+"""Replies: their topic, their addresses, and the ways to read and send them.
 
 All requesters of a cluster share a topic, which no right covers. The owner of the broker, and the members of its role,
-read it and send to it as to any other. Other roles do that by functions of the database, which give a role its own
+read it and send to it like any other topic. Other roles do that by functions of the database, which give a role its own
 replies, and send a reply only to the requester of a message that the role may read (`mqdb/sql/log/replies.sql`).
 """
 
@@ -40,7 +40,10 @@ class Reply(NamedTuple):
 
 @translates
 def find_topic(connection: Connection, cluster_name: str) -> TopicRoute:
-    """The topic of the replies, made where there is none. Raises NameInvalid, and AccessDenied for who has no right."""
+    """The topic of the replies, made if it does not exist.
+
+    Raises NameInvalid, and AccessDenied for a role without rights.
+    """
     if not acl.is_guest(connection):
         return find_or_create_reply_topic(connection, cluster_name)
     name: str = connection.execute(select(func.mqdb.reply_topic())).scalar_one()
@@ -53,7 +56,7 @@ def find_topic(connection: Connection, cluster_name: str) -> TopicRoute:
 
 @translates
 def address_of(connection: Connection, client_id: str) -> str:
-    """Where replies for a client are sent: the property REPLY_TO_CLIENT of its requests."""
+    """The address of a client for replies: the property REPLY_TO_CLIENT of its requests."""
     if not acl.is_guest(connection):
         return client_id
     address: str = connection.execute(select(func.mqdb.reply_address(client_id))).scalar_one()
@@ -86,7 +89,7 @@ _OWN_REPLIES: Final = """
 
 
 def _read_own(connection: Connection, place: PullRequest, client_id: str) -> PullResult | None:
-    """None for a queue that is gone, or of another history."""
+    """The replies for a client in a queue; None if the queue is gone, or of another history."""
     values = {
         "client_id": client_id,
         "queue_key": place.queue_key,

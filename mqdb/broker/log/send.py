@@ -71,11 +71,11 @@ def json_object(texts: Mapping[str, str]) -> str:
 
 
 def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[LogPlace]:
-    """Append records of any queues; returns where they are, in the order given. One statement, one round trip.
+    """Append records of any queues; returns their places, in the order given. One statement, one round trip.
 
     All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) if a queue is gone or of another
-    history, AccessDenied, MessageIllegal for a time of delivery beyond the broker's limit, StorageRefused or
-    BrokerUnavailable if the database says no.
+    history; AccessDenied; MessageIllegal for a delivery time beyond the broker's limit; and StorageRefused or
+    BrokerUnavailable for other errors of the database.
     """
     below = connection.connection.driver_connection  # `driver` without its call: this runs for every message sent
     assert isinstance(below, psycopg.Connection)
@@ -145,7 +145,7 @@ def _has_half(records: Sequence[Record]) -> bool:
 
 
 def _append_with_halves(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[tuple[Any, ...]]:
-    """As a role that does not own the broker: such a role stores its half messages by a function, one by one."""
+    """Append for a role that does not own the broker: it stores half messages by a function, one by one."""
     if len(records) == 1:
         return [(own_halves.send(connection, records[0]),)]
     with connection.transaction():

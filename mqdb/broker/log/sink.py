@@ -3,22 +3,22 @@
     one transaction    ledger row ── new? ──▶ the staged messages into the log, task by task ──▶ the stage cleared
                            └── there already: somebody has done it before, and nothing is appended
 
-A query commits its batches in their order, and after a crash runs none but the last one again. One that comes with an
-earlier number has lost its place: its checkpoint was set back, or is not the one that the sink was written with. If the
-batch before is missing, the database was: it went back, and what the query has written since is not in the log.
+A query commits its batches in their order, and after a crash runs only the last one again. If a query comes with an
+earlier number, its checkpoint was set back, or is not the one that the sink was written with. If the batch before is
+missing, the database was set back, and the batches that the query has written since are not in the log.
 
-The row of the ledger and the messages come together or not at all, so whoever does not know what became of a batch may
-ask again. No queue is locked: dispatch gives the offsets later. A batch that two processes commit at once waits for the
-other one at its ledger row, and then finds it there.
+The row of the ledger and the messages are stored together or not at all, so a caller that does not know the outcome may
+ask again. No queue is locked: dispatch gives the offsets later. If two processes commit a batch at once, the second one
+waits at the ledger row, and then finds the batch there.
 
-A batch that is larger than one transaction should be goes in parts, which several sessions move at a time:
+A batch that is too large for one transaction is appended in parts, which several sessions move at a time:
 
     one transaction    ledger row ── new? ──▶ a row for each task's attempt: these messages are the batch
     one after another, each in a transaction    a task's next messages ──▶ the log, in their order; noted in that row
     one transaction    all parts are in the log? ──▶ their rows cleared
 
-From the first transaction on, the batch is what is staged then. Whoever runs it again goes on with that, whatever its
-own tasks have staged, so the stage has to outlive a crash (`is_durable`).
+From the first transaction on, the batch is the rows staged by then. A later run continues with these rows, whatever its
+own tasks have staged, so the stage has to survive a crash (`is_durable`).
 
 Unlike the other verbs these take a connection of psycopg, in autocommit: `mqdb.store.log.sink` says why. RocketMQ has
 nothing like it.
@@ -57,7 +57,7 @@ class SinkBatch(NamedTuple):
 
 
 class StagedWrite(NamedTuple):
-    """What one task has staged."""
+    """The messages that one task has staged."""
 
     write_id: UUID
     messages: int
@@ -67,7 +67,7 @@ class StagedWrite(NamedTuple):
 
 
 class AppendOutcome(StrEnum):
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     APPENDED = "APPENDED"
     REPEATED = "REPEATED"  #: it was in the log already
@@ -80,9 +80,9 @@ class AppendOutcome(StrEnum):
 
 
 class AppendResult(NamedTuple):
-    """`messages` are those of batch `batch_id`, which is in the log, or, where it is incomplete, those that were found.
+    """The outcome of an append. `messages` counts those of batch `batch_id` in the log, or if incomplete, those found.
 
-    `batch_id` is another batch than was asked for if that one is in the way, or the newest before a gap, if any.
+    `batch_id` is another batch than the given one if that one is in the way, or the newest before a gap, if any.
     """
 
     outcome: AppendOutcome
@@ -146,15 +146,16 @@ def append_batch(
     is_guest: bool = False,
     part_messages: int | None = None,
 ) -> AppendResult:
-    """Append what the tasks have staged, in their order, or nothing. With `may_skip` batches before it may be missing.
+    """Append the staged messages of the tasks, in their order, or nothing.
 
-    `is_guest` says that the role does not own the broker. A batch with more than `part_messages` is only begun, in
-    parts; None means that no batch is.
-    Where the batch is in the log then, the stage is cleared of it: also of what failed attempts have staged for it, and
-    for the batches before it.
-    Raises TopicNotFound when a queue is gone, MessageIllegal for a time of delivery beyond the broker's limit, and
-    psycopg's error of AccessDenied where the role may not send any more; psycopg's OperationalError means that the
-    outcome is unknown, and that one may ask again.
+    With `may_skip` earlier batches may be missing.
+
+    `is_guest` means that the role does not own the broker. A batch with more than `part_messages` messages is only
+    begun, in parts; None stands for no limit. If the batch is in the log afterwards, its staged rows are deleted, and
+    so are those of failed attempts for it and for the batches before it.
+    Raises TopicNotFound if a queue is gone, MessageIllegal for a delivery time beyond the broker's limit, and psycopg's
+    error of AccessDenied if the role may no longer send. psycopg's OperationalError means that the outcome is unknown;
+    the call may then be repeated.
     """
     messages = sum(write.messages for write in writes)
     if part_messages is not None and messages > part_messages:
@@ -207,7 +208,7 @@ def close_parts(connection: Connection, batch: SinkBatch) -> bool:
 
 
 def _with_segments(connection: Connection, messages: int, is_guest: bool, append: Callable[[], _Result]) -> _Result:
-    """What `append` gives, which is a transaction that appends about so many messages."""
+    """The result of `append`, a transaction that appends about so many messages; retried if a segment is missing."""
     for tries in range(1, _TRIES + 1):
         _ensure_segments(connection, messages, is_guest)
         try:
@@ -230,7 +231,7 @@ def clear_writes(connection: Connection, writes: Sequence[StagedWrite], *, is_gu
 
 
 def sweep(connection: Connection, forgotten_sink: str | None = None, *, is_guest: bool = False) -> None:
-    """Take away what is staged for longer than a day, and the ledger of a sink that nobody can name again.
+    """Delete rows that are staged for longer than a day, and the ledger of a forgotten sink, which is not named again.
 
     The owner does that for all roles, another role for itself.
     """
@@ -247,7 +248,7 @@ def sweep(connection: Connection, forgotten_sink: str | None = None, *, is_guest
 
 @contextmanager
 def translated(target: str) -> Iterator[None]:
-    """As `mqdb.store.engine.translated`, for who should not have to wait for SQLAlchemy unless something is wrong."""
+    """Like `mqdb.store.engine.translated`, but imports SQLAlchemy only after an error."""
     try:
         yield
     except psycopg.Error as error:

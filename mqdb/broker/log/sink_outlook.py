@@ -1,4 +1,4 @@
-"""What will become of a batch of Spark that goes to several brokers: asked of each of them before any is written to.
+"""The expected outcome of a batch of Spark for several brokers: each is asked before any is written to.
 
 A batch is appended to one broker after the other, in a transaction on each. If it is run again after a crash between
 two of these transactions, some brokers have it, and their part must be the same rows as the first time.
@@ -34,7 +34,7 @@ class SinkOutlook(NamedTuple):
 
 
 def outlook(connection: Connection, batch: SinkBatch) -> SinkOutlook:
-    """What `append_batch` would answer now, unless something is wrong with the rows."""
+    """The outcome that `append_batch` would have now, unless the rows are bad."""
     named = {"sink_id": batch.sink_id, "query_id": batch.query_id}
     row = connection.execute(statements.OUTLOOK, named).fetchone()
     assert row is not None, "mqdb.broker has one row"

@@ -31,7 +31,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TrackType(StrEnum):
-    """How a group stands to a copy. RocketMQ: TrackType, where a member is asked before its offset is."""
+    """The relation of a group to a copy. RocketMQ: TrackType, which checks the members before the offset."""
 
     CONSUMED = "CONSUMED"
     """Its offset is past the copy. It may have failed: then there is a younger copy."""
@@ -46,7 +46,7 @@ class TrackType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupTrack:
-    """How a group stands to a copy. `next_offset` is None if the broker has no offset of the group in the queue."""
+    """The relation of a group to a copy. `next_offset` is None if the group has no offset in the queue."""
 
     group: str
     status: TrackType
@@ -54,7 +54,7 @@ class GroupTrack:
 
 
 class WaitState(StrEnum):
-    """What became of a copy that waits for its time."""
+    """The outcome of a copy that waits for its time."""
 
     WAITING = "WAITING"
     DELIVERED = "DELIVERED"
@@ -65,7 +65,7 @@ class WaitState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopyWait:
-    """What a copy waits for that stands in the queue of a delay level, or among the timers."""
+    """The wait of a copy in the queue of a delay level, or among the timers."""
 
     state: WaitState | None
     """None where the role may not know."""
@@ -88,9 +88,9 @@ class CopyFailure:
 
 @dataclass(frozen=True, slots=True)
 class MessageCopy:
-    """A copy of a message. What the role may not know is None.
+    """A copy of a message. Fields that the role may not know are None.
 
-    A role that does not own the broker is not told of half states, and of recalls and deliveries only what copies tell.
+    A role that does not own the broker does not see half states, and sees recalls and deliveries only in copies.
     """
 
     log_pos: int
@@ -114,7 +114,7 @@ class MessageCopy:
 
 @dataclass(frozen=True, slots=True)
 class MessageTrace:
-    """What became of a message on a broker: its copies in the order in which they were stored.
+    """The history of a message on a broker: its copies in the order in which they were stored.
 
     A message that was sent again after its send seemed to fail, and was stored both times, has two copies in its topic.
     """
@@ -125,7 +125,7 @@ class MessageTrace:
 
 @translates
 def trace(connection: Connection, unique_id: UUID) -> MessageTrace:
-    """What became of the message with a unique id; without any copies if the broker has none."""
+    """The history of the message with a unique id; without copies if the broker has no record of it."""
     with transaction(connection):
         records = message_trace.find(connection, unique_id)
         times = _dispatch_times(connection) if records else {}

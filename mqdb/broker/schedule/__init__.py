@@ -1,6 +1,6 @@
-"""Deliver what waits for a time, and look at it.
+"""Deliver waiting messages, and look at them.
 
-delay, delay_queues     delay levels: deliver, and look at what waits
-timers, recall_handles  times of delivery, and how a sender takes a message back
+delay, delay_queues     delay levels: deliver, and look at waiting messages
+timers, recall_handles  times of delivery, and recalls by senders
 cron                    recurring sends
 """

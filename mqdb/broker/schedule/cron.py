@@ -1,15 +1,15 @@
 """Recurring sends: a message again and again, at the times that a cron text names.
 
-A firing is one transaction: it appends the message and moves the next time on. The row is locked meanwhile, so of
-two servers one sends; and a server that is killed has done both, or neither. Times are those of the broker's clock.
+A firing is one transaction: it appends the message and moves the next time on. It locks the row, so of two servers only
+one sends; and a server that is killed has done both, or neither. Times are those of the broker's clock.
 
-What fell due while no broker was there is caught up as the send says: `once`, the default, sends one message for the
-latest of these times, `all` one for each, oldest first and a bounded number in a transaction, `none` leaves them out.
-Other than that a firing is never left out for being late. A topic that is gone or takes no messages costs firings, not
-the cron: each such firing is counted. What is paused has no times; after that it goes on with the next one.
+Times that passed while no broker ran are caught up as `catch_up` says: `once`, the default, sends one message for the
+latest of these times; `all` sends one for each, oldest first and a bounded number in a transaction; `none` leaves them
+out. Other than that a firing is never left out because it is late. If a topic is gone or takes no messages, the firing
+is counted as skipped, and the cron stays. A paused cron has no times; after a resume it continues with the next one.
 
-A row can be changed by SQL to what cannot be read or sent. Each cron is fired in a savepoint of its own, and such a one
-is paused: the others of its round go on.
+A row can be changed by SQL so that it cannot be read or sent. Each cron is fired in a savepoint of its own, so such a
+cron is paused, and the others of its round are fired.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ NextTime = Callable[[str, str, datetime], datetime]
 
 
 class CatchUp(StrEnum):
-    """What is sent of the times that have passed while no broker was there."""
+    """Treatment of the times that passed while no broker ran."""
 
     ONCE = "once"
     ALL = "all"
@@ -84,7 +84,7 @@ class Cron:
 
 
 class Firing(NamedTuple):
-    """What a round did with a cron that was due."""
+    """The result of a round for a cron that was due."""
 
     name: str
     topic: str
@@ -98,7 +98,7 @@ class Firing(NamedTuple):
 
 
 class CronRound(NamedTuple):
-    """What a round has done."""
+    """The result of a round."""
 
     firings: tuple[Firing, ...]
     broken: Mapping[str, MqdbError]
@@ -184,7 +184,7 @@ def resume_cron(connection: Connection, name: str, next_time: NextTime, *, actor
 def fire_due(
     connection: Connection, next_time: NextTime, max_crons: int = MAX_CRONS, max_messages: int = MAX_MESSAGES
 ) -> CronRound:
-    """Send what is due, at most so many messages of each of so many crons. What another session fires is left to it."""
+    """Send due messages, at most so many of each of so many crons. Crons that another session fires are skipped."""
     waits = crons.next_due_in(connection)
     if waits is None or waits > timedelta(0):
         return CronRound((), {}, waits)

@@ -3,13 +3,13 @@
     look      which levels are due, and up to where; one statement, all that is done when nothing is
     take      in one transaction: a copy of each message in its real queue, and a step for each level
 
-Whoever looks at the same time takes the same steps, and one of them succeeds. RocketMQ: ScheduleMessageService.
+If two sessions look at once, both take the same steps, and only one succeeds. RocketMQ: ScheduleMessageService.
 
-A message is for the topic of its name, also for one that was deleted and made again, unless somebody has deleted the
-topic together with what waited for it. A retry is for the group that failed it: as long as that is there its retry
-topic is made again when need be, and a group that somebody has deleted gets its retries only where its retry topic was
-kept. A younger group of the same name gets none of them. What is for nobody is passed by and counted, and can be read
-in SCHEDULE_TOPIC_XXXX still. RocketMQ writes it to a topic that has no configuration, where nobody looks.
+A message is for the topic of its name, even if that was deleted and made again, unless the topic was deleted together
+with its waiting messages. A retry is for the group that failed it. As long as the group exists, its retry topic is made
+again when needed. A deleted group gets its retries only if its retry topic was kept. A younger group of the same name
+does not get them. Messages without a target are skipped and counted, and can still be read in SCHEDULE_TOPIC_XXXX.
+RocketMQ writes them to a topic that has no configuration.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ STEPS_KEPT: Final = 1_000
 
 
 class DelayRound(NamedTuple):
-    """What a round has done."""
+    """The result of a round."""
 
     messages: int
     """How many were delivered."""
@@ -72,7 +72,7 @@ class _Attempt(NamedTuple):
 
     @property
     def skipped(self) -> Counter[str]:
-        """How many records are for which topic that is gone."""
+        """Number of records by topic that is gone."""
         return Counter(stray.real_topic or "" for stray in self.strays if stray.is_readable)
 
     @property
@@ -82,7 +82,7 @@ class _Attempt(NamedTuple):
 
     @property
     def retry_topics(self) -> set[str]:
-        """Those of them that are to be made again, for groups that are there."""
+        """The retry topics that have to be made again, for groups that exist."""
         strays = (stray for stray in self.strays if stray.is_readable and stray.has_group)
         return {stray.real_topic for stray in strays if stray.real_topic} - self.made
 
@@ -93,7 +93,7 @@ class _Attempt(NamedTuple):
 
     @property
     def may_stand(self) -> bool:
-        """Not so when a topic came while it was made: it then was there for the strays, but not for the copies."""
+        """Whether the step is valid: not if a topic was made after the copies and before the strays."""
         is_complete = self.copied + len(self.strays) == _messages(self.steps)
         return is_complete and not self.retry_topics and not self.lost
 
@@ -128,7 +128,7 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
 
 @translates
 def first_undelivered_segment(connection: Connection) -> int:
-    """The segment of the first entry that waits or is due; where there is none, the one that dispatch writes to."""
+    """The segment of the first entry that waits or is due; without one, the segment that dispatch writes to."""
     with transaction(connection):
         # For a session that does not plan by indexes only.
         connection.execute(select(func.set_config("enable_seqscan", "off", True)))

@@ -1,7 +1,7 @@
-"""Delay queues: look at what waits in each delay level, and step over a message that the log has lost.
+"""Delay queues: look at the waiting messages of each delay level, and step over a message that the log has lost.
 
-A level whose next message is lost stands still, and retention with it: nobody but a person says that it will never be
-delivered. RocketMQ: ScheduleMessageService, which passes such a message by.
+If the next message of a level is lost, the level stands still, and so does retention: only an operator may decide that
+the message will never be delivered. RocketMQ: ScheduleMessageService, which skips such a message.
 """
 
 from sqlalchemy import Connection
@@ -20,7 +20,7 @@ from mqdb.store.schedule.delay_queues import LevelStanding, list_delays
 def find_lost(connection: Connection, level: int) -> MessageMissing:
     """The message that a level stands still at.
 
-    Raises ParameterInvalid for a level that there is not, NothingLost where it does not stand still.
+    Raises ParameterInvalid if the level does not exist, NothingLost if it does not stand still.
     """
     return _lost(list_delays(connection), level)[1]
 

@@ -14,9 +14,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def recall_handle_of(record: Record, queue: MessageQueue, message_id: str | None = None) -> str | None:
-    """The handle of a record that is for that queue; None where it has no time of delivery, or is a retry.
+    """The recall handle of a record for that queue; None if it has no delivery time, or is a retry.
 
-    `message_id` is how its sender knows it, if that is not its uuid.
+    `message_id` is the id by which its sender knows it, if that is not its uuid.
     """
     match record.wait:
         case DeliverAt(milliseconds):

@@ -5,15 +5,16 @@
     deliver    in one transaction: what is new and due to its real queue, what is new and not due into the table, what
                is due of the table to its real queue, and a step that says how far all this is
 
-Whoever looks at the same time takes the same step, and one of them succeeds. A round takes at most so many messages of
-each of these; after hours of standstill the table is delivered from the one that is due longest on, and beside it what
-has come into the queue meanwhile.
+If two sessions look at once, both take the same step, and only one succeeds. A round takes a bounded number of messages
+of each kind. After hours of standstill the table is delivered from the longest due message on, and beside it the
+messages that have come into the queue since.
 
-A time of delivery is one of the broker's clock. Set forward, it makes messages due, as time does. Set back, it makes
-them wait longer; what is sent then waits as its time says, though delivery has been past it before.
+A delivery time is one of the broker's clock. If the clock is set forward, messages become due. If it is set back, they
+wait longer; messages sent then wait for their time, even if delivery has been past that time before.
 
-A message is for the topic of its name, unless it went with an older one. What is for no topic is passed by and counted;
-so is what the log has lost, where nothing would come of holding up all the others. RocketMQ: TimerMessageStore.
+A message is for the topic of its name, unless it was deleted with an older one. Messages without a topic are skipped
+and counted. So are messages that the log has lost, because holding up all others would not help. RocketMQ:
+TimerMessageStore.
 In SQL: `mqdb/sql/schedule/recall.sql`, `mqdb/sql/schedule/recall_own.sql`.
 """
 
@@ -56,7 +57,7 @@ _PENDING: Final = "PENDING"
 
 
 class TimerRound(NamedTuple):
-    """What a round has done."""
+    """The result of a round."""
 
     messages: int
     """How many were delivered."""
@@ -81,7 +82,7 @@ class TimerRound(NamedTuple):
 
 
 class RecallStatus(StrEnum):
-    """What became of a recall."""
+    """The outcome of a recall."""
 
     RECALLED = "RECALLED"
     """The message will never be delivered."""
@@ -128,7 +129,7 @@ class _Delivery:
             self._account(timers.undelivered_entries(connection, at), at.entries - taken)
 
     def take_behind(self, connection: Connection) -> None:
-        """What is due in slot 0."""
+        """Deliver the due messages of slot 0."""
         released, took = timers.deliver_behind(connection, self.at, self.limit)
         self.took += took
         self.left += sum(each.messages for each in released)
@@ -143,7 +144,7 @@ class _Delivery:
         self.has_more |= sum(each.messages for each in released) == self.limit
 
     def take_due(self, connection: Connection, slots: Sequence[int]) -> Due | None:
-        """What is due in the other slots."""
+        """Deliver the due messages of the other slots."""
         due = timer_looks.find_due(connection, self.at, slots, self.limit) if slots else None
         if due is None:
             return None
@@ -205,7 +206,7 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
 
 @translates
 def first_uncollected_segment(connection: Connection) -> int:
-    """The segment of the first message that is not collected; where there is none, the one that dispatch writes to."""
+    """The segment of the first message that is not collected; without one, the segment that dispatch writes to."""
     with transaction(connection):
         # For a session that does not plan by indexes only.
         connection.execute(select(func.set_config("enable_seqscan", "off", True)))
@@ -217,9 +218,9 @@ def first_uncollected_segment(connection: Connection) -> int:
 def recall(connection: Connection, handle: str, *, actor: str | None = None) -> RecallStatus:
     """Take back the message of a recall handle. One transaction, or a part of the open one.
 
-    No timer is delivered until the transaction ends. A role that does not own the broker recalls what is for a topic
-    to which it may send, in two transactions of its own, and keeps nobody waiting.
-    Raises RecallHandleInvalid for a handle that is none, or of another broker, TopicNotFound and AccessDenied;
+    No timer is delivered until the transaction ends. A role that does not own the broker may recall messages for a
+    topic to which it may send; that takes two transactions of its own, and holds up no delivery.
+    Raises RecallHandleInvalid if `handle` is not a handle, or of another broker; TopicNotFound and AccessDenied;
     TransactionUnsuitable for such a role in a transaction.
     """
     found = decode_handle(handle)
@@ -233,9 +234,10 @@ def recall(connection: Connection, handle: str, *, actor: str | None = None) -> 
 
 @translates
 def recall_from(connection: Connection, topic: str, handle: str) -> str:
-    """As `recall`, for a client of RocketMQ, which names the topic too; returns the id by which it knows the message.
+    """Take back a message for a client of RocketMQ, which names the topic too; returns the id that the client knows.
 
-    Raises RecallHandleInvalid also for a handle of another topic, and if the message is not taken back.
+    Raises what `recall` raises, and RecallHandleInvalid also for a handle of another topic, and if the message is not
+    taken back.
     """
     decoded = decode_handle(handle)
     if decoded.topic != topic:

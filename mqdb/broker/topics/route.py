@@ -25,7 +25,7 @@ from mqdb.store.topics.topics import TopicRoute
 def create_topic_automatically(
     connection: Connection, name: str, queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
 ) -> TopicRoute:
-    """The topic of that name, made after the template TBW102 where there is none.
+    """The topic of that name, made after the template TBW102 if it does not exist.
 
     It has the smaller of `queue_nums` and the template's queues, and the template's permission without INHERIT.
     Raises NameInvalid, AccessDenied for a role that may not send to it, and TopicNotFound when the template forbids it
@@ -41,7 +41,7 @@ def create_topic_automatically(
 
 
 def find_or_create_reply_topic(connection: Connection, cluster_name: str) -> TopicRoute:
-    """The topic that brings replies, made with one queue where there is none, also where automatic topics are off.
+    """The topic that brings replies, made with one queue if it does not exist, even if automatic topics are off.
 
     Raises NameInvalid for a cluster with too long a name. Source: TopicConfigManager.
     """
@@ -52,15 +52,15 @@ def find_or_create_reply_topic(connection: Connection, cluster_name: str) -> Top
 def find_or_create_retry_topic(connection: Connection, group: str) -> TopicRoute:
     """The topic that brings failed messages back to a group.
 
-    Where there is none it is made with the group's retry_queue_nums, and one queue for a group that is not there.
-    Raises NameInvalid. Source: TopicConfigManager.createTopicInSendMessageBackMethod.
+    A missing topic is made with the group's retry_queue_nums, or with one queue if the group does not exist. Raises
+    NameInvalid. Source: TopicConfigManager.createTopicInSendMessageBackMethod.
     """
     nums = retry_queue_nums(connection, group) or 1
     return _find_or_create(connection, TopicConfig(retry_topic(group), nums, nums))
 
 
 def find_or_create_dlq_topic(connection: Connection, group: str) -> TopicRoute:
-    """The dead letter queue of a group, made with one queue where there is none; readable, as of RocketMQ 4.9.2."""
+    """The dead letter queue of a group, made with one queue if it does not exist; readable, as of RocketMQ 4.9.2."""
     return _find_or_create(connection, TopicConfig(dlq_topic(group), 1, 1))
 
 

@@ -15,9 +15,9 @@ from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part, SegmentRan
 
 
 class Layout(NamedTuple):
-    """Where ranges lie: their spans by segment and queue, all segments by number, and how far the log is filled.
+    """The layout of ranges: their spans by segment and queue, all segments by number, and the last position of the log.
 
-    `missing` is the first range of which no segment has a part, without what lies before that part.
+    `missing` is the first range of which no segment has a part, without the offsets before that part.
     """
 
     spans: list[Span]
@@ -36,7 +36,7 @@ class Statements(NamedTuple):
 
 @translates
 def layout(connection: Connection, ranges: Sequence[OffsetRange], first_segment: int = 0) -> Layout:
-    """Where these ranges lie: from this segment on, or else in any."""
+    """The layout of these ranges, in segments from `first_segment` on, or else in any."""
     with transaction(connection):
         # Spans first: what dispatch adds to a segment meanwhile lowers nothing that they need.
         spans = topic_ranges.spans(connection, ranges, first_segment)

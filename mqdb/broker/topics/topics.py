@@ -29,7 +29,10 @@ class TopicDetails(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """How many messages of a queue that is no longer read a group has not consumed; None where there is no group."""
+    """Number of messages in a queue that is no longer read and that a group has not consumed.
+
+    `group` is None if no group has read the topic.
+    """
 
     queue_id: int
     group: str | None
@@ -65,11 +68,11 @@ def update_topic(
 ) -> TopicRoute:
     """Change those settings of a topic that are given.
 
-    Queues are added, never taken away: fewer only means that producers choose from fewer, or that consumers read
-    fewer. What lies in the others stays, and they come back with their offsets. RocketMQ allows to read fewer than
-    are written; `unread_messages` says what that hides.
-    Raises TopicNotFound; ParameterInvalid for a value out of bounds, and when none is given; NameInvalid for a topic
-    of the broker, which the one that brings replies is too; AccessDenied.
+    Queues are added, never taken away: fewer only means that producers choose from fewer, or that consumers read fewer.
+    The messages in the other queues stay, and if the queues are used again, they have their offsets. RocketMQ allows to
+    read fewer than are written; `unread_messages` counts the messages that this hides.
+    Raises TopicNotFound; ParameterInvalid for a value out of bounds, and if no setting is given; NameInvalid for a
+    topic of the broker, such as the topic of replies; AccessDenied.
     """
     given = {
         "read_queue_nums": read_queue_nums,
@@ -103,7 +106,7 @@ def find_uses(connection: Connection, name: str) -> TopicUses:
 def delete_topic(
     connection: Connection, name: str, *, force: bool = False, actor: str | None = None
 ) -> TopicUses | None:
-    """Delete a topic, its queues and all groups' offsets there; None where there was none.
+    """Delete a topic, its queues and all groups' offsets there; returns None if the topic does not exist.
 
     Raises NameInvalid for a topic of the broker, AccessDenied.
     Raises TopicInUse while something names it. With `force` that ends in the same transaction, and is returned: crons
@@ -161,7 +164,7 @@ def unread_messages(connection: Connection, name: str) -> list[Unread]:
 
 @translates
 def group_progress(connection: Connection, name: str) -> list[QueueProgress]:
-    """Where each group stands on each queue of a topic. Raises TopicNotFound. RocketMQ: consumerProgress."""
+    """The progress of each group in each queue of a topic. Raises TopicNotFound. RocketMQ: consumerProgress."""
     return groups.progress_in(connection, topics.existing_topic(connection, name).config.name)
 
 

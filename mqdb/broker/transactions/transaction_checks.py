@@ -1,12 +1,12 @@
-"""Transaction checks: find the half messages whose producers say nothing, and ask.
+"""Transaction checks: find the half messages whose producers do not report an outcome, and ask them.
 
     collect    a row for each half message that is old enough and has none; those that have ended are passed by
     check      what is due: ask a live producer of its group and of the role that has sent it, or give it up
 
-A producer is told by NOTIFY, reads in the row what it is asked (`open_checks`), and answers with `transactions.end`.
-One that has died is forgotten, and another one asked in its place at once. Rounds in which there is nobody to ask do
-not count, and neither does the time of immunity; RocketMQ counts both, and gives up what nobody was ever asked about.
-RocketMQ: TransactionalMessageServiceImpl.check, ProducerManager.getAvailableChannel.
+A producer is notified by NOTIFY, reads its checks in the row (`open_checks`), and answers with `transactions.end`. If
+it dies, another producer is asked at once. Rounds without a live producer do not count as checks, and neither does the
+time of immunity; RocketMQ counts both, and gives up messages that no producer was ever asked about. RocketMQ:
+TransactionalMessageServiceImpl.check, ProducerManager.getAvailableChannel.
 """
 
 from collections import Counter
@@ -46,12 +46,12 @@ class CheckRules:
 
 @dataclass(slots=True)
 class CheckTurns:
-    """Whose turn it is in each group of a role: round robin, as long as the service lives."""
+    """The turns of producers in each group of a role: round robin, as long as the service lives."""
 
     last: dict[tuple[str, str | None], str] = field(default_factory=dict)
 
     def next(self, group: tuple[str, str | None], live: Sequence[str]) -> str | None:
-        """The client behind the one that was asked last, in the order of their ids; None where there is none."""
+        """The client after the last one asked, in the order of their ids; None without a live client."""
         if not live:
             return None
         before = self.last.get(group, "")
@@ -60,7 +60,7 @@ class CheckTurns:
 
 
 class Collected(NamedTuple):
-    """What a look through new half messages has come to."""
+    """The result of a look through new half messages."""
 
     seen: int
     prepared: int
@@ -72,7 +72,7 @@ class Collected(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What became of the half messages that were due."""
+    """The outcome of the half messages that were due."""
 
     asked: int = 0
     postponed: int = 0
@@ -180,7 +180,7 @@ def _ask(
     turns: CheckTurns,
     interval: timedelta,
 ) -> tuple[int, int]:
-    """How many were asked about, and how many there was nobody to ask about."""
+    """Ask the next producer about each half message; returns the numbers of asked and of postponed ones."""
     groups = [(half.producer_group, half.principal) for half in halves]
     chosen = [
         (half.log_pos, turns.next(group, live.get(group, ()))) for half, group in zip(halves, groups, strict=True)
@@ -196,9 +196,9 @@ def _ask(
 
 @translates
 def first_unresolved_segment(connection: Connection) -> int:
-    """The segment of the first half message that has not ended or is not looked at.
+    """The segment of the first half message that has not ended or was not looked at.
 
-    Where there is none it is the one that dispatch writes to.
+    Without such a message it is the one that dispatch writes to.
     """
     unseen = half_checks.first_unseen_segment(connection)
     prepared = half_messages.first_prepared(connection)

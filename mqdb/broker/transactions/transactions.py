@@ -48,7 +48,7 @@ _view = table(
 
 
 class EndTransaction(NamedTuple):
-    """What a producer says of a half message: where it is, whose, and what its transaction has come to."""
+    """A producer's report on a half message: its position, its group, and the outcome of its transaction."""
 
     group: str
     log_pos: int
@@ -59,7 +59,7 @@ class EndTransaction(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What has come of it."""
+    """The result of the report."""
 
     has_changed: bool
     """Whether this was what has ended the half message: not if it had ended before, and not for UNKNOWN."""
@@ -69,7 +69,7 @@ class Ended(NamedTuple):
 
 
 class Resolution(StrEnum):
-    """What a person may want of a half message."""
+    """The actions of an operator on a half message."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -111,7 +111,7 @@ def end(connection: Connection, request: EndTransaction) -> Ended:
 
 
 def _end_own(connection: Connection, request: EndTransaction) -> Ended:
-    """As a role that does not own the broker. What others have sent is not there for it."""
+    """End a half message for a role that does not own the broker. Messages of other roles do not exist for it."""
     key = HalfKey(request.log_pos, request.group, request.unique_id)
     end_it = partial(own_halves.end, connection, key, request.state, request.asked_client)
     try:
@@ -187,14 +187,14 @@ def list_halves(
 def resolve(
     connection: Connection, transaction_id: str, resolution: Resolution, *, actor: str | None = None
 ) -> HalfMessage:
-    """End a half message by hand, or have one asked about again that was given up; how it stands then.
+    """End a half message by hand, or resume the checks of one that was given up; returns its new state.
 
-    A half message that was given up can be committed and rolled back as well. One that is resumed begins with 0 checks,
-    and is asked about for as long as one that is stored at this moment.
-    Raises HalfMessageNotFound, also for one whose row has outlived its record in the log; HalfMessageClosed for one
-    that has ended, and to resume one that was not given up; TopicNotFound when the real topic is gone; ParameterInvalid
-    for an id that is none. For a role that may operate the topic there is a half message from the first look of the
-    checker until its end, and none of other topics.
+    A half message that was given up can also be committed and rolled back. A resumed one begins with 0 checks, and is
+    checked for as long as one that is stored at this moment.
+    Raises HalfMessageNotFound, also if the record is no longer in the log; HalfMessageClosed for one that has ended,
+    and when resuming one that was not given up; TopicNotFound if the real topic is gone; ParameterInvalid if the id is
+    malformed. A role that may operate the topic sees its half messages from the first look of the checker until their
+    end, and does not see those of other topics.
     """
     if acl.is_guest(connection):
         with transaction(connection):
