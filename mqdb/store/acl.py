@@ -34,7 +34,7 @@ from mqdb.store.tables import principal as principals
 
 
 class Access(StrEnum):
-    """What a principal may do with a resource. RocketMQ: Action."""
+    """The actions that a right allows on a resource. RocketMQ: Action."""
 
     SEND = "SEND"
     READ = "READ"
@@ -46,16 +46,17 @@ class Access(StrEnum):
 
 
 class ResourceType(StrEnum):
-    """What a right is on. RocketMQ: ResourceType."""
+    """The type of the resource of a right. RocketMQ: ResourceType."""
 
     TOPIC = "TOPIC"
     GROUP = "GROUP"
 
 
 class Resource(NamedTuple):
-    """What one may do with what: SEND, READ, OPERATE or ADMIN with a topic; READ, OPERATE or ADMIN with a group.
+    """An action and its resource: SEND, READ, OPERATE or ADMIN a topic; READ, OPERATE or ADMIN a group.
 
-    A name may be a prefix that ends in *, which stands for all that begin so; but a member needs the name of its group.
+    A name may be a prefix that ends in *, which stands for all names that begin so. Only members need the whole name of
+    their group.
     """
 
     access: Access
@@ -110,7 +111,7 @@ def is_allowed(connection: Connection, principal: str, wanted: Resource) -> bool
 def held(connection: Connection, principal: str, wanted: Collection[Resource]) -> set[Resource]:
     """The subset of these rights that a principal has. Names are whole, even if the principal has a namespace.
 
-    A principal without any grant has none of them, even if a role of the same name owns the broker.
+    A principal without grants has no rights, even if a role of its name owns the broker.
     """
     if not wanted:
         return set()
@@ -175,7 +176,7 @@ class Principal(NamedTuple):
 
 
 def find_principal(connection: Connection, name: str) -> Principal | None:
-    """The row of a principal that is no role or has a namespace; None for a plain role."""
+    """The row of a principal that is not a role, or has a namespace; None for a plain role."""
     columns = principals.c.is_role, principals.c.namespace
     row = connection.execute(select(*columns).where(principals.c.principal == name)).one_or_none()
     return None if row is None else Principal(*row)
@@ -187,7 +188,7 @@ def add_principal(connection: Connection, name: str, new: Principal) -> None:
 
 
 def set_secret(connection: Connection, name: str, secret: str | None) -> bool:
-    """Store the secret of a principal that is no role, in the caller's transaction; False where there is none."""
+    """Store the secret of a principal that is not a role, in the caller's transaction; False if it does not exist."""
     its = principals.c.principal == name, ~principals.c.is_role
     return bool(connection.execute(update(principals).where(*its).values(secret=secret)).rowcount)
 
@@ -248,7 +249,7 @@ def owns(connection: Connection, name: str) -> bool:
 
 
 def create_role(connection: Connection, principal: str) -> bool:
-    """Make a login role without a password; False where there is one of that name."""
+    """Make a login role without a password; False if a role of that name exists."""
     if is_role(connection, principal):
         return False
     driver(connection).execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(principal)))
@@ -256,7 +257,7 @@ def create_role(connection: Connection, principal: str) -> bool:
 
 
 def open_schema(connection: Connection, principal: str) -> None:
-    """Let a role name the objects of the schema. Raises psycopg's UndefinedObject where there is no such role."""
+    """Let a role name the objects of the schema. Raises psycopg's UndefinedObject if the role does not exist."""
     driver(connection).execute(sql.SQL("GRANT USAGE ON SCHEMA mqdb TO {}").format(sql.Identifier(principal)))
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine import AdaptedConnection
 
 
 class AwaitedConnection:
-    """What mqdb calls of a Connection while a listener has it. All that does not wait is the AsyncConnection's own."""
+    """A Connection for mqdb while a listener has it. Methods that do not wait are those of the AsyncConnection."""
 
     def __init__(self, adapted: AdaptedConnection) -> None:
         """`adapted` is what SQLAlchemy has for the DBAPI's connection."""
@@ -20,24 +20,24 @@ class AwaitedConnection:
         self._below: psycopg.AsyncConnection[Any] = adapted.driver_connection
 
     def execute(self, query: Any, parameters: Any = None, *, prepare: bool | None = None) -> None:
-        """As `psycopg.Connection.execute`, without the cursor."""
+        """Execute a query like `psycopg.Connection.execute`, but return no cursor."""
         self._adapted.run_async(lambda _: self._below.execute(query, parameters, prepare=prepare))
 
     def commit(self) -> None:
-        """As that of a Connection."""
+        """Commit like a Connection."""
         self._adapted.run_async(lambda _: self._below.commit())
 
     def rollback(self) -> None:
-        """As that of a Connection."""
+        """Roll back like a Connection."""
         self._adapted.run_async(lambda _: self._below.rollback())
 
     def close(self) -> None:
-        """As that of a Connection."""
+        """Close like a Connection."""
         self._adapted.run_async(lambda _: self._below.close())
 
     @contextmanager
     def pipeline(self) -> Iterator[None]:
-        """As that of a Connection."""
+        """Begin a pipeline like a Connection."""
         pipeline = self._below.pipeline()
         self._adapted.run_async(lambda _: pipeline.__aenter__())
         try:

@@ -44,7 +44,7 @@ from mqdb.store.tables import operation, redrive_result, segment, topic
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """What a list shows of a dead letter. The fields are columns of mqdb.dlq, whose comments tell what they mean."""
+    """A dead letter in a list. The fields are columns of mqdb.dlq, whose comments explain them."""
 
     group: str
     topic: str | None
@@ -79,7 +79,7 @@ class WholeDeadLetter(DeadLetter):
 
 
 class CauseOfDeath(NamedTuple):
-    """How many dead letters of a group have topic and exception in common."""
+    """The dead letters of a group that have topic and exception in common."""
 
     group: str
     topic: str | None
@@ -91,14 +91,14 @@ class CauseOfDeath(NamedTuple):
 
 
 class GroupLetters(NamedTuple):
-    """How many dead letters a group has that are not gone with their segment, those that were redriven included."""
+    """Number of dead letters of a group whose segment is kept, redriven ones included."""
 
     group: str
     letters: int
 
 
 class RedriveStatus(StrEnum):
-    """What became of a message of a redrive, or would."""
+    """The outcome of a redrive for a message, real or planned."""
 
     REDRIVEN = "REDRIVEN"
     #: Redriven before, by this redrive or another one.
@@ -109,7 +109,7 @@ class RedriveStatus(StrEnum):
 
 
 class RedriveResult(NamedTuple):
-    """What became of one message. `msg_id` and the group are None where there is no such message any more."""
+    """The outcome for one message. `msg_id` and the group are None if the message no longer exists."""
 
     status: RedriveStatus
     msg_id: str | None
@@ -122,9 +122,9 @@ class RedriveResult(NamedTuple):
 
 
 class PastRedrive(NamedTuple):
-    """What somebody has tried with a dead letter. Without a `target_topic` it went to the group that failed it.
+    """An earlier redrive of a dead letter. Without a `target_topic` it went to the group that failed it.
 
-    Of an operation that retention has taken away, nobody knows the `principal` and what follows.
+    If retention has removed the operation, `principal` and the fields after it are None.
     """
 
     operation_id: int
@@ -237,7 +237,7 @@ def _letters(kind: type[DeadLetter], source: FromClause) -> Select[Any]:
 
 
 def count(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> int:
-    """How many letters there are."""
+    """Number of dead letters that meet the conditions."""
     return connection.execute(select(func.count()).select_from(source).where(*conditions)).scalar_one()
 
 
@@ -257,7 +257,7 @@ def count_by_group(connection: Connection) -> list[GroupLetters]:
 
 
 def causes(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> list[CauseOfDeath]:
-    """How many letters there are of each group, topic and exception, the most frequent of a group first."""
+    """Number of dead letters by group, topic and exception, the most frequent of a group first."""
     what = (source.c.group_name, source.c.topic, source.c.exception)
     died = source.c.store_time
     counted = select(*what, func.count(), func.count(source.c.redriven_at), func.min(died), func.max(died))
@@ -274,7 +274,7 @@ def positions(connection: Connection, source: FromClause, *conditions: ColumnEle
 
 @translates
 def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
-    """What has been tried with the letter at a position, the oldest first."""
+    """The earlier redrives of the letter at a position, the oldest first."""
     result, how = redrive_result.c, operation.c.after
     columns = (
         *(result[name] for name in ("operation_id", "redriven_at", "status", "new_log_pos", "error")),

@@ -88,17 +88,16 @@ def create_engine(
     server: ServerRole = ServerRole.PRIMARY,
     is_asynchronous: bool = False,
 ) -> Engine:
-    """An engine whose connections are in AUTOCOMMIT: most of what mqdb does is one statement.
+    """An engine whose connections are in AUTOCOMMIT, because most requests of mqdb are one statement.
 
     A function that needs a transaction opens one with `transaction`. With `prepared=False` the driver prepares no
-    statement and makes no session settings: behind a pooler such as PgBouncer (MQDB_POOL_DSN), and where one
-    text holds several statements. Transactions are READ COMMITTED all the same, those of single statements too.
-    A `pool_size` of 0 sets no limit. `indexes_only` is for clients, none of whose statements has to read a whole table.
-    An asynchronous engine takes greenlet, and is used below `greenlet_spawn`, with transactions only.
-    `server` says which server it connects to, unless the DSN has a `target_session_attrs`; for a pooler, which chooses
-    the server itself, it is ANY.
-    What the DSN says about the way there holds, and so do its `options`, but for what mqdb relies on.
-    Raises SettingInvalid for a DSN that is none.
+    statement and makes no session settings: behind a pooler such as PgBouncer (MQDB_POOL_DSN), and for texts that hold
+    several statements. All transactions are READ COMMITTED nevertheless, single statements included. A `pool_size` of 0
+    sets no limit. `indexes_only` is for clients, whose statements never have to read a whole table. An asynchronous
+    engine takes greenlet, and is used below `greenlet_spawn`, with transactions only. `server` says which server it
+    connects to, unless the DSN has a `target_session_attrs`; for a pooler, which chooses the server itself, it is ANY.
+    The connection parameters and the `options` of the DSN apply, except for settings that mqdb relies on.
+    Raises SettingInvalid if `dsn` is not a DSN.
     """
     given = _parts(dsn)
     arguments: dict[str, Any] = {name: value for name, value in _CONNECT_DEFAULTS.items() if name not in given}
@@ -192,7 +191,7 @@ def _read_committed(_connection: DBAPIConnection, entry: ConnectionPoolEntry) ->
 
 
 class _TransactionalCursor(psycopg.Cursor[Any]):
-    """A cursor that runs each statement of its own in a transaction: three round trips in place of one."""
+    """A cursor that runs each statement of its own in a transaction: three round trips instead of one."""
 
     def execute(self, *arguments: Any, **options: Any) -> Self:
         connection = self.connection
@@ -207,7 +206,10 @@ class _TransactionalRawCursor(_TransactionalCursor, psycopg.RawCursor[Any]):
 
 
 def _refuse_unusable(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
-    """What runs on the driver's connection breaks it without SQLAlchemy's knowledge; the pool then opens another."""
+    """Drop a connection that is not idle. The pool then opens another one.
+
+    Code that uses the driver's connection may leave it unusable without SQLAlchemy's knowledge.
+    """
     if _driver(entry).info.transaction_status is not TransactionStatus.IDLE:
         raise DisconnectionError
 
@@ -215,7 +217,7 @@ def _refuse_unusable(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _
 def driver(connection: Connection) -> "psycopg.Connection[tuple[Any, ...]]":
     """The psycopg connection below a SQLAlchemy one, for COPY, LISTEN and prepared hot statements.
 
-    Of an asynchronous engine it is an AwaitedConnection, which has only what is called while a listener has it.
+    With an asynchronous engine it is an AwaitedConnection, which has only the methods needed while a listener has it.
     """
     return _driver(connection.connection)
 
@@ -234,7 +236,7 @@ def raw_cursor(connection: Connection) -> "psycopg.RawCursor[tuple[Any, ...]]":
 
 
 def raw_cursor_of(below: "psycopg.Connection[Any]") -> "psycopg.RawCursor[tuple[Any, ...]]":
-    """The same, on the driver's connection."""
+    """A cursor for a `NumberedStatement`, on the driver's connection."""
     return (_TransactionalRawCursor if below.cursor_factory is _TransactionalCursor else psycopg.RawCursor)(below)
 
 
@@ -263,7 +265,7 @@ _TRIES: Final = 25
 def steps_back(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[Concatenate[Connection, _P], _R]:
     """Run a function in a transaction that waits 200 ms for a lock, and again if that is too short, for 5 s in all.
 
-    Whoever waits behind us for the same lock comes first meanwhile.
+    Between two tries, sessions that wait behind this one for the lock get it.
     """
 
     @wraps(function)
@@ -284,7 +286,7 @@ def steps_back(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[
 
 
 def target_of(way: Connection | Engine) -> str:
-    """Where a connection or an engine leads, for an error's sentence; no password in it."""
+    """The address of a connection or an engine, for the sentence of an error. It has no password."""
     target: str = way.get_execution_options()["mqdb_target"]
     return target
 
@@ -341,7 +343,7 @@ class NumberedStatement(NamedTuple):
 
 
 def numbered(statement: ClauseElement) -> NumberedStatement:
-    """A Core statement for `psycopg.RawCursor`, which sends the text as it is: a long one costs no more to send."""
+    """A Core statement for `psycopg.RawCursor`, which sends the text as it is, without parsing it."""
     compiled = statement.compile(dialect=NUMBERING_DIALECT, compile_kwargs={"render_postcompile": True})
     assert isinstance(compiled, SQLCompiler)
     assert compiled.positiontup is not None

@@ -30,12 +30,12 @@ def group_id(group: str | ColumnElement[str]) -> ScalarSelect[int]:
 
 
 def full_group(group: str | ColumnElement[str]) -> ColumnElement[str]:
-    """The whole name of a group that is given. Where a column is compared with a text its type does that."""
+    """The whole name of a given group. Not needed for comparing a column with a text, whose type does that."""
     return func.mqdb.full_group(group, type_=Text())
 
 
 def full_topic(topic: str | ColumnElement[str]) -> ColumnElement[str]:
-    """The whole name of a topic that is given. Where a column is compared with a text its type does that."""
+    """The whole name of a given topic. Not needed for comparing a column with a text, whose type does that."""
     return func.mqdb.full_topic(topic, type_=Text())
 
 
@@ -45,7 +45,7 @@ def array_of(queue_keys: Sequence[int]) -> ColumnElement[Any]:
 
 
 def is_ahead(time: ColumnElement[Any], length: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether a time that somebody set `length` ahead has not passed.
+    """Whether a time that was set `length` ahead has not passed.
 
     One that lies further ahead than its length was set before the clock was put back, and is not believed.
     """
@@ -54,7 +54,7 @@ def is_ahead(time: ColumnElement[Any], length: ColumnElement[Any]) -> ColumnElem
 
 
 def given(types: Mapping[str, TypeEngine[Any]], rows: Iterable[Sequence[object]]) -> TableValuedAlias:
-    """Rows as a table that statements may join, with a column for each type; there may be none."""
+    """Rows as a table that statements may join, with a column for each type. It may be empty."""
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
     arrays = [cast(list(values), ARRAY(type_)) for values, type_ in zip(columns, types.values(), strict=True)]
     return func.unnest(*arrays).table_valued(*types, name="given").render_derived("given")

@@ -1,9 +1,9 @@
-"""The leader: who runs the services, which backend it has, and until when it has promised to be alive.
+"""The leader: the process that runs the services, its backend, and the time until which it has promised to be alive.
 
 One row for each set of services. A candidate may take the row if its backend is gone, if the leader has resigned, or if
 the leader has not renewed its promise for the time of a lease, counted by the candidate's own monotonic clock: the
-server's may be set. Who takes it raises the epoch, so of two candidates one succeeds. There is no lock that somebody
-without rights on the table could hold.
+server's may be set. A candidate that takes the row raises the epoch, so of two candidates only one succeeds. A session
+without rights on the table cannot hold up an election by a lock.
 """
 
 from datetime import datetime, timedelta
@@ -48,7 +48,7 @@ class Incumbent(NamedTuple):
 
 
 def find(connection: Connection, service_set: str) -> Incumbent | None:
-    """The present leader, or the last one; None where there was none."""
+    """The present leader, or the last one; None before the first."""
     columns = leader.c.epoch, leader.c.expires_at, _is_connected()
     row = connection.execute(select(*columns).where(leader.c.service_set == service_set)).first()
     return None if row is None else Incumbent(*row)
@@ -57,7 +57,7 @@ def find(connection: Connection, service_set: str) -> Incumbent | None:
 def elect(
     connection: Connection, service_set: str, holder: str, lease: timedelta, follows: Incumbent | None
 ) -> int | None:
-    """Become the leader after `follows`; the new epoch, None if somebody else has done so since."""
+    """Become the leader after `follows`; returns the new epoch, or None if another candidate was faster."""
     values = {
         "holder": holder,
         "backend_pid": func.pg_backend_pid(),
@@ -74,7 +74,7 @@ def elect(
 
 
 def renew(connection: Connection, service_set: str, epoch: int, lease: timedelta) -> bool:
-    """Promise to be alive for another `lease`; False when the lease belongs to somebody else."""
+    """Promise to be alive for another `lease`; returns False if the lease belongs to another leader."""
     values = {"service_set": service_set, "epoch": epoch, "lease": lease}
     return driver(connection).execute(_renew_text(), values).fetchone() is not None
 
@@ -86,7 +86,7 @@ def _renew_text() -> str:
 
 
 def resign(connection: Connection, service_set: str, epoch: int) -> None:
-    """Let everybody see that nobody leads."""
+    """Give up the leadership, visibly for all candidates."""
     resigned = {"expires_at": func.mqdb.now(), "backend_pid": _NOBODY}
     connection.execute(update(leader).where(_is_mine(service_set, epoch)).values(resigned))
 
@@ -105,7 +105,7 @@ def _is_held_text() -> str:
 def end_backend(connection: Connection, service_set: str, silent: Incumbent) -> bool:
     """End the backend of a leader that has not renewed its promise; whether there was one.
 
-    A backend of that number that has begun at another time is somebody else's.
+    A backend with that pid that began at another time belongs to another session.
     """
     its_backend = _activity.c.pid == leader.c.backend_pid, _activity.c.backend_start == leader.c.backend_start
     terminate = select(func.pg_terminate_backend(_activity.c.pid, type_=Boolean)).where(*its_backend)

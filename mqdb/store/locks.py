@@ -54,7 +54,7 @@ def take_durably(connection: Connection, service: str) -> bool:
 def take_archive(connection: Connection) -> bool:
     """Take the lock of the archive for this session; False while another session of the broker has it.
 
-    Somebody else who holds it is nobody's reason to wait: then this session works without it.
+    A holder that is not a session of the broker is ignored: then this session works without the lock.
     """
     is_mine = func.pg_try_advisory_lock(LOCK_CLASS, ARCHIVE)
     if connection.scalar(select(is_mine)):
@@ -69,7 +69,7 @@ def release_archive(connection: Connection) -> None:
 
 
 def take_presence(connection: Connection) -> int:
-    """Take a presence lock for this session; returns its key, which nobody could know before."""
+    """Take a presence lock for this session; returns its key, which is random and cannot be known before."""
     key = secrets.randbits(64) - 2**63
     connection.execute(select(func.pg_advisory_lock(key)))
     return key

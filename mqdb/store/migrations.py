@@ -1,7 +1,7 @@
-"""The schema and its versions: upgrade, where a database stands, the SQL for those who apply it by hand.
+"""The schema and its versions: the upgrade, the revision of a database, and the SQL to apply it by hand.
 
-Alembic takes longer to load than the rest of a client's store, and only an upgrade needs it: every client asks which
-revision is the newest, and the names of the scripts tell.
+Alembic takes longer to load than the rest of a client's store, and only an upgrade needs it: every client needs the
+newest revision, which the names of the scripts give.
 
 A revision that is not released yet may still change. Its id ends in a fingerprint of all texts that make the schema, so
 that a database which was made from other texts is refused and not misread.
@@ -81,8 +81,8 @@ def _upgrade(engine: Engine, revision: str, names: Mapping[str, str | None]) -> 
 def _lock(connection: Connection) -> None:
     """Let no other session migrate before this transaction ends.
 
-    A lock on a table, which needs rights on it. Before the first migration there is none; two of them cannot make the
-    same schema.
+    It is a lock on a table, which needs rights on it. Before the first migration the table does not exist; then two
+    sessions cannot make the same schema.
     """
     if connection.scalar(select(func.to_regclass("mqdb.alembic_version"))) is not None:
         connection.execute(text("LOCK TABLE mqdb.alembic_version IN SHARE ROW EXCLUSIVE MODE"))
@@ -134,7 +134,7 @@ def check_schema(connection: Connection) -> None:
 
 
 def check_revision(found: str | None, target: str) -> None:
-    """As `check_schema`, for the revision that was found in the database at `target`."""
+    """Check the revision that was found in the database at `target`, and raise what `check_schema` raises."""
     if found is None:
         raise SchemaMissing(target)
     if found != head():

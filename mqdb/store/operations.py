@@ -1,7 +1,7 @@
-"""Operations: what people and tools have changed, and who they are. Rows are added, and go with their retention.
+"""Operations: changes by people and tools, with their authors. Rows are added, and removed by their retention.
 
-A verb that changes something notes it in its own transaction. What services and clients do by themselves is none: an
-automatic topic, a commit, the firing of a cron. RocketMQ: the audit log of ACL 2.0.
+A verb that changes something records it in its own transaction. Changes that services and clients make by themselves
+are not operations: an automatic topic, a commit, the firing of a cron. RocketMQ: the audit log of ACL 2.0.
 In SQL: `mqdb/sql/schedule/record_operation.sql`.
 """
 
@@ -33,7 +33,7 @@ from mqdb.store.tables import operation, redrive_result
 
 
 class Verb(StrEnum):
-    """What was done."""
+    """The kinds of operations."""
 
     TOPIC_CREATE = "topic.create"
     TOPIC_UPDATE = "topic.update"
@@ -170,7 +170,7 @@ def list_operations(
 def _about(object: str) -> ColumnElement[Any]:
     """The ids of the operations about an object; if it is the id of a message, those that redrove it, too.
 
-    An array, for a join the planner may turn round, and read all operations.
+    It is an array, because the planner could reverse a join, and read all operations.
     """
     named = operation.alias("named").c
     ids = select(named.operation_id).where(named.object == object)

@@ -84,7 +84,7 @@ class PreparedStatement:
         ]
 
     def run(self, connection: "psycopg.Connection[Any]", values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Its rows, in their order. Raises psycopg.Error."""
+        """Run the statement, and return its rows in their order. Raises psycopg.Error."""
         if connection.prepare_threshold is None:  # behind a pooler nothing is prepared
             picked = [values[place] for place in self._places]
             return raw_cursor_of(connection).execute(self.text.encode(), picked).fetchall()

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Recovery(NamedTuple):
-    """How far a standby has come."""
+    """The progress of a standby."""
 
     primary: str | None
     """The server that sends to it; None if no server does, or the role may not see it."""
@@ -41,7 +41,7 @@ WHERE here.is_standby
 
 
 def recovery(connection: Connection) -> Recovery | None:
-    """How far this standby has come; None if the server is no standby."""
+    """The progress of this standby; None if the server is not a standby."""
     found = _all(connection, Recovery, _RECOVERY)
     return found[0] if found else None
 
@@ -118,7 +118,7 @@ _NAME: Final = re.compile(r'"((?:[^"]|"")*)"|([^\s,"]+)')
 
 
 def parse_synchronous_standbys(setting: str) -> SynchronousStandbys:
-    """What a value of synchronous_standby_names means."""
+    """The meaning of a value of synchronous_standby_names."""
     numbered = _NUMBERED.fullmatch(setting)
     listed = numbered[2] if numbered else setting
     names = tuple(quoted.replace('""', '"') or plain for quoted, plain in _NAME.findall(listed))
@@ -160,7 +160,7 @@ def slots(connection: Connection) -> list[Slot]:
 
 
 class Archiver(NamedTuple):
-    """How archiving PostgreSQL's log goes, by `archive_command` or a library."""
+    """The state of archiving PostgreSQL's log, by `archive_command` or a library."""
 
     failures: int
     """Since the statistics were reset."""
@@ -182,7 +182,7 @@ WHERE current_setting('archive_mode') = 'always' OR current_setting('archive_mod
 
 
 def archiver(connection: Connection) -> Archiver | None:
-    """The archiver of this server; None if there is none."""
+    """The archiver of this server; None if archiving is off."""
     found = _all(connection, Archiver, _ARCHIVER)
     return found[0] if found else None
 

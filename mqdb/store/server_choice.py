@@ -1,9 +1,9 @@
-"""Which server a connection leads to: the primary, and of several hosts the one that answered last.
+"""The choice of the server for a connection: the primary, and of several hosts the one that answered last.
 
 Behind one address (a proxy, a virtual IP, a service of Kubernetes) a connection that is opened during a switchover can
-lead to the old primary, which is a standby by then. It would work, and refuse each write. So whoever writes asks for a
+lead to the old primary, which is a standby by then. It would work, and refuse each write. So a writer asks for a
 primary, and gets no connection to a standby. A standby that is promoted keeps its connections, and a primary that
-becomes a standby closes them: what was true when a connection was made stays true until it ends.
+becomes a standby closes them: the role found when a connection was made stays the role until it ends.
 Source: PostgreSQL, "Database Connection Control Functions" (target_session_attrs), "Hot Standby" (in_hot_standby).
 """
 
@@ -24,7 +24,7 @@ _C = TypeVar("_C", "psycopg.Connection[Any]", "psycopg.AsyncConnection[Any]")
 
 
 class ServerRole(Enum):
-    """Which server an engine connects to."""
+    """The server that an engine connects to."""
 
     PRIMARY = auto()
     """The primary only: for all that writes."""
@@ -68,7 +68,7 @@ class ServerChoice:
         return self._accept(psycopg.connect(dsn, **last))
 
     async def connect_asynchronously(self, dsn: str) -> "psycopg.AsyncConnection[Any]":
-        """As `connect`."""
+        """Connect like `connect`, asynchronously."""
         connection = await psycopg.AsyncConnection.connect(dsn, **self.arguments()[0])
         self._accept(connection)
         return connection

@@ -44,7 +44,7 @@ _STATE = text(
 
 
 class ServerState(NamedTuple):
-    """Of all databases. Of sessions of other roles PostgreSQL tells nothing, except to members of pg_read_all_stats."""
+    """State of the server, over all databases. Only members of pg_read_all_stats see sessions of other roles."""
 
     xmin_age: int
     """Transactions since the oldest snapshot that somebody holds: what is younger cannot be vacuumed."""
@@ -59,7 +59,7 @@ def look(connection: Connection) -> ServerState:
 
 
 def backends_at_work(connection: Connection, pids: Collection[int]) -> set[int]:
-    """Which of these backends of the same role are there, and work at a statement or wait for a lock or a commit."""
+    """The backends of `pids` and of this role that run a statement, or wait for a lock or a commit."""
     states = select(_activity.c.pid).where(_activity.c.pid.in_(pids), _activity.c.state == "active")
     return set(connection.scalars(states.where(_activity.c.usename == func.session_user())))
 

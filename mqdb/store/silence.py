@@ -45,11 +45,11 @@ class Scissors:
             return cls(driver(connection))
 
     def fileno(self) -> int:
-        """Of the connection's socket, to be polled."""
+        """The descriptor of the connection's socket, for polling."""
         return self._socket.fileno()
 
     def cut(self) -> None:
-        """What the server may answer is never read."""
+        """Cut the connection. An answer of the server is never read."""
         with suppress(OSError):  # closed meanwhile, by either end
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -60,7 +60,7 @@ class Scissors:
 
 @contextmanager
 def in_time(connection: Connection, seconds: float = FIRST_ANSWERS_SECONDS) -> Iterator[None]:
-    """Whoever waits in here for longer finds the connection lost: BrokerUnavailable."""
+    """Bound the time of the block: after that the connection is lost, and the block raises BrokerUnavailable."""
     scissors = Scissors.of(connection)
     timer = threading.Timer(seconds, scissors.cut)
     timer.daemon = True
@@ -76,15 +76,15 @@ def in_time(connection: Connection, seconds: float = FIRST_ANSWERS_SECONDS) -> I
 
 
 class Wait(Protocol):
-    """A connection on which somebody waits for an answer, or on which nobody does."""
+    """A connection that may be waiting for an answer."""
 
     @property
     def pid(self) -> int | None:
-        """The pid of its backend; None if nobody knows it: a pooler gives each client a pid of its own."""
+        """The pid of its backend; None if it is not known: a pooler gives each client a pid of its own."""
 
     @property
     def waits_since(self) -> float:
-        """By time.monotonic; infinity for nobody."""
+        """Start of the wait by time.monotonic; infinity if it does not wait."""
 
     def is_late(self, now: float) -> bool:
         """Whether a statement has had no answer for PATIENCE_SECONDS."""
@@ -96,7 +96,7 @@ WaitT = TypeVar("WaitT", bound=Wait)
 def find_stranded(
     connect: Callable[[], AbstractContextManager[Connection]], waits: Mapping[WaitT, float]
 ) -> list[WaitT] | None:
-    """Which connections get no answer: one is late, and its backend does not work at a statement, or is not there.
+    """The connections that get no answer: one is late, and its backend is gone, or does not work at a statement.
 
     `waits` says since when each has waited, and `connect` makes a new connection, by the same way. If a late one is
     stranded, all others in `waits` are whose backends do not work either. Returns None if nothing answers on the new

@@ -1,11 +1,11 @@
 """The schema on one page, as it is today. `migrations/` tells how it came to be; a test proves they agree.
 
-Read it from top to bottom: who the broker is, what topics it has, the log and its indexes, how far everyone
-has come. The comments on the objects are in the database itself (`\\d+ mqdb.commit_log` in psql). Decisions are pages
+Read it from top to bottom: the identity of the broker, its topics, the log and its indexes, and the progress of all
+readers. The comments on the objects are in the database itself (`\\d+ mqdb.commit_log` in psql). Decisions are pages
 of docs/decisions.
 
-broker                       who this is, and what `mqdb serve` says of filters and durability; all clients obey it
-leader, presence             who runs the services, and until when it has promised to be alive; the key of the presence
+broker                       its identity, and the settings of `mqdb serve` for filters and durability: all clients obey
+leader, presence             the leader of the services, and the end of its promise to be alive; the key of the presence
                              lock that each client's LISTEN connection holds
 commit_log                   every message once, in order of arrival, partitioned by ranges of `log_pos`. CLUSTER,
                              MSG_REGION, TRACE_ON and WAIT say nothing here and are not stored; TAGS, KEYS and UNIQ_KEY
@@ -18,15 +18,15 @@ live_queue, deleted_topic    the queues that take messages: each append looks he
                              and up to which position waiting messages went with them (0046)
 consumer_offset              next offset, owner and epoch of a group on a queue; updated every 5 s
 offset_commit                commits of exactly-once consumers and of polls, folded by the owner every 5 s
-queue_lock                   who consumes a queue in order, and until when nobody else may
+queue_lock                   the consumer of a queue in order, and the time until which it alone may
 pop_batch                    messages that were popped and are not acknowledged, a row for each pop of up to 64
 timer, timer_step, timer_recall   messages that wait for a time, by `timer_slot`; append-only progress, whose key
                              fences; messages that were taken back
 half_message, half_step      the state of each half message (PREPARED -> COMMITTED, ROLLED_BACK or DISCARDED; DISCARDED
                              -> PREPARED), and who is asked; `stored_at` begins its age. How far the checker looked
-acl, acl_queue, principal    who may do what (docs/access.md); what that comes to for each queue, by triggers;
-                             principals that have a namespace (0064), or are no role
-operation                    who has changed what: a row for each change by hand, in its transaction (0058)
+acl, acl_queue, principal    rights (docs/access.md); the rights for each queue, kept by triggers;
+                             principals that have a namespace (0064), or are not a role
+operation                    changes by people and tools: a row for each change, in its transaction (0058)
 """
 
 from typing import Any
@@ -102,7 +102,7 @@ class _Name(TypeDecorator[str]):
     cache_ok = True
 
     def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """What a statement selects."""
+        """The expression that a statement selects for a column."""
         namespace = select(own_namespace.c.namespace).scalar_subquery()
         return func.coalesce(func.mqdb.without_namespace(column, namespace, type_=Text()), column, type_=Text())
 
@@ -113,7 +113,7 @@ class TopicName(_Name):
     cache_ok = True
 
     def bind_expression(self, bindvalue: ColumnElement[Any]) -> ColumnElement[Any]:
-        """What stands for a bound value."""
+        """The expression for a bound value."""
         return func.mqdb.full_topic(bindvalue, type_=Text())
 
 
@@ -123,7 +123,7 @@ class GroupName(_Name):
     cache_ok = True
 
     def bind_expression(self, bindvalue: ColumnElement[Any]) -> ColumnElement[Any]:
-        """What stands for a bound value."""
+        """The expression for a bound value."""
         return func.mqdb.full_group(bindvalue, type_=Text())
 
 

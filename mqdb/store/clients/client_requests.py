@@ -1,6 +1,6 @@
-"""Client requests: what people ask of a running client, and what it has answered.
+"""Client requests: requests of operators to a running client, and its answers.
 
-A row is written by whoever asks; NOTIFY tells the client, which looks for what it has not answered yet.
+The caller writes a row; NOTIFY wakes the client, which looks for its unanswered requests.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,7 +30,7 @@ from mqdb.store.tables import client_request
 
 
 class ClientRequest(NamedTuple):
-    """What a client was asked. `answer` is None until it has answered."""
+    """A request to a client. `answer` is None until the client has answered."""
 
     request_id: int
     client_id: str
@@ -58,9 +58,10 @@ def find(connection: Connection, request_id: int) -> ClientRequest | None:
 def open_of(
     connection: Connection, client_id: str, group: str, patience: timedelta, besides: Collection[int], limit: int
 ) -> list[ClientRequest]:
-    """The oldest requests about a client's consumer of that group, `besides` some, for which somebody still waits.
+    """The oldest open requests about a client's consumer of that group, except those in `besides`.
 
-    The client is one of the role that is logged in. Nobody waits for longer than `patience`. Uses client_request_open.
+    The client is one of the role that is logged in. Requests older than `patience` are not open any longer. Uses
+    client_request_open.
     """
     rows = _requests().where(
         client_request.c.client_id == client_id,
@@ -74,7 +75,7 @@ def open_of(
 
 
 def answer(connection: Connection, request_id: int, given: Mapping[str, Any]) -> bool:
-    """Answer a request; False when nobody waits for that any more."""
+    """Answer a request; returns False if it was withdrawn."""
     is_open = client_request.c.request_id == request_id, client_request.c.answered_at.is_(None)
     answered = update(client_request).where(*is_open).values(answer=dict(given), answered_at=func.mqdb.now())
     return connection.execute(answered).rowcount == 1

@@ -1,7 +1,7 @@
-"""Clients: who is there, of which group, and since when silent.
+"""Clients: the members of groups, and the times of their last heartbeats.
 
 A client is a row for each of its groups, a heartbeat, and the presence lock of its LISTEN connection, whose key is in
-`presence`. The lock comes first: a client without one has lost its connection. A stranger can see the key in pg_locks
+`presence`. The lock comes first: a client without one has lost its connection. Another role can see the key in pg_locks
 and take the lock after the client, but the next connection draws another key.
 RocketMQ: ConsumerManager, ProducerManager.
 In SQL: `mqdb/sql/clients/leave_group.sql`, `mqdb/sql/clients/reap_clients.sql`, `mqdb/sql/consumers/set_offsets.sql`.
@@ -49,7 +49,7 @@ _client = tuple_(client.c.client_id, client.c.principal)
 
 
 class ClientKind(StrEnum):
-    """What a client does in its group."""
+    """The kind of a client in its group."""
 
     PRODUCER = "PRODUCER"
     CONSUMER = "CONSUMER"
@@ -174,7 +174,7 @@ def live_models(connection: Connection, group: str, but: str) -> dict[str, Messa
 
 
 def live_members(connection: Connection, group: str) -> dict[str, MessageModel]:
-    """As `live_models`, of all roles, for one who operates or administers the group."""
+    """The live consumers of a group and their message models, for a role that operates or administers the group."""
     columns = column("client_id", Text), column("message_model", Text)
     live = func.mqdb.live_members(cast(group, Text)).table_valued(*columns).render_derived("live")
     return {row.client_id: MessageModel(row.message_model) for row in connection.execute(select(live))}
@@ -189,8 +189,8 @@ def live_principals(connection: Connection, client_id: str) -> list[str]:
 def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[str, str | None], list[str]]:
     """The producers that can be asked about transactions of these groups and whose connections are open, sorted.
 
-    By group and role, which is None for the owner of the broker and the members of its role. Those that have none are
-    left out.
+    By group and role, which is None for the owner of the broker and the members of its role. Groups without such
+    producers are left out.
     """
     of_role = case((func.mqdb.is_owner(client.c.principal), null()), else_=client.c.principal)
     its_group = cast(client.c.group_name, Text)
@@ -207,7 +207,7 @@ def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[s
 
 
 def count_consumers(connection: Connection) -> int:
-    """How many processes consume, and so listen, whatever their group. The dispatcher asks it every second."""
+    """Number of processes that consume, and so listen, in any group. The dispatcher asks it every second."""
     row = driver(connection).execute(_COUNT_CONSUMERS).fetchone()
     assert row is not None
     return int(row[0])
@@ -218,7 +218,7 @@ _COUNT_CONSUMERS: Final = f"SELECT count(DISTINCT client_id) FROM mqdb.client WH
 
 
 class ClientCount(NamedTuple):
-    """How many clients of a kind, language and version a group has."""
+    """Number of clients of a kind, group, language and version."""
 
     kind: str
     group: str
@@ -236,7 +236,7 @@ def count_all(connection: Connection) -> list[ClientCount]:
 def reap(connection: Connection, expiry: timedelta) -> list[str]:
     """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups.
 
-    The groups are told. One statement, which does not wait for a synchronous standby; it is asked every second.
+    The groups are notified. One statement, which does not wait for a synchronous standby; it is asked every second.
     """
     return [group for group, _ in driver(connection).execute(_REAP, {"expiry": expiry})]
 

@@ -56,12 +56,11 @@ def begin(
     queue_keys: Sequence[int],
     start: StartingPoint,
 ) -> None:
-    """Give the group an offset on each queue of the topics of these queues, where it has none.
+    """Give the group an offset on each queue of these queues' topics, unless it has one.
 
-    Only a group that is new to the topic begins at `start`, in all queues at once, whoever reads them later. A queue
-    that is added to the topic is read from its min offset: the group has been there all the time, and what arrived
-    before it noticed the queue is not lost. The group is not there yet if it has no more than commits of readers that
-    do not own their queues.
+    Only a group that is new to the topic begins at `start`, in all queues at once. A queue that is added to the topic
+    is read from its min offset: the group has been there all the time, and what arrived before it noticed the queue is
+    not lost. Commits of readers that do not own their queues do not count: a group that has no others is new.
     """
     sibling = queue.alias("sibling")
     wanted = queue.alias("wanted")
@@ -98,7 +97,7 @@ def begin(
 
 
 def begin_at(connection: Connection, group: str, offsets: Mapping[int, int]) -> None:
-    """Give the group these offsets, by the keys of queues that exist, where it has none."""
+    """Give the group these offsets, by the keys of existing queues, unless it has offsets there."""
     wanted = given({"queue_key": Integer(), "next_offset": BigInteger()}, sorted(offsets.items()))
     rows = select(group_id(group), queue.c.queue_key, wanted.c.next_offset).join_from(
         wanted, queue, queue.c.queue_key == wanted.c.queue_key
@@ -109,7 +108,7 @@ def begin_at(connection: Connection, group: str, offsets: Mapping[int, int]) -> 
 
 
 def _one_of(offsets: Mapping[int, int]) -> ScalarSelect[int]:
-    """The offset of the row's queue, NULL where it has none among these."""
+    """The given offset of the row's queue; NULL without one."""
     arrays = cast(list(offsets), ARRAY(Integer)), cast(list(offsets.values()), ARRAY(BigInteger))
     found = func.unnest(*arrays).table_valued("queue_key", "start", name="found").render_derived()
     its_start = select(cast(found.c.start, BigInteger)).where(cast(found.c.queue_key, Integer) == queue.c.queue_key)
@@ -119,9 +118,9 @@ def _one_of(offsets: Mapping[int, int]) -> ScalarSelect[int]:
 def take(
     connection: Connection, group: str, client_id: str, queue_keys: Sequence[int], force: bool
 ) -> list[OwnedQueue]:
-    """Own those of the queues that nobody owns, or whose owner is no member any more; with `force`, all. By their keys.
+    """Take the queues without an owner, or whose owner is no longer a member; with `force`, all. Sorted by their keys.
 
-    A row that somebody else is changing right now is left out, and so are the queues of a group that pops.
+    Rows that another session is changing are left out, and so are the queues of a group that pops.
     """
     # The consume mode does not change until the transaction ends.
     its_row = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group)
@@ -216,7 +215,7 @@ def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int
 
 @translates
 def owners(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, tuple[str | None, int]]:
-    """Who owns each of the queues on which the group has an offset, and under which epoch."""
+    """The owner and the epoch of each of the queues on which the group has an offset."""
     columns = consumer_offset.c.queue_key, consumer_offset.c.owner, consumer_offset.c.epoch
     rows = connection.execute(
         select(*columns).where(
@@ -238,9 +237,9 @@ def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[i
 
 
 def effective_offset() -> ColumnElement[int]:
-    """How far the group has consumed, as a column of a select from `consumer_offset`. Uses offset_commit_pkey.
+    """The offset up to which the group has consumed, for a select from `consumer_offset`. Uses offset_commit_pkey.
 
-    That is where the row stands, or where a commit has come that is not folded into it yet.
+    It is that of the row, or of a later commit that is not folded into it yet.
     """
     newest = (
         select(offset_commit.c.next_offset)

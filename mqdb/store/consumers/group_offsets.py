@@ -1,8 +1,8 @@
-"""Group offsets: offsets that are read and committed by one who owns no queue.
+"""Group offsets: offsets that are read and committed without owning the queues.
 
-Such a reader must not disturb those who own queues: its commit changes no row that a member has, and raises the epoch
-of each row that it does change, so that a member who comes back from having been given up reads on from there. Nor does
-it undo what people do: where somebody has set the offset since it began to read, its commit is refused.
+Such a reader must not disturb the owners of queues: its commit changes no row that a member owns. It raises the epoch
+of each row that it does change, so that a member that was given up and comes back continues from there. If the offset
+was reset since the reader began to read, its commit is refused.
 RocketMQ has no such fence.
 In SQL: `mqdb/sql/consumers/next_epoch.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
@@ -61,14 +61,14 @@ _stored: Final = consumer_offset.c
 
 @translates
 def committed_positions(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[ReadQueue]:
-    """Where the group reads on in those of the queues on which it has an offset."""
+    """The positions of the group in those of the queues on which it has an offset."""
     columns = _stored.queue_key, effective_offset(), _stored.segment, _stored.reset_at
     rows = connection.execute(select(*columns).where(*_are_rows(group, queue_keys)))
     return [ReadQueue(*row) for row in rows]
 
 
 def ensure_group(connection: Connection, group: str) -> None:
-    """Make the group where there is none."""
+    """Make the group if it does not exist."""
     is_there = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group)
     if connection.scalar(is_there) is None:
         connection.execute(select(func.mqdb.make_group(group)))
@@ -77,8 +77,8 @@ def ensure_group(connection: Connection, group: str) -> None:
 def commit(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> set[int]:
     """Set the offsets of a group, forward or back, on those of the queues that no member has; returns their keys.
 
-    In the caller's transaction. Left out are also queues whose offset somebody has set since they were read, and those
-    that do not exist any more.
+    In the caller's transaction. Queues whose offset was reset since they were read are left out, too, and so are queues
+    that no longer exist.
     """
     _begin(connection, group, positions)
     free = _lock_free(connection, group, positions)
@@ -124,7 +124,7 @@ def _lock_free(connection: Connection, group: str, positions: Sequence[ReadQueue
 
 
 def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> set[int]:
-    """The keys of those queues whose offset somebody has set since they were read."""
+    """The keys of the queues whose offset was reset since they were read."""
     read_at = {position.queue_key: position.reset_at for position in positions}
     found = select(_stored.queue_key, _stored.reset_at).where(*_are_rows(group, list(read_at)))
     rows = connection.execute(found.where(_stored.reset_at.is_not(None)))
@@ -132,7 +132,7 @@ def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueu
 
 
 def owners(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, str]:
-    """Those of the queues that a member has, and which one."""
+    """The owners of those of the queues that a member has."""
     locked_by = select(queue_lock.c.owner).where(_is_lock_of_row()).correlate(consumer_offset).scalar_subquery()
     rows = connection.execute(
         select(_stored.queue_key, func.coalesce(_stored.owner, locked_by).label("owner")).where(

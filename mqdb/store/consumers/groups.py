@@ -54,7 +54,7 @@ _lag = table(
 
 
 class GroupSettings(NamedTuple):
-    """What the broker keeps of a group."""
+    """The settings of a group."""
 
     consume_enable: bool
     consume_broadcast_enable: bool
@@ -119,7 +119,7 @@ class QueueProgress(NamedTuple):
 
 
 class TopicLag(NamedTuple):
-    """What a group has yet to consume of a topic."""
+    """The messages of a topic that a group has yet to consume."""
 
     group: str
     topic: str
@@ -137,7 +137,7 @@ class TopicLag(NamedTuple):
 
 
 class QueueLag(NamedTuple):
-    """What a group has yet to consume of a queue."""
+    """The messages of a queue that a group has yet to consume."""
 
     group: str
     topic: str
@@ -192,7 +192,7 @@ def _settings(row: Iterable[Any]) -> GroupSettings:
 
 
 def save(connection: Connection, name: str, changes: Mapping[str, Any], actor: str | None = None) -> None:
-    """Change settings of the group, which is made where there is none, and note it."""
+    """Change settings of the group, and record the operation. A missing group is made."""
     columns = (subscription_group.c[setting] for setting in SET_BY_PEOPLE)
     values = (cast(changes.get(each.name), each.type) for each in columns)
     connection.execute(select(func.mqdb.set_group(cast(name, Text), *values, cast(actor, Text))))
@@ -212,7 +212,7 @@ SET_BY_PEOPLE: Final = (
 
 
 class Deletion(NamedTuple):
-    """What became of a group that was to be deleted: not while it has live members."""
+    """The result of deleting a group. A group with live members is not deleted."""
 
     was_deleted: bool
     members: tuple[str, ...]
@@ -221,7 +221,7 @@ class Deletion(NamedTuple):
 
 
 def delete(connection: Connection, name: str, with_topics: bool, actor: str | None) -> Deletion | None:
-    """Delete the group with its offsets, locks and subscriptions, and note it; None where there was none."""
+    """Delete the group with its offsets, locks and subscriptions, and record it; returns None if it does not exist."""
     columns = column("was_deleted", Boolean), column("members", ARRAY(Text)), column("topics", ARRAY(Text))
     arguments = cast(name, Text), with_topics, cast(actor, Text)
     deleted = func.mqdb.delete_group(*arguments).table_valued(*columns).render_derived("deleted")
@@ -230,7 +230,7 @@ def delete(connection: Connection, name: str, with_topics: bool, actor: str | No
 
 
 def subscriptions(connection: Connection, name: str) -> list[StoredSubscription]:
-    """By topic."""
+    """The subscriptions of a group, sorted by topic."""
     rows = connection.execute(
         select(*(subscription.c[field] for field in StoredSubscription._fields))
         .join(subscription_group, subscription_group.c.group_id == subscription.c.group_id)

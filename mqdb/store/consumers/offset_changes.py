@@ -1,8 +1,8 @@
-"""Offsets that people set: where a group goes on, whatever it has consumed.
+"""Offsets set by operators: a group continues there, whatever it has consumed.
 
-The epoch of a queue rises with its offset, and its owner is taken away. So nothing that its member has in hand counts
-any more, and the next owner begins at the new offset. Who reads the queue without owning it knows it by the time that
-is noted with the offset. RocketMQ: ConsumerOffsetManager.assignResetOffset.
+The epoch of a queue rises with its offset, and its owner is taken away. So messages that its member holds no longer
+count, and the next owner begins at the new offset. A reader that does not own the queue notices the change by the time
+stored with the offset. RocketMQ: ConsumerOffsetManager.assignResetOffset.
 In SQL: `mqdb/sql/consumers/set_offsets.sql`.
 """
 
@@ -20,7 +20,7 @@ from mqdb.store.tables import queue, topic
 
 
 class GroupStanding(NamedTuple):
-    """Where a group stands in a queue. `next_offset` is None where it has never been."""
+    """The offset of a group in a queue, and the bounds of the queue. `next_offset` is None without an offset."""
 
     queue_key: int
     topic: str
@@ -31,7 +31,7 @@ class GroupStanding(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What mqdb.operation keeps of a change beside the offsets. `source` is the group that they were cloned from."""
+    """The data that mqdb.operation keeps of a change beside the offsets. `source` is the group of a clone."""
 
     source: str | None
     object: str
@@ -40,7 +40,7 @@ class Note(NamedTuple):
 
 
 class OffsetChange(NamedTuple):
-    """What setting an offset does to one queue. `old_offset` is None where the group had none."""
+    """The change of an offset in one queue. `old_offset` is None if the group had no offset there."""
 
     topic: str
     queue_id: int
@@ -88,10 +88,10 @@ def _offsets(group: str) -> TableValuedAlias:
 def overwrite(
     connection: Connection, verb: Verb, group: str, offsets: Mapping[int, int], note: Note
 ) -> dict[int, int | None]:
-    """Set the group's offset in each queue, and free it; returns the offsets before, None where there was none.
+    """Set the group's offset in each queue, and free it; returns the offsets before, None for a queue without one.
 
-    In the caller's transaction, where it notes the operation, too; a group that is not there is made. It locks the rows
-    in the order of their keys; whoever commits several queues may have another order, so the caller limits how long it
+    It runs in the caller's transaction, in which it also records the operation; a missing group is made. It locks the
+    rows in the order of their keys. A commit of several queues may have another order, so the caller limits how long it
     waits. A queue that the role may not see is left out.
     """
     arguments = (

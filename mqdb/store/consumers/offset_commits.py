@@ -1,17 +1,17 @@
-"""Offset commits: how far consumers have come that commit often, a row for each commit.
+"""Offset commits of consumers that commit often: a row for each commit.
 
-An exactly-once consumer commits a row in the transaction of its listener, together with what the listener writes. A
+An exactly-once consumer commits a row in the transaction of its listener, together with the writes of the listener. A
 consumer that polls commits one for each queue that it has read on (`poll_commits`). The owner of the queue folds the
-rows into `consumer_offset` every few seconds, and whoever takes the queue folds what is left: so a group has consumed
-up to its row in `consumer_offset` or the end of its newest row here, whichever is later.
+rows into `consumer_offset` every few seconds, and the next owner folds the rest. So a group has consumed up to its row
+in `consumer_offset` or the end of its newest row here, whichever is later.
 
-Rows are appended, and not one row updated by each commit, because updates get slower with every one of them as
+Rows are appended, instead of one row that each commit updates, because updates get slower with every one of them as
 long as any session of the database holds an old snapshot.
 
-Two transactions never consume the same message. An append takes a share lock on the row of `consumer_offset`, where
-it has to find its owner and epoch; whoever takes the queue updates that row first. One waits for the other, and under
-READ COMMITTED the one who waited sees what the other has done: no write skew. Besides, an append begins where
-everything stored ends, or later, and no two begin at the same message.
+Two transactions never consume the same message. An append takes a share lock on the row of `consumer_offset`, which
+must have its owner and epoch; a session that takes the queue updates that row first. One waits for the other, and under
+READ COMMITTED the waiting one sees the changes of the other: no write skew. Besides, an append begins where everything
+stored ends, or later, and no two begin at the same message.
 In SQL: `mqdb/sql/consumers/take_offset_commits.sql`.
 """
 
@@ -80,9 +80,9 @@ def append(
 
     Uses subscription_group_group_name_key and consumer_offset_pkey.
 
-    Raises psycopg's errors: NOT_OWNED if the queue is not the owner's under that epoch, something from `from_offset`
-    on is consumed, or the log has another history; that of TransactionEnded if the transaction should be marked and is
-    not; UniqueViolation if another transaction has just consumed the same.
+    Raises psycopg's errors: NOT_OWNED if the queue is not the owner's under that epoch, something from `from_offset` on
+    is consumed, or the log has another history; that of TransactionEnded if the transaction should be marked and is
+    not; UniqueViolation if another transaction has just consumed these messages.
     """
     connection.execute(_INDEXES_ONLY)
     # Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
@@ -111,11 +111,11 @@ def lock(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> dic
 def fold(
     connection: Connection, group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int] = _NO_FLOORS
 ) -> list[OwnedQueue]:
-    """Move the group forward to the given offsets, or to what is committed here if that is later; returns where it is.
+    """Move the group forward to the given offsets, or to later commits here; returns the new offsets.
 
-    For who has locked the rows in `consumer_offset` by an earlier statement: this one has to see what was committed
-    until then. `floors` are the stored offsets by queue. Below them lies what was folded, dead rows as long as somebody
-    holds an old snapshot, and what other consumers have passed by. Empty for no queues.
+    The caller has locked the rows in `consumer_offset` by an earlier statement, because this one has to see all commits
+    up to that lock. `floors` are the stored offsets by queue. Below them are rows that were folded (dead rows, as long
+    as a session holds an old snapshot) and rows that other consumers have passed. Empty for no queues.
     """
     if not owned:
         return []
@@ -140,9 +140,9 @@ def fold(
 
 
 def fold_taken(connection: Connection, group: str, taken: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-    """Queues as they were taken, in the same transaction, with what is committed here; most have nothing here.
+    """Fold the commits of queues that were taken in this transaction; most queues have no commits here.
 
-    There is no floor: rows below the stored offset are those of a member that was killed, and are cleared away.
+    There is no floor: rows below the stored offset are those of a member that was killed, and are deleted.
     """
     if not taken:
         return []

@@ -1,8 +1,8 @@
-"""Poll commits: how far a consumer that polls has come, appended to `offset_commit` by each commit that goes forward.
+"""Poll commits: offsets of a consumer that polls, appended to `offset_commit` by each commit that goes forward.
 
-One statement of one round trip. It takes a share lock on the rows of `consumer_offset`, where it has to find its
-epochs: whoever takes a queue, or sets its offset, updates that row first. A commit that goes back is rare, and sets the
-row itself, as folding does.
+A commit is one statement of one round trip. It takes a share lock on the rows of `consumer_offset`, which must have its
+epochs: a session that takes a queue, or sets its offset, updates that row first. A commit that goes back is rare, and
+sets the row itself, as folding does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,9 +68,9 @@ def append_statement() -> PreparedStatement:
 def settle(
     connection: Connection, group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int]
 ) -> list[OwnedQueue]:
-    """Set the offsets of queues that the caller owns, forward or back, in the place of all that was appended.
+    """Set the offsets of queues that the caller owns, forward or back, replacing all appended commits.
 
-    In one transaction. `floors` are the stored offsets by queue, where they are known: nothing that counts lies below.
+    It runs in one transaction. `floors` are the stored offsets by queue, if known: no valid commit lies below them.
     Returns the queues that were lost: they have a newer epoch, or the log has another history.
     """
     own = given(OWNED_QUEUE, owned)

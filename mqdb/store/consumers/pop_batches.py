@@ -209,7 +209,7 @@ def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> l
 def change_invisible(
     connection: Connection, group: str, receipt_handles: Sequence[str], invisible: timedelta, *, is_unread: bool = False
 ) -> list[str | None]:
-    """Have messages come again `invisible` from now; the new handles, None for what is not in flight.
+    """Make messages visible again `invisible` from now; returns the new handles, None for those not in flight.
 
     With `is_unread` this delivery is not counted.
     """
@@ -222,7 +222,7 @@ def change_invisible(
 
 
 class FoundInFlight(NamedTuple):
-    """Where the message of a receipt handle is."""
+    """The place of the message of a receipt handle."""
 
     topic: str
     queue_id: int
@@ -230,7 +230,7 @@ class FoundInFlight(NamedTuple):
 
 
 def find(connection: Connection, group: str, handle: str) -> FoundInFlight | None:
-    """The message of a receipt handle, or the first of several; None if none is in flight, or the time has passed."""
+    """The message of a receipt handle, or the first of several; None if it is not in flight, or its time has passed."""
     row = (
         driver(connection)
         .execute(
@@ -298,7 +298,7 @@ def take_leftovers(connection: Connection, group: str) -> list[Leftover]:
 
 
 def seconds_to_next(connection: Connection, group: str) -> float | None:
-    """Seconds until the next message in flight is due; None if there is none.
+    """Seconds until the next message in flight is due; None if no message is in flight.
 
     Messages that are due already are left out. If a pop has not found one, another session has it, or an earlier
     message of its queue comes first.

@@ -1,11 +1,11 @@
-"""Queue locks: who consumes a queue in order, and until when nobody else may.
+"""Queue locks: the client that consumes a queue in order, and the time until which it alone may.
 
 Ownership of a queue ends with its owner's membership, within a second of its death. That is too early for a queue that
-is consumed in order: the owner may have lost its connection only, and be in the middle of a message. So a lock is on
-top of it, which ends when its owner takes it off, or has not renewed it for so long that it knows as well.
+is consumed in order: the owner may have lost its connection only, and be in the middle of a message. So there is a lock
+as well. It ends when its owner releases it, or when it was not renewed for its expiry, which the owner notices, too.
 
-Whoever takes queues holds the rows of `consumer_offset` first and then those of the locks, like whoever gives them
-back; a renewal holds locks only. RocketMQ: RebalanceLockManager.
+Taking queues locks the rows of `consumer_offset` first and then those of the locks, and so does giving them back; a
+renewal locks the rows of the locks only. RocketMQ: RebalanceLockManager.
 In SQL: `mqdb/sql/consumers/unlock_queues.sql`.
 """
 
@@ -37,9 +37,10 @@ _lock: Final = queue_lock.c
 
 
 def free(connection: Connection, group: str, client_id: str, queue_keys: Sequence[int]) -> list[int]:
-    """Those of the queues that nobody else has locked, and that nobody else will lock before the transaction ends.
+    """The queues that no other client has locked, or will lock before the transaction ends.
 
-    Left out is also what somebody else is taking or giving back right now, and what the group has no offset on.
+    Queues that another session is taking or giving back are left out, and so are those on which the group has no
+    offset.
     """
     stored = consumer_offset.c
     is_foreign = and_(_lock.owner != client_id, is_ahead(_lock.expires_at, _lock.expiry))

@@ -1,4 +1,4 @@
-"""Messages that are sent back: found in the log by their positions, and copied to where they wait or end.
+"""Messages that are sent back: found in the log by their positions, and copied to the queue of their wait or the DLQ.
 
 A copy is made inside the database: the client names the record, and body and properties never travel.
 """
@@ -42,7 +42,7 @@ from mqdb.store.tables import broker, commit_log, delay_level, queue, subscripti
 
 
 class Found(NamedTuple):
-    """What there is to know about a group and its messages before they are sent back."""
+    """The data about a group and its messages for sending them back."""
 
     retry_max_times: int
     retry_delays: Sequence[timedelta] | None
@@ -65,7 +65,7 @@ class Found(NamedTuple):
 
 
 class TimerQueue(NamedTuple):
-    """Where messages wait that say how long."""
+    """The queue of messages that wait for a time of their own."""
 
     queue_key: int
     max_delay_ms: int | None
@@ -181,7 +181,7 @@ def copy_text() -> str:
 
 
 def find(connection: Connection, group: str, positions: Sequence[int], topics: Collection[str]) -> Found | None:
-    """What a group's messages at these positions are sent back with; None where there is no such group.
+    """The data for sending back a group's messages at these positions; None if the group does not exist.
 
     The records that were found stay until the end of the transaction: it holds a lock on their partitions.
     """
@@ -216,7 +216,7 @@ def timer_queue(connection: Connection) -> TimerQueue:
 
 
 def retry_queue_nums(connection: Connection, group: str) -> int | None:
-    """How many queues the retry topic of a group is to have; None where there is no such group."""
+    """Number of queues for the retry topic of a group; None if the group does not exist."""
     return connection.scalar(
         select(subscription_group.c.retry_queue_nums).where(subscription_group.c.group_name == group)
     )

@@ -1,4 +1,4 @@
-"""How groups stand to some queues: their offsets, their filters on the topics, and how their members consume."""
+"""Standings of groups in some queues: their offsets, their filters on the topics, and how their members consume."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -69,7 +69,7 @@ def find(connection: Connection, places: Collection[QueuePlace]) -> dict[int, li
 
 
 def _offsets(connection: Connection, places: Collection[QueuePlace]) -> dict[tuple[str, QueuePlace], int]:
-    """How far each group with an offset has come, by its name and the queue."""
+    """The offset of each group that has one, by its name and the queue."""
     if acl.is_guest(connection):
         by_name = {(place.topic, place.queue_id): place for place in places}
         rows = connection.execute(select(_lag).where(tuple_(_lag.c.topic, _lag.c.queue_id).in_(by_name)))

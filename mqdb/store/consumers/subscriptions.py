@@ -1,7 +1,7 @@
 """Subscriptions: what a group reads of each topic. All members have to agree on it.
 
-Members with different filters lose messages: a queue's messages are filtered by whoever happens to read it. Members
-that pop own no queues, and may read different topics. RocketMQ keeps what the latest heartbeat said.
+Members with different filters lose messages: a queue's messages are filtered by the member that happens to read it.
+Members that pop own no queues, and may read different topics. RocketMQ keeps what the latest heartbeat said.
 RocketMQ: SubscriptionData, ConsumerManager.
 In SQL: `mqdb/sql/consumers/replace_subscriptions.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
@@ -30,7 +30,7 @@ class StoredSubscriptions(NamedTuple):
 
 
 def lock(connection: Connection, group: str, mode: ConsumeMode | None = None) -> StoredSubscriptions:
-    """What a group has subscribed to; nobody else changes it until the transaction ends.
+    """The subscriptions of a group, locked until the transaction ends.
 
     A new group is made, with this consume mode, or as one that pulls.
     """
@@ -56,7 +56,7 @@ def lock(connection: Connection, group: str, mode: ConsumeMode | None = None) ->
 
 @translates
 def find(connection: Connection, group: str) -> frozenset[SubscriptionData]:
-    """What a group has subscribed to; nothing if it is not there."""
+    """The subscriptions of a group; empty if it does not exist."""
     its_id = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group)
     return _of(connection, subscription.c.group_id == its_id.scalar_subquery())
 
@@ -67,6 +67,6 @@ def _of(connection: Connection, which: ColumnElement[bool]) -> frozenset[Subscri
 
 
 def replace(connection: Connection, group: str, version: int, wanted: Collection[SubscriptionData]) -> None:
-    """Store what a group subscribes to from now on, in the place of what it did."""
+    """Replace the subscriptions of a group."""
     columns = [cast([each[field] for each in wanted], ARRAY(Text)) for field in range(len(SubscriptionData._fields))]
     connection.execute(select(func.mqdb.replace_subscriptions(group, version, *columns)))

@@ -1,6 +1,6 @@
-"""What dispatch keeps: how far each service is, and the consume queues.
+"""The state of dispatch: the progress of each service, and the consume queues.
 
-checkpoints             how far each service is
-entries, consume_queue  which record has which offset
-queues, unread          the ends of queues; which hold something new
+checkpoints             the progress of each service
+entries, consume_queue  the record at each offset of a queue
+queues, unread          the ends of queues; queues with new messages
 """

@@ -37,8 +37,8 @@ def newest(connection: Connection) -> dict[str, Checkpoint]:
 def oldest_unreached_seconds(connection: Connection, service: str) -> float:
     """Age of the first record that a service has yet to reach; 0 without one. Uses commit_log_pkey.
 
-    Records of transactions in progress, which nobody sees yet, and those that such a one leaves behind do not count;
-    for dispatch, neither do those that their append has placed.
+    Records of transactions in progress, which are not visible yet, do not count, and neither do late committers below
+    the checkpoint. For dispatch, records that their append has placed do not count either.
     """
     done = select(checkpoint.c.done_pos).where(checkpoint.c.service == service)
     done_pos = done.order_by(checkpoint.c.seq.desc()).limit(1).scalar_subquery()

@@ -193,10 +193,10 @@ _ARRAYS = (*_REQUEST, "tag_codes")
 
 @cache
 def pull_statement() -> NumberedStatement:
-    """A pull of all that there is.
+    """The statement of a pull without a filter.
 
-    Numbered, for a cursor that sends the text as it is: the others parse one of more than 4,096 characters anew each
-    time, which takes 63 µs, and a selector may be as long as it likes.
+    It is numbered, for a cursor that sends the text as it is. The other cursors parse a text of more than 4,096
+    characters again each time, which takes 63 µs, and a selector may have any length.
     """
     return numbered(_pull())
 
@@ -240,7 +240,7 @@ def run_statement(
     parameters: Mapping[str, Any],
     message_filter: MessageFilter | None,
 ) -> list[tuple[Any, ...]]:
-    """The same, for a statement that was made of `pull_from` with this filter."""
+    """The rows of a statement that was made of `pull_from` with this filter."""
     values = _values(statement, parameters, message_filter)
     return _cursor(connection).execute(statement.text, values).fetchall()
 

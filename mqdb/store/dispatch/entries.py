@@ -67,9 +67,9 @@ def entries_of(
 ) -> Subquery:
     """The entries of those runs for which conditions hold, in the order of their offsets, or in none.
 
-    Columns: queue_offset, log_pos, tags_code, queue_key, last_offset, and others of `run`, which is a partition. For
-    statements that read many, and may sort or hash them: without an order their rows are narrow, for the arrays do not
-    go along.
+    Columns: queue_offset, log_pos, tags_code, queue_key, last_offset, and others of `run`, which is a partition. It is
+    for statements that read many entries, and may sort or hash them: without an order their rows are narrow, because
+    they do not contain the arrays.
     """
     steps_back = func.mqdb.steps_back(type_=ARRAY(Integer))[_LONGEST + _ONE - _length(run) : _LONGEST]
     rows = select(*run.c, *columns, func.unnest(steps_back, type_=Integer).label("back")).where(*conditions)

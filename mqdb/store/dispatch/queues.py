@@ -47,14 +47,14 @@ def ends(connection: Connection, queue_keys: Sequence[int]) -> dict[int, Ends]:
 
 
 def ends_of_topics(connection: Connection) -> dict[str, int]:
-    """How many messages each topic has ever taken: the sum of the ends of its queues."""
+    """Number of messages that each topic has ever taken: the sum of the ends of its queues."""
     taken = cast(func.sum(queue_ends.c.max_offset), BigInteger).label("taken")
     rows = select(topic.c.topic, taken).join_from(queue_ends, topic, topic.c.topic_id == queue_ends.c.topic_id)
     return {row.topic: row.taken for row in connection.execute(rows.group_by(topic.c.topic))}
 
 
 class QueueTaken(NamedTuple):
-    """How many messages a queue has ever taken."""
+    """Number of messages that a queue has ever taken."""
 
     topic: str
     queue_id: int
@@ -71,7 +71,7 @@ def ends_in_topics(connection: Connection, topics: Sequence[str]) -> list[QueueT
 
 @translates
 def topics_created_at(connection: Connection, queue_keys: Sequence[int]) -> dict[int, datetime]:
-    """When the topic of each of the queues was created, by their keys: never the same for two topics of one name."""
+    """Creation time of the topic of each queue, by queue key. Two topics of one name never have the same time."""
     columns = queue.c.queue_key, topic.c.created_at
     rows = select(*columns).join(topic, topic.c.topic_id == queue.c.topic_id)
     found = connection.execute(rows.where(_is_one_of(queue.c.queue_key, queue_keys)))
@@ -83,7 +83,7 @@ def _is_one_of(key: ColumnElement[int], queue_keys: Sequence[int]) -> ColumnElem
 
 
 class QueueStats(NamedTuple):
-    """Where a queue begins and ends, and when its newest message was stored."""
+    """The bounds of a queue, and the store time of its newest message."""
 
     queue_id: int
     min_offset: int

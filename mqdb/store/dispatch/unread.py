@@ -1,7 +1,7 @@
-"""Unread queues: which of many queues hold something that a reader has not seen.
+"""Unread queues: those of many queues that hold messages that a reader has not seen.
 
-A reader of many queues asks two cheap questions before it pulls: whether dispatch has gone on at all, then, in one
-statement, which of its queues are not where it has left them.
+A reader of many queues asks two cheap questions before it pulls: whether dispatch has made progress at all, and then,
+in one statement, which of its queues have changed.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ from mqdb.store.tables import checkpoint, commit_log, dispatch_lane, queue, queu
 
 
 class Progress(NamedTuple):
-    """How far dispatch has come in a history of the log.
+    """The progress of dispatch in a history of the log.
 
-    As long as it is the same, no queue has got anything. `seq` is None while nobody can tell: a lane is open, or the
-    record at `placed_pos`, the last one that its append has placed, is not visible yet.
+    As long as it does not change, no queue has got a message. `seq` is None while that is uncertain: a lane is open, or
+    the record at `placed_pos`, the last one that its append has placed, is not visible yet.
     """
 
     history: History

@@ -1,4 +1,4 @@
-"""How many of the latest messages of some queues a condition holds for. For people who try a filter."""
+"""Number of the latest messages of some queues that match a condition. It is for operators that try a filter."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class Matches(NamedTuple):
 
 
 def count(connection: Connection, queue_keys: list[int], wanted: Selector | TagExpression, last: int) -> Matches:
-    """Of the `last` messages in all these queues together."""
+    """Count the matches among the `last` messages in all these queues together."""
     examined, matched = connection.execute(_count(wanted), {"queue_keys": queue_keys, "last": last}).one()
     return Matches(examined, matched)
 

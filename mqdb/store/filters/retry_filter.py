@@ -38,7 +38,7 @@ class RetryFilter:
         return "; ".join(f"{topic}: {selector.expression}" for topic, selector in self.selectors)
 
     def where(self, properties: ColumnElement[Any], columns: Mapping[str, ColumnElement[Any]]) -> ColumnElement[bool]:
-        """As `Selector.where`."""
+        """The condition on a record, like that of `Selector.where`."""
         topic = properties.op("->>")(Property.RETRY_TOPIC.value)
         judged = case(
             *((topic == full_topic(name), each.where(properties, columns)) for name, each in self.selectors),

@@ -1,11 +1,11 @@
 """The commit log: records in order of arrival, written once.
 
 An append is one INSERT: no counter, and no wait for a lock. Its position comes from a sequence. While the dispatcher
-sleeps and nobody else appends, the statement gives the record its offset in the queue, too, and tells the consumers;
-else dispatch does. In SQL: `mqdb/sql/dispatch/take_places.sql`. RocketMQ: CommitLog.
+sleeps and no other session appends, the statement also gives the record its offset in the queue, and notifies the
+consumers; otherwise dispatch does. In SQL: `mqdb/sql/dispatch/take_places.sql`. RocketMQ: CommitLog.
 
-Records that wait are appended by a statement of their own, which asks the database where each goes: the time of
-delivery is by its clock, and the levels are those of this moment. It takes others along.
+Records that wait are appended by a statement of their own, in which the database decides where each goes: the delivery
+time is by its clock, and the levels are the present ones. That statement also appends records that do not wait.
 """
 
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ class Record(NamedTuple):
     history: History | None = None
 
     def columns(self) -> dict[str, Any]:
-        """What goes into the log as it is, by the names of its columns."""
+        """The values of a record, by the names of its columns in the log."""
         return dict(zip(_TYPES, self, strict=False))
 
 
@@ -90,7 +90,7 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 
 
 class LogPlace(NamedTuple):
-    """Where a record is. `queue_offset` is None if dispatch is still to give it."""
+    """The place of a record. `queue_offset` is None if dispatch is still to give it."""
 
     log_pos: int
     queue_offset: int | None = None
@@ -150,7 +150,7 @@ _GIVEN: Final = _TYPES | {"history": BigInteger()}
 def append_many(shared: tuple[str, ...] = (), *, places: bool) -> PreparedStatement:
     """Any number of records, in the order given: as fast as COPY, and it says where each went. `places` as above.
 
-    What they share is given once: fewer arrays, and one look at the queue.
+    Shared values are given once: fewer arrays, and one look at the queue.
     """
     own = {name: type_ for name, type_ in _GIVEN.items() if name not in shared}
     given = _arrays(own).table_valued(*own, with_ordinality="place", name="given").render_derived("given")
@@ -214,11 +214,11 @@ KEPT: Final = ("born_time", "msg_id", "sys_flag", "flag", "born_host", "tags", "
 
 
 def record_of(wanted: FromClause, *columns: ColumnElement[Any]) -> LateralFromClause:
-    """Columns of `cl`, of the record at `wanted.log_pos`; no row where there is none. Uses commit_log_pkey.
+    """Columns of `cl` for the record at `wanted.log_pos`; no row if it does not exist. Uses commit_log_pkey.
 
     Parameters: lowest_pos and past_pos, between which it is. They are parameters, so that the other partitions are not
-    even opened. It is bound to the primary key by the order asked for, with a range in place of an equality, for which
-    the order would say nothing: the plan may be made while a segment is empty, and costs say nothing then.
+    even opened. The ORDER BY forces the primary key, with a range instead of an equality, for which the order would
+    have no effect: the plan may be made while a segment is empty, when costs mean nothing.
     """
     return (
         select(*columns)
@@ -242,7 +242,7 @@ UNMEASURED_RECORDS: Final = 16
 
 
 def copied_bytes(record: FromClause) -> ColumnElement[int]:
-    """How much a copy of a record, or of a row of `timer`, takes, about; 0 for none. Reads no body."""
+    """Size of a copy of a record, or of a row of `timer`, roughly; 0 without a record. Reads no body."""
     size = func.octet_length(record.c.body) + func.pg_column_size(record.c.properties)
     return cast(func.coalesce(size, literal_column("0")), BigInteger)
 

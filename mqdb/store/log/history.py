@@ -1,11 +1,11 @@
 """History: whether the log is still the one in which a position was found.
 
-A database can go back: to a backup, to what a standby had when it was promoted, or by the last commits that a server
-with `synchronous_commit = off` had not written when it crashed. Nothing of that happens while a server runs, so its
-start, its last recovery and the file of the log's sequence tell one history from the next
-(`mqdb/sql/log/history.sql`). A position that a client keeps names its history, and whoever is asked to store it
-compares that in the same statement. So it also holds behind a pooler, where nobody sees that a connection is a new one.
-Source: PostgreSQL, "The Cumulative Statistics System", on when statistics are reset. Kafka: KIP-101, KIP-320.
+A database can go back: to a backup, to the state of a standby that was promoted, or by the last commits that a server
+with `synchronous_commit = off` had not written when it crashed. None of these happens while a server runs, so its
+start, its last recovery and the file of the log's sequence tell one history from the next (`mqdb/sql/log/history.sql`).
+A position that a client keeps names its history, and the statement that stores the position compares the history. So
+this also works behind a pooler, which hides that a connection is a new one. Source: PostgreSQL, "The Cumulative
+Statistics System", on when statistics are reset. Kafka: KIP-101, KIP-320.
 """
 
 from typing import Any, Final, TypeAlias

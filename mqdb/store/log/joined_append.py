@@ -1,9 +1,9 @@
-"""Appends for a sender who joins somebody else's transaction.
+"""Appends for a sender that joins the caller's transaction.
 
-There a statement that fails is more than a send that fails: it takes the whole transaction with it. So these find the
-queues themselves, by the names of the topics, and where one of the topics is missing or takes no messages they append
-nothing and raise nothing. What the sender remembers cannot be out of date, and a topic that was made in the same
-transaction is there.
+In such a transaction a failed statement is more than a failed send: it aborts the whole transaction. So these
+statements find the queues themselves, by the names of the topics. If one of the topics is missing or takes no messages,
+they append nothing and raise nothing. A sender's cache cannot be out of date, and a topic that was made in this
+transaction is found.
 
 The texts suit psycopg on any connection: values go in binary form (%b), which needs no adapter of our own for arrays.
 """

@@ -1,10 +1,10 @@
-"""The message index: where the records with a key or a unique id are. Written by `mqdb.index_keys`, read here.
+"""The message index: positions of the records with a key or a unique id. Written by `mqdb.index_keys`, read here.
 
-A span of positions (`id_span`) says from when to when the ids of its records were made, and an id says when it was made
-itself. So most ids have no entry in the index.
+A span of positions (`id_span`) has the range of times at which the ids of its records were made, and an id contains its
+own time. So most ids have no entry in the index.
 
-The index follows the log as dispatch does, a moment behind, or hours where no `mqdb serve` runs. Who has to know for
-certain whether a record is stored reads what the index does not have yet as well. RocketMQ: IndexFile.
+The index follows the log as dispatch does, a moment behind, or hours if no `mqdb serve` runs. A caller that has to be
+certain whether a record is stored also reads the records that the index does not have yet. RocketMQ: IndexFile.
 """
 
 from collections.abc import Sequence

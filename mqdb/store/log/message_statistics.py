@@ -1,9 +1,9 @@
-"""How many messages there are of each topic, tag and hour, and how long they took from the store to their dispatch.
+"""Number of messages by topic, tag and hour, and the times from their store to their dispatch.
 
 The transaction of a batch of dispatch writes the entries of the batch and its checkpoint, so both rows have one xmin:
 it tells exactly which batch gave a message its offset, a straggler too, and when. VACUUM leaves an xmin as it is. That
 works as far back as checkpoints are kept (`KeeperConfig.checkpoints_kept`), and not beyond the adoption of a restored
-database, whose rows were written by other transactions. What was dispatched before that has no time here. A message
+database, whose rows were written by other transactions. Messages dispatched before that have no time here. A message
 that its append has placed has no xid, and has waited for nothing.
 In SQL: `mqdb/sql/dispatch/adopt.sql`.
 """
@@ -101,8 +101,9 @@ def hourly(
 ) -> Select[Any]:
     """Messages of one segment, counted by topic, tag, hour of store_time in UTC, and time to dispatch in ticks.
 
-    That is NULL for batches that are not among the `known`. Bytes are those of the bodies as they are stored. Names the
-    partitions, so it waits for nobody and nobody for it; `log_segments` are those that the entries point into.
+    That is NULL for batches that are not among the `known`. Bytes are those of the bodies as they are stored. It names
+    the partitions, so it neither waits for other sessions nor holds them up; `log_segments` are those that the entries
+    point into.
     """
     run = partition(queue_run, segment).alias("run")
     keys = array_of([each.range.queue_key for each in wanted])

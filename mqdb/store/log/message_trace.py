@@ -40,9 +40,9 @@ from mqdb.store.tables import delay_offset, half_message, queue, timer, timer_re
 
 
 class TracedRecord(NamedTuple):
-    """A record of a message. What the role may not see is None.
+    """A record of a message. Fields that the role may not see are None.
 
-    From `slot` on, it is what only the owner of the broker sees.
+    The fields from `slot` on are for the owner of the broker only.
     """
 
     log_pos: int
@@ -160,7 +160,7 @@ def _wanted(is_guest: bool) -> FromClause:
 def _with_states(
     wanted: FromClause, sources: FromClause, record: FromClause, aim: FromClause
 ) -> tuple[FromClause, list[ColumnElement[Any]]]:
-    """The same sources with what roles have no grant on, and the columns from `store_time` on."""
+    """The sources of `_records`, joined with tables without grants to roles, and the columns from `store_time` on."""
     waiting = _one(
         select(
             *_told(timer), timer.c.slot, timer.c.deliver_ms, _property(timer, Property.REAL_TOPIC, "real_topic")
@@ -196,7 +196,7 @@ def _with_states(
 
 
 def _told(record: FromClause) -> list[ColumnElement[Any]]:
-    """What is read of a record itself."""
+    """The columns that are read of a record itself."""
     columns = (record.c[name] for name in ("store_time", "reconsume_times", "tags"))
     properties = (_property(record, each, name) for name, each in _PROPERTIES.items())
     is_placed = cl.c.xid.is_(None) if record is cl else false()

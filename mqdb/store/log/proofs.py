@@ -26,7 +26,7 @@ def holding(connection: Connection, claims: Sequence[tuple[int, Proof]]) -> list
 
 
 def _entries(connection: Connection, places: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Proof]:
-    """What stands at offsets of queues. Uses queue_run_offset and commit_log_pkey."""
+    """The records at offsets of queues, as proofs. Uses queue_run_offset and commit_log_pkey."""
     wanted = given({"queue_key": Integer(), "queue_offset": BigInteger()}, places)
     past = func.least(wanted.c.queue_offset, LAST_OFFSET - 1) + 1
     entry = entries(wanted.c.queue_key, wanted.c.queue_offset, past)

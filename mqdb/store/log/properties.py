@@ -16,7 +16,7 @@ def all_properties(record: FromClause) -> ColumnElement[Any]:
 
 
 def of_columns(record: FromClause) -> dict[str, ColumnElement[Any]]:
-    """Those with columns, by their names, for a selector."""
+    """The properties with columns, by their names, for a selector."""
     return {
         Property.TAGS.value: record.c.tags,
         Property.KEYS.value: record.c["keys"],
@@ -25,7 +25,7 @@ def of_columns(record: FromClause) -> dict[str, ColumnElement[Any]]:
 
 
 def kafka_property(record: FromClause, name: KafkaProperty) -> ColumnElement[Any]:
-    """What a record keeps of a record of Kafka's under this name; NULL if nothing."""
+    """The value that a record keeps of a record of Kafka under this name; NULL without a value."""
     return cast(record.c.properties.op("->>")(literal(name.value, Text)), Text)
 
 

@@ -9,8 +9,8 @@ Texts for psycopg, and not Core: Spark starts a new Python to plan each batch of
 SQLAlchemy takes each of them 0.17 s of CPU to import, as much as all the rest. So this module imports nothing.
 
 A role that does not own the broker has a ledger and a stage of its own: row security says which rows it sees. The owner
-sees all rows, so these statements name the principal. What is OWN_... is for such roles, which delete nothing and
-cannot COPY into a table with row security.
+sees all rows, so these statements name the principal. The statements OWN_... are for such roles, which delete nothing
+and cannot COPY into a table with row security.
 In SQL: `mqdb/sql/acl/sink_own.sql`, `mqdb/sql/log/refuse_append.sql`, `mqdb/sql/segments/ensure_segments.sql`.
 """
 

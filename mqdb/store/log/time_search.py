@@ -1,10 +1,10 @@
 """Search by time: the first message of a queue that was stored at a time or later. RocketMQ: searchOffset, LOWER.
 
-Along the log store times rise, so a search there gives the position of the time. What lies at that position or above it
-was stored then or later. Along a queue positions rise, too, but for the messages of transactions that took long, which
-come late in the queue: a position that is high enough proves that the first such message is not behind it, one that is
-too low proves nothing. So what a search in the queue has found is doubted: all that lies up to 100,000 messages before
-it is looked at, and where one of these is high enough, the search goes on before that one.
+Along the log store times rise, so a search there gives the position of the time. Records at that position or above it
+were stored then or later. Along a queue positions rise, too, except for the messages of long transactions, which come
+late in the queue. So a position that is high enough proves that the first such message is not behind it; one that is
+too low proves nothing. The result of a search in the queue is therefore doubted: up to 100,000 messages before it are
+looked at, and if one of these is high enough, the search goes on before that one.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -35,7 +35,7 @@ Search: TypeAlias = "Generator[list[int], list[bool], int]"
 
 
 def offset_of_time(connection: Connection, queue_key: int, time: datetime) -> int:
-    """The first offset whose message was stored at `time` or later; the max offset where there is none.
+    """The first offset whose message was stored at `time` or later; the max offset if there is no such message.
 
     A time before all of them gives the min offset. A queue that does not exist has the offset 0.
     """
@@ -44,7 +44,7 @@ def offset_of_time(connection: Connection, queue_key: int, time: datetime) -> in
 
 @translates
 def offsets_of_time(connection: Connection, queue_keys: Sequence[int], time: datetime) -> dict[int, int]:
-    """As `offset_of_time`, for several queues at once: a round is one statement, however many they are."""
+    """The results of `offset_of_time` for several queues at once: each round is one statement for all of them."""
     ends = {end.queue_key: end for end in _ends(connection, queue_keys)}
     found: dict[int, int] = {}
     doubtful = {key: end.max_offset for key, end in ends.items()}
@@ -81,9 +81,10 @@ class _End(NamedTuple):
 
 
 def search(low: int, high: int) -> Search:
-    """The first of the places `low` to before `high` that is late enough, `high` where none is.
+    """The first of the places `low` to before `high` that is late enough, or `high`.
 
-    For certain only where all places behind a late one are late as well; else it may be a later one of the late ones.
+    The result is certain only if all places behind a late one are late as well; else it may be a later one of the late
+    ones.
     """
     while low < high:
         places = _spread(low, high)
@@ -106,7 +107,7 @@ _Places: TypeAlias = dict[int, list[int]]
 
 
 def _run(searches: dict[int, Search], look: Callable[[_Places], dict[int, list[bool]]]) -> dict[int, int]:
-    """What all the searches find; their rounds are made together."""
+    """The results of all searches. Their rounds are made together."""
     found: dict[int, int] = {}
     answers: dict[int, list[bool]] = {}
     while len(found) < len(searches):
@@ -158,7 +159,7 @@ def _ends(connection: Connection, queue_keys: Sequence[int]) -> list[_End]:
 
 
 def _are_late(connection: Connection, target: _Target, places: _Places) -> dict[int, list[bool]]:
-    """Which of the offsets have a message that is late enough, by queue. Uses queue_run_offset."""
+    """Whether the message at each offset is late enough, by queue. Uses queue_run_offset."""
     probe = given(_PLACE, [(key, offset) for key, offsets in places.items() for offset in offsets])
     place = cast(probe.c.place, BigInteger)
     entry = _first(probe, target, place, place + 1)

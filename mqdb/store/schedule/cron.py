@@ -36,7 +36,7 @@ _NOW: Final = cast(func.mqdb.now(), cron.c.next_at.type)
 
 
 class NewCron(NamedTuple):
-    """A recurring send as somebody has asked for it; the columns say what each means."""
+    """A new recurring send; the comments of the columns explain the fields."""
 
     name: str
     cron: str
@@ -113,23 +113,23 @@ class CronsAtWork(NamedTuple):
 
 
 def at_work(connection: Connection) -> CronsAtWork:
-    """How late they are, and how many are paused."""
+    """The lateness of crons, and the number of paused ones."""
     late = func.max(cast(extract("epoch", _NOW - cron.c.next_at), Float)).filter(~cron.c.is_paused)
     columns = func.greatest(late, 0.0), func.count().filter(cron.c.is_paused)
     return CronsAtWork(*connection.execute(select(*columns)).one())
 
 
 def find(connection: Connection, name: str) -> CronSummary | None:
-    """That cron."""
+    """The cron of this name, or None."""
     wanted = select(*(cron.c[name] for name in CronSummary._fields)).where(cron.c.name == name)
     row = connection.execute(wanted).first()
     return None if row is None else CronSummary._make(row)
 
 
 def change(connection: Connection, name: str, change: str, actor: str | None, next_at: datetime | None = None) -> bool:
-    """`pause` it, `resume` it from a time on, or `remove` it, and note that; False where there is none.
+    """Pause, resume or remove the cron as `change` says, and record it; returns False if it does not exist.
 
-    Waits for a firing that goes on. To resume what is not paused changes nothing.
+    It waits for a firing in progress. Resuming a cron that is not paused has no effect.
     """
     time = cast(next_at, cron.c.next_at.type)
     changed = func.mqdb.change_cron(cast(name, Text), cast(change, Text), time, cast(actor, Text), type_=Boolean())
@@ -142,7 +142,7 @@ def pause(connection: Connection, name: str) -> None:
 
 
 def next_due_in(connection: Connection) -> timedelta | None:
-    """Until the next one is due, below 0 when it is by now; None where none waits."""
+    """Time until the next cron is due, negative if it is overdue; None if all are paused."""
     row = driver(connection).execute(_next_due_text()).fetchone()
     assert row is not None
     waits: timedelta | None = row[0]
@@ -155,9 +155,10 @@ def _next_due_text() -> str:
 
 
 def take_due(connection: Connection, limit: int) -> tuple[datetime, list[DueCron]]:
-    """Lock what is due by now and nobody else has locked, for the caller's transaction; and that now.
+    """Lock the due crons that no other session has locked, for this transaction; returns the time and the crons.
 
-    Whoever else fires it waits for none of them, and finds its next time moved when this transaction has ended.
+    Other sessions that fire crons do not wait for these, and find their next times moved when this transaction has
+    ended.
     """
     present = now(connection)
     writable = topic.c.perm.bitwise_and(int(Perm.WRITE)) != 0

@@ -25,7 +25,7 @@ from mqdb.store.tables import delay_level, queue, topic
 
 
 def delivery_time(now: ColumnElement[datetime], delay: ColumnElement[timedelta]) -> ColumnElement[int]:
-    """What tags_code holds for a message that is stored now and waits so long: milliseconds since 1970, rounded up.
+    """The tags_code of a message that is stored now and waits so long: milliseconds since 1970, rounded up.
 
     Nothing comes early. The sum is of seconds: `now + delay` would make a day 23 or 25 hours twice a year.
     """

@@ -48,7 +48,7 @@ _CLOCK_STEP = literal_column("interval '1 second'", Interval)
 
 
 class Head(NamedTuple):
-    """Where a level stands, as of one look; offsets are those of its queue in the schedule topic."""
+    """The state of a level, as of one look; offsets are those of its queue in the schedule topic."""
 
     level: int
     queue_key: int
@@ -108,7 +108,7 @@ def _levels() -> FromClause:
 
 
 def _entries(level: FromClause, past: ColumnElement[int] = LAST_OFFSET) -> TableValuedAlias:
-    """What waits in a level, in its order."""
+    """The waiting entries of a level, in its order."""
     first_segment = cast(bindparam("first_segment"), Integer)
     return entries(level.c.queue_key, level.c.next_offset, past, first_segment, name="cq")
 
@@ -183,7 +183,7 @@ def look(connection: Connection, limit: int, first_segment: int) -> tuple[list[H
 
 
 class LevelStanding(NamedTuple):
-    """What waits in a level; offsets are those of its queue in the schedule topic."""
+    """The waiting messages of a level; offsets are those of its queue in the schedule topic."""
 
     level: int
     delay: timedelta | None

@@ -1,7 +1,7 @@
-"""Steps of the delivery of delayed messages: each copies what is due of a level, and says how far the level is then.
+"""Steps of the delivery of delayed messages: each copies the due messages of a level, and stores the level's progress.
 
-A step is one row of `delay_offset`, appended in the transaction that makes the copies. Its key (level, seq) lets
-nobody take the same step twice. RocketMQ: ScheduleMessageService, delayOffset.json.
+A step is one row of `delay_offset`, appended in the transaction that makes the copies. Its key (level, seq) prevents
+that a step is taken twice. RocketMQ: ScheduleMessageService, delayOffset.json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class DelayStep(NamedTuple):
 
 
 class DelayWindow(NamedTuple):
-    """Where the messages of some steps are: segments, both included, and positions."""
+    """The place of the messages of some steps: segments, both included, and positions."""
 
     first_segment: int
     last_segment: int
@@ -127,7 +127,7 @@ def _entries() -> FromClause:
 def _is_reached(entry: FromClause, record: FromClause, target: FromClause) -> ColumnElement[bool]:
     """Whether a message has its queue. A retry that a group of the same name has left is not for the new one.
 
-    Few groups are younger than what waits, mostly none: only retries of these are looked up one by one.
+    Few groups are younger than the waiting messages, mostly none: only retries of these are looked up one by one.
     Uses subscription_group_created_pos.
     """
     its_group = subscription_group.c
@@ -213,16 +213,16 @@ def begin(connection: Connection) -> bool:
 
 
 def count_fitting(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> int:
-    """How many messages of the steps, in their order, one transaction may copy."""
+    """Number of messages of the steps, in their order, that one transaction may copy."""
     row = driver(connection).execute(fitting_text(), _parameters(steps, window)).fetchone()
     assert row is not None
     return int(row[0])
 
 
 def take(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> Timed:
-    """Take the steps: copy their messages to the queues that they are for; its rows are those that have one.
+    """Take the steps: copy their messages to their queues. The result has rows for the messages that have a queue.
 
-    Raises psycopg's UniqueViolation when somebody else has taken one of the steps.
+    Raises psycopg's UniqueViolation if another session has taken one of the steps.
     """
     return run_timed(connection, take_text(), _parameters(steps, window))
 
@@ -233,7 +233,7 @@ def find_strays(connection: Connection, steps: Sequence[DelayStep], window: Dela
 
 
 def find_gaps(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> list[Stray]:
-    """The first message of each step that has no entry, where one has none: there is no more to tell of it."""
+    """The first message without an entry of each step that has such a message. Nothing else is known of it."""
     held = set(driver(connection).execute(held_text(), _parameters(steps, window)))
     gaps = []
     for step in steps:
@@ -251,7 +251,7 @@ def find_gaps(connection: Connection, steps: Sequence[DelayStep], window: DelayW
 def step_over(connection: Connection, level: int, seq: int, queue_offset: int) -> None:
     """Take a step that delivers nothing: the message at this offset is left out.
 
-    Raises SQLAlchemy's IntegrityError when somebody else has taken the step of that number.
+    Raises SQLAlchemy's IntegrityError if another session has taken the step of that number.
     """
     step = {"level": level, "seq": seq, "next_offset": queue_offset + 1, "messages": 0}
     connection.execute(insert(delay_offset).values(step))

@@ -1,4 +1,4 @@
-"""Where records go that have to wait before they go to their queue: `mqdb.place`, for statements that append.
+"""The place of records that have to wait before they go to their queue: `mqdb.place`, for statements that append.
 
 The database decides it, when it stores the record: the time of delivery is by its clock, the levels are those of that
 moment, and nothing waits for a queue that is gone. RocketMQ: HookUtils, TransactionalMessageBridge.
@@ -65,6 +65,6 @@ def wait_values(wait: Wait | None) -> dict[str, int | None]:
 
 
 def wait_arrays(waits: Iterable[Wait | None]) -> list[list[int | None]]:
-    """The same for records that are appended together, in the order of WAIT_TYPES."""
+    """The parameters of WAIT_TYPES for records that are appended together, in their order."""
     rows = [wait_values(wait) for wait in waits]
     return [[row[name] for row in rows] for name in WAIT_TYPES]

@@ -1,7 +1,7 @@
-"""The real queue: where a message that waits in a system topic is to go, as it says itself.
+"""The real queue: the target of a message that waits in a system topic, as the message names it.
 
-Anybody who may insert into the log can store a record there that says no queue, or one of the broker's own topics. Such
-a record is unreadable: it has no target, and the services pass by it. RocketMQ: REAL_TOPIC, REAL_QID.
+Any role that may insert into the log can store a record there that names no queue, or one of the broker's own topics.
+Such a record is unreadable: it has no target, and the services skip it. RocketMQ: REAL_TOPIC, REAL_QID.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ from mqdb.store.topics.deleted_topics import went_along
 
 
 def aim_of(record: FromClause) -> tuple[ColumnElement[Any], ...]:
-    """The columns real_topic and real_queue_id of a record that has `properties`; NULL where it does not say them."""
+    """The columns real_topic and real_queue_id of a record that has `properties`; NULL if it does not have them."""
     real_topic = cast(record.c.properties.op("->>")(_constant(Property.REAL_TOPIC)), Text)
     return real_topic.label("real_topic"), real_queue_id(record.c.properties).label("real_queue_id")
 
@@ -35,7 +35,7 @@ def is_readable(record: FromClause) -> ColumnElement[bool]:
 
 
 def target_of(record: FromClause) -> LateralFromClause:
-    """The queue that a record with these two columns is for; where its topic has become smaller, another one of it.
+    """The queue that a record with these two columns is for; another one if its topic has fewer queues by now.
 
     Uses topic_topic_key and queue_topic_id_queue_id_key.
     """
@@ -61,7 +61,7 @@ def has_target(record: FromClause, target: FromClause, log_pos: ColumnElement[in
 
 
 def delivered(record: FromClause, deliver_ms: ColumnElement[int]) -> dict[str, ColumnElement[Any]]:
-    """What the copy in the real queue has in place of the columns of a record that has waited until `deliver_ms`."""
+    """Columns that differ between a record that has waited until `deliver_ms` and its copy in the real queue."""
     properties: ColumnElement[Any] = record.c.properties
     return {
         "tags_code": func.mqdb.copied_code(deliver_ms, record.c.tags, properties),

@@ -43,7 +43,7 @@ LAST_POS: Final = 2**63 - 1
 
 
 class Look(NamedTuple):
-    """What there is to do, as of one look. The entries are those that are not collected, up to the limit."""
+    """The work to do, as of one look. The entries are those that are not collected, up to the limit."""
 
     queue_key: int
     now_ms: int
@@ -71,7 +71,7 @@ class Look(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What of the table is due, up to the limits of a transaction: how much, the first and the last of it."""
+    """Due messages of the table, up to the limits of a transaction: their number, the first and the last."""
 
     messages: int
     first_ms: int
@@ -202,14 +202,14 @@ def next_due_text() -> str:
 
 
 def look(connection: Connection, limit: int, first_segment: int) -> Look:
-    """Where timers stand. Nothing is looked for in segments below `first_segment`."""
+    """The state of timers. Segments below `first_segment` are not read."""
     row = driver(connection).execute(look_text(), {"limit": limit, "first_segment": first_segment}).fetchone()
     assert row is not None
     return Look(*row)
 
 
 def find_due(connection: Connection, at: Look, slots: Sequence[int], limit: int) -> Due | None:
-    """What the slots hold that is due; None for nothing."""
+    """The due messages in these slots, or None."""
     row = driver(connection).execute(due_text(), values_of(at) | {"slots": array(slots), "limit": limit}).fetchone()
     return Due(*row) if row is not None and row[0] else None
 
@@ -229,7 +229,7 @@ def next_due_ms(connection: Connection, slots: Sequence[int], step: TimerStep, h
 
 
 def values_of(at: Look) -> dict[str, Any]:
-    """What a look gives the statements that follow."""
+    """The parameters that a look gives to the following statements."""
     return at._asdict() | {"first_offset": at.next_offset}
 
 

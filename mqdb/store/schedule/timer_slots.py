@@ -1,11 +1,11 @@
 """Timer slots: the partitions of the messages that wait for their time of delivery.
 
-A slot is an hour, a day, 30 days or 900 days, and a message goes to the longest one that is no longer than it has
-still to wait. So there are some 30 slots of each length, however far ahead one sends, and nothing is ever moved from
-one to another. A slot is dropped as a whole when all of it is delivered: a row stays at most as long after its delivery
-as it had to wait for it, or an hour, which is little beside the log, where it stands too.
+A slot is an hour, a day, 30 days or 900 days, and a message goes to the longest one that is no longer than its
+remaining wait. So there are about 30 slots of each length, however far ahead messages are sent, and no message is ever
+moved from one to another. A slot is dropped as a whole when all of it is delivered. So a row stays at most as long
+after its delivery as it had to wait for it, or an hour. That is little beside the log, which has it, too.
 
-Slot 0 is for what waits though delivery has passed its time already, after somebody has set the clock back.
+Slot 0 is for messages that wait although delivery has passed their time already, after the clock was set back.
 In SQL: `mqdb/sql/schedule/add_timer_slot.sql`.
 """
 
@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(slot: int) -> Bounds:
-    """What a slot holds."""
+    """The bounds of a slot."""
     length, number = LENGTHS[slot // _STRIDE], slot % _STRIDE
     return Bounds(number * length, (number + 1) * length)
 

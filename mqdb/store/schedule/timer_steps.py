@@ -1,7 +1,7 @@
-"""Steps of the timer deliverer: how far timers are collected and delivered.
+"""Steps of the timer deliverer: the progress of collecting and delivering timers.
 
-A step is one row of `timer_step`, appended in the transaction that it speaks of. Its key lets nobody take the same step
-twice. RocketMQ: TimerCheckpoint.
+A step is one row of `timer_step`, appended in the transaction whose progress it stores. Its key prevents that a step is
+taken twice. RocketMQ: TimerCheckpoint.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from mqdb.store.tables import segment, timer, timer_recall, timer_slot, timer_st
 
 
 class TimerStep(NamedTuple):
-    """How far timers are: a row of timer_step."""
+    """The progress of timers: a row of timer_step."""
 
     seq: int
     next_offset: int
@@ -30,15 +30,15 @@ def newest_step(*columns: ColumnElement[Any]) -> Select[Any]:
 
 
 def begin(connection: Connection) -> bool:
-    """Be the one who takes steps, until the end of the transaction, which is durable.
+    """Take the right to take steps, until the end of the transaction, which is durable.
 
-    False while another is, or somebody recalls.
+    Returns False while another session has it, or recalls a message.
     """
     return locks.take_durably(connection, "timer")
 
 
 def append(connection: Connection, step: TimerStep, collected: int, messages: int) -> None:
-    """Take a step. Raises SQLAlchemy's IntegrityError when somebody else has taken the one of its number."""
+    """Take a step. Raises SQLAlchemy's IntegrityError if another session has taken the step of that number."""
     counts = {"collected": collected, "messages": messages}
     connection.execute(insert(timer_step).values(step._asdict() | counts))
 
@@ -63,7 +63,7 @@ def prune(connection: Connection, first: int, past: int) -> int:
 
 
 def prune_recalls(connection: Connection) -> int:
-    """Forget what was recalled and is neither in the log nor in a slot any more; returns how many."""
+    """Delete recalls of messages that are no longer in the log or in a slot; returns their number."""
     first_pos = select(func.min(segment.c.start_pos)).scalar_subquery()
     delivered_ms = newest_step(timer_step.c.delivered_ms).scalar_subquery()
     gone = timer_recall.c.log_pos < first_pos, timer_recall.c.deliver_ms < delivered_ms, ~_is_in_a_slot()

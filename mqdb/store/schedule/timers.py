@@ -1,11 +1,11 @@
-"""Timers: messages with a time of delivery, from the queue in which they are sent to the queue they are for.
+"""Timers: messages with a time of delivery, on their way from the queue in which they are sent to their real queue.
 
     rmq_sys_wheel_timer ──▶ mqdb.timer ──▶ the real queue
              └─────────── due ───────────▶
 
-The queue is dense, so nothing of it is passed over; the table is filled by the deliverer alone. What it delivers is a
-range of (deliver_ms, log_pos), and its end stands in the step which is appended in the same transaction: the key of a
-step lets nobody take it twice. What there is to do says a look (`timer_looks`).
+The queue is dense, so none of its messages is missed; the table is filled by the deliverer alone. A delivery is a range
+of (deliver_ms, log_pos), and its end is in the step that is appended in this transaction: the key of a step prevents
+that it is taken twice. A look (`timer_looks`) finds the work to do.
 RocketMQ: TimerMessageStore, TimerCheckpoint.
 """
 
@@ -221,7 +221,7 @@ def undelivered_due_text() -> str:
 
 
 def count_fitting(connection: Connection, at: Look) -> int:
-    """How many of the entries one transaction may copy."""
+    """Number of the entries that one transaction may copy."""
     row = driver(connection).execute(fitting_text(), values_of(at)).fetchone()
     assert row is not None
     return int(row[0])
@@ -268,7 +268,7 @@ def undelivered_entries(connection: Connection, at: Look) -> list[Undelivered]:
 
 
 def undelivered_due(connection: Connection, at: Look, slots: Sequence[int], due: Due) -> list[Undelivered]:
-    """What `deliver_due` has not copied."""
+    """The messages that `deliver_due` has not copied."""
     return [
         Undelivered(*row) for row in driver(connection).execute(undelivered_due_text(), _range_values(at, slots, due))
     ]

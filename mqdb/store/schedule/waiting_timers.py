@@ -1,6 +1,6 @@
-"""Waiting timers, as people look at them: those that are due first, or last.
+"""Waiting timers, as operators look at them: the first or the last ones due.
 
-The view mqdb.scheduled shows them all, which takes its time where there are millions.
+The view mqdb.scheduled shows them all, which is slow for millions of them.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -80,7 +80,7 @@ def list_timers(
 
 
 def _list_scheduled(connection: Connection, topic: str | None, limit: int, last: bool) -> list[WaitingTimer]:
-    """By the view, which row security does not keep from the timers."""
+    """The waiting timers from the view, for roles that row security keeps from the tables."""
     its = _scheduled.c
     columns = its.due_at, its.topic, func.coalesce(its.queue_id, literal_column("0")), its.msg_id, its.tags, its["keys"]
     found = select(*columns, its.store_time).where(its.delay_level.is_(None))

@@ -1,11 +1,11 @@
-"""The catalogue of the archive: what is in Parquet files, and which folders are not finished.
+"""The catalogue of the archive: the messages in Parquet files, and unfinished folders.
 
     archive_run         a folder that is being written; a crash leaves it here, for the next run to remove
     archived_segment    a segment, or some of its topics, whose files were read back and agreed with the broker
 
 A segment has one row for all of it, which is what retention waits for, and one for each run that was asked for topics
-that it lacked. What both hold they hold alike, so who reads takes one of them. Readers take paths from here and never
-look into the file system: a folder without a row counts for nothing.
+that it lacked. Messages that both have are equal, so a reader takes one of them. Readers take paths from here and never
+look into the file system: a folder without a row is ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ Offsets: TypeAlias = Mapping[str, Mapping[int, tuple[int, int]]]
 
 
 class ArchivedSegment(NamedTuple):
-    """What a run has archived of a segment. `path` and times are None where there was no message to keep.
+    """The result of a run for a segment. `path` and times are None if there was no message to keep.
 
     `topics` are those that were asked for, sorted; None is all but those of the broker. `bytes` are of the files.
     """
@@ -57,7 +57,7 @@ def sealed(connection: Connection) -> list[int]:
 
 
 def topics_archived(connection: Connection, first: int) -> dict[int, list[Topics]]:
-    """What the archive has of the segments from `first` on: the topics of each of their rows."""
+    """The archived topics of the segments from `first` on: those of each of their rows."""
     columns = archived_segment.c.segment, archived_segment.c.topics
     found: dict[int, list[Topics]] = {}
     for number, topics in connection.execute(select(*columns).where(archived_segment.c.segment >= first)):
@@ -80,7 +80,7 @@ def begin_run(connection: Connection, number: int, path: str) -> None:
 
 @translates
 def unfinished_runs(connection: Connection) -> list[str]:
-    """The folders that were begun and are no archived segment, the oldest first."""
+    """The folders that were begun and are not archived segments, the oldest first."""
     return list(connection.scalars(select(archive_run.c.path).order_by(archive_run.c.started_at, archive_run.c.path)))
 
 
@@ -91,7 +91,7 @@ def forget_run(connection: Connection, path: str) -> None:
 
 
 def record(connection: Connection, archived: ArchivedSegment) -> bool:
-    """Add a row to the catalogue; False where there is one of this segment and these topics."""
+    """Add a row to the catalogue; returns False if it has a row for this segment and these topics."""
     row = archived._asdict() | {"topics": None if archived.topics is None else list(archived.topics)}
     statement = upsert(archived_segment).values(**row).on_conflict_do_nothing().returning(archived_segment.c.segment)
     return connection.execute(statement).first() is not None

@@ -23,7 +23,7 @@ LOG: Final = "commit_log"
 
 
 class PartitionState(StrEnum):
-    """How far a partition is on its way out."""
+    """The progress of removing a partition."""
 
     ATTACHED = "ATTACHED"
     DETACHING = "DETACHING"
@@ -49,7 +49,7 @@ _STATE = text(
 
 
 def state_of(connection: Connection, parent: str, segment: int) -> PartitionState:
-    """What the catalog says about a partition."""
+    """The state of a partition in the catalog."""
     return PartitionState(connection.scalar(_STATE, {"partition": _name(parent, segment)}))
 
 
@@ -105,7 +105,7 @@ def step(connection: Connection, parent: str, segment: int) -> bool:
 
 
 def remove(connection: Connection, parent: str, segment: int) -> bool:
-    """Take a partition away; False when somebody's lock is in the way, so that the rest is for later."""
+    """Remove a partition; returns False if a lock is in the way, so that the rest is left for later."""
     try:
         while step(connection, parent, segment):
             pass

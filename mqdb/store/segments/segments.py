@@ -8,8 +8,8 @@
     drained   below the min offset of every queue: its consume queue and key index are on their way out, its log
               stays as long as the consume queue of a younger segment points into it
 
-A segment is drained in one statement with the min offsets. What follows only takes away what nobody can see, so
-it can be interrupted anywhere and taken up by whoever leads next.
+A segment is drained in one statement with the min offsets. The steps after that only remove data that is not visible
+any longer, so they can be interrupted anywhere and continued by the next leader.
 In SQL: `mqdb/sql/segments/ensure_segments.sql`, `mqdb/sql/segments/seal_segment.sql`.
 """
 
@@ -75,7 +75,7 @@ def log(connection: Connection) -> Log:
 
 
 def needed_from(segments: Sequence[Segment]) -> int:
-    """Lowest position that the consume queues of retained segments point to; the log below it serves nobody."""
+    """Lowest position that the consume queues of retained segments point to; the log below it is not needed."""
     return min((each.lowest_log_pos for each in segments if each.state is not SegmentState.DRAINED), default=0)
 
 
@@ -85,7 +85,7 @@ def room(segments: Sequence[Segment], last_pos: int) -> int:
 
 
 def oldest_seconds(connection: Connection) -> float | None:
-    """Age of the first record that is kept; None where there is none. Uses commit_log_pkey."""
+    """Age of the first record that is kept; None if the log is empty. Uses commit_log_pkey."""
     first = select(commit_log.c.store_time).order_by(commit_log.c.log_pos).limit(1).scalar_subquery()
     age: float | None = connection.scalars(select(cast(extract("epoch", func.mqdb.now() - first), Float))).one()
     return age

@@ -12,7 +12,8 @@ from mqdb.store.tables import deleted_topic
 def went_along(topic: ColumnElement[str], log_pos: ColumnElement[int]) -> ColumnElement[bool]:
     """Whether a message that waits for a topic went with one that was deleted.
 
-    A statement reads the names once, and mostly there are none. Only their messages cost a look by deleted_topic_pkey.
+    A statement reads the names once, and usually finds no names. Only messages of such names cost a look by
+    deleted_topic_pkey.
     """
     names = func.array(select(deleted_topic.c.topic).scalar_subquery())
     last_pos = select(deleted_topic.c.last_pos).where(deleted_topic.c.topic == topic).correlate_except(deleted_topic)

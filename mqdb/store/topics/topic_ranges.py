@@ -1,5 +1,6 @@
-"""Ranges of topics, for who reads many messages at once: where queues begin and end, which segments hold a range, and
-the statement that reads a part of one segment.
+"""Ranges of topics, for reading many messages at once.
+
+A read needs the bounds of queues, the segments of a range, and the statement that reads a part of one segment.
 
 That statement names the partitions of its segment, so it takes no lock that a send, a pull or retention waits for. It
 is run by other processes, with a driver of their own, so its values stand in its text.
@@ -100,7 +101,7 @@ class Span(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which messages are read: all filters have to let a message pass. `keys`: it has one of them, if any is given."""
+    """The messages to read: they pass all filters. `keys`: a message has one of them, if any is given."""
 
     tags: TagExpression | None = None
     selector: Selector | None = None
@@ -108,10 +109,10 @@ class Choice(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one statement reads: spans of one segment, and of these only records from `lowest_pos` to before `past_pos`.
+    """The work of one statement: spans of one segment, without records outside `lowest_pos` to before `past_pos`.
 
-    `log_segments` are those whose partitions of the log hold such records; `queues` says which queue a key is. Only a
-    part with one span can be ordered: by offset. `is_whole` where the positions leave nothing of the spans out.
+    `log_segments` are those whose partitions of the log hold such records; `queues` maps keys to queues. Only a part
+    with one span can be ordered: by offset. `is_whole` if the positions exclude nothing of the spans.
     """
 
     segment: int
@@ -126,14 +127,14 @@ class Part(NamedTuple):
 
 @translates
 def broker_name(connection: Connection) -> str:
-    """What the broker is called."""
+    """The name of the broker."""
     name: str = connection.execute(select(broker.c.broker_name)).scalar_one()
     return name
 
 
 @translates
 def broker_identity(connection: Connection) -> BrokerIdentity:
-    """Which broker a connection leads to."""
+    """The identity of the broker that a connection leads to."""
     return BrokerIdentity(*connection.execute(select(broker.c.broker_name, broker.c.created_at)).one())
 
 
@@ -145,7 +146,7 @@ def topic_names(connection: Connection) -> list[str]:
 
 @translates
 def bounds(connection: Connection, topics: Sequence[str]) -> list[QueueBounds]:
-    """Where all queues of these topics begin and end at one moment; topics that do not exist have none."""
+    """The bounds of all queues of these topics at one moment; topics that do not exist are left out."""
     asked = func.unnest(cast(list(topics), ARRAY(Text))).column_valued("asked")
     columns = asked, topic.c.topic_id, queue.c.queue_id, queue.c.queue_key, queue.c.base_offset, max_offset()
     named = select(*columns).join_from(queue, topic, topic.c.topic_id == queue.c.topic_id)
@@ -163,10 +164,10 @@ _NAMED_RANGE: Final[Mapping[str, TypeEngine[Any]]] = {"topic": Text(), "queue_id
 
 
 def spans(connection: Connection, ranges: Iterable[OffsetRange], first_segment: int) -> list[Span]:
-    """What each segment from `first_segment` on holds of these ranges, by segment and queue.
+    """The parts of these ranges in each segment from `first_segment` on, by segment and queue.
 
-    Offsets are dense and dispatch leaves a segment for good, so a span is told by its two ends. Uses
-    queue_run_offset, twice for each segment and range.
+    Offsets are dense and dispatch never returns to a segment, so two ends determine a span. Uses queue_run_offset,
+    twice for each segment and range.
     """
     wanted = given(_RANGE, ranges)
     ends = [_end_of(wanted, is_last=is_last) for is_last in (False, True)]

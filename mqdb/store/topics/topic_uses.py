@@ -1,4 +1,4 @@
-"""What names a topic and does not go with its row: crons, messages that wait for their delivery, open half messages.
+"""Uses of a topic that are not deleted with its row: crons, waiting messages, open half messages.
 
 In SQL: `mqdb/sql/acl/administer.sql`.
 """
@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 
 class TopicUses(NamedTuple):
-    """What names a topic."""
+    """The things that name a topic."""
 
     crons: tuple[str, ...]
     """Names of recurring sends."""
@@ -21,7 +21,7 @@ class TopicUses(NamedTuple):
 
 
 def find(connection: Connection, topic: str) -> TopicUses:
-    """What names the topic, of what is dispatched. Costs a look at all messages that wait, whatever they are for."""
+    """The dispatched uses of the topic. It reads all waiting messages, of all topics."""
     columns = column("crons", ARRAY(Text)), column("scheduled", BigInteger), column("half_messages", BigInteger)
     uses = func.mqdb.topic_uses(cast(topic, Text)).table_valued(*columns).render_derived("uses")
     crons, *counts = connection.execute(select(uses)).one()
@@ -29,10 +29,10 @@ def find(connection: Connection, topic: str) -> TopicUses:
 
 
 def delete_topic(connection: Connection, topic: str, force: bool, actor: str | None) -> tuple[bool, TopicUses] | None:
-    """Delete a topic, and note it; whether that was done, and what named it. None where there is none of that name.
+    """Delete a topic, and record it; returns whether that was done, and its uses; None if the topic does not exist.
 
-    It is not done while something names the topic, but with `force`: then crons are removed, half messages rolled back,
-    and what waits is never delivered.
+    It is not done while something names the topic, unless with `force`: then crons are removed, half messages rolled
+    back, and waiting messages never delivered.
     """
     arguments = cast(topic, Text), force, cast(actor, Text)
     columns = (

@@ -1,7 +1,7 @@
 """Topics and their queues.
 
-A queue_key is given once in a history of the log. So a record that arrives for a deleted topic belongs to nobody, and
-never to a younger topic of the same name. A database that has gone back gives the same keys again
+A queue_key is given once in a history of the log. So a record that arrives for a deleted topic has no topic, and never
+gets into a younger topic of the same name. A database that has gone back gives the same keys again
 (`store/log/history.py`).
 In SQL: `mqdb/sql/acl/administer.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
@@ -46,7 +46,7 @@ class TopicRoute:
 
 
 def find_topic(connection: Connection, name: str) -> TopicRoute | None:
-    """The topic with its queues, None where there is none of that name."""
+    """The topic with its queues; None if there is no topic of that name."""
     return find_topics(connection, [name]).get(name)
 
 
@@ -60,7 +60,7 @@ def existing_topic(connection: Connection, name: str) -> TopicRoute:
 
 @translates
 def find_topics(connection: Connection, names: Iterable[str]) -> dict[str, TopicRoute]:
-    """Those of the topics that exist, with their queues, by the names that are given; in one statement."""
+    """The existing ones of these topics, with their queues, by the given names; in one statement."""
     asked = func.unnest(cast(list(names), ARRAY(Text))).column_valued("asked")
     rows = connection.execute(_routes(asked).join(topic, topic.c.topic == full_topic(asked)))
     return {row.name: _route(row) for row in rows}
@@ -98,7 +98,7 @@ def create(connection: Connection, config: TopicConfig) -> bool:
 
 
 def create_by_hand(connection: Connection, config: TopicConfig, actor: str | None) -> bool:
-    """As `create`, for a person, whose role may administer the topic; it is noted."""
+    """Create a topic for an operator, and record it; returns False if the name is taken. The role may administer it."""
     made = func.mqdb.create_topic(config.name, *_columns(config).values(), cast(actor, Text), type_=Boolean())
     return connection.scalars(select(made)).one()
 
@@ -106,7 +106,7 @@ def create_by_hand(connection: Connection, config: TopicConfig, actor: str | Non
 def change(connection: Connection, name: str, changes: Mapping[str, object], actor: str | None) -> bool:
     """Set those settings of a topic that are given, by their names in the table, and note it; False without the topic.
 
-    Queues are added where there are more than ever before; none is taken away. Whoever sends or consumes does not wait.
+    Queues are added if the topic needs more than ever before; none is removed. Producers and consumers do not wait.
     """
     values = (cast(changes.get(name), topic.c[name].type) for name in _SETTINGS)
     changed = func.mqdb.change_topic(name, *values, cast(actor, Text), type_=Boolean())
@@ -116,8 +116,8 @@ def change(connection: Connection, name: str, changes: Mapping[str, object], act
 def remove_deleted(connection: Connection, queues: int) -> int | None:
     """Remove so many queues of a topic that has lost its name (`mqdb.drop_topics`), and with the last one the topic.
 
-    Returns how many topics are gone by that; None where there was none. Any of them, so that nobody who commits offsets
-    to one is in the way of all others.
+    Returns the number of topics removed; None if no topic has lost its name. The topic is chosen at random, so that a
+    session that commits offsets to one does not hold up all others.
     """
     is_deleted = func.starts_with(topic.c.topic, func.mqdb.deleted_prefix())
     topic_id = connection.scalar(select(topic.c.topic_id).where(is_deleted).order_by(func.random()).limit(1))

@@ -1,7 +1,7 @@
-"""Half checks: how far the half messages are looked through, which are due to be asked about, and who is asked.
+"""Half checks: the progress through the half messages, the checks that are due, and the producers that are asked.
 
-The row of a half message is the request as well: `check_client` is the producer that is asked, NOTIFY tells it, and it
-reads what it is asked from there. So a question survives whoever has asked it.
+The row of a half message is the request as well: `check_client` is the producer that is asked. NOTIFY wakes it, and it
+reads its checks from these rows. So a check survives the process that made it.
 RocketMQ: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener.
 In SQL: `mqdb/sql/log/try_lock.sql`, `mqdb/sql/transactions/half_own.sql`.
 """
@@ -56,7 +56,7 @@ hm = half_message.c
 
 
 class HalfPosition(NamedTuple):
-    """How far the half messages are looked through: offsets of their queue."""
+    """The progress through the half messages: offsets of their queue."""
 
     seq: int
     """Of the newest step."""
@@ -71,7 +71,7 @@ class Entry(NamedTuple):
 
 
 class NewHalf(NamedTuple):
-    """The row of a half message that has none."""
+    """The first row of a half message."""
 
     log_pos: int
     queue_offset: int
@@ -99,7 +99,7 @@ class DueHalf(NamedTuple):
 
 
 class HalfCheck(NamedTuple):
-    """What a producer is asked: to say what became of the transaction of this message, for the nth time."""
+    """A check that a producer has to answer: the nth for the transaction of this message."""
 
     log_pos: int
     check_times: int
@@ -135,7 +135,7 @@ def has_work_text() -> str:
 
 
 def position(connection: Connection) -> HalfPosition:
-    """Where the newest step has come to, or retention, if it was faster: of halves that all had ended."""
+    """The position of the newest step, or of retention if that is higher: those half messages have all ended."""
     return HalfPosition(*connection.execute(_position()).one())
 
 
@@ -164,7 +164,7 @@ def _entries(next_offset: int) -> Select[int, int, int]:
 
 
 def prepare(connection: Connection, halves: Sequence[NewHalf]) -> int:
-    """Make the rows of half messages, but for those that have got one meanwhile; returns how many."""
+    """Make the rows of half messages that have no row yet; returns the number of new ones."""
     if not halves:
         return 0
     types = {name: half_message.c[name].type for name in NewHalf._fields}
@@ -174,7 +174,7 @@ def prepare(connection: Connection, halves: Sequence[NewHalf]) -> int:
 
 
 def add_step(connection: Connection, seq: int, next_offset: int, messages: int) -> None:
-    """Note how far it is. Raises SQLAlchemy's IntegrityError when somebody else has taken the step of that number."""
+    """Store the progress. Raises SQLAlchemy's IntegrityError if another session has taken the step of that number."""
     connection.execute(insert(half_step).values(seq=seq, next_offset=next_offset, messages=messages))
 
 
@@ -227,9 +227,9 @@ def _unlocked(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
 
 
 def take_from_ahead(connection: Connection, longest: timedelta) -> int:
-    """Have what was to wait by a clock that was ahead, and was put right, be due at once; returns how much that was.
+    """Make checks due at once that were planned by a clock that was ahead; returns their number.
 
-    Looks only at what waits for longer than that: mostly what is immune. Uses half_message_check_at.
+    It looks only at checks that wait for longer than `longest`, which are mostly immune. Uses half_message_check_at.
     """
     now = select(func.mqdb.now()).scalar_subquery()
     is_far = hm.check_at > now + literal(longest, Interval()), hm.check_at > now + hm.check_wait
@@ -239,10 +239,10 @@ def take_from_ahead(connection: Connection, longest: timedelta) -> int:
 
 
 def take_due(connection: Connection, limit: int, youngest: timedelta) -> list[DueHalf]:
-    """What is due, the longest first; locked until the end of the transaction. What is just ending is passed by.
+    """The due checks, the oldest first; locked until the end of the transaction. Ending half messages are skipped.
 
-    Rows of roles that do not own the broker are made before anybody knows how old a half message has to be: none is
-    due that is younger than `youngest`. Uses half_message_check_at.
+    Rows of roles that do not own the broker are made with the record, whose age for a check is not known then: half
+    messages younger than `youngest` are not due. Uses half_message_check_at.
     """
     now = func.mqdb.now()
     is_lost = hm.log_pos < half_messages.first_pos()
@@ -263,7 +263,7 @@ def take_due(connection: Connection, limit: int, youngest: timedelta) -> list[Du
 
 
 def ask(connection: Connection, client_of: Sequence[tuple[int, str]], interval: timedelta) -> None:
-    """Ask these clients about the half messages at these positions; they are told when the transaction commits.
+    """Ask these clients about the half messages at these positions; they are notified when the transaction commits.
 
     Each is due again after the interval.
     """
@@ -276,7 +276,7 @@ def ask(connection: Connection, client_of: Sequence[tuple[int, str]], interval: 
 
 
 def postpone(connection: Connection, positions: Sequence[int], interval: timedelta) -> None:
-    """There is nobody to ask: look again after the interval. This is no check, and does not count as one."""
+    """Postpone the checks of half messages without a live producer by the interval. It does not count as a check."""
     later = update(half_message).where(hm.log_pos.in_(positions))
     connection.execute(later.values(check_client=None, **_from_now(interval)))
 
@@ -288,7 +288,7 @@ def _from_now(wait: timedelta) -> dict[str, ColumnElement[Any]]:
 
 
 def forget_question(connection: Connection, log_pos: int, client_id: str) -> None:
-    """The client has answered that it does not know; somebody will be asked again when that is due."""
+    """Forget that a client is asked: it answered that it does not know. The next check comes when it is due."""
     asked = hm.log_pos == log_pos, hm.check_client == client_id
     connection.execute(update(half_message).where(*asked).values(check_client=None))
 
@@ -297,7 +297,7 @@ def forget_question(connection: Connection, log_pos: int, client_id: str) -> Non
 
 
 def _microseconds(time: ColumnElement[Any]) -> ColumnElement[int]:
-    """As ReceivedMessage has it: since 2000."""
+    """A time as ReceivedMessage has it: microseconds since 2000."""
     since = time - literal_column("timestamptz '2000-01-01 00:00+00'", DateTime(timezone=True))
     return cast(extract("epoch", since) * literal_column("1000000"), BigInteger)
 
@@ -325,7 +325,7 @@ def checks_text() -> str:
 
 @translates
 def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[HalfCheck]:
-    """What a client is asked about a group, and has not answered; the oldest question first."""
+    """The checks of a group that a client has not answered; the oldest first."""
     asked = select(hm.log_pos).where(hm.check_client == client_id, hm.producer_group == group)
     if acl.is_guest(connection):
         rows = driver(connection).execute(_OWN_CHECKS, {"client_id": client_id, "group": group, "most": limit})

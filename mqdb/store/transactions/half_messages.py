@@ -1,9 +1,9 @@
 """Half messages: the state row that each one gets, and the copy that a commit makes of it.
 
-A half message is a record in RMQ_SYS_TRANS_HALF_TOPIC. Its row is made by its END, or by the first look of the checker,
-whoever comes first: an INSERT that meets a row becomes an UPDATE, which waits for the transaction that holds it and
-changes only what `mqdb.common.transaction` allows. The row stays as long as the log has the record, so an END that
-comes again, however late, finds that it is too late. RocketMQ: TransactionalMessageBridge.
+A half message is a record in RMQ_SYS_TRANS_HALF_TOPIC. Its row is made by its END or by the first look of the checker,
+whichever comes first: an INSERT that meets a row becomes an UPDATE, which waits for the transaction that holds it and
+changes only what `mqdb.common.transaction` allows. The row stays as long as the log has the record, so a repeated END,
+however late, finds that it is too late. RocketMQ: TransactionalMessageBridge.
 """
 
 from collections.abc import Iterable, Sequence
@@ -79,7 +79,7 @@ class HalfRecord(NamedTuple):
 
     @property
     def key(self) -> "HalfKey":
-        """How its sender knows it."""
+        """The key by which its sender knows it."""
         return HalfKey(self.log_pos, self.producer_group, self.msg_id)
 
 
@@ -164,7 +164,7 @@ def find_text() -> str:
 
 
 def find(connection: Connection, positions: Sequence[int]) -> list[HalfRecord]:
-    """The half messages at these positions, in their order; what is none there is left out."""
+    """The half messages at these positions, in their order; other records are left out."""
     if not positions:
         return []
     rows = driver(connection).execute(find_text(), {"positions": _array(positions)} | _bounds(positions))
@@ -172,9 +172,10 @@ def find(connection: Connection, positions: Sequence[int]) -> list[HalfRecord]:
 
 
 def find_named(connection: Connection, unique_id: UUID) -> HalfRecord | None:
-    """The half message with a unique id, dispatched or not; None where the log has none. Needs a transaction.
+    """The half message with a unique id, dispatched or not; None if the log does not have it. Needs a transaction.
 
-    Uses what `message_index.find_unique_ids` uses: the rows have no index on their ids, for each END would pay for it.
+    Uses what `message_index.find_unique_ids` uses: the rows have no index on their ids, because each END would pay for
+    it.
     """
     found = message_index.find(connection, [unique_id], after_pos=0)
     # Its copies have the same id, and are none.
@@ -193,7 +194,7 @@ def state_of(connection: Connection, log_pos: int) -> HalfState:
 
 @cache
 def end_text(event: HalfEvent) -> str:
-    """The row of a half message in the state that the event leads to, and a copy of it where that needs one.
+    """The statement that moves a half message to the state after the event, and makes its copy if that needs one.
 
     One statement: both, or nothing. Without a row to return, the state was one that the event does not lead away from,
     or the half message is not the one that was meant.
@@ -259,7 +260,7 @@ def end_text(event: HalfEvent) -> str:
 
 
 def _copy(event: HalfEvent, half: CTE, ended: CTE) -> CTE:
-    """Of what has ended, into the log: what a consumer gets, or what people look at."""
+    """The insert of the copy of an ended half message: for consumers after a commit, else for operators."""
     is_commit = event is HalfEvent.COMMIT
     went = went_along(half.c.topic, half.c.log_pos)
     asked = func.jsonb_build_object(_constant(CHECK_TIMES), cast(ended.c.check_times, Text))
@@ -288,10 +289,10 @@ class HalfKey(NamedTuple):
 
 
 def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immune: bool) -> tuple[bool, int | None]:
-    """Let an event happen to a half message; whether it did, and where the copy is.
+    """Apply an event to a half message; returns whether it was applied, and the position of the copy.
 
-    It has not where there is no such half message, where it is in a state that the event does not lead away from, and
-    where it has an immunity that it may not have. `queue_fence` tells the error if the queue of the copy is gone.
+    It is not applied if the half message does not exist, is in a state that the event does not lead away from, or is
+    immune although it may not be. `queue_fence` gives the error if the queue of the copy is gone.
     """
     parameters = {"positions": _array([half.log_pos])} | _bounds([half.log_pos])
     parameters |= {"group": half.producer_group, "unique_id": half.msg_id, "may_be_immune": may_be_immune}
@@ -303,10 +304,10 @@ def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immun
 
 
 def resume(connection: Connection, log_pos: int) -> bool:
-    """Have a discarded half message asked about again, from 0 on and at once; False where it is not discarded.
+    """Resume the checks of a discarded half message, from 0 on and at once; returns False if it is not discarded.
 
-    Its age begins anew: until its next end `stored_at` is the time of the resume. By its old age the next round of the
-    checker would give it up again.
+    Its age starts again: until its next end `stored_at` is the time of the resume. With its old age the next round of
+    the checker would give it up again.
     """
     event = HalfEvent.RESUME
     now = func.mqdb.now()
@@ -336,7 +337,7 @@ def first_pos() -> ScalarSelect[int]:
 
 @translates
 def prune(connection: Connection, limit: int) -> int:
-    """Remove the rows of up to `limit` half messages that the log does not have any more; returns how many.
+    """Remove the rows of up to `limit` half messages that are no longer in the log; returns their number.
 
     None of them is PREPARED: the log keeps these, and the checker ends those that it has lost. Uses half_message_pkey.
     """
@@ -346,7 +347,7 @@ def prune(connection: Connection, limit: int) -> int:
 
 
 def first_prepared(connection: Connection) -> int | None:
-    """The segment of the first half message in the log that has a row and no end; None where there is none.
+    """The segment of the first half message in the log that has a row and no end; None if there is no such message.
 
     Uses half_message_check_at, which holds these only.
     """

@@ -12,7 +12,7 @@ from mqdb.store.transactions.half_messages import PREPARED, hm
 
 
 class OpenHalves(NamedTuple):
-    """How many there are. Those that are too young to be asked about do not count: most will end by themselves."""
+    """Number of open half messages. Those too young for a check do not count: most will end by themselves."""
 
     prepared: int
     discarded: int
@@ -34,7 +34,7 @@ def count(connection: Connection) -> OpenHalves:
 
 @translates
 def unasked_groups(connection: Connection, groups: Collection[str]) -> set[str]:
-    """Those of these producer groups that have half messages without an end about which nobody is asked.
+    """The ones of these producer groups that have half messages without an end about which no client is asked.
 
     Uses half_message_check_at.
     """

@@ -30,7 +30,7 @@ def send(connection: "psycopg.Connection[Any]", record: Record) -> int:
     """Store a half message of the role that is logged in, and its row; returns its position.
 
     Raises psycopg's errors: of the SQLSTATEs of `mqdb.errors`, that of TopicNotFound without its name; CheckViolation
-    where there is no partition for the position.
+    if there is no partition for the position.
     """
     row = connection.execute(_SEND, record._asdict()).fetchone()
     assert row is not None
@@ -40,7 +40,7 @@ def send(connection: "psycopg.Connection[Any]", record: Record) -> int:
 def end(
     connection: Connection, half: HalfKey, outcome: str, asked_client: str | None
 ) -> tuple[bool, HalfState, int | None]:
-    """What a producer says of a half message that its role has sent: whether that has ended it, its state, its copy.
+    """Report the outcome of a half message of the own role; returns whether that has ended it, its state, its copy.
 
     Raises psycopg's errors: of the SQLSTATEs of `mqdb.errors`, and CheckViolation as `send` does.
     """
@@ -57,7 +57,10 @@ def end(
 
 
 def operated(connection: Connection, states: Sequence[HalfState], group: str | None, limit: int) -> list[HalfMessage]:
-    """As people see them, those for topics that the role may operate; of all states without any, the oldest first."""
+    """The half messages of topics that the role may operate, as people see them, the oldest first.
+
+    Without `states` they are of all states.
+    """
     found = func.mqdb.operated_halves(cast(list(states) or None, ARRAY(Text)), cast(group, Text), limit)
     rows = found.table_valued(*(column(name) for name in HalfMessage._fields)).alias("half")
     columns = (func.mqdb.own_name(each) if each.name == "topic" else each for each in rows.c)
