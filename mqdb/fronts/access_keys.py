@@ -1,8 +1,8 @@
-"""Access keys: their secrets, and what each key may do. Of RocketMQ's clients, in any protocol.
+"""Access keys of RocketMQ's clients, in any protocol: their secrets and rights.
 
-An access key is a principal of `mqdb acl` that is no role, with a secret. While no key has one, a front serves
-everybody who reaches it, if that is this machine only or the settings say so. Names count whole: a client writes the
-namespace of its key itself.
+An access key is a principal of `mqdb acl` that is not a role, and has a secret. While there are no secrets, a front
+serves all clients that reach it, if only this machine can reach it or the settings allow it. Names are whole names: a
+client writes the namespace of its key itself.
 RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
 """
 
@@ -25,11 +25,11 @@ _MOST_REMEMBERED: Final = 10_000
 
 
 class OpenToAll(Exception):
-    """Whoever reaches the front could do everything."""
+    """Without a key, every client that reaches the front could do everything."""
 
 
 class AccessKeys:
-    """The access keys of one broker. Of its loop."""
+    """The access keys of one broker. Use it in its loop only."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -55,25 +55,25 @@ class AccessKeys:
         return bool(self._secrets) or not self._is_open
 
     def is_known(self, name: str) -> bool:
-        """Whether a key has a secret; where nobody has a key, all are known."""
+        """Whether a key has a secret. While there are no secrets, all keys are known."""
         return not self.are_asked_for or name in self._secrets
 
     def secret_of(self, name: str) -> str:
-        """The secret of a key. Raises SignatureInvalid if there is none."""
+        """The secret of a key. Raises SignatureInvalid if it has no secret."""
         secret = self._secrets.get(name)
         if secret is None:
             raise SignatureInvalid(name)
         return secret
 
     async def require_of(self, name: str, *wanted: Resource) -> None:
-        """Raises AccessDenied unless a key has these rights; where nobody has a key, all have all."""
+        """Raise AccessDenied unless a key has these rights. While there are no secrets, all have all rights."""
         has = await self.held_by(name, *wanted)
         for each in wanted:
             if each not in has:
                 raise AccessDenied(name, *each)
 
     async def held_by(self, name: str, *wanted: Resource) -> set[Resource]:
-        """Those of the rights that a key has; where nobody has a key, all have all."""
+        """The ones of these rights that a key has. While there are no secrets, all have all rights."""
         if not self.are_asked_for or not wanted:
             return set(wanted)
         now = time.monotonic()

@@ -28,7 +28,7 @@ class FrontUnit(Unit):
         self.status = SendStatus.SEND_OK
 
     def make_records(self) -> None:
-        """They are made."""
+        """Make the records."""
 
     def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
         self.places = places
@@ -39,7 +39,7 @@ UnitT = TypeVar("UnitT", bound=FrontUnit)
 
 
 class Appends(Generic[UnitT]):
-    """The appends of one front. Of its loop, but for `close`."""
+    """The appends of one front. Use it in its loop only, except for `close`."""
 
     def __init__(self, database: Database, conclude: Callable[[UnitT], None]) -> None:
         """`conclude` is called in the loop with each unit that has ended."""
@@ -53,7 +53,7 @@ class Appends(Generic[UnitT]):
         self._is_watching = False
 
     def close(self) -> None:
-        """Wait for what is under way, and disconnect. Not in the loop."""
+        """Wait for appends under way, and disconnect. Do not call it in the loop."""
         self.link.close()
 
     def hand_in(self, unit: UnitT) -> None:

@@ -1,4 +1,4 @@
-"""What the database has said is believed for a while, so that clients who ask often cost it nothing."""
+"""Answers of the database are cached for a while, so that clients who ask often cost it nothing."""
 
 import time
 from collections.abc import Awaitable, Callable, Hashable
@@ -15,7 +15,7 @@ _MOST: Final = 10_000
 
 
 class Believed(Generic[KeyT, ValueT]):
-    """Answers by key. What is empty is asked for again: it may be there soon. Call it from the event loop only."""
+    """Answers by key. An empty answer is not cached, because it may change soon. Call it from the event loop only."""
 
     def __init__(self, ask: Callable[[KeyT], Awaitable[ValueT]]) -> None:
         self._ask = ask

@@ -31,15 +31,15 @@ class Database:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """What `work` says with a connection in AUTOCOMMIT. Raises what it raises; errors of the driver as ours."""
+        """The result of `work` with a connection in AUTOCOMMIT. Raises its errors, with the driver's translated."""
         return await self.loop.run_in_executor(self._threads, self._run, work)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """What `work` says, which connects by itself."""
+        """The result of `work`, which connects by itself."""
         return await self.loop.run_in_executor(self._threads, work)
 
     async def patiently(self, work: Callable[[], Awaitable[T]], until: float) -> T:
-        """What `work` says. While there is no database it is tried again, until a time of the loop."""
+        """The result of `work`. While the database is unavailable it is tried again, until a time of the loop."""
         while True:
             try:
                 return await work()
@@ -53,7 +53,7 @@ class Database:
             return translates(work)(connection)  # some read what is stored without a verb
 
     def in_loop(self, work: Callable[[T], None]) -> Callable[[T], None]:
-        """What other threads call to have `work` called in the loop, as long as that runs."""
+        """A function for other threads that calls `work` in the loop, as long as the loop runs."""
 
         def call(value: T) -> None:
             with suppress(RuntimeError):

@@ -56,13 +56,13 @@ class FrontThread(ABC):
 
     @property
     def address(self) -> HttpAddress:
-        """Where it listens."""
+        """The address at which it listens."""
         assert self._address is not None
         return self._address
 
     @property
     def lines(self) -> list[str]:
-        """Where it listens, for people."""
+        """The address at which it listens, as lines for people."""
         return [f"  {self._protocol:<8} {self.address}"]
 
     @property
@@ -89,10 +89,10 @@ class FrontThread(ABC):
         return f"its loop has not turned for {_STUCK_SECONDS:.0f} s" if is_stuck else PASSED
 
     def start(self) -> None:
-        """Returns when clients may come.
+        """Start the front, and return when clients can connect.
 
-        Raises OSError where it cannot listen or the files of TLS are no good, OpenToAll if no key has a secret and it
-        is not to be open, BrokerUnavailable and its kin.
+        Raises OSError if it cannot listen or the files of TLS are unusable, OpenToAll if no key has a secret and the
+        front may not be open, and BrokerUnavailable and its subclasses.
         """
         started: Future[HttpAddress] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name=f"mqdb-{self._protocol}", daemon=True)
@@ -100,7 +100,7 @@ class FrontThread(ABC):
         self._address = started.result()
 
     def stop(self) -> None:
-        """Close all connections, and wait for what is under way. Again: nothing happens."""
+        """Close all connections, and wait for requests under way. Calling it twice has no effect."""
         loop, stopping, thread = self._loop, self._stopping, self._thread
         self._thread = None
         if thread is None or loop is None or stopping is None:
@@ -144,7 +144,7 @@ def reachable(host: str, instance: ClientInstance) -> str:
 
 
 def most_connections(most: int | None = None) -> int:
-    """How many a front takes: no more than half of the files that the process may open."""
+    """Number of connections that a front takes: at most half of the files that the process may open."""
     most = _MOST_CONNECTIONS if most is None else most
     if sys.platform == "win32":
         return most

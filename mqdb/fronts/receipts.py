@@ -1,6 +1,6 @@
 """Receipts: messages in flight are acknowledged together, come again after another time, or are given back.
 
-A handle is all that a client needs: nothing of what it was told is remembered here.
+A client needs only its handle: this module keeps no state of deliveries.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Receipts:
         return new
 
     async def give_back(self, group: str, handles: Sequence[str]) -> None:
-        """Have messages come again at once that nobody has got."""
+        """Make messages visible again at once that no client has received."""
         back = partial(
             pop.change_invisible, group=group, receipt_handles=handles, invisible=timedelta(0), is_unread=True
         )
@@ -67,7 +67,7 @@ class Receipts:
             logger.log(level_of(error), "could not give back undelivered messages", extra=fields)
 
     async def _ack_all(self, group: str) -> None:
-        """Until no more have come while the statement was under way."""
+        """Acknowledge in batches until no handles are left, also those that arrive while a statement is under way."""
         while given := self._acks[group][:MOST_HANDLES]:
             del self._acks[group][: len(given)]
             acknowledge = partial(pop.ack, group=group, receipt_handles=[handle for handle, _ in given])

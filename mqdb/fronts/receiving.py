@@ -59,7 +59,7 @@ class _Waiter:
         self._is_over = False
 
     def end(self) -> None:
-        """Its time is over, but there is one look for whoever comes."""
+        """End the wait. If no pop has looked for messages since it began, it gets one more look."""
         self._is_over = True
         if self._was_looked_for:
             self.give_up()
@@ -71,7 +71,7 @@ class _Waiter:
             self.give_up()
 
     def give_up(self) -> None:
-        """It gets nothing, unless it has got something."""
+        """End the wait without messages, unless it has ended already."""
         if not self.future.done():
             self.future.set_result([])
 
@@ -105,7 +105,7 @@ class WaitingLists:
         database.spawn(self._forget_forever())
 
     def close(self) -> None:
-        """Hear of nothing more. Who waits is told that there is nothing."""
+        """Stop listening for arrivals. All waiting receives end without messages."""
         self._arrivals.cancel()
         for waiting_list in self._lists.values():
             for waiter in waiting_list.waiting:
@@ -127,7 +127,7 @@ class WaitingLists:
                         waiter.give_up()
 
     async def begin(self, group: str, topic: str, filter: MessageFilter) -> None:
-        """Have a group begin now in a topic where it has not. Raises what keeps it from that."""
+        """Have a group begin now in a topic that is new to it. Raises the errors that prevent this."""
         waiting_list = self._list(group, topic, filter)
         await self._database.call(waiting_list.pops.begin)
 
@@ -142,7 +142,7 @@ class WaitingLists:
         until: float,
         start: StartingPoint = AS_THE_GROUP_SAYS,
     ) -> list[ReceivedMessage]:
-        """Up to `limit` messages; none if there is none until a time of the loop.
+        """Up to `limit` messages; an empty list if there are no messages until a time of the loop.
 
         `start` is where the group begins if the topic is new to it. Raises TooManyWaiting, BrokerUnavailable, and what
         `mqdb.broker.consumers.pop.pop` raises.
@@ -216,7 +216,7 @@ class WaitingLists:
             waiting_list.idle_since = self._database.loop.time()
 
     async def _wait(self, waiting_list: _WaitingList, seconds: float) -> None:
-        """Until something may be found, or nobody waits any longer."""
+        """Wait until a pop may find messages, or no receive waits any longer."""
         # A future that is done would end the wait at once, for as long as it is there.
         waiting_list.waiting = deque(waiter for waiter in waiting_list.waiting if not waiter.future.done())
         woken = asyncio.ensure_future(waiting_list.woken.wait())

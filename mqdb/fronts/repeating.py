@@ -1,4 +1,4 @@
-"""What a front does again and again: a failure is told once, and the next turn comes all the same."""
+"""Repeated work of a front: a failure is logged once, and the next turn runs nevertheless."""
 
 import asyncio
 import logging

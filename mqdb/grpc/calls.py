@@ -1,7 +1,7 @@
-"""Calls: who calls, as the metadata say, and whether that is true.
+"""Calls: the caller according to the metadata, and whether that is true.
 
-SDKs sign the time that they send, with the secret of their access key, and nothing of the call: whoever hears one can
-repeat it, so secrets want TLS. The time is not looked at, as two SDKs send their local time as UTC.
+SDKs sign the time that they send, with the secret of their access key, and nothing of the call. A listener on the line
+can repeat a call, so secrets need TLS. The time is not checked, because two SDKs send their local time as UTC.
 RocketMQ: ContextInitPipeline, AuthenticationPipeline, DefaultAuthenticationProvider.
 """
 
@@ -32,7 +32,7 @@ class CallContext(Protocol):
         """Names and values."""
 
     def peer(self) -> str:
-        """From where the call comes."""
+        """The address from which the call comes."""
 
     def time_remaining(self) -> float:
         """Seconds until the client waits no longer; None for ever."""
@@ -40,7 +40,7 @@ class CallContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who calls."""
+    """The caller of a call."""
 
     #: As the broker knows the client.
     client_id: str
@@ -53,20 +53,20 @@ class Call:
     peer: str
 
     def producer_group(self, topic: str) -> str:
-        """By which the broker knows the client's half messages: SDKs name none, so the topic stands for it."""
+        """The group by which the broker knows the client's half messages: the topic, because SDKs have no group."""
         return group_of_key(topic, self.access_key)
 
 
 class Callers:
-    """Reads the metadata of calls. Of one front."""
+    """Reads the metadata of calls, for one front."""
 
     def __init__(self, keys: AccessKeys) -> None:
         self._keys = keys
 
     def caller(self, context: CallContext) -> Call:
-        """Who calls.
+        """The caller of a call.
 
-        Raises CallRefused without a client id, and SignatureInvalid if keys are asked for and none has signed.
+        Raises CallRefused without a client id, and SignatureInvalid if keys are required and the call is not signed.
         """
         metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
         client_id = metadata.get(_CLIENT_ID, "")
@@ -102,7 +102,7 @@ def is_signed(secret: str, text: str, signature: str) -> bool:
 
 
 def address_of(peer: str) -> str:
-    """`address:port` of what gRPC says: ipv4:127.0.0.1:4711, ipv6:%5B::1%5D:4711."""
+    """`address:port` of a peer as gRPC names it: ipv4:127.0.0.1:4711, ipv6:%5B::1%5D:4711."""
     kind, _, address = peer.partition(":")
     if kind == "ipv4":
         return address

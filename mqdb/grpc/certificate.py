@@ -23,7 +23,7 @@ class Certificate(NamedTuple):
 
 
 def self_signed(host: str) -> Certificate:
-    """A certificate for a name or an address that nobody has vouched for: it keeps out who listens, and nobody else."""
+    """A self-signed certificate for a name or an address. It protects against listeners only."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     now = datetime.now(UTC)

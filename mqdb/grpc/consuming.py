@@ -81,9 +81,9 @@ class SdkConsuming:
     async def receive(
         self, call: Call, request: ReceiveMessageRequest, seconds_left: float | None
     ) -> AsyncIterator[ReceiveMessageResponse]:
-        """Messages, or word that there are none after a while. Raises what is wrong with the request.
+        """Messages, or after a while the status that there are no messages. Raises the errors of the request.
 
-        What a client does not get any more, as it has gone, comes again at once.
+        Messages that a client no longer receives, because it has gone, come again at once.
         """
         poll = LONGEST_POLL
         if request.HasField("long_polling_timeout"):

@@ -1,9 +1,9 @@
-"""The front for gRPC: a server where RocketMQ 5's SDKs come, and the loop that serves them.
+"""The front for gRPC: a server for RocketMQ 5's SDKs, and the loop that serves them.
 
     SDKs ──▶ server ──▶ Callers ──▶ sends, consuming, telemetry, transactions, routes ──▶ Database
 
-How a call has ended is a field of the answer; to gRPC all is well. Several processes may listen at one port, and share
-what comes.
+The outcome of a call is a field of the answer; for gRPC all calls succeed. Several processes may listen at one port,
+and share the connections.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class GrpcFront(FrontThread):
 
     @property
     def lines(self) -> list[str]:
-        """Where it listens, for people."""
+        """The addresses at which it listens, as lines for people."""
         return super().lines + ([] if self.tls_address is None else [f"  grpc TLS {self.tls_address}"])
 
     async def _serve(self, database: Database, stack: AsyncExitStack) -> HttpAddress:
@@ -145,7 +145,7 @@ class GrpcFront(FrontThread):
 
 
 class _Calls:
-    """What the calls of a front share, and who answers which."""
+    """The shared parts of the calls of a front, and the handlers."""
 
     def __init__(self, database: Database, keys: AccessKeys, address: tuple[str, int], traffic: CallTraffic) -> None:
         """`address` is that of the front as clients know it."""
@@ -170,7 +170,7 @@ class _Calls:
         self._telemetry.close()
 
     async def close(self) -> None:
-        """Wait for what is sent, and hear of nothing more."""
+        """Wait for sends under way, and stop listening for notifications."""
         await asyncio.to_thread(self._sends.appends.close)
         for each in (self._transactions, self._questions):
             each.close()

@@ -101,7 +101,7 @@ class SdkInFlight(Receipts):
                 held.is_prolonged = False
 
     def let_go(self, client_id: str, group: str | None) -> None:
-        """Prolong nothing more for a client in a group, or in any. What it has still counts for its time."""
+        """Stop prolonging messages of a client in a group, or in any. Their present time still counts."""
         for held in self._held.values():
             if held.client_id == client_id and group in (None, held.group):
                 held.is_prolonged = False

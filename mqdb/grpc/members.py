@@ -1,8 +1,8 @@
 """Members: the clients of a front, and the groups that they are in.
 
 A client is one by its id. It gives a sign of life with each call, a heartbeat every 10 s among them, and has a stream
-for as long as it lives. Nothing of what it has said is needed to serve it: if this front is started anew, or its calls
-come to another one, they are answered from the database.
+for as long as it lives. Its earlier requests are not needed to serve it: after a restart of this front, or at another
+front, its calls are answered from the database.
 RocketMQ: ClientActivity, ConsumerManager, ProducerManager.
 """
 
@@ -80,7 +80,7 @@ class SdkClient:
             raise refused[1].with_traceback(None)  # which would grow each time, and keep what it leads to
 
     def subscriptions(self, group: str) -> Collection[SubscriptionData]:
-        """What it subscribes to as a member of a group; nothing if it is not one."""
+        """The subscriptions of the client as a member of a group; empty if it is not a member."""
         return self.consumers[group].subscriptions if group in self.consumers else ()
 
     @property
@@ -126,7 +126,7 @@ class SdkMembers:
         return client
 
     def detach(self, client: SdkClient, stream: Stream) -> float:
-        """A stream is closed; the client may have another one. Returns since when, or now if it has none."""
+        """A stream is closed; the client may have another one. Returns the start of that one, or now without one."""
         client.heard_at = time.monotonic()
         self._traffic.streams -= 1
         if client.stream is stream:
@@ -141,18 +141,18 @@ class SdkMembers:
         return client.stream is not None or time.monotonic() - client.heard_at < _ALIVE_SECONDS
 
     async def enter(self, client: SdkClient, group: str, filters: Mapping[str, MessageFilter]) -> bool:
-        """Have a client be a consumer of a group, which is made if there is none. Notes why the broker refuses it.
+        """Register a client as a consumer of a group, which is made if needed. Notes why the broker refuses it.
 
-        Returns whether the client was a member that subscribed to something else.
+        Returns whether the client was a member with other subscriptions.
         """
         return await self._enter(client, self._consumer(client, group, stored_form(filters)))
 
     async def agree(self, client: SdkClient, group: str, topic: str, filter: MessageFilter) -> bool:
-        """Have a client that receives by a filter be a member that subscribes to that. Notes why the broker refuses it.
+        """Register a client that receives by a filter, with that subscription. Notes why the broker refuses it.
 
-        A filter that the others of the group do not have would pass over their messages. A client that has not said yet
-        what it subscribes to, as this front has been started anew, is served if the group does. Returns whether the
-        client was a member that subscribed to something else.
+        A filter that the other members do not have would skip their messages. After a restart of this front a client
+        that has not sent its subscriptions yet is served if the group has this one. Returns whether the client was a
+        member with other subscriptions.
         """
         wanted = SubscriptionData(topic, str(filter.expression_type), filter.canonical_text)
         given = client.subscriptions(group)
@@ -249,7 +249,7 @@ class SdkMembers:
             await self._unregister(client, group, ClientKind.CONSUMER)
 
     def _note(self, client: SdkClient, registration: Registration, refusal: MqdbError | None) -> None:
-        """Note whether the broker takes a client. Raises BrokerUnavailable if nobody knows."""
+        """Note whether the broker accepts a client. Raises BrokerUnavailable if that is unknown."""
         group = registration.group
         if refusal is None:
             client.consumers[group] = registration
@@ -285,7 +285,7 @@ class SdkMembers:
         return None
 
     async def _unregister(self, client: SdkClient, group: str, kind: ClientKind) -> None:
-        """Unless it has come to another front meanwhile."""
+        """Take a client out of a group, unless it has come to another front since."""
         client_id, host = client.call.client_id, self._instance.client_id
 
         def left(connection: Connection) -> None:

@@ -1,8 +1,8 @@
-"""What people ask a running consumer: for its stacks, and to consume one message now.
+"""Requests of operators to a running consumer: for its stacks, and to consume one message now.
 
     mqdb consumer status ── row, NOTIFY c:<client id> ──▶ the front with that guest ── its stream ──▶ the client
 
-Java's SDK answers both; one that answers nothing runs into the time-out of whoever asks.
+Java's SDK answers both; if a client does not answer, the request times out.
 RocketMQ: PrintThreadStackTraceCommand, VerifyMessageCommand.
 """
 
@@ -44,7 +44,7 @@ _MOST_OPEN: Final = 1_000
 
 
 class SdkQuestions:
-    """Those to the clients of one front. Call it from the event loop only."""
+    """The requests to the clients of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, keys: AccessKeys, members: SdkMembers, store_host: str) -> None:
         self._database = database
@@ -80,7 +80,7 @@ class SdkQuestions:
             self._database.spawn(self._answer(said.nonce, result))
 
     def _seconds_of(self, client: SdkClient, nonce: str) -> float | None:
-        """How long a question was open; None if this client was not asked it."""
+        """Time for which a request was open; None if this client was not sent it."""
         asked, at = self._open.get(nonce, (None, 0.0))
         if asked is not client:
             return None
@@ -88,7 +88,7 @@ class SdkQuestions:
         return round(time.monotonic() - at, 3)
 
     def _hear(self, client_ids: frozenset[str] | None) -> None:
-        """What was asked while nothing was heard (None) gets no answer."""
+        """Look for requests to these clients. Requests made while notifications were lost (None) are not answered."""
         for client in [self._members.clients.get(each) for each in client_ids or ()]:
             if client is not None and client.stream is not None:
                 for group in client.consumers:

@@ -1,4 +1,4 @@
-"""How much memory the requests under way hold together.
+"""The memory of all requests under way.
 
 A request may have 5 MiB, and a front thousands of calls under way. While the database does not answer, sends stay under
 way for seconds. The SDKs repeat a send that was refused with TOO_MANY_REQUESTS after a while.

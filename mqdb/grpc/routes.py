@@ -1,4 +1,4 @@
-"""Routes: the queues of topics, and what each client is told of its group. RocketMQ: RouteActivity."""
+"""Routes: the queues of topics, and the settings of groups for clients. RocketMQ: RouteActivity."""
 
 from functools import partial
 from typing import Final
@@ -45,7 +45,7 @@ class SdkRoutes:
     """The routes of one broker. Call it from the event loop only."""
 
     def __init__(self, database: Database, address: tuple[str, int]) -> None:
-        """`address` is where clients find the front that do not say where they have found it."""
+        """`address` is that of the front, for clients that do not send the address that they use."""
         self._database = database
         self._routes = database.instance.routes
         self._own = Endpoints(scheme=AddressScheme.IPv4, addresses=[Address(host=address[0], port=address[1])])
@@ -68,15 +68,15 @@ class SdkRoutes:
         return await self._database.run(partial(groups.find, name=name))
 
     async def query(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
-        """The queues of a topic, for whoever sends to it or reads it. Raises CallRefused, TopicNotFound."""
+        """The queues of a topic, for producers and consumers. Raises CallRefused, TopicNotFound."""
         topic = topic_of(request.topic, call.namespace)
         queues = self.queues(request.topic, await self.find(topic), request.endpoints)
         return QueryRouteResponse(status=OK, message_queues=queues)
 
     async def assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
-        """What a push consumer is to ask for: any queue, or in a group that reads in order each of them.
+        """The queues for a push consumer: any queue, or each of them in a group that reads in order.
 
-        All members of a group are told the same. Raises CallRefused, TopicNotFound.
+        All members of a group get one answer. Raises CallRefused, TopicNotFound.
         """
         topic, group = topic_of(request.topic, call.namespace), group_of(request.group, call.namespace)
         route, settings = await self.find(topic), await self._groups.get(group)
@@ -87,7 +87,7 @@ class SdkRoutes:
         return QueryAssignmentResponse(status=OK, assignments=assignments)
 
     def queues(self, topic: Resource, route: TopicRoute, endpoints: Endpoints) -> list[MessageQueue]:
-        """The queues as clients are told. They come back where they have come from, behind a NAT too."""
+        """The queues for clients. Their address is the one that the client has used, which also works behind a NAT."""
         count = max(len(route.read_queue_keys), len(route.write_queue_keys))
         permission = _PERMISSIONS.get(route.config.perm & (Perm.READ | Perm.WRITE), Permission.NONE)
         return [self.queue(topic, number, endpoints, permission) for number in range(count)]
@@ -104,7 +104,7 @@ class SdkRoutes:
 
 
 def topic_of(resource: Resource, namespace: str) -> str:
-    """The whole name of a topic. Raises CallRefused for what can be none."""
+    """The whole name of a topic. Raises CallRefused if it is not a valid name."""
     name = full_name(resource, namespace)
     try:
         check_topic_name(name)
@@ -114,7 +114,7 @@ def topic_of(resource: Resource, namespace: str) -> str:
 
 
 def group_of(resource: Resource, namespace: str) -> str:
-    """The whole name of a group. Raises CallRefused for what can be none."""
+    """The whole name of a group. Raises CallRefused if it is not a valid name."""
     name = full_name(resource, namespace)
     try:
         check_group_name(name)

@@ -102,7 +102,7 @@ class SdkSends:
         return SendMessageResponse(status=status, entries=entries)
 
     async def recall(self, call: Call, request: RecallMessageRequest) -> RecallMessageResponse:
-        """Take a message back before its time of delivery. Raises RecallHandleInvalid where that is over."""
+        """Take a message back before its time of delivery. Raises RecallHandleInvalid if that time is over."""
         topic, handle = topic_of(request.topic, call.namespace), request.recall_handle
         await self._keys.require_of(call.access_key, topic_right(Access.SEND, topic))
         message_id = await self._database.run(partial(recall_from, topic=topic, handle=handle))

@@ -1,4 +1,4 @@
-"""Telemetry: the stream of each client. It says who it is, hears its settings, and is asked about transactions.
+"""Telemetry: the stream of each client, for its settings, the broker's settings, and transaction checks.
 
 RocketMQ: ClientActivity, GrpcClientChannel.
 """
@@ -73,7 +73,7 @@ class _Stream:
             self._unread.put_nowait(command)
 
     async def write_forever(self) -> None:
-        """Until the stream is closed."""
+        """Write commands until the stream is closed."""
         while True:
             command = await self._unread.get()
             await self._writer.write(command)
@@ -134,12 +134,12 @@ class Telemetry:
                 self._questions.consumed(client, command.verify_message_result, command.status)
 
     async def heartbeat(self, call: Call, _request: HeartbeatRequest) -> HeartbeatResponse:
-        """A sign of life. Whoever is unknown here is served all the same."""
+        """A heartbeat. A client that is unknown here is served nevertheless."""
         self._members.heard(call)
         return HeartbeatResponse(status=OK)
 
     async def end(self, call: Call, request: NotifyClientTerminationRequest) -> NotifyClientTerminationResponse:
-        """A client leaves: what it has is not prolonged any more."""
+        """A client leaves: its messages are no longer prolonged."""
         group = group_of(request.group, call.namespace) if request.group.name else None
         self._in_flight.let_go(call.client_id, group)
         client = self._members.clients.get(call.client_id)

@@ -1,7 +1,7 @@
-"""Traffic: what a front counts of calls and clients, in plain numbers; and these as metrics.
+"""Traffic: the counts of a front's calls and clients, in plain numbers, and as metrics.
 
-The loop writes; whoever renders metrics reads, in another thread. A call counts when it ends. docs/metrics.md says what
-each metric means.
+The loop writes; the metrics are rendered in another thread. A call counts when it ends. docs/metrics.md explains each
+metric.
 """
 
 from collections import defaultdict

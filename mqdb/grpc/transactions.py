@@ -47,7 +47,7 @@ _MOST_QUESTIONS: Final = 256
 
 
 class SdkTransactions:
-    """Those of the clients of one front. Call it from the event loop only."""
+    """The transactions of the clients of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, keys: AccessKeys, members: SdkMembers, store_host: str) -> None:
         self._database = database

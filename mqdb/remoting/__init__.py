@@ -1,13 +1,13 @@
-"""RocketMQ's remoting protocol, so that its clients can use mqdb as they are.
+"""RocketMQ's remoting protocol, so that its clients can use mqdb without changes.
 
-    front      the socket, the loop, and which handler a request has
+    front      the socket, the loop, and the handlers of requests
     handlers   the table of codes
     routes     the name server's side
     wire       bytes and bodies in, values out, without I/O
-    session    connections, whose they are, and the clients behind them
+    session    connections, their clients and their keys
     producing  sends, transactions, replies, messages that are sent back
-    consuming  pulls, offsets and locks of those who own queues; pops
-    tools      what RocketMQ's own tools ask
+    consuming  pulls, offsets and locks of the owners of queues; pops
+    tools      requests of RocketMQ's own tools
 
-Imports point down this list. What the front for gRPC needs as well is in `mqdb.fronts`.
+Imports point down this list. Parts that the front for gRPC needs as well are in `mqdb.fronts`.
 """

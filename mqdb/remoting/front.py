@@ -95,16 +95,16 @@ class Front(FrontThread):
 
 
 def _ipv4_of(host: str) -> str:
-    """The address of a name; the name where there is none. Offset ids have no room for a name."""
+    """The IPv4 address of a name, or the name if it has no address. Offset ids have no room for a name."""
     try:
         return socket.gethostbyname(host)
     except OSError:
-        logger.warning("clients cannot look up offset ids, for the name has no IPv4 address", extra={"host": host})
+        logger.warning("clients cannot look up offset ids: the name has no IPv4 address", extra={"host": host})
         return host
 
 
 class _Core:
-    """What the connections of a front share."""
+    """The shared parts of the connections of a front."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Core:
         self._traffic.refused += 1
         if not self._is_full:
             fields = {"connections": self._most_connections}
-            logger.warning("refuses connections, for there are too many", extra=fields)
+            logger.warning("too many connections; refusing new ones", extra=fields)
             self._is_full = True
         connection.close()
 

@@ -1,4 +1,4 @@
-"""Which request is answered where. RocketMQ: RequestCode, BrokerController.registerProcessor."""
+"""The handlers of requests. RocketMQ: RequestCode, BrokerController.registerProcessor."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
@@ -28,10 +28,9 @@ _LOCKED_WITHIN_SECONDS: Final = 0.9
 
 
 class Handler(NamedTuple):
-    """How a request is answered: by what `run` returns, or by itself if that is None.
+    """The answer to a request: the result of `run`, or if that is None, `run` answers itself.
 
-    Requests in turn wait for those of their connection that have come before: what a client commits before it leaves
-    counts.
+    Requests in turn wait for earlier ones of their connection: a commit that a client sends before it leaves counts.
     """
 
     run: Callable[[Connection, Frame], Awaitable[Answer | None] | None]

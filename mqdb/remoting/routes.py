@@ -15,7 +15,7 @@ from mqdb.remoting.wire.frame import Frame
 
 
 class NameServer:
-    """The name server's side of a front. `address` is what clients are told."""
+    """The name server's side of a front. `address` is the one that clients get."""
 
     def __init__(
         self, database: Database, access: FrameAccess, members: FrontMembers, address: tuple[str, int]

@@ -1,13 +1,13 @@
 """The broker process: a PostgreSQL, its schema at head, and the services wherever this process is the leader.
 
     Server
-     ├── SharedPostgres      where no DSN is given: owned, or another process's and taken over when that is gone
+     ├── SharedPostgres      if no DSN is given: owned, or another process's and taken over when that is gone
      ├── Leadership          one of all processes on the database leads
      ├── services            run while this one does
-     └── WebServer           where MQDB_HTTP is set: metrics, health, and pages that are handed to this
+     └── WebServer           if MQDB_HTTP is set: metrics, health, and pages that are handed to this
 
-When the database goes away and comes back, leadership is lost and won again, and with it the services stop and
-start; nothing else has to know. One that was made anew is migrated before, as at the start.
+When the database goes away and comes back, leadership is lost and won again, and with it the services stop and start;
+nothing else has to know. A new database is migrated before, as at the start.
 """
 
 import logging
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 
 class WebParts(NamedTuple):
-    """What is served over HTTP besides the metrics of the broker and its health."""
+    """Additional parts of the web server, besides the metrics of the broker and its health."""
 
     pages: "Pages | None" = None
     #: Gets the lag of each group, for the pages.
@@ -120,7 +120,7 @@ class Server:
 
     @property
     def http_address(self) -> HttpAddress | None:
-        """Where it answers HTTP; None where it does not."""
+        """The address of its web server; None without one."""
         return None if self._web is None else self._web.address
 
     # -- what it does -------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Server:
             logger.info("serving", extra={"dsn": redact(self.dsn), "owns_postgres": self.owns_postgres})
 
     def stop(self) -> None:
-        """Services first, then the database if it is this process's own. Without effect where nothing runs."""
+        """Stop the services, and then the database if it is this process's own. It has no effect if nothing runs."""
         self.health.end()
         self._leadership.stop()
         scheduler, self._scheduler = self._scheduler, None
@@ -191,7 +191,10 @@ class Server:
     # -- how it does it -----------------------------------------------------------------------
 
     def _marked(self) -> AbstractContextManager[None]:
-        """Clients wait meanwhile, unless a PostgreSQL answers already: of another process, or of a killed one."""
+        """Mark the start, so that clients wait for it.
+
+        It is not marked if a PostgreSQL answers already: that of another process, or of a killed one.
+        """
         home = self.settings.home
         if self.settings.broker is not None or attach(home) is not None:
             return nullcontext()
@@ -253,7 +256,7 @@ class Server:
     def _connect_to_lead(self) -> Connection:
         """A connection for leadership, which asks for one at the start and after each failure.
 
-        By then the database may be another one: dropped and made anew, or restored.
+        By then the database may be another one: dropped and created again, or restored.
         """
         self._bring_to_head()
         return self._connect()
@@ -287,7 +290,7 @@ class Server:
             raise SettingInvalid("dsn", redact(broker.dsn), self.settings.origin("dsn"), reason)
         self.settings.check_cluster_name(found.cluster_name)
         if mend_state(connection):
-            logger.warning("made the dispatcher's state anew, which an early fail-over has broken")
+            logger.warning("rebuilt the dispatcher's state, which an early fail-over had broken")
         kept, given = broker_settings(self.settings), self.settings
         for change in change_settings(connection, kept, given.delay_levels, given.default_durability):
             logger.warning("changed a setting of the broker", extra=change._asdict())

@@ -14,7 +14,7 @@ from mqdb.store.broker_settings import BrokerSettings
 
 
 def broker_settings(settings: Settings) -> BrokerSettings:
-    """The settings that are kept in the database, where all clients of the broker obey them."""
+    """The settings that are kept in the database, for all clients of the broker."""
     max_delay = settings.timer_max_delay
     return BrokerSettings(
         enable_property_filter=settings.enable_property_filter,
@@ -25,7 +25,7 @@ def broker_settings(settings: Settings) -> BrokerSettings:
 
 
 def keeper_config(settings: Settings) -> SegmentKeeperConfig:
-    """How the segment keeper works under these settings."""
+    """The configuration of the segment keeper under these settings."""
     retention = RetentionRules(
         file_reserved_time=settings.file_reserved_time,
         delete_when=settings.delete_when,
@@ -43,7 +43,7 @@ def keeper_config(settings: Settings) -> SegmentKeeperConfig:
 
 
 def checker_config(settings: Settings) -> TransactionCheckerConfig:
-    """How the transaction checker works under these settings."""
+    """The configuration of the transaction checker under these settings."""
     rules = CheckRules(
         transaction_timeout=settings.transaction_timeout,
         check_interval=settings.transaction_check_interval,

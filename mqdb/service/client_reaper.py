@@ -1,8 +1,8 @@
 """The client reaper: takes clients that are gone out of their groups, so that others take over their queues.
 
-A client that leaves says so. One whose connection ends without a word is noticed by its presence lock within a
-second, one that hangs by its silence. Messages that were popped before their group began to pull are left to nobody: it
-sends them back. RocketMQ: ClientHousekeepingService.
+A client that leaves says so. One whose connection ends without a word is noticed by its presence lock within a second,
+one that hangs by its silence. Messages that were popped before their group began to pull have no consumer any longer:
+it sends them back. RocketMQ: ClientHousekeepingService.
 """
 
 import logging
@@ -26,7 +26,7 @@ _LEFTOVER_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ClientReaperConfig:
-    """How the client reaper works."""
+    """Configuration of the client reaper."""
 
     interval: timedelta = timedelta(seconds=1)
     client_expiry: timedelta = CLIENT_EXPIRY
@@ -35,7 +35,7 @@ class ClientReaperConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReaperCounts:
-    """What a round came to."""
+    """The result of a round."""
 
     groups: tuple[str, ...]
     """The groups that lost a member; they have been told."""

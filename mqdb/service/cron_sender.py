@@ -1,7 +1,7 @@
 """The cron sender: sends recurring messages when their times come.
 
-It looks once a second, as somebody may have added one that is due sooner than all others, and at the very moment when
-it knows that one is due. RocketMQ has nothing like it.
+It looks once a second, because a new cron may be due sooner than all others, and at the time at which the next known
+one is due. RocketMQ has nothing like it.
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CronSenderConfig:
-    """How the cron sender works."""
+    """Configuration of the cron sender."""
 
     longest_pause: timedelta = timedelta(seconds=1)
     contended_pause: timedelta = timedelta(milliseconds=100)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DelayDelivererConfig(DelivererConfig):
-    """How the delay deliverer works."""
+    """Configuration of the delay deliverer."""
 
     longest_sleep: timedelta = timedelta(seconds=10)
     """While no message comes and none waits. After so long it looks without being woken."""

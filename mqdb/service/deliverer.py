@@ -1,4 +1,4 @@
-"""What the deliverers of delayed messages and of timers share: how much a round takes, and when the next one begins."""
+"""The common parts of the deliverers of delayed messages and timers: the size of a round, and the time of the next."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +11,7 @@ from mqdb.service.service import Context, CountsT, LoopService
 
 @dataclass(frozen=True, slots=True)
 class DelivererConfig:
-    """How a deliverer works."""
+    """Configuration of a deliverer."""
 
     first_messages: int = 1_000
     """In a round at first; with full rounds that are short for the server they become more, with long ones less."""

@@ -1,7 +1,7 @@
 """The dispatcher: gives new messages their queue offsets, a few milliseconds after their commit.
 
-It only calls; the work is done in the database, where a lock and the checkpoint's key let no two dispatches count
-for one, whoever calls.
+It only calls; the work is done in the database. There a lock and the checkpoint's key prevent that two callers dispatch
+the same batch.
 
     asleep    appends place their own records (`mqdb/sql/dispatch/take_places.sql`). One that cannot notifies it: two
               have met, or a record waits, or joins the transaction of a user
@@ -10,8 +10,8 @@ for one, whoever calls.
 Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. It sleeps as soon as
 nothing waits. If many messages come in a second, it stays awake, and appends place nothing: a batch costs less than its
 messages one by one, and so do the wakes of consumers. PostgreSQL wakes every listener of the server for every
-announcement. So with many of them appends place nothing either, and the dispatcher makes fewer, larger batches; without
-any consumer, too, because nobody waits.
+announcement. So with many listeners appends place nothing either, and the dispatcher makes fewer, larger batches. It
+does so without consumers, too, because then no process waits.
 """
 
 import math
@@ -74,7 +74,7 @@ _AWAKE_AFTER_SHORT_SLEEP: Final = timedelta(milliseconds=10)
 
 @dataclass(frozen=True, slots=True)
 class DispatcherConfig:
-    """How the dispatcher works."""
+    """Configuration of the dispatcher."""
 
     max_rows: int = MAX_ROWS
     pace: Pace = PACE
@@ -135,7 +135,7 @@ class Dispatcher(LoopService[DispatchResult]):
         stay_awake(connection)
 
     def run_once(self, connection: Connection) -> DispatchResult:
-        """One batch; two if it falls asleep, for what came before all senders knew."""
+        """Dispatch one batch; two if it falls asleep, for records that came before all senders knew."""
         now = self._context.clock.monotonic()
         result = self._dispatch(connection, now)
         self._on_dispatched()

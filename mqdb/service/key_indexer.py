@@ -20,7 +20,7 @@ PACE: Final = Pace(busy=timedelta(milliseconds=200), idle=timedelta(milliseconds
 
 @dataclass(frozen=True, slots=True)
 class KeyIndexerConfig:
-    """How the key indexer works."""
+    """Configuration of the key indexer."""
 
     max_rows: int = 50_000
     pace: Pace = PACE

@@ -1,6 +1,6 @@
 """Leadership: of all processes that could run the services of a broker, one does.
 
-           nobody leads                          connection or lease lost, or stopped
+           no leader                             connection or lease lost, or stopped
     follower ─────────────────────────▶ leader ─────────────────────────────────────────▶ follower
 
 Every follower looks ten times a second whether the backend of the leader is there. It ends with the process, the
@@ -9,10 +9,10 @@ still leads, and at once when one of its services has failed. A process that han
 leader renews a promise. A candidate that has seen the same promise for the time of a lease, by its own monotonic clock,
 ends that backend and leads: a server's clock that is set ends no leader and keeps none.
 
-A leader that was hung and wakes up must not act on what it remembers. Its services ask `is_leader` before each
-round, and that looks at a clock, not at the database: a lease that was not renewed in time is over. What slips
-through between the question and the act does no harm: rounds of the old leader and the new one exclude each other
-by locks and keys in the database, as those of clients that dispatch for themselves do.
+A leader that was hung and wakes up must not act on old state. Its services ask `is_leader` before each round, which
+looks at a clock, not at the database: a lease that was not renewed in time is over. A round that begins between the
+check and the end of the lease does no harm: rounds of the old leader and the new one exclude each other by locks and
+keys in the database, as those of clients that dispatch for themselves do.
 """
 
 import logging
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeadershipConfig:
-    """How leadership passes on. A killed leader is followed within `poll`, a hung one within `lease` and `poll`."""
+    """Configuration of leadership. A killed leader is followed within `poll`, a hung one within `lease` and `poll`."""
 
     poll: timedelta = timedelta(milliseconds=100)
     """Of a follower."""
@@ -49,14 +49,14 @@ class LeadershipConfig:
 
 
 class LeadershipState(StrEnum):
-    """What a process is after a round."""
+    """The state of a process after a round."""
 
     LEADER = "LEADER"
     FOLLOWER = "FOLLOWER"
 
 
 class _Term:
-    """From an election or a renewal to the next renewal."""
+    """The time from an election or a renewal to the next renewal."""
 
     def __init__(self, epoch: int, config: LeadershipConfig, now: float) -> None:
         self.epoch = epoch

@@ -1,4 +1,4 @@
-"""How fast a loop turns: at once while there is more, quickly while there is something, slower and slower else."""
+"""Pace of a loop: at once while there is more work, quickly while there is some, slower and slower otherwise."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,7 +1,7 @@
-"""What retention decides: how large the next segments are, and which of the old ones go.
+"""Decisions of retention: the size of the next segments, and the old segments that are dropped.
 
-Messages go by age, whether anybody has read them or not, a whole segment at a time. RocketMQ:
-MessageStoreConfig (fileReservedTime, deleteWhen, diskMaxUsedSpaceRatio), DefaultMessageStore.CleanCommitLogService.
+Messages are dropped by age, read or not, a whole segment at a time. RocketMQ: MessageStoreConfig (fileReservedTime,
+deleteWhen, diskMaxUsedSpaceRatio), DefaultMessageStore.CleanCommitLogService.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ _SHORTEST_OBSERVATION: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class SegmentSizing:
-    """How many segments the retained log is cut into. Fewer drop too much at once, more cost every statement."""
+    """Number of segments of the retained log. Fewer would drop too much at once, more cost every statement."""
 
     fewest: int = 24
     most: int = 60
@@ -45,7 +45,7 @@ class RetentionRules:
 
     @property
     def longest_kept(self) -> timedelta:
-        """How old a message can get, as segments go at certain hours only."""
+        """The largest age of a message, as segments are dropped at certain hours only."""
         hours = sorted(self.delete_when)
         gaps = [(after - before - 1) % 24 + 1 for before, after in zip(hours, [*hours[1:], hours[0]], strict=True)]
         return self.file_reserved_time + timedelta(hours=max(gaps))
@@ -99,7 +99,7 @@ def to_make_room(
 
 
 def before_delays(going: Sequence[int], first_undelivered: int) -> list[int]:
-    """Those of the segments that may go: no message goes that waits for its delivery, however full the disk is.
+    """The segments that may be dropped: messages that wait for their delivery are kept, however full the disk is.
 
     `first_undelivered` is the segment of the first such message.
     """

@@ -64,7 +64,7 @@ class Run:
                 connection.close()
 
     def cut(self, reason: str = "") -> None:
-        """End the wait of whoever waits for an answer on the connection, even from a server that never gives one."""
+        """End the waits for an answer on the connection, even from a server that never answers."""
         with self._closing:
             if self.connection is not None:
                 self.why_cut = reason

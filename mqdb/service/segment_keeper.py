@@ -1,7 +1,7 @@
 """The segment keeper: makes segments ahead of the log, and takes old ones away behind it.
 
-A round goes once through a segment's life (`mqdb.store.segments`). No step of it waits longer than `lock_timeout`
-for anybody, and nobody waits longer than that for it: what is in somebody's way is left for a later round.
+A round goes once through a segment's life (`mqdb.store.segments`). No step of it waits longer than `lock_timeout` for
+another session, and no session waits longer than that for it: a step that is blocked is left for a later round.
 """
 
 import logging
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SegmentKeeperConfig:
-    """How the segment keeper works."""
+    """Configuration of the segment keeper."""
 
     interval: timedelta = timedelta(seconds=1)
     """After a round that found work."""
@@ -68,7 +68,7 @@ class SegmentKeeperConfig:
 
 @dataclass(slots=True)
 class KeeperCounts:
-    """What a round has done."""
+    """The result of a round."""
 
     made: int = 0
     closed: int = 0

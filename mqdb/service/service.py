@@ -58,7 +58,7 @@ def _unheard(_outcome: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a service gets from whoever runs it."""
+    """The environment of a service, given by the process that runs it."""
 
     connect: Callable[[], Connection]
     """Opens a connection in AUTOCOMMIT, straight to the database; raises BrokerUnavailable."""
@@ -113,9 +113,9 @@ class Service(ABC, Generic[CountsT]):
             run.stop()
 
     def stop(self) -> None:
-        """No further round, and the end of the one that goes on: by force, if that takes longer than `grace`.
+        """Prevent further rounds, and end the running one: by force, if that takes longer than `grace`.
 
-        What a statement has begun on the server, the server finishes; no round relies on being the only one.
+        The server finishes a statement that it has begun; no round relies on being the only one.
         """
         with self._guard:
             run, self._run = self._run, None
@@ -141,7 +141,7 @@ class Service(ABC, Generic[CountsT]):
         """Session settings that the rounds rely on."""
 
     def pause_after(self, counts: CountsT) -> timedelta:
-        """How long to wait after a round that did so much."""
+        """Time to wait after a round with these counts."""
         return timedelta(0)
 
     def _failed(self, error: Exception) -> None:
@@ -219,12 +219,12 @@ class LoopService(Service[CountsT]):
             run.wake()
 
     def pause_when_woken(self, since_round: timedelta) -> timedelta:
-        """How long to wait for the next round when woken so long after the last one."""
+        """Time to wait for the next round when woken so long after the last one."""
         return timedelta(0)
 
     @property
     def _has_waker(self) -> bool:
-        """Whether somebody wakes this service. If nobody does, it has to look for work."""
+        """Whether this service is woken by others. If not, it has to look for work."""
         run = self._run
         return run is not None and run.has_waker
 
@@ -254,7 +254,7 @@ class LoopService(Service[CountsT]):
             run.stopping.wait(max(rest.total_seconds(), 0))
 
     def _leave(self, run: Run) -> None:
-        """What the thread does last."""
+        """The last work of the thread."""
 
     def _has_ended(self, run: Run, seconds: float) -> bool:
         assert run.thread is not None
@@ -306,10 +306,10 @@ class PeriodicService(Service[CountsT]):
 
 
 def tell_unreadable(what: str, positions: Sequence[int]) -> None:
-    """Log that a round has passed by records which nobody can read: no producer writes such."""
+    """Log that a round has skipped unreadable records, which no producer writes."""
     if positions:
         fields = {"count": len(positions), "first_log_pos": positions[0]}
-        logger.warning("passed by %s that no producer can have sent", what, extra=fields)
+        logger.warning("skipped %s that no producer can have sent", what, extra=fields)
 
 
 def create_scheduler() -> BackgroundScheduler:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TimerDelivererConfig(DelivererConfig):
-    """How the timer deliverer works."""
+    """Configuration of the timer deliverer."""
 
     late: timedelta = timedelta(seconds=1)
     """From here on an operator wants to know."""

@@ -1,7 +1,7 @@
-"""The timer keeper: takes the slots of timers away when all that they held is delivered.
+"""The timer keeper: drops the slots of timers when all of their messages are delivered.
 
-No step of it waits longer than `lock_timeout` for anybody, and nobody waits longer than that for it: what is in
-somebody's way is left for a later round.
+No step of it waits longer than `lock_timeout` for another session, and no session waits longer than that for it: a step
+that is blocked is left for a later round.
 """
 
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TimerKeeperConfig:
-    """How the timer keeper works."""
+    """Configuration of the timer keeper."""
 
     interval: timedelta = timedelta(seconds=10)
     lock_timeout: timedelta = timedelta(milliseconds=200)
@@ -28,7 +28,7 @@ class TimerKeeperConfig:
 
 @dataclass(slots=True)
 class TimerKeeperCounts:
-    """What a round has done."""
+    """The result of a round."""
 
     dropped: int = 0
     waiting: bool = False

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TransactionCheckerConfig:
-    """How the transaction checker works."""
+    """Configuration of the transaction checker."""
 
     rules: CheckRules = field(default_factory=CheckRules)
     longest_interval: timedelta = timedelta(seconds=1)
@@ -40,7 +40,7 @@ class TransactionCheckerConfig:
 
 @dataclass(slots=True)
 class CheckerCounts:
-    """What a round has done."""
+    """The result of a round."""
 
     seen: int = 0
     """Half messages that were looked at for the first time."""
@@ -78,7 +78,7 @@ class TransactionChecker(PeriodicService[CheckerCounts]):
             connection.execute(select(func.set_config(name, "off", False)))
 
     def run_once(self, connection: Connection) -> CheckerCounts:
-        """Look at what is new, ask about what is due, forget what the log has dropped."""
+        """Look at new half messages, ask about due ones, and delete the rows of those that the log has dropped."""
         counts = CheckerCounts()
         if not has_work(connection):
             return counts

@@ -1,8 +1,8 @@
-"""What SDKs say and are told: values without I/O.
+"""Messages of SDKs, and answers to them: values without I/O.
 
 messages      messages of the log for SDKs, and theirs for the log
-settings      what a client is told when it has said who it is
-status        how a call has ended
+settings      the answer to the settings of a client
+status        the outcome of a call
 times         times and durations
 rocketmq_pb2  made of rocketmq.proto
 """

@@ -1,7 +1,7 @@
 """Messages: those of SDKs as the log holds them, and those of the log as SDKs read them.
 
-What the SDKs have fields for are properties in the log, with the names that RocketMQ gives them: so clients of any
-protocol, and those in Python, read each other's messages. RocketMQ: SendMessageActivity, GrpcConverter.
+Fields of the SDKs are properties in the log, with RocketMQ's names: so clients of any protocol, and those in Python,
+read each other's messages. RocketMQ: SendMessageActivity, GrpcConverter.
 """
 
 import zlib
@@ -96,7 +96,10 @@ class SdkMessage(NamedTuple):
 
 
 def sent(message: Message) -> SdkMessage:
-    """Raises CallRefused, BodyEmpty, BodyTooLarge, PropertyInvalid, PropertyReserved for what an SDK may not send."""
+    """Check a message that an SDK sends, and read its parts.
+
+    Raises CallRefused, BodyEmpty, BodyTooLarge, PropertyInvalid, PropertyReserved if an SDK may not send it.
+    """
     system = message.system_properties
     if not system.message_id:
         raise CallRefused(Code.ILLEGAL_MESSAGE_ID, "message_id is missing")
@@ -142,7 +145,7 @@ def _born_time(system: SystemProperties) -> datetime:
 
 
 def _kind_of(system: SystemProperties) -> MessageType:
-    """The type of a message: what it says, or what its fields say. Raises CallRefused where they disagree."""
+    """The type of a message: the given one, or that of its fields. Raises CallRefused if they disagree."""
     is_fifo, is_delayed = system.HasField("message_group"), system.HasField("delivery_timestamp")
     said = system.message_type
     found = MessageType.FIFO if is_fifo else MessageType.DELAY if is_delayed else MessageType.NORMAL

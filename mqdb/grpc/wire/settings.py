@@ -1,4 +1,4 @@
-"""Settings: what a client is told when it has said who it is. RocketMQ: ClientActivity, GrpcClientSettingsManager."""
+"""Settings: the broker's answer to the settings of a client. RocketMQ: ClientActivity, GrpcClientSettingsManager."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -27,7 +27,7 @@ _SEND_PAUSES: Final = ExponentialBackoff(
 
 
 def producer_settings(said: Settings) -> Settings:
-    """Those of a producer, with what the broker decides."""
+    """The settings of a producer, with the broker's decisions."""
     settings = _answer(said)
     settings.backoff_policy.CopyFrom(RetryPolicy(max_attempts=_SEND_ATTEMPTS, exponential_backoff=_SEND_PAUSES))
     settings.publishing.max_body_size = MAX_BODY_BYTES
@@ -37,7 +37,7 @@ def producer_settings(said: Settings) -> Settings:
 
 
 def consumer_settings(said: Settings, *, is_orderly: bool, max_retries: int, delays: Iterable[timedelta]) -> Settings:
-    """Those of a consumer of a group: whether it reads in order, and when it gets again what its listener fails."""
+    """The settings of a consumer of a group: whether it reads in order, and when failed messages come again."""
     settings = _answer(said)
     pauses = list(map(duration, delays))
     policy = RetryPolicy(max_attempts=max_retries + 1)

@@ -1,4 +1,4 @@
-"""How a call has ended: codes of RocketMQ 5 for errors of mqdb. RocketMQ: GrpcProxyException, ResponseBuilder."""
+"""The outcome of a call: codes of RocketMQ 5 for errors of mqdb. RocketMQ: GrpcProxyException, ResponseBuilder."""
 
 import logging
 from typing import Final
@@ -81,7 +81,7 @@ _CODES: Final[tuple[tuple[type[MqdbError], Code], ...]] = (
 
 
 def status_of(error: Exception) -> Status:
-    """The code of an error, and its sentence, which people see. What is not foreseen goes to the log, too."""
+    """The code of an error, and its sentence, which people see. Unforeseen errors are logged, too."""
     if isinstance(error, CallRefused):
         return Status(code=error.code, message=str(error))
     if isinstance(error, BrokerUnavailable):

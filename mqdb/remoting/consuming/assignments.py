@@ -41,7 +41,7 @@ class Assignments:
         self._places = places
 
     async def query(self, _connection: Connection, frame: Frame) -> Answer:
-        """400: the queues of a topic for a member. Raises ParameterInvalid for what is missing in the body."""
+        """400: the queues of a topic for a member. Raises ParameterInvalid if a field is missing in the body."""
         said = parsed_object(frame.body)
         topic, group = text_in(said, "topic"), text_in(said, "consumerGroup")
         if topic.startswith(RETRY_PREFIX) and topic != retry_topic(group):
@@ -73,7 +73,7 @@ class Assignments:
 
 
 def _group(connection: DatabaseConnection, name: str) -> tuple[ConsumeMode, list[str]]:
-    """How a group shares queues, and the ids of its members as these know them."""
+    """The way a group shares queues, and the ids of its members as these know them."""
     settings = groups.find(connection, name)
     client_ids = sorted({own_id(client_id) for client_id in members_of(connection, name)})
     return ConsumeMode.PULL if settings is None else settings.consume_mode, client_ids

@@ -4,8 +4,8 @@
                                                   │
               given back, left, lost ◀────────────┘
 
-A claim is lost if a commit is refused, or if its epoch has risen: another member has the queue, or somebody has set
-its offset. At its next pull the client is told where the queue goes on.
+A claim is lost if a commit is refused, or if its epoch has risen: another member has the queue, or its offset was
+reset. The answer to the client's next pull has the offset to continue from.
 """
 
 import asyncio
@@ -52,11 +52,11 @@ class ClaimListener(Protocol):
         """A client has said how far it has come, other than by a pull."""
 
     def lost(self, claim: Claim) -> None:
-        """A queue is not its client's any more."""
+        """Called when a client has lost a queue."""
 
 
 class Claims:
-    """Of one front, and of its loop. A queue of a group has one claim, for it has one owner."""
+    """The claims of one front. A queue of a group has one claim, because it has one owner. Use it in its loop only."""
 
     def __init__(
         self, database: Database, members: FrontMembers, listener: ClaimListener, commit_seconds: float
@@ -110,7 +110,7 @@ class Claims:
     # -- taking -------------------------------------------------------------------------------
 
     async def take(self, client: Client, consumer: Consumer, place: Place) -> Claim | None:
-        """Own a queue, where the group stands or begins; None if it is not free.
+        """Take a queue, at the offset of the group or its start; returns None if the queue is not free.
 
         Without a `starting_point` the group has to have an offset on it.
         """
@@ -188,7 +188,7 @@ class Claims:
     # -- commits ------------------------------------------------------------------------------
 
     def commit(self, claim: Claim, offset: int) -> None:
-        """What a client says, to be written soon. Forward only, but for a client that seeks."""
+        """Note an offset of a client, to be written soon. It only goes forward, except for a client that seeks."""
         if offset == claim.wanted or not claim.may_commit(offset):
             return
         if offset < claim.wanted and not claim.may_go_back:
@@ -197,7 +197,7 @@ class Claims:
         self._unwritten[claim.group, claim.queue_key] = claim
 
     async def correct(self, claim: Claim, offset: int) -> None:
-        """Go on at another offset, for the one that the client reads at does not exist."""
+        """Continue at another offset, because the one that the client reads at does not exist."""
         claim.wanted = offset
         owned = claim.position()._replace(segment=0)
         if await self._database.run(partial(offsets.correct_offset, group=claim.group, owned=owned)):
@@ -206,7 +206,7 @@ class Claims:
             self.lose(claim)
 
     async def write(self, claims: Iterable[Claim]) -> None:
-        """Commit how far these are read, in one call for each group. What was lost is lost then."""
+        """Commit the offsets of these claims, in one call for each group. Claims whose commit is refused are lost."""
         by_group: defaultdict[tuple[str, bool], list[Claim]] = defaultdict(list)
         for claim in claims:
             by_group[claim.group, claim.may_go_back].append(claim)
@@ -284,7 +284,7 @@ class Claims:
                 self._claims.pop(claim.group, None)
 
     def lose(self, claim: Claim) -> None:
-        """It is not the client's any more, whose next pull finds out more."""
+        """Note that the client has lost the queue. Its next pull finds out more."""
         if claim.is_lost:
             return
         self._forget(claim)
@@ -293,7 +293,7 @@ class Claims:
         if claim.history == self._database.instance.history:
             logger.warning("queue lost: another member has it, or its offset was set", extra=fields)
         else:
-            logger.info("queue lost: the server was started anew, or another has taken its place", extra=fields)
+            logger.info("queue lost: the server was restarted, or replaced by another one", extra=fields)
         self._listener.lost(claim)
 
     async def left(self, client: Client, group: str) -> None:
@@ -335,7 +335,7 @@ class Claims:
                 self._database.spawn(self._check(name))
 
     async def _check(self, group: str) -> None:
-        """Lose what is not the clients' any more: a reset has no other sign as long as nothing is committed."""
+        """Lose the claims that clients no longer own: a reset has no other sign as long as nothing is committed."""
         self._checks.discard(group)  # what changes from here on is checked again
         claims = self.of_group(group)
         keys = [claim.queue_key for claim in claims]
@@ -348,7 +348,9 @@ class Claims:
                 )
             )
         except MqdbError as error:
-            logger.log(level_of(error), "cannot see who owns queues", extra={"group": group, "reason": str(error)})
+            logger.log(
+                level_of(error), "could not look up the owners of queues", extra={"group": group, "reason": str(error)}
+            )
             return
         if may_consume:
             self.switched_off.discard(group)
@@ -364,9 +366,9 @@ _NONE: Final[Mapping[int, Claim]] = {}
 
 
 def _take_and_look(connection: DatabaseConnection, take: Take, lost: Claim | None) -> tuple[OwnedQueue, bool] | None:
-    """The queue with the history of its log, and whether the client, which has lost it, may go on where it is.
+    """The queue with the history of its log, and whether the client that has lost it may continue.
 
-    That is so if the server was only started anew: the log has the message that the client has read last.
+    It may if the server was only restarted: the log has the message that the client has read last.
     """
     history: History = histories.find(connection)
     taken = take(connection)
@@ -380,7 +382,7 @@ def _take_and_look(connection: DatabaseConnection, take: Take, lost: Claim | Non
 
 
 def _release(connection: DatabaseConnection, claims: Sequence[Claim]) -> None:
-    """Those of one client, all locked or none."""
+    """Release claims of one client, which are all locked or all unlocked."""
     first, owned = claims[0], [claim.position() for claim in claims]
     if first.is_locked:
         queue_locks.release_queues(connection, first.group, first.client_id, owned)

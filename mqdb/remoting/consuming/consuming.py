@@ -40,7 +40,7 @@ CONSUMING_TIMES: Final = ConsumingTimes()
 class Consuming:
     """Members, pulls, pops, offsets and locks of one front. Made and closed in its loop.
 
-    It is the listener of its parts, and hears of groups and arrivals in the database.
+    It is the listener of its parts, and is notified of changes of groups and of arrivals in the database.
     """
 
     def __init__(self, database: Database, address: tuple[str, int], traffic: Traffic, times: ConsumingTimes) -> None:
@@ -95,7 +95,7 @@ class Consuming:
         self._hand_over.committed(claim)
 
     def lost(self, claim: Claim) -> None:
-        """A queue is not its client's any more: its held pulls are answered."""
+        """Called when a client has lost a queue: answers its held pulls."""
         self._holds.wake(Wake.LOST, lambda reading: reading is claim)
 
     def disconnected(self, connection: Connection) -> None:

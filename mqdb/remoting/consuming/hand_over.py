@@ -2,9 +2,9 @@
 
 RocketMQ's clients do not say that rebalance has taken a queue away: they commit, and stop pulling it. So when a group
 changes, its held pulls are answered, a while later, when the clients have rebalanced. A client that commits a queue
-which is not its share any more has probably just dropped it, and its pull is answered at once. What is not pulled again
-is given back, unless it is the client's share: then the client has too much in hand, and will come again. In a group
-that pops by now no queue is a share.
+outside its share has probably just dropped it, and its pull is answered at once. A queue that is not pulled again is
+given back, unless it is in the client's share: then the client holds too many messages, and will pull again. In a group
+that has begun to pop no client has a share.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HandOverTimes:
-    """How long clients are given, in seconds."""
+    """Times that clients are given, in seconds."""
 
     #: To rebalance, after a change in their group.
     rebalance: float = 1.5
@@ -42,7 +42,7 @@ class HandOverTimes:
 
 
 class HandOver:
-    """Of one front, and of its loop."""
+    """The hand-over of queues of one front. Use it in its loop only."""
 
     def __init__(self, database: Database, claims: Claims, holds: Holds, times: HandOverTimes) -> None:
         self._database = database
@@ -99,7 +99,7 @@ class HandOver:
             self._under_way.discard(group)
 
     async def _give_back(self, group: str, claims: Sequence[Claim], nudged_at: float) -> None:
-        """Those of the claims that were not pulled again, and are no shares, or wanted by somebody else."""
+        """Give back claims that were not pulled again, and are not shares, or are wanted by another member."""
         earliest = nudged_at - self._times.rebalance - self._times.pull_again
         self._wanted = {key: at for key, at in self._wanted.items() if key[0] != group or at >= earliest}
         idle = [claim for claim in claims if _is_idle(claim, nudged_at)]
@@ -128,14 +128,14 @@ class HandOver:
                 logger.log(level_of(error), "cannot give queues back", extra={"group": group, "reason": str(error)})
 
     async def _not_shares(self, group: str, claims: Collection[Claim]) -> set[Claim]:
-        """Those that other members of the group should have; none if nobody can tell."""
+        """The claims that other members of the group should have; empty if that cannot be found out."""
         if not claims:
             return set()
         try:
             shares = await self._database.run(lambda connection: _shares(connection, group, claims))
         except MqdbError as error:
             logger.log(
-                level_of(error), "cannot see who should have which queue", extra={"group": group, "reason": str(error)}
+                level_of(error), "could not look up the shares of members", extra={"group": group, "reason": str(error)}
             )
             return set()
         return {claim for claim in claims if (claim.client_id, claim.queue_key) not in shares}
@@ -146,9 +146,9 @@ def _is_idle(claim: Claim, since: float) -> bool:
 
 
 def _shares(connection: DatabaseConnection, group: str, claims: Collection[Claim]) -> Collection[tuple[str, int]]:
-    """Who should have which queues of the topics of these claims, as RocketMQ's clients work it out by default.
+    """The shares of members in the topics of these claims, as RocketMQ's clients work them out by default.
 
-    In a group that pops by now nobody should have one.
+    In a group that has begun to pop no client has a share.
     """
     settings = groups.find(connection, group)
     if settings is not None and settings.consume_mode is ConsumeMode.POP:

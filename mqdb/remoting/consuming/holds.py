@@ -33,14 +33,14 @@ class Hold:
         self.waiter: asyncio.Future[None] | None = None
 
     def wake(self, reason: Wake) -> None:
-        """End the wait, or the next one. What the client has to be told goes before an arrival."""
+        """End the wait, or the next one. An answer for the client has precedence over an arrival."""
         if self.reason is None or self.reason is Wake.ARRIVED:
             self.reason = reason
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
     async def wait(self, until: float) -> Wake:
-        """Until somebody wakes it, or until a time of the loop."""
+        """Wait for `wake`, or until a time of the loop; returns the reason."""
         if self.reason is None:
             loop = asyncio.get_running_loop()
             self.waiter = loop.create_future()
@@ -56,7 +56,7 @@ class Hold:
 
 
 class Holds:
-    """All holds of a front, by the keys of their queues. Of its loop."""
+    """All holds of a front, by the keys of their queues. Use it in its loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -25,7 +25,7 @@ from mqdb.store.consumers.consumer_offsets import committed_offsets
 
 
 class Locks:
-    """The locks of one front's clients. Of its loop."""
+    """The locks of one front's clients. Use it in its loop only."""
 
     def __init__(
         self, database: Database, members: FrontMembers, places: Places, claims: Claims, expiry: timedelta
@@ -98,7 +98,7 @@ class Locks:
 
 
 class _Said:
-    """What a request says. Raises ParameterInvalid."""
+    """The contents of a request. Raises ParameterInvalid."""
 
     def __init__(self, body: bytes) -> None:
         said = parsed_object(body)

@@ -39,7 +39,7 @@ _MOST_READINGS: Final = 4_096
 
 
 class ClientOffsets:
-    """The offsets of one front's clients. Of its loop."""
+    """The offsets of one front's clients. Use it in its loop only."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class ClientOffsets:
             reading.goes_on_at, reading.is_told = stored[key], False
 
     async def begin(self, consumer: Consumer) -> None:
-        """A group that is new to a topic begins when its first member comes, and not when that asks where to read.
+        """Begin the group in new topics when its first member registers, not when that asks for its offset.
 
-        What is sent as soon as a client's start has returned is for it.
+        So messages sent as soon as a client's start has returned are for it.
         """
         group = consumer.registration.group
         for topic in consumer.filters:
@@ -157,7 +157,7 @@ class ClientOffsets:
     # -- 15 -----------------------------------------------------------------------------------
 
     async def update(self, connection: Connection, frame: Frame) -> Answer:
-        """15: the group has come so far; written soon. Of a queue that the client has lost, it does not count."""
+        """15: an offset of the group, to be written soon. It is ignored for a queue that the client has lost."""
         group, place, offset = (
             frame.fields.get("consumerGroup", ""),
             await self._places.of(frame),
@@ -170,7 +170,7 @@ class ClientOffsets:
         return Answer()
 
     def commit(self, connection: Connection, group: str, place: Place, offset: int) -> Claim | None:
-        """The same, of a pull, too; the claim on the queue, if the client has one."""
+        """Note an offset from an update or a pull; returns the claim on the queue, if the client has one."""
         if offset < 0:
             return None
         found = self._members.consumer_of(connection, group)
@@ -251,7 +251,7 @@ class ClientOffsets:
     async def search(self, _connection: Connection, frame: Frame) -> Answer:
         """29: the first offset whose message was stored at a time or later; UPPER: the last one stored by then.
 
-        Of messages that were all stored later, UPPER is the first one. Clients of 4.9 ask without a boundary.
+        If all messages were stored later, UPPER is the first one. Clients of 4.9 ask without a boundary.
         Source: ConsumeQueue.binarySearchInQueueByTime, DefaultMessageStore.getOffsetInQueueByTime.
         """
         is_upper = frame.fields.get("boundaryType", "").upper() == "UPPER"
@@ -268,7 +268,7 @@ class ClientOffsets:
         return _offset((await self._ends(frame)).min_offset)
 
     async def earliest_time(self, _connection: Connection, frame: Frame) -> Answer:
-        """32: when the first message of a queue that is kept was stored, in milliseconds since 1970; -1 if none is."""
+        """32: the store time of the first kept message of a queue, in milliseconds since 1970; -1 if it is empty."""
         place, first = await self._places.of(frame), (await self._ends(frame)).min_offset
         first_one = [PullRequest(place.queue, place.queue_key, first)]
         results, _ = await self._database.run(partial(pull, requests=first_one, limit=1))

@@ -47,7 +47,7 @@ class Places:
         return Place(_queue(topic, self._instance.broker_name, queue_id), keys[queue_id], route.history)
 
     def forget(self, topic: str) -> None:
-        """Its queues are not what they were."""
+        """Forget the queues of a topic, which have changed."""
         self._instance.routes.forget(topic)
 
 

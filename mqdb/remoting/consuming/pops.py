@@ -79,7 +79,7 @@ _LONGEST_MS: Final = LONGEST_INVISIBLE // _MILLISECOND
 
 @dataclass(frozen=True, slots=True)
 class PopHeader:
-    """What a pop asks for. Raises ParameterInvalid for fields that are missing or beyond their range."""
+    """The fields of a pop. Raises ParameterInvalid for fields that are missing or beyond their range."""
 
     group: str
     topic: str
@@ -138,7 +138,7 @@ class Pops:
         self._tasks = WaitingTasks("pops")
 
     def close(self) -> None:
-        """Hear of nothing more. Pops that wait are told that there is nothing."""
+        """Stop listening for arrivals. Waiting pops end without messages."""
         self._waiting.close()
 
     def lost(self, connection: Connection) -> None:
@@ -146,9 +146,9 @@ class Pops:
         self._tasks.lost(connection)
 
     async def pop(self, connection: Connection, frame: Frame) -> Answer:
-        """200050: messages of a topic, or word that there are none after a while.
+        """200050: messages of a topic, or after a while the answer that there are no messages.
 
-        Raises what is wrong with the request. While there is no database it waits, as if there were no messages.
+        Raises the errors of the request. While the database is unavailable it waits, as if there were no messages.
         """
         if frame.language == "JAVA" and frame.version in _WITHOUT_HANDLES:
             return Answer(ResponseCode.VERSION_NOT_SUPPORTED, remark="pops take a client of version 5.1.0 or later")

@@ -52,7 +52,7 @@ _LONGEST_LOOK_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PullTimes:
-    """How long a pull waits for something else than messages, in seconds."""
+    """Times that a pull waits for something else than messages, in seconds."""
 
     #: For the first heartbeat on its connection. A client sends it within that time, or 30 s after its last one.
     heartbeat: float = 3.0
@@ -62,7 +62,7 @@ class PullTimes:
 
 @dataclass(frozen=True, slots=True)
 class PullHeader:
-    """What a pull asks for. Raises ParameterInvalid for what is no number."""
+    """The fields of a pull. Raises ParameterInvalid if a field is not a number."""
 
     group: str
     topic: str
@@ -101,7 +101,7 @@ _EVERYTHING: Final = parse_tag_expression(None)
 
 
 class Pulls:
-    """The pulls of one front. Of its loop."""
+    """The pulls of one front. Use it in its loop only."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Pulls:
         self._silent: set[Connection] = set()
 
     def lost(self, connection: Connection) -> None:
-        """A connection is closed: nobody waits for its pulls."""
+        """End the pulls of a closed connection."""
         self._tasks.lost(connection)
         self._silent.discard(connection)
 
@@ -189,7 +189,7 @@ class Pulls:
     # -- who asks, and for what ---------------------------------------------------------------
 
     async def _member(self, connection: Connection, header: PullHeader) -> tuple[Client, Consumer] | None:
-        """The client as a member. After a front has been started anew it pulls before it says who it is."""
+        """The client as a member. After a restart of the front clients pull before they register."""
         loop, deadline = self._database.loop, self._database.loop.time() + self._times.heartbeat
         while (found := self._members.consumer_of(connection, header.group)) is None:
             seconds = deadline - loop.time()
@@ -204,7 +204,10 @@ class Pulls:
         return found
 
     async def _filter(self, header: PullHeader, found: tuple[Client, Consumer] | None) -> MessageFilter | None:
-        """None for a topic without a subscription. Raises FilterDisabled, and what reading a filter raises."""
+        """The filter of a pull; None for a topic without a subscription.
+
+        Raises FilterDisabled, and the errors of reading a filter.
+        """
         if found is None and header.filter is None:
             return None
         if header.topic == retry_topic(header.group):
@@ -285,7 +288,7 @@ class Pulls:
         return _nothing(header)
 
     async def _lost(self, header: PullHeader, reading: Claim) -> Answer:
-        """The client's queue was taken, or its offset set: in the second case it hears where to go on."""
+        """The answer if the client's queue was taken or its offset reset; after a reset it has the new offset."""
         client = self._members.clients.get(reading.client_id)
         consumer = None if client is None else client.consumers.get(header.group)
         if client is not None and consumer is not None:

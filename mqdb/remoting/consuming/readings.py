@@ -48,7 +48,7 @@ class Reading:
         return self._newest and proof(*self._newest)
 
     def segment_at(self, offset: int) -> int:
-        """Where to look for the message at an offset; 0 if that is not known."""
+        """The segment in which to look for the message at an offset; 0 if it is not known."""
         for start, segment in reversed(self._segments):
             if start <= offset:
                 return segment
@@ -63,7 +63,7 @@ class Reading:
             known.append((next_offset, segment))
 
     def told_at(self, offset: int) -> int | None:
-        """A pull comes: where it has to go on instead. None if it is right, or the client has been told before."""
+        """The offset from which a pull has to continue instead; None if its own is right, or it was answered before."""
         to, self.goes_on_at = self.goes_on_at, None
         was_told, self.is_told = self.is_told, False
         if to is None or was_told or to == offset:
@@ -72,7 +72,7 @@ class Reading:
         return to
 
     def may_commit(self, offset: int) -> bool:
-        """Whether a commit means what it says: before the client goes on where it was told, it repeats old ones."""
+        """Whether a commit is valid: until the client continues at its new offset, it repeats old ones."""
         if self.goes_on_at is None:
             return True
         if self.goes_on_at != offset:
@@ -103,5 +103,5 @@ class Claim(Reading):
         self._segments.append((owned.next_offset, owned.segment))
 
     def position(self) -> OwnedQueue:
-        """What is to be committed."""
+        """The position to commit."""
         return OwnedQueue(self.queue_key, self.epoch, self.wanted, self.segment_at(self.wanted), self.history)

@@ -3,9 +3,9 @@
     pulls ── by filter and limits ──▶ lanes ── one call of each, two at a time ──▶ answers, encoded in the thread
       └── what a turn has read ahead ────────────────────────────────────────────▶ answers at once
 
-There is no window: the first pull goes at once, and those that come meanwhile make the next turn of their lane. Pulls
-that ask the same, as members of several groups do, share what is found. Of a backlog a turn reads more than a client
-takes at once, for its next pulls (decision 0078).
+There is no window: the first pull goes at once, and pulls that come during a turn make the next turn of their lane.
+Equal pulls, such as those of members of several groups, share their result. If there is a backlog, a turn reads more
+than a client takes at once, for its next pulls (decision 0078).
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _MOST_CALLS: Final = 2
 
 
 class PullPage(NamedTuple):
-    """What a pull has found in a queue."""
+    """The result of a pull in a queue."""
 
     status: PullStatus
     next_begin_offset: int
@@ -70,7 +70,7 @@ class _Gathered:
 
 
 class Turns:
-    """The pulls of one front. Of its loop."""
+    """The pulls of one front. Use it in its loop only."""
 
     def __init__(self, database: Database, address: tuple[str, int]) -> None:
         self._database = database
@@ -83,7 +83,7 @@ class Turns:
     async def look(
         self, request: PullRequest, filter: MessageFilter | None, limit: int, max_bytes: int
     ) -> PullPage | None:
-        """What a queue holds; None if it is gone, or of another log. Raises what `pull` raises."""
+        """The page of a queue for a pull; None if the queue is gone, or of another log. Raises what `pull` raises."""
         if filter is not None and filter.matches_all:
             filter = None
         lane = Lane(None if filter is None else (filter.expression_type, filter.canonical_text), limit, max_bytes)

@@ -21,7 +21,7 @@ class WaitingTasks:
         self._tasks: defaultdict[Connection, set[asyncio.Task[Any]]] = defaultdict(set)
 
     def lost(self, connection: Connection) -> None:
-        """A connection is closed: nobody waits for its answers."""
+        """Cancel the tasks of a closed connection."""
         for task in self._tasks.pop(connection, ()):
             task.cancel()
 

@@ -46,7 +46,10 @@ _PAST_THE_END: Final = 2**62
 
 
 class Replies:
-    """The replies from and to the clients of one front. Of its loop. `address` is that of the front for clients."""
+    """The replies from and to the clients of one front. `address` is that of the front for clients.
+
+    Use it in its loop only.
+    """
 
     def __init__(self, database: Database, members: FrontMembers, address: tuple[str, int]) -> None:
         self._database = database
@@ -87,7 +90,7 @@ class Replies:
         return Answer(fields={"msgId": "", "queueId": str(header.queue_id), "queueOffset": "-1"})
 
     def _connection_of(self, client_id: str) -> Connection | None:
-        """That of a client here, if it is open."""
+        """The connection of a client here, if it is open."""
         client = self._members.clients.get(client_id)
         known = None if client is None else client.connection
         connection = known or self._requesters.get(client_id)
@@ -126,7 +129,7 @@ class Replies:
             self._database.spawn(self._read())
 
     async def _read(self) -> None:
-        """Read to the end, and bring what is for clients here. One at a time; the next reads what came meanwhile."""
+        """Read all replies, and push those for clients here. One read at a time; the next one reads later arrivals."""
         clients = self._members.clients
         self._requesters = {each: at for each, at in self._requesters.items() if at.is_open or each in clients}
         async with self._reading:
@@ -179,7 +182,10 @@ class Replies:
             logger.warning("a client has not taken a reply", extra={"peer": connection.peer})
 
     async def _push(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> None:
-        """326: the client answers it, for it may be gone. Raises TimeoutError, ConnectionResetError."""
+        """326: push a reply to a client, and wait for its answer, because it may be gone.
+
+        Raises TimeoutError, ConnectionResetError.
+        """
         said = {
             **fields,
             "defaultTopic": "",

@@ -60,7 +60,7 @@ _UNSAID: Final = frozenset({Property.WAIT, Property.CLUSTER, Property.MSG_REGION
 
 
 class Sends:
-    """The sends of one front. Of its loop."""
+    """The sends of one front. Use it in its loop only."""
 
     def __init__(
         self, database: Database, members: FrontMembers, send_back: SendBack, replies: Replies, address: tuple[str, int]
@@ -218,7 +218,10 @@ class Sends:
         )
 
     def _unique_id(self, stored: dict[str, str]) -> tuple[str, UUID]:
-        """A text that is no uuid stays a property, by which people and clients know the message."""
+        """The unique id of a message as text and as uuid.
+
+        A text that is not a uuid stays a property, by which people and clients know the message.
+        """
         text = stored.get(Property.UNIQ_KEY)
         if text is None:
             unique_id = self._ids.next()
@@ -237,7 +240,7 @@ class Sends:
             unit.connection.answer(unit.frame, self._answer(unit))
 
     async def _append_again(self, unit: "_SendUnit") -> None:
-        """The route was old: the topic was made anew, or the server was started anew, and has another history."""
+        """Append again with a new route: the topic was made again, or the log has another history after a restart."""
         routes = self._instance.routes
         routes.forget(unit.topic)
         try:

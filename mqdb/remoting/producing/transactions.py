@@ -45,7 +45,10 @@ _MOST_QUESTIONS: Final = 256
 
 
 class ClientTransactions:
-    """Those of the clients of one front. Of its loop. `address` is that of the front, as clients know it."""
+    """The transactions of the clients of one front. `address` is that of the front, as clients know it.
+
+    Use it in its loop only.
+    """
 
     def __init__(
         self, database: Database, access: FrameAccess, members: FrontMembers, address: tuple[str, int]

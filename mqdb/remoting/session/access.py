@@ -22,12 +22,12 @@ _Wanted: TypeAlias = list[Resource]
 
 
 class FrameAccess(AccessKeys):
-    """Who has signed a frame, and whether the key may do that. Of one front."""
+    """The signer of a frame, and whether the key may do that, for one front."""
 
     async def check(self, connection: Connection, frame: Frame) -> None:
         """Raises SignatureInvalid unless a request is signed by its key, AccessDenied if the key may not do that.
 
-        The connection is told the key.
+        The key is stored in the connection.
         """
         if frame.code in _FREE:
             return
@@ -57,16 +57,19 @@ class FrameAccess(AccessKeys):
             raise SignatureInvalid(name)
 
     async def require(self, frame: Frame, *wanted: Resource) -> None:
-        """Raises AccessDenied unless the key of a request has these rights; where nobody has a key, all have all."""
+        """Raise AccessDenied unless the key of a request has these rights.
+
+        While there are no secrets, all have all rights.
+        """
         await self.require_of(frame.fields.get(ACCESS_KEY, ""), *wanted)
 
     async def allowed(self, frame: Frame, *wanted: Resource) -> set[Resource]:
-        """Those of the rights that the key of a request has; where nobody has a key, all have all."""
+        """The ones of these rights that the key of a request has. While there are no secrets, all have all rights."""
         return await self.held_by(frame.fields.get(ACCESS_KEY, ""), *wanted)
 
 
 def rights_to_see_group(group: str) -> _Wanted:
-    """Whoever has one of them may see that the group is there, its settings, members and lag."""
+    """The rights of which one is enough to see that the group exists, its settings, members and lag."""
     return [Resource(access, ResourceType.GROUP, group) for access in (Access.READ, Access.OPERATE, Access.ADMIN)]
 
 
@@ -79,7 +82,7 @@ def _to_see_topic(name: str = "topic") -> Callable[[Frame], _Wanted]:
 
 
 def _rights_to_see_topic(topic: str) -> _Wanted:
-    """Whoever has one of them may see that the topic is there, its settings and where its queues begin and end."""
+    """The rights of which one is enough to see that the topic exists, its settings and the ends of its queues."""
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return rights_to_see_group(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
     return [Resource(access, ResourceType.TOPIC, topic) for access in Access]
@@ -159,17 +162,17 @@ def _leave(frame: Frame) -> _Wanted:
 
 
 def _nothing(_frame: Frame) -> _Wanted:
-    """Its handler asks, once it knows the topic; or any key may."""
+    """No rights: the handler checks them once it knows the topic, or any key may send the request."""
     return []
 
 
 def _everything(_frame: Frame) -> _Wanted:
-    """What administrators do."""
+    """The right of administrators."""
     return [ADMINISTRATION]
 
 
 def _parsed(frame: Frame) -> dict[str, Any]:
-    """What is no object is refused by who handles it."""
+    """The body as an object; empty if it is not an object, which the handler refuses."""
     with suppress(ParameterInvalid):
         return parsed_object(frame.body)
     return {}

@@ -61,9 +61,9 @@ class Consumer:
         return self.shares and (topic in self.filters or topic == retry_topic(self.registration.group))
 
     def starting_point(self, topic: str) -> StartingPoint | None:
-        """Where its group begins in a topic that is new to it; None if the client decides that, for each queue.
+        """The start of its group in a topic that is new to it; None if the client decides that, for each queue.
 
-        What the heartbeat of a lite pull consumer says of it is not what its user wants, and a time is never sent.
+        The start in the heartbeat of a lite pull consumer is not the one that its user wants, and a time is never sent.
         """
         if topic == retry_topic(self.registration.group) or topic in self.awaited:
             return FROM_FIRST_OFFSET

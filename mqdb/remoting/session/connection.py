@@ -133,13 +133,13 @@ class Connection(asyncio.Protocol):
         self._count()
 
     def admit(self) -> None:
-        """It is no stranger any more: it has signed a request, or need not."""
+        """Count the connection as known from now on: it has signed a request, or need not."""
         if self._strangers is not None:
             self._strangers.release(self)
             self._strangers = None
 
     def _release(self) -> None:
-        """It is closed, and holds nothing."""
+        """Release the memory of a closed connection."""
         self.admit()
         if self._begun is not None:
             self._begun.release(self)
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
             self._asked.pop(request.opaque, None)
 
     def stop_reading(self) -> None:
-        """Take no more requests; those under way are still answered."""
+        """Stop taking requests; those under way are still answered."""
         self._is_paused = False  # which would end
         if self._transport is not None:
             self._transport.pause_reading()
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _write(self, frame: Frame) -> None:
-        """What is written in one turn of the loop leaves together: a client has many requests under way."""
+        """Write a frame. Frames of one turn of the loop leave together: a client has many requests under way."""
         encoded = encode_frame(frame)
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)

@@ -1,7 +1,7 @@
-"""How much memory connections hold together, and which of them are closed when that is too much.
+"""The memory of all connections, and the choice of those that are closed when it is too much.
 
-A frame may have 16 MiB and a front thousands of connections, so its memory could be filled with frames that are only
-begun, by clients that stand still or by anybody who reaches the port. Connections that have not shown whose they are
+A frame may have 16 MiB and a front thousands of connections. So its memory could be filled with frames that are only
+begun, by clients that stand still or by any program that reaches the port. Connections that have not signed a request
 could also fill it with requests that wait for the database, and with answers that are not read.
 """
 
@@ -47,5 +47,5 @@ class HeldMemory:
             first.close()  # which releases it
 
     def release(self, connection: Holder) -> None:
-        """A connection holds nothing, or does not count any more."""
+        """Forget a connection that holds nothing, or no longer counts."""
         self._bytes -= self._held.pop(connection, 0)

@@ -42,7 +42,7 @@ class Tls(NamedTuple):
 
 
 class SocketListener:
-    """Accepts connections until it is closed. Of its loop."""
+    """Accepts connections until it is closed. Use it in its loop only."""
 
     def __init__(self, address: HttpAddress, tls: Tls | None, most_beginning: int) -> None:
         """Listens at once, and accepts from `start` on. Raises OSError.
@@ -67,7 +67,7 @@ class SocketListener:
         self._accepting = self._loop.create_task(self._accept(connect))
 
     def close(self) -> None:
-        """Accept no more. Again: nothing happens."""
+        """Stop accepting. Calling it twice has no effect."""
         if self._accepting is not None:
             self._accepting.cancel()
         for task in self._beginning:

@@ -57,11 +57,11 @@ class MemberListener(Protocol):
         """The broker has taken a consumer; its client does not know yet."""
 
     async def left(self, client: Client, group: str) -> None:
-        """A client leaves a group; the broker is told afterwards."""
+        """Called when a client leaves a group, before it is unregistered at the broker."""
 
 
 class FrontMembers:
-    """The clients of one front. Of its loop."""
+    """The clients of one front. Use it in its loop only."""
 
     def __init__(self, database: Database, listener: MemberListener) -> None:
         self._database = database
@@ -82,10 +82,11 @@ class FrontMembers:
         return None if connection.client_id is None else self.clients.get(connection.client_id)
 
     def consumer_of(self, connection: Connection, group: str) -> tuple[Client, Consumer] | None:
-        """The client on a connection as a member of a group; None before its heartbeat has said so.
+        """The client on a connection as a member of a group; None before its heartbeat.
 
         A client whose request has timed out comes on a new connection, and its next heartbeat may be 30 s away. So if
-        nobody has said anything there, it is the one member of the group from that host that has lost its connection.
+        there was no heartbeat on the connection, it is the only member of the group from that host that has lost its
+        connection.
         """
         client = self.client_of(connection)
         if connection.client_id is None:
@@ -250,14 +251,16 @@ class FrontMembers:
             await self._listener.entered(consumer)
 
     async def _enter_again(self, client: Client, group: str) -> None:
-        """Whoever stood in the way may have left."""
+        """Register a refused client again, because the reason may be gone."""
         consumer = client.consumers.get(group)
         if consumer is not None and consumer.refusal is not None:
             try:
                 await self._enter(client, consumer)
             except MqdbError as error:
                 fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
-                logger.log(level_of(error), "cannot enter a client again, and try at its next heartbeat", extra=fields)
+                logger.log(
+                    level_of(error), "could not re-register a client; will retry at its next heartbeat", extra=fields
+                )
 
     async def _register(self, registration: Registration) -> MqdbError | None:
         try:
@@ -293,14 +296,14 @@ class FrontMembers:
         await self._database.run(partial(self._unregister, client=client, group=group, kind=kind))
 
     def _unregister(self, connection: DatabaseConnection, client: Client, group: str, kind: ClientKind) -> None:
-        """Unless it has come to another front meanwhile, as a client does whose connection was lost."""
+        """Take a client out of a group, unless it has come to another front since, as after a lost connection."""
         if kind is ClientKind.PRODUCER:
             group = client.group_of_halves(group)
         if membership.is_guest(connection, client.client_id, self._instance.client_id):
             membership.unregister(connection, client.client_id, group, kind)
 
     async def _forget(self, client: Client) -> None:
-        """It has not come again."""
+        """Remove a client that has not come again."""
         if self.clients.get(client.client_id) is client:
             del self.clients[client.client_id]
             self._instance.guests.discard(client.client_id)

@@ -1,7 +1,7 @@
-"""Traffic: what a front counts of requests and connections, in plain numbers.
+"""Traffic: the counts of a front's requests and connections, in plain numbers.
 
-The loop writes; whoever renders metrics reads, in another thread. A request counts when it ends. Clients can send any
-code, so codes that are in no table of ours count together, as OTHER.
+The loop writes; the metrics are rendered in another thread. A request counts when it ends. Clients can send any code,
+so unknown codes count together, as OTHER.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""What RocketMQ's tools ask of the front, and programs that look something up.
+"""Requests of RocketMQ's tools to the front, and of programs that look something up.
 
 administration    topics, groups, offsets
-tool_statistics   counts, and who is connected
-questions         what is asked of a client in turn
+tool_statistics   counts, and connected clients
+questions         requests that are passed on to a client
 lookup            messages by key and id
 admin_bodies      the bodies of the answers
 """

@@ -49,7 +49,7 @@ def topic_config(config: TopicConfig) -> dict[str, Any]:
 
 
 def group_config(name: str, settings: GroupSettings) -> dict[str, Any]:
-    """RocketMQ: SubscriptionGroupConfig. What mqdb has no setting for has RocketMQ's default."""
+    """RocketMQ: SubscriptionGroupConfig. Settings that mqdb does not have get RocketMQ's defaults."""
     return {
         "groupName": name,
         "consumeEnable": settings.consume_enable,

@@ -49,12 +49,12 @@ _ORDERED_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 
 
 def actor_of(connection: Connection, frame: Frame) -> str:
-    """Whose change it is, for the list of operations: the access key, or where it has come from."""
+    """The author of a change, for the list of operations: the access key, or the address of the connection."""
     return frame.fields.get(ACCESS_KEY) or f"remoting:{connection.peer}"
 
 
 class Administration:
-    """What administrators do with one broker. `address` is that of the front, as clients know it."""
+    """Requests of administrators to one broker. `address` is that of the front, as clients know it."""
 
     def __init__(self, database: Database, address: tuple[str, int]) -> None:
         self._database = database
@@ -287,7 +287,7 @@ def _delete_group(connection: DatabaseConnection, name: str, actor: str) -> None
 
 
 def _message_type(attributes: str) -> MessageType | None:
-    """What `+message.type=FIFO` in `+a=b,+c=d,-e` says; None if it says nothing. Raises ParameterInvalid."""
+    """The type in attributes such as `+message.type=FIFO,+c=d,-e`; None if it is missing. Raises ParameterInvalid."""
     for each in attributes.split(","):
         name, _, value = each.strip().partition("=")
         if name == "+message.type":

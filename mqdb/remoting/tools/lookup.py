@@ -58,14 +58,14 @@ class Lookup:
         return Answer(fields=fields, body=b"".join(encode_message(each, self._address) for each in found))
 
     async def view(self, _connection: Connection, frame: Frame) -> Answer:
-        """33: the message at a position. Raises ParameterInvalid where there is none."""
+        """33: the message at a position. Raises ParameterInvalid if there is no message."""
         log_pos = frame.number("offset")
         message = await self._database.run(partial(self._at, log_pos=log_pos))
         await self._access.require(frame, topic_right(Access.READ, message.queue.topic))
         return Answer(body=encode_message(message, self._address))
 
     async def recall(self, _connection: Connection, frame: Frame) -> Answer:
-        """370: take a message back before its time of delivery. Raises RecallHandleInvalid where that is over."""
+        """370: take a message back before its time of delivery. Raises RecallHandleInvalid if that time is over."""
         topic, handle = frame.text("topic"), frame.text("recallHandle")
         return Answer(fields={"msgId": await self._database.run(partial(recall_from, topic=topic, handle=handle))})
 

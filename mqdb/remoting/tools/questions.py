@@ -1,4 +1,4 @@
-"""What people ask a running consumer: how it is (307), and to consume one message now (309).
+"""Requests of operators to a running consumer: for its status (307), and to consume one message now (309).
 
 A client of RocketMQ that is connected here is asked on its connection. All others are asked through the broker, as
 `mqdb consumer status` does: one of mqdb answers itself, and for one of RocketMQ the front to which it is connected.
@@ -57,7 +57,7 @@ _OF_ASKER: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 
 
 class Questions:
-    """What the clients of one broker are asked. Of the front's loop. `address` is that of the front."""
+    """The requests to the clients of one broker. `address` is that of the front. Use it in the front's loop only."""
 
     def __init__(
         self, database: Database, members: FrontMembers, access: FrameAccess, address: tuple[str, int]
@@ -92,8 +92,8 @@ class Questions:
     async def consume_directly(self, connection: Connection, frame: Frame) -> Answer:
         """309: have a consumer consume the message with an offset id; no offset moves, and nothing is retried.
 
-        Raises FrameInvalid for another id, ParameterInvalid where there is no message, AccessDenied if the consumer is
-        one of RocketMQ and its key may not read the message.
+        Raises FrameInvalid for another id, ParameterInvalid if there is no message, AccessDenied if the consumer is one
+        of RocketMQ and its key may not read the message.
         """
         client_id, group = frame.text("clientId"), frame.text("consumerGroup")
         _, _, log_pos = decode_offset_id(frame.text("msgId"))
@@ -132,7 +132,7 @@ class Questions:
             raise AccessDenied(connection.access_key, *right)
 
     def _connection_of(self, client_id: str, group: str) -> Connection | None:
-        """That of a member of a group which is connected here; of one of those that have the same id."""
+        """The connection of a member of a group here; of members with equal ids any one."""
         for client, _ in self._members.consumers_of(group):
             if own_id(client.client_id) == client_id and client.connection is not None:
                 return client.connection
@@ -160,14 +160,14 @@ class Questions:
     # -- clients of another front -------------------------------------------------------------
 
     async def _ask_elsewhere(self, member: MemberInfo, frame: Frame) -> Answer:
-        """What a client of RocketMQ answers on its connection to another front."""
+        """The answer that a client of RocketMQ gives on its connection to another front."""
         request = {"group": member.group, "code": frame.code, "fields": _asked(frame)}
         said = await self._ask(member, RequestKind.REMOTING, request)
         answer = decode_frame(b64decode(said["frame"])[4:])
         return Answer(answer.code, answer.fields, answer.body, answer.remark)
 
     def _hear(self, client_ids: frozenset[str] | None) -> None:
-        """Look for what clients here are asked. What was asked while nothing was heard (None) gets no answer (207)."""
+        """Look for requests to clients here. Those made while notifications were lost (None) get no answer (207)."""
         for client in [self._members.clients.get(each) for each in client_ids or ()]:
             if client is not None:
                 for group in client.consumers:
@@ -186,14 +186,14 @@ class Questions:
     def _open_requests(
         self, database: DatabaseConnection, client: Client, group: str, besides: Collection[int]
     ) -> list[ClientRequest]:
-        """None if the client has lost its connection and come to another front, which answers then."""
+        """The open requests to a client; empty if it has come to another front, which answers then."""
         host = self._instance.client_id
         if client.connection is None and not membership.is_guest(database, client.client_id, host):
             return []
         return client_requests.open_requests(database, client.client_id, group, besides)
 
     async def _answer_for(self, client: Client, request: ClientRequest) -> None:
-        """Have a client answer. If it does not in time, nobody waits for that any more."""
+        """Have a client answer a request. If it does not in time, the request is withdrawn."""
         try:
             if request.kind == RequestKind.REMOTING:
                 answer = partial(client_requests.answer, result={"frame": await self._frame_of(client, request)})
@@ -202,7 +202,7 @@ class Questions:
             await self._database.run(partial(answer, request_id=request.request_id))
         except MqdbError as error:
             fields = {"client_id": client.client_id, "kind": request.kind, "reason": str(error)}
-            logger.warning("a client has not answered what it was asked", extra=fields)
+            logger.warning("a client has not answered a request", extra=fields)
         finally:
             self._in_progress.discard(request.request_id)
 
@@ -229,7 +229,7 @@ class Questions:
 
 
 def _asked(frame: Frame) -> dict[str, str]:
-    """The fields of a request, but for the signature of who asks."""
+    """The fields of a request, without the signature of its sender."""
     return {name: value for name, value in frame.fields.items() if name not in _OF_ASKER}
 
 
@@ -259,7 +259,7 @@ def _not_online(client_id: str, group: str) -> Answer:
 
 
 def _running_info(member: MemberInfo, status: Mapping[str, Any], broker_name: str, has_stacks: bool) -> bytes:
-    """What a consumer of mqdb says, in the form of one of RocketMQ's."""
+    """The status of a consumer of mqdb, in the form of one of RocketMQ's."""
     said = {name: str(value) for name, value in status.items() if not isinstance(value, list | dict)}
     properties = {
         "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",

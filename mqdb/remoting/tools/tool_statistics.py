@@ -1,4 +1,4 @@
-"""How far topics and groups are, and who is there, for RocketMQ's tools.
+"""Progress of topics and groups, and connected clients, for RocketMQ's tools.
 
 RocketMQ: AdminBrokerProcessor, TopicStatsTable, ConsumeStats, ConsumerConnection, ProducerConnection.
 """
@@ -44,7 +44,7 @@ _VERSION: Final = 409
 
 
 class Statistics:
-    """The figures of one broker, and its clients. Of the front's loop."""
+    """The figures of one broker, and its clients. Use it in the front's loop only."""
 
     def __init__(self, database: Database, members: FrontMembers, access: FrameAccess) -> None:
         self._database = database
@@ -61,7 +61,7 @@ class Statistics:
         return Answer(body=admin_bodies.encode_with_table("offsetTable", table, self._broker_name, said))
 
     async def puts(self, _connection: Connection, frame: Frame) -> Answer:
-        """315: what a topic took in a minute, an hour and a day. Other statistics of RocketMQ's there are none of."""
+        """315: the messages that a topic took in a minute, an hour and a day. Other statistics do not exist."""
         name, kind = frame.text("statsKey"), frame.text("statsName")
         if kind != _PUTS:
             return Answer(ResponseCode.SYSTEM_ERROR, remark=f"The stats <{kind}> not exist")
@@ -83,9 +83,9 @@ class Statistics:
     # -- groups -------------------------------------------------------------------------------
 
     async def consume_stats(self, _connection: Connection, frame: Frame) -> Answer:
-        """208: where a group stands in each queue, of one topic or of all. Raises GroupNotFound.
+        """208: the offset of a group in each queue, of one topic or of all. Raises GroupNotFound.
 
-        What was pulled and is not committed only the clients know.
+        Only the clients know which messages were pulled and are not committed.
         """
         find = partial(_consume_stats, group=frame.text("consumerGroup"), topic=frame.fields.get("topic") or None)
         table = await self._database.run(find)
@@ -133,7 +133,7 @@ class Statistics:
         return Answer(body=as_json({"connectionSet": [_describe(each) for each in found]}))
 
     async def all_producers(self, _connection: Connection, _frame: Frame) -> Answer:
-        """328: the same, of all groups."""
+        """328: the producers of all groups."""
         table: dict[str, list[dict[str, Any]]] = {}
         for client in self._members.clients.values():
             for group in client.producers:
@@ -164,7 +164,7 @@ def _topic_stats(connection: DatabaseConnection, name: str) -> tuple[dict[QueueI
 
 
 def _puts(connection: DatabaseConnection, name: str, spans: Collection[timedelta]) -> list[int]:
-    """How many messages a topic has taken in each span until now."""
+    """Number of messages that a topic has taken in each span until now."""
     route = find_topic(connection, name)
     if route is None:
         raise TopicNotFound(name)
@@ -188,7 +188,7 @@ def _consume_stats(connection: DatabaseConnection, group: str, topic: str | None
 
 
 def _subscription_table(found: GroupDetails) -> dict[str, dict[str, Any]]:
-    """With that to its retries, which tools expect of each group."""
+    """The subscriptions of a group, with that to its retries, which tools expect of each group."""
     retries = retry_topic(found.group)
     table = {
         each.topic: admin_bodies.subscription_data(each.topic, each.expression_type, each.expression, each.version)
@@ -208,12 +208,12 @@ def _producer(client: Client) -> dict[str, Any]:
 
 
 def _peer(client: Client) -> str:
-    """From where it has come; without a connection, on which it is waited for, only its host is known."""
+    """The address of a client; while it has no connection, only its host is known."""
     return _host_of(client.client_id) if client.connection is None else client.connection.peer
 
 
 def _host_of(client_id: str) -> str:
-    """The host that an id begins with. From which port it has come nobody here knows."""
+    """The host that an id begins with. The port is not known."""
     return f"{client_id.partition('@')[0]}:0"
 
 

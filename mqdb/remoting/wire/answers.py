@@ -27,7 +27,7 @@ NO_ANSWER: Final = Answer(ResponseCode.SYSTEM_ERROR, remark="the database has no
 
 
 def refusal(error: Exception) -> Answer:
-    """The code of an error, and its sentence, which people see. What is not foreseen goes to the log, too."""
+    """The code of an error, and its sentence, which people see. Unforeseen errors are logged, too."""
     if isinstance(error, FrameInvalid):
         return Answer(ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
     if not isinstance(error, MqdbError):

@@ -31,7 +31,7 @@ def encode_check_point(message: ReceivedMessage, broker_name: str, invisible: ti
 
 
 def handle_of(check_point: str) -> str:
-    """The receipt handle in a check point. Raises ParameterInvalid if there is none."""
+    """The receipt handle in a check point. Raises ParameterInvalid if it has no handle."""
     handle = check_point.rpartition(" ")[2]
     if not is_handle(handle):
         raise ParameterInvalid("extraInfo", check_point, "has no receipt handle at its end")

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a client, mqadmin or we ask for. Source: RequestCode."""
+    """The codes of requests from clients, mqadmin and this front. Source: RequestCode."""
 
     # -- producers
     SEND_MESSAGE = 10

@@ -19,7 +19,7 @@ from mqdb.remoting.wire.codes import RequestCode
 
 
 class FrameInvalid(ValueError):
-    """Bytes that are no frame, or not what the body or a field of one should be; also a frame that cannot be encoded.
+    """Bytes that are not a frame, an invalid body or field of one, or a frame that cannot be encoded.
 
     Only the handlers of this package see it.
     """
@@ -50,7 +50,7 @@ _PAST_ALL_PLACES: Final = 2**62
 class Frame:
     """One request or response. `fields` are the extFields of its header.
 
-    All texts of a decoded frame can be encoded as UTF-8; like those of any stranger they may hold U+0000.
+    All texts of a decoded frame can be encoded as UTF-8; they may hold U+0000.
     """
 
     code: int
@@ -73,7 +73,7 @@ class Frame:
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether the sender does not wait for an answer."""
         return self.flag & ONEWAY != 0
 
     # Fields as values. One that is not there, or says nothing, is a ParameterInvalid.
@@ -208,7 +208,7 @@ _LANGUAGE_CODES: Final = {name: code for code, name in enumerate(_LANGUAGES)}
 
 
 def decode_frame(payload: bytes | memoryview) -> Frame:
-    """The frame in these bytes, which follow its length. Raises FrameInvalid for whatever is none."""
+    """The frame in these bytes, which follow its length. Raises FrameInvalid for bytes that are not a frame."""
     if len(payload) < 4:
         raise FrameInvalid(f"{len(payload)} bytes are no frame")
     end = 4 + (payload[1] << 16 | payload[2] << 8 | payload[3])

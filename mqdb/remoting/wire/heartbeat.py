@@ -22,7 +22,7 @@ _WHERE: Final = {
 
 
 class Heartbeat:
-    """What a heartbeat says. Raises ParameterInvalid, and NameInvalid for a group."""
+    """The contents of a heartbeat. Raises ParameterInvalid, and NameInvalid for a group."""
 
     def __init__(self, body: bytes) -> None:
         said = parsed_object(body)
@@ -36,7 +36,7 @@ class Heartbeat:
 
 
 class ConsumerData:
-    """What it says of a consumer: where the group begins, how it shares messages, and to what it subscribes."""
+    """The consumer in a heartbeat: the start of its group, the way it shares messages, and its subscriptions."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         group = said.get("groupName")

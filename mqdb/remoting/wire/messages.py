@@ -74,8 +74,8 @@ def encode_message(
 ) -> bytes:
     """A message for a client, which is to reach us at `store_host`, an IPv4 address and a port.
 
-    Topic and queue are those where it was read, unless others are given, and so is how often it has failed. `added` are
-    further properties. The body stays compressed as `sys_flag` says.
+    Topic, queue and number of failures are those that were read, unless others are given. `added` are further
+    properties. The body stays compressed as `sys_flag` says.
     Raises PropertiesBroken; FrameInvalid for a topic of more than 32,767 bytes.
     """
     queue, body = message.queue, message.stored_body
@@ -131,7 +131,7 @@ def _encoded_topic(topic: str) -> tuple[int, bytes]:
 
 @lru_cache(maxsize=4_096)
 def _encoded_address(text: str) -> bytes:
-    """Of `ip:port` or `ip`. Zeros for what is no IPv4 address; as `local`, from where SQL sends."""
+    """The bytes of `ip:port` or `ip`; zeros if it is not an IPv4 address, such as `local`, from where SQL sends."""
     ip, _, port = text.partition(":")
     return _encoded_host(ip, int(port) if re.fullmatch(r"[0-9]{1,5}", port) else 0)
 

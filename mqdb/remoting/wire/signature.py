@@ -1,7 +1,8 @@
-"""Signatures of requests: who knows the secret of an access key can sign, and nobody else.
+"""Signatures of requests: only an owner of the secret of an access key can sign.
 
-Signed are the values of all fields but the signature itself, in the order of their names, and then the body. Both
-versions of RocketMQ's clients do it so. RocketMQ: AclClientRPCHook, AclUtils.combineRequestContent, AclSigner.
+The signed bytes are the values of all fields except the signature itself, in the order of their names, and then the
+body. Both versions of RocketMQ's clients sign this way. RocketMQ: AclClientRPCHook, AclUtils.combineRequestContent,
+AclSigner.
 """
 
 import hmac
