@@ -85,7 +85,7 @@ PATTERNS: Final = (
     _pattern(
         "P7",
         "the same without its noun",
-        r"\b[Tt]he same(?:[.,;:)]|$| (?:where|with|for|if|of|by|in|when|and)\b)|^Again[,: .]",
+        r"(?<!all )\b[Tt]he same(?:[.,;:)]|$| (?:where|with|if|of|by|in|when|and)\b)|^Again[,: .]",
     ),
     _pattern(
         "P8",
