@@ -133,7 +133,7 @@ class PushStrategy(ConsumerStrategy):
 
     @property
     def follows_group(self) -> bool:
-        """Whether the consumer pops if the group does. Listeners that need to own a queue are refused in such a group."""
+        """Whether the consumer pops if the group does. Such a group refuses listeners that need to own a queue."""
         consumption = self._consumption
         is_broadcasting = self.message_model is MessageModel.BROADCASTING
         return not (consumption.orderly or consumption.exactly_once or is_broadcasting)

@@ -261,7 +261,7 @@ class AppendPlan:
             self._newest = (self._asked, places[-1].log_pos)
 
     def refused(self, units: list[Unit], error: MqdbError) -> list[list[Unit]]:
-        """Note that the server has refused the statement; returns the parts to try again, [] if all units have failed."""
+        """Note that the server refused the statement; returns the parts to try again, [] if all units have failed."""
         parts = _parts(units, error)
         if parts:
             self._set_apart(units)
