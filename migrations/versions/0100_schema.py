@@ -42,7 +42,7 @@ COMMENT ON COLUMN mqdb.broker.enable_property_filter IS 'Whether consumers may s
 COMMENT ON COLUMN mqdb.broker.filter_support_retry IS 'Whether a retry is judged by the SQL92 filter of its topic again; a setting of mqdb serve';
 COMMENT ON COLUMN mqdb.broker.timer_max_delay_ms IS 'Longest time from now to a delivery; NULL for no limit. A setting of mqdb serve';
 COMMENT ON COLUMN mqdb.broker.reject_transaction_message IS 'Whether the broker refuses half messages; a setting of mqdb serve';
-COMMENT ON COLUMN mqdb.broker.default_durability IS 'The durability of producers that choose none; a setting of mqdb serve';
+COMMENT ON COLUMN mqdb.broker.default_durability IS 'The durability for producers that do not choose one; a setting of mqdb serve';
 
 CREATE TABLE mqdb.leader (
     service_set text PRIMARY KEY,
@@ -57,7 +57,7 @@ COMMENT ON TABLE mqdb.leader IS 'The leader that runs the services, and the time
 COMMENT ON COLUMN mqdb.leader.lease IS 'Length of each promise; a promise further ahead was made before the clock was set back, and is not believed';
 COMMENT ON COLUMN mqdb.leader.epoch IS 'Rises with each new leader';
 COMMENT ON COLUMN mqdb.leader.backend_pid IS 'Backend of the leader; a candidate ends it when the promise was not renewed. 0 of one that has resigned';
-COMMENT ON COLUMN mqdb.leader.backend_start IS 'When that backend began: a pid is used again';
+COMMENT ON COLUMN mqdb.leader.backend_start IS 'Start time of that backend, because a pid is used again';
 """
 
 #: Empty tables, each for a lock: PostgreSQL has rights on tables, and none on advisory locks.
@@ -208,7 +208,7 @@ CREATE TABLE mqdb.message_index (
 CREATE INDEX message_index_key ON mqdb.message_index (key_hash);
 -- As for queue_run: rows are only inserted.
 ALTER TABLE mqdb.message_index REPLICA IDENTITY FULL;
-COMMENT ON TABLE mqdb.message_index IS 'Where messages with a key or unique id are, but for ids that id_span covers; hashes, so readers compare the text. Written by index_keys. RocketMQ: IndexFile';
+COMMENT ON TABLE mqdb.message_index IS 'Positions of messages with a key or unique id, except for ids that id_span covers; it has hashes, so readers compare the text. Written by index_keys. RocketMQ: IndexFile';
 COMMENT ON COLUMN mqdb.message_index.key_hash IS 'hashtextextended(key, topic_id) for a word of KEYS, uuid_hash_extended(msg_id, 0) for the unique id';
 
 CREATE TABLE mqdb.id_span (
@@ -241,7 +241,7 @@ CREATE TABLE mqdb.checkpoint (
         num_nulls(stragglers_cur, stragglers_tail, straggler_xid, straggler_key, straggler_pos) IN (0, 5))
 );
 COMMENT ON TABLE mqdb.checkpoint IS 'Progress of each service; append-only, the newest row counts. Its key fences a second leader. RocketMQ: checkpoint, delayOffset.json';
-COMMENT ON COLUMN mqdb.checkpoint.cur IS 'Snapshot of the round: all that is visible in it up to done_pos is done; prev is the snapshot of the round before';
+COMMENT ON COLUMN mqdb.checkpoint.cur IS 'Snapshot of the round: records visible in it up to done_pos are done; prev is the snapshot of the round before';
 COMMENT ON COLUMN mqdb.checkpoint.tail_pos IS 'Last position of the walk of the round; the round is over when done_pos = tail_pos';
 COMMENT ON COLUMN mqdb.checkpoint.stragglers_cur IS 'Snapshot of a round that has begun and has more stragglers than one batch takes; NULL otherwise. cur and tail_pos are those of the round before then';
 COMMENT ON COLUMN mqdb.checkpoint.stragglers_tail IS 'tail_pos of that round';
@@ -363,7 +363,7 @@ CREATE TABLE mqdb.presence (
     PRIMARY KEY (client_id, principal)
 );
 COMMENT ON TABLE mqdb.presence IS 'The advisory lock that the LISTEN connection of each client process holds, so that a closed connection is noticed';
-COMMENT ON COLUMN mqdb.presence.principal IS 'The role that has connected: a lock that another role holds says nothing';
+COMMENT ON COLUMN mqdb.presence.principal IS 'The role that has connected; a lock held by another role does not count';
 COMMENT ON COLUMN mqdb.presence.lock_key IS 'Random, and new for each connection, so that no other session can take the lock before the client does';
 
 CREATE TABLE mqdb.queue_lock (
@@ -413,7 +413,7 @@ CREATE TABLE mqdb.pop_batch (
 CREATE INDEX pop_batch_visible_at ON mqdb.pop_batch (group_id, visible_at);
 COMMENT ON TABLE mqdb.pop_batch IS 'Messages that were popped and are not acknowledged yet, up to 64 of a queue in a row. RocketMQ: PopCheckPoint';
 COMMENT ON COLUMN mqdb.pop_batch.batch_id IS 'New for each delivery; a message keeps it if its invisible time is changed';
-COMMENT ON COLUMN mqdb.pop_batch.visible_at IS 'When the messages come again';
+COMMENT ON COLUMN mqdb.pop_batch.visible_at IS 'Time at which the messages become visible again';
 COMMENT ON COLUMN mqdb.pop_batch.attempt IS 'Number of this delivery; the first is 1. One less if the messages have not been read';
 COMMENT ON COLUMN mqdb.pop_batch.segment IS 'No message of the row lies in an older segment';
 COMMENT ON COLUMN mqdb.pop_batch.steps IS 'The queue offset of each message, counted from first_offset; NULL if they follow one another';
@@ -450,7 +450,7 @@ CREATE TABLE mqdb.delay_offset (
     PRIMARY KEY (level, seq)
 );
 COMMENT ON TABLE mqdb.delay_offset IS 'Progress of delivery in each delay level; append-only, the newest row counts. Its key fences a second leader. RocketMQ: delayOffset.json';
-COMMENT ON COLUMN mqdb.delay_offset.next_offset IS 'In the queue of SCHEDULE_TOPIC_XXXX that has number level - 1';
+COMMENT ON COLUMN mqdb.delay_offset.next_offset IS 'Next offset in the queue of SCHEDULE_TOPIC_XXXX that has number level - 1';
 COMMENT ON COLUMN mqdb.delay_offset.messages IS 'Number of messages delivered by this step';
 
 CREATE TABLE mqdb.deleted_topic (
@@ -481,18 +481,18 @@ CREATE INDEX timer_due ON mqdb.timer (deliver_ms, log_pos);
 CREATE INDEX timer_msg_id ON mqdb.timer (msg_id);
 CREATE INDEX timer_retry ON mqdb.timer (log_pos) WHERE starts_with(properties ->> 'REAL_TOPIC', '%RETRY%');
 COMMENT ON TABLE mqdb.timer IS 'Messages with a time of delivery: what the deliverer has collected from rmq_sys_wheel_timer because it was not due yet. Never updated, dropped by slot. RocketMQ: TimerLog';
-COMMENT ON COLUMN mqdb.timer.deliver_ms IS 'When it is due by the clock of the broker, in milliseconds since 1970';
+COMMENT ON COLUMN mqdb.timer.deliver_ms IS 'Delivery time by the clock of the broker, in milliseconds since 1970';
 COMMENT ON COLUMN mqdb.timer.log_pos IS 'Position of the record that was sent; the log may hold it no longer';
 COMMENT ON COLUMN mqdb.timer.slot IS 'An hour, a day, or longer, by how long the message had to wait: see timer_slot. 0 for messages that wait although their delivery time had passed already, because the clock was set back; only in slot 0 rows are deleted one by one';
 COMMENT ON INDEX mqdb.timer_due IS 'Messages that are due';
 COMMENT ON INDEX mqdb.timer_msg_id IS 'Recall';
-COMMENT ON INDEX mqdb.timer_retry IS 'Retries that a listener has asked for at a time of its own: consumer_lag.waiting';
+COMMENT ON INDEX mqdb.timer_retry IS 'Retries for which a listener has chosen the time: consumer_lag.waiting';
 CREATE TABLE mqdb.timer_behind PARTITION OF mqdb.timer FOR VALUES IN (0);
 -- FULL writes the whole row to the WAL for each row that is deleted, if wal_level is logical. Only rows of slot 0 are
 -- deleted, and it mostly has none. A key would cost an index entry for each timer.
 ALTER TABLE mqdb.timer REPLICA IDENTITY FULL;
 ALTER TABLE mqdb.timer_behind REPLICA IDENTITY FULL;
-COMMENT ON TABLE mqdb.timer_behind IS 'Messages that wait because the clock was set back: mostly none';
+COMMENT ON TABLE mqdb.timer_behind IS 'Messages that wait because the clock was set back; mostly empty';
 
 CREATE TABLE mqdb.timer_slot (
     slot integer PRIMARY KEY,
@@ -518,7 +518,7 @@ CREATE TABLE mqdb.timer_step (
 COMMENT ON TABLE mqdb.timer_step IS 'Progress of collecting and delivering timers; append-only, the newest row counts. Its key fences a second leader. RocketMQ: TimerCheckpoint';
 COMMENT ON COLUMN mqdb.timer_step.next_offset IS 'Offset of the first message in rmq_sys_wheel_timer that is not collected';
 COMMENT ON COLUMN mqdb.timer_step.delivered_ms IS 'All that mqdb.timer holds up to this time, and in its millisecond up to delivered_pos, is delivered; not what is in slot 0';
-COMMENT ON COLUMN mqdb.timer_step.next_due_ms IS 'Nothing that mqdb.timer holds besides is due before this';
+COMMENT ON COLUMN mqdb.timer_step.next_due_ms IS 'No other message of mqdb.timer is due before this';
 COMMENT ON COLUMN mqdb.timer_step.waiting IS 'Messages that mqdb.timer holds behind what is delivered, those that were recalled too, until their time';
 COMMENT ON COLUMN mqdb.timer_step.collected IS 'Messages put into mqdb.timer by this step';
 COMMENT ON COLUMN mqdb.timer_step.messages IS 'Messages delivered by this step';
@@ -579,7 +579,7 @@ CREATE TABLE mqdb.half_step (
     written_at timestamptz NOT NULL DEFAULT mqdb.now()
 );
 COMMENT ON TABLE mqdb.half_step IS 'Progress of the checker through the half messages; append-only, the newest row counts';
-COMMENT ON COLUMN mqdb.half_step.next_offset IS 'In RMQ_SYS_TRANS_HALF_TOPIC; each message below it has a row in half_message';
+COMMENT ON COLUMN mqdb.half_step.next_offset IS 'Next offset in RMQ_SYS_TRANS_HALF_TOPIC; each message below it has a row in half_message';
 COMMENT ON COLUMN mqdb.half_step.messages IS 'Number of half messages that got their row by this step';
 """
 
@@ -611,8 +611,8 @@ CREATE TABLE mqdb.cron (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE mqdb.cron IS 'Recurring sends. A firing appends its message and moves next_at in one transaction';
 COMMENT ON COLUMN mqdb.cron.cron IS 'Minute, hour, day of month, month and day of week, as in crontab(5): day 0 and 7 are Sunday';
-COMMENT ON COLUMN mqdb.cron.timezone IS 'IANA name of the zone whose clock the times are on';
-COMMENT ON COLUMN mqdb.cron.topic IS 'By name: a topic that is made again gets the messages again';
+COMMENT ON COLUMN mqdb.cron.timezone IS 'IANA name of the time zone of the cron text';
+COMMENT ON COLUMN mqdb.cron.topic IS 'Name of the topic; a topic that is made again gets the messages again';
 COMMENT ON COLUMN mqdb.cron.keys IS 'Words with blanks between them';
 COMMENT ON COLUMN mqdb.cron.sharding_key IS 'Its queue gets all messages; NULL for any queue';
 COMMENT ON COLUMN mqdb.cron.catch_up IS 'Treatment of firings that were missed while no broker ran: send the latest once, all of them, or none';
@@ -620,7 +620,7 @@ COMMENT ON COLUMN mqdb.cron.next_at IS 'The first time that is neither sent nor 
 COMMENT ON COLUMN mqdb.cron.last_fired_at IS 'The time of the last message, as it was planned';
 COMMENT ON COLUMN mqdb.cron.sent IS 'Messages';
 COMMENT ON COLUMN mqdb.cron.skipped IS 'Firings without a message, because the topic was gone or took no messages';
-COMMENT ON COLUMN mqdb.cron.principal IS 'The role that has added it, or the person: each firing asks for the rights. NULL: it was added by the owner of the schema, or a member of its role';
+COMMENT ON COLUMN mqdb.cron.principal IS 'The role or person that has added it, whose rights each firing checks. NULL: it was added by the owner of the schema, or a member of its role';
 COMMENT ON COLUMN mqdb.cron.application IS 'The application whose code declares the cron and may change it; NULL: it was added by hand';
 COMMENT ON COLUMN mqdb.cron.slot IS 'Number of the cron among the 100 that the principal may have; NULL: the owner of the schema';
 COMMENT ON CONSTRAINT cron_next_at ON mqdb.cron IS 'A time that brokers can read and count from: since 1970, and before 9999';
@@ -647,7 +647,7 @@ COMMENT ON COLUMN mqdb.redrive_result.log_pos IS 'Position of the copy in the DL
 COMMENT ON COLUMN mqdb.redrive_result.group_name IS 'The group that gave the message up; NULL, like the id, if the message did not exist';
 COMMENT ON COLUMN mqdb.redrive_result.new_log_pos IS 'Position of the copy that was sent back to work';
 COMMENT ON INDEX mqdb.redrive_result_log_pos IS 'Whether a message of the DLQ was redriven';
-COMMENT ON INDEX mqdb.redrive_result_msg_id IS 'By which operations a message was redriven';
+COMMENT ON INDEX mqdb.redrive_result_msg_id IS 'Operations that redrove a message';
 """
 
 ACCESS = """
@@ -668,7 +668,7 @@ CREATE TABLE mqdb.principal (
 );
 COMMENT ON TABLE mqdb.principal IS 'Principals that are not a role of PostgreSQL, or have a namespace';
 COMMENT ON COLUMN mqdb.principal.secret IS 'Secret of an access key, with which clients of RocketMQ sign their requests; only the owner of the broker sees it';
-COMMENT ON COLUMN mqdb.principal.is_role IS 'False for a user of the dashboard or an access key, for whom the owner of the broker asks mqdb.is_allowed';
+COMMENT ON COLUMN mqdb.principal.is_role IS 'False for a user of the dashboard or an access key, whose rights the owner of the broker checks by mqdb.is_allowed';
 COMMENT ON COLUMN mqdb.principal.namespace IS 'Namespace of the topics and groups that it names: shop for shop%orders. RocketMQ: ClientConfig.namespace';
 COMMENT ON TABLE mqdb.acl IS 'Rights of principals, as is_allowed judges them; without a row there is no right. The owner of the schema and the members of its role need no row. RocketMQ: ACL 2.0';
 CREATE TABLE mqdb.acl_queue (
@@ -733,7 +733,7 @@ CREATE TABLE mqdb.sink_batch (
 );
 COMMENT ON TABLE mqdb.sink_batch IS 'The batches that Spark has written: a row is inserted by the transaction that appends the messages, so no batch is appended twice';
 COMMENT ON COLUMN mqdb.sink_batch.sink_id IS 'stream:<query id or sinkId>, or batch:<writeId>';
-COMMENT ON COLUMN mqdb.sink_batch.principal IS 'The role whose ledger it is in; empty: the owner of the schema and the members of its role';
+COMMENT ON COLUMN mqdb.sink_batch.principal IS 'The role that owns this ledger; empty: the owner of the schema and the members of its role';
 COMMENT ON COLUMN mqdb.sink_batch.batch_id IS 'Number of the batch in the streaming query; 0 for a batch job';
 COMMENT ON COLUMN mqdb.sink_batch.query_id IS 'Id of the checkpoint in which the batch ids count; NULL for a batch job';
 COMMENT ON COLUMN mqdb.sink_batch.checksum IS 'Checksum of the rows written to this broker, in any order; NULL for a sink that writes to one broker alone';
@@ -787,7 +787,7 @@ CREATE TABLE mqdb.sink_part (
     principal text NOT NULL DEFAULT mqdb.sink_principal(),
     PRIMARY KEY (principal, sink_id, batch_id, part)
 );
-COMMENT ON TABLE mqdb.sink_part IS 'The attempts whose messages are those of a batch, while that goes into the log in several transactions; a batch without a row here is there as a whole, or not at all';
+COMMENT ON TABLE mqdb.sink_part IS 'The attempts that make up a batch, while the batch is appended in several transactions; a batch without a row here is in the log as a whole, or not at all';
 COMMENT ON COLUMN mqdb.sink_part.part IS 'Place of the task in the batch';
 COMMENT ON COLUMN mqdb.sink_part.moved IS 'Number of the messages that are in the log';
 COMMENT ON COLUMN mqdb.sink_part.next_seq IS 'The messages in the log have a smaller seq';
@@ -811,7 +811,7 @@ CREATE TABLE mqdb.archived_segment (
 ALTER TABLE mqdb.archived_segment REPLICA IDENTITY FULL;
 COMMENT ON TABLE mqdb.archived_segment IS 'The catalogue of the archive: segments, or some topics of them, that were read back from their files and agreed. A row stays when its segment is dropped';
 COMMENT ON COLUMN mqdb.archived_segment.path IS 'The folder of its Parquet files, below it topic=/hour=; NULL if there was nothing to write';
-COMMENT ON COLUMN mqdb.archived_segment.topics IS 'The topics that were asked for, in order of their names; NULL for all but those of the broker: only that row lets retention drop the segment. Those of all other rows of a segment differ';
+COMMENT ON COLUMN mqdb.archived_segment.topics IS 'The requested topics, in order of their names; NULL for all except those of the broker: only such a row lets retention drop the segment. Other rows of a segment have different topics';
 COMMENT ON COLUMN mqdb.archived_segment.offsets IS 'Offsets in the archive, as {topic: {queue id: [first offset, offset past the last]}}';
 COMMENT ON COLUMN mqdb.archived_segment.bytes IS 'Size of the files';
 COMMENT ON COLUMN mqdb.archived_segment.first_stored_at IS 'Store time of the oldest message; NULL without messages';

@@ -23,7 +23,7 @@ BEGIN
     RETURN mqdb.make_topic(topic, read_queue_nums, write_queue_nums, perm, ordered, message_type, true, actor) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.create_topic(text, integer, integer, integer, boolean, text, text) IS 'Makes a topic with its queues; false where the name is taken';
+COMMENT ON FUNCTION mqdb.create_topic(text, integer, integer, integer, boolean, text, text) IS 'Makes a topic with its queues; false if the name is taken';
 
 -- Queues are added where there are more than ever before; none is taken away. Senders and consumers do not wait.
 CREATE FUNCTION mqdb.change_topic(

@@ -45,7 +45,7 @@ BEGIN
         ORDER BY r.last_offset DESC LIMIT 1);
 END
 $$;
-COMMENT ON FUNCTION mqdb.find_queue_offset(integer, bigint, uuid, bigint) IS 'The offset that dispatch gave to a record; NULL while it has given none, and if the position is of another history and holds another message';
+COMMENT ON FUNCTION mqdb.find_queue_offset(integer, bigint, uuid, bigint) IS 'The offset that dispatch gave to a record; NULL until it is dispatched, and if the position is of another history and holds another message';
 
 CREATE FUNCTION mqdb.find_aim(log_pos bigint, OUT queue_key integer, OUT topic text, OUT queue_id bigint, OUT tags_code bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER

@@ -33,7 +33,7 @@ BEGIN
     RETURN mqdb.with_namespace(topic, 'TOPIC', (SELECT n.namespace FROM mqdb.own_namespace n));
 END
 $$;
-COMMENT ON FUNCTION mqdb.full_topic(text) IS 'The whole name of a topic that the role which is logged in has named';
+COMMENT ON FUNCTION mqdb.full_topic(text) IS 'The whole name of a topic, as the role that is logged in names it';
 
 CREATE FUNCTION mqdb.full_group(group_name text) RETURNS text
 LANGUAGE plpgsql STABLE PARALLEL SAFE
@@ -43,7 +43,7 @@ BEGIN
     RETURN mqdb.with_namespace(group_name, 'GROUP', (SELECT n.namespace FROM mqdb.own_namespace n));
 END
 $$;
-COMMENT ON FUNCTION mqdb.full_group(text) IS 'The whole name of a group or a cron that the role which is logged in has named';
+COMMENT ON FUNCTION mqdb.full_group(text) IS 'The whole name of a group or a cron, as the role that is logged in names it';
 
 CREATE FUNCTION mqdb.own_name(name text) RETURNS text
 LANGUAGE plpgsql STABLE PARALLEL SAFE

@@ -67,4 +67,4 @@ BEGIN
     RETURN QUERY SELECT name FROM unnest(left_groups) AS name ORDER BY name;
 END
 $$;
-COMMENT ON FUNCTION mqdb.reap_clients(interval) IS 'Removes clients that are silent for longer or whose connection is gone; returns the groups of the consumers among them';
+COMMENT ON FUNCTION mqdb.reap_clients(interval) IS 'Removes clients that are silent for longer, or whose connection is gone; returns the groups of the removed consumers';

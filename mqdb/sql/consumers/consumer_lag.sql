@@ -84,7 +84,7 @@ COMMENT ON COLUMN mqdb.consumer_lag.lag_seconds IS 'Age of the oldest message ye
 COMMENT ON COLUMN mqdb.consumer_lag.oldest_pos IS 'Position of that message in the log; NULL if all are consumed';
 COMMENT ON COLUMN mqdb.consumer_lag.waiting IS 'Messages of the queue that the group has failed to consume, and that wait for their retry: then they are in the lag of its retry topic. Costs a look at all messages that wait in delay levels, and at retries among timers';
 COMMENT ON COLUMN mqdb.consumer_lag.in_flight IS 'Messages that members have popped and not acknowledged; those that wait for another delivery count';
-COMMENT ON COLUMN mqdb.consumer_lag.consume_mode IS 'PULL: each queue has an owner. POP: none has, all members read all queues';
+COMMENT ON COLUMN mqdb.consumer_lag.consume_mode IS 'PULL: each queue has an owner. POP: queues have no owners, and all members read all queues';
 COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that reads the queue; NULL while the queue has no owner, and in a group that pops';
 COMMENT ON COLUMN mqdb.consumer_lag.epoch IS 'Rises with each new owner and each reset';
-COMMENT ON COLUMN mqdb.consumer_lag.updated_at IS 'When offset or owner were last written; commits of exactly-once consumers are folded in later';
+COMMENT ON COLUMN mqdb.consumer_lag.updated_at IS 'Time of the last write of offset or owner; commits of exactly-once consumers are folded in later';

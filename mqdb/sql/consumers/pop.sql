@@ -231,7 +231,7 @@ BEGIN
     ORDER BY array_position(filled, o.queue_key);
 END
 $$;
-COMMENT ON FUNCTION mqdb.pop_queues(text, integer[], integer) IS 'Locks queues of a group that have messages, and returns where to read them';
+COMMENT ON FUNCTION mqdb.pop_queues(text, integer[], integer) IS 'Locks queues of a group that have messages, and returns their next offsets';
 
 -- Takes what was read of the queues that pop_queues has locked, up to `wanted` messages, and moves the cursors. The arrays have a value
 -- for each row of a pull (`pull_from` in mqdb/store/dispatch/consume_queue.py): its queue, where that ends, the newest segment, the entry, the
@@ -371,7 +371,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION mqdb.pop_due(text, text, interval, integer[], integer, interval) IS 'Puts messages in flight again whose time has passed';
+COMMENT ON FUNCTION mqdb.pop_due(text, text, interval, integer[], integer, interval) IS 'Puts messages whose time has passed in flight again';
 
 -- -- what becomes of it -----------------------------------------------------------------------------
 
@@ -429,7 +429,7 @@ BEGIN
     RETURN ARRAY(SELECT r.batch_id IS NOT NULL FROM unnest(receipts) WITH ORDINALITY AS r ORDER BY r.ordinality);
 END
 $$;
-COMMENT ON FUNCTION mqdb.ack(text, text[], boolean) IS 'Acknowledges messages that were popped; says of each receipt handle whether it counts. RocketMQ: AckMessageProcessor';
+COMMENT ON FUNCTION mqdb.ack(text, text[], boolean) IS 'Acknowledges messages that were popped; returns for each receipt handle whether it is valid. RocketMQ: AckMessageProcessor';
 
 -- Has messages come again after another time, from now on. Returns new handles, of those messages that are in flight; NULL if none is, or
 -- if the handle does not count. The handle from before counts while its own time runs. A delivery that nobody has read is not counted, if

@@ -129,4 +129,4 @@ BEGIN
     FROM planned p ORDER BY p.log_pos;
 END
 $$;
-COMMENT ON FUNCTION mqdb.dlq_redrive(bigint[], text, bytea, boolean, boolean, text, text) IS 'Sends the messages of dead letter queues at these positions back to work, to the group that failed them or to target_topic; a row says what became of each';
+COMMENT ON FUNCTION mqdb.dlq_redrive(bigint[], text, bytea, boolean, boolean, text, text) IS 'Sends the messages of dead letter queues at these positions back to work, to the group that failed them or to target_topic; returns the outcome of each';

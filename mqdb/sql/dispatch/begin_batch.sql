@@ -91,4 +91,4 @@ BEGIN
     RETURN batch;
 END
 $$;
-COMMENT ON FUNCTION mqdb.begin_batch(text) IS 'Takes the lock of a service and says which records are next; outcome LOCKED, IDLE, FOREIGN or BATCH';
+COMMENT ON FUNCTION mqdb.begin_batch(text) IS 'Takes the lock of a service and returns its next records; outcome LOCKED, IDLE, FOREIGN or BATCH';

@@ -12,11 +12,11 @@ SELECT q.queue_key,
                  SELECT c.segment FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1)
            ORDER BY r.last_offset DESC LIMIT 1), q.end_offset) AS max_offset
 FROM mqdb.queue q;
-COMMENT ON VIEW mqdb.every_queue_end IS 'Where each queue begins and ends, for views that run with the rights of their owner';
+COMMENT ON VIEW mqdb.every_queue_end IS 'Min and max offset of each queue, for views that run with the rights of their owner';
 
 CREATE VIEW mqdb.queue_ends WITH (security_barrier) AS
 SELECT e.* FROM mqdb.every_queue_end e
 WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (SELECT FROM mqdb.own_queue q WHERE q.queue_key = e.queue_key);
-COMMENT ON VIEW mqdb.queue_ends IS 'Where each queue begins and ends. RocketMQ: topicStatus';
+COMMENT ON VIEW mqdb.queue_ends IS 'Min and max offset of each queue. RocketMQ: topicStatus';
 COMMENT ON COLUMN mqdb.queue_ends.min_offset IS 'The first offset that retention has left';
 COMMENT ON COLUMN mqdb.queue_ends.max_offset IS 'The offset that the next message to arrive will get';

@@ -39,7 +39,7 @@ BEGIN
     RETURN format('%s0.%se%s', sign, significant, exponent);
 END
 $$;
-COMMENT ON FUNCTION mqdb.java_decimal(text, text, bigint) IS 'The double nearest to 0.digits times 10 to this power; zero and infinity where Java has them';
+COMMENT ON FUNCTION mqdb.java_decimal(text, text, bigint) IS 'The double nearest to 0.digits times 10 to this power; zero and infinity as in Java';
 
 -- 0.digits * 2^point, digits in base 16.
 CREATE FUNCTION mqdb.java_hexadecimal(sign text, digits text, point bigint) RETURNS double precision
@@ -93,7 +93,7 @@ BEGIN
     RETURN CASE sign WHEN '-' THEN -number ELSE number END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.java_hexadecimal(text, text, bigint) IS 'The double nearest to 0.digits in base 16 times 2 to this power; zero and infinity where Java has them';
+COMMENT ON FUNCTION mqdb.java_hexadecimal(text, text, bigint) IS 'The double nearest to 0.digits in base 16 times 2 to this power; zero and infinity as in Java';
 
 CREATE FUNCTION mqdb.java_any_double(string text) RETURNS double precision
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
@@ -132,7 +132,7 @@ BEGIN
         ELSE mqdb.java_decimal(sign, parts[1] || parts[2], exponent + length(parts[1])) END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.java_any_double(text) IS 'Java Double.valueOf; NULL where it would throw';
+COMMENT ON FUNCTION mqdb.java_any_double(text) IS 'Java Double.valueOf; NULL if it would throw';
 
 CREATE FUNCTION mqdb.java_double(string text) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

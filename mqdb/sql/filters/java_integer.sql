@@ -71,10 +71,10 @@ CREATE FUNCTION mqdb.java_int(string text) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN octet_length(string) <= 9 AND string ~ '^[+-]?[0-9]+$' THEN string::integer
     ELSE mqdb.java_integer(string, -2147483648, 2147483647)::integer END;
-COMMENT ON FUNCTION mqdb.java_int(text) IS 'Java Integer.valueOf; NULL where it would throw';
+COMMENT ON FUNCTION mqdb.java_int(text) IS 'Java Integer.valueOf; NULL if it would throw';
 
 CREATE FUNCTION mqdb.java_long(string text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN octet_length(string) <= 18 AND string ~ '^[+-]?[0-9]+$' THEN string::bigint
     ELSE mqdb.java_integer(string, -9223372036854775808, 9223372036854775807) END;
-COMMENT ON FUNCTION mqdb.java_long(text) IS 'Java Long.valueOf; NULL where it would throw';
+COMMENT ON FUNCTION mqdb.java_long(text) IS 'Java Long.valueOf; NULL if it would throw';

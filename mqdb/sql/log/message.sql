@@ -18,5 +18,5 @@ CROSS JOIN LATERAL (
 ) AS cl;
 COMMENT ON VIEW mqdb.message IS 'All messages that a consumer can read';
 COMMENT ON COLUMN mqdb.message.text IS 'The body as text; NULL if it is compressed or not UTF-8';
-COMMENT ON COLUMN mqdb.message.body IS 'The body as it is stored, compressed where compression says how';
+COMMENT ON COLUMN mqdb.message.body IS 'The body as it is stored; compressed if compression is not NULL';
 COMMENT ON COLUMN mqdb.message.compression IS 'Compression of the body by the sender: ZLIB, LZ4 or ZSTD; NULL if it is not compressed';

@@ -9,9 +9,9 @@ COMMENT ON FUNCTION mqdb.now() IS 'The clock of the broker: clock_timestamp()';
 CREATE FUNCTION mqdb.transaction_began() RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN transaction_timestamp();
-COMMENT ON FUNCTION mqdb.transaction_began() IS 'When the transaction began, by mqdb.now()';
+COMMENT ON FUNCTION mqdb.transaction_began() IS 'Start of the transaction, by mqdb.now()';
 
 CREATE FUNCTION mqdb.statement_began() RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN statement_timestamp();
-COMMENT ON FUNCTION mqdb.statement_began() IS 'When the statement began, by mqdb.now()';
+COMMENT ON FUNCTION mqdb.statement_began() IS 'Start of the statement, by mqdb.now()';

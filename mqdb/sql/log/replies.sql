@@ -173,4 +173,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.own_replies(text, integer, bigint, bigint) IS 'Replies from an offset on that are for a client of the role that is logged in, and where to read on: as the last row says';
+COMMENT ON FUNCTION mqdb.own_replies(text, integer, bigint, bigint) IS 'Replies from an offset on for a client of the role that is logged in; the last row has the next offset';

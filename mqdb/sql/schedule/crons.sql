@@ -100,7 +100,7 @@ BEGIN
     RETURN added IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.add_cron(text, text, text, text, bytea, text, text, jsonb, text, text, timestamptz, text, text, text) IS 'Stores a recurring send whose first time is next_at, or makes that of the same application what is given; false where the name is taken by another';
+COMMENT ON FUNCTION mqdb.add_cron(text, text, text, text, bytea, text, text, jsonb, text, text, timestamptz, text, text, text) IS 'Stores a recurring send whose first time is next_at, or changes the one of that name if its application is the given one; false if another one has the name';
 
 -- By times that have passed a cron would catch up on what was never missed, before those of all others.
 CREATE FUNCTION mqdb.check_next_at(next_at timestamptz) RETURNS void

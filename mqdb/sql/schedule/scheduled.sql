@@ -71,12 +71,12 @@ WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (
 COMMENT ON VIEW mqdb.scheduled IS 'All messages that wait for their delivery, by a delay level or at a time of their own';
 COMMENT ON COLUMN mqdb.scheduled.topic IS 'Topic to which it will be delivered; %RETRY% and a group for a retry';
 COMMENT ON COLUMN mqdb.scheduled.queue_id IS 'Queue of that topic';
-COMMENT ON COLUMN mqdb.scheduled.due_at IS 'When it will be delivered, by the clock of the broker';
+COMMENT ON COLUMN mqdb.scheduled.due_at IS 'Delivery time, by the clock of the broker';
 COMMENT ON COLUMN mqdb.scheduled.delay_level IS 'NULL for a message with a time of delivery, which mqdb.recall takes back';
 COMMENT ON COLUMN mqdb.scheduled.msg_id IS 'Unique id given by the producer';
 COMMENT ON COLUMN mqdb.scheduled.tags IS 'Its tag';
 COMMENT ON COLUMN mqdb.scheduled.keys IS 'Its keys, separated by blanks';
-COMMENT ON COLUMN mqdb.scheduled.store_time IS 'When it was sent, by the clock of the broker';
+COMMENT ON COLUMN mqdb.scheduled.store_time IS 'Time of the send, by the clock of the broker';
 COMMENT ON COLUMN mqdb.scheduled.log_pos IS 'Position of the record that was sent';
 COMMENT ON COLUMN mqdb.scheduled.origin_topic IS 'Topic in which it failed first, if it is a retry; NULL otherwise';
 COMMENT ON COLUMN mqdb.scheduled.origin_queue_id IS 'Queue of that topic';

@@ -16,4 +16,4 @@ BEGIN
     WHERE e.queue_key = q.queue_key AND e.end_offset > q.end_offset;
 END
 $$;
-COMMENT ON FUNCTION mqdb.leave_segment(integer) IS 'Writes down where the queues end when dispatch leaves a segment; a part of mqdb.dispatch';
+COMMENT ON FUNCTION mqdb.leave_segment(integer) IS 'Stores the ends of the queues when dispatch leaves a segment; a part of mqdb.dispatch';

@@ -61,7 +61,7 @@ BEGIN
     RETURN made;
 END
 $$;
-COMMENT ON FUNCTION mqdb.make_topic(text, integer, integer, integer, boolean, text, boolean, text) IS 'Makes a topic with its queues; returns its id, NULL where the name is taken';
+COMMENT ON FUNCTION mqdb.make_topic(text, integer, integer, integer, boolean, text, boolean, text) IS 'Makes a topic with its queues; returns its id, NULL if the name is taken';
 
 CREATE FUNCTION mqdb.make_group(group_name text, consume_mode text DEFAULT 'PULL') RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER

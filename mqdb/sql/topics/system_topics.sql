@@ -15,7 +15,7 @@ CREATE FUNCTION mqdb.dlq_prefix() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL S
 COMMENT ON FUNCTION mqdb.dlq_prefix() IS 'A group''s topic of dead letters is this and its name';
 
 CREATE FUNCTION mqdb.deleted_prefix() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 'rmq_sys_deleted_';
-COMMENT ON FUNCTION mqdb.deleted_prefix() IS 'A topic whose queues are still to be removed is this and its number';
+COMMENT ON FUNCTION mqdb.deleted_prefix() IS 'Prefix of the names of topics whose queues are still to be removed; their number follows';
 
 CREATE FUNCTION mqdb.topics_not_allowed() RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -25,4 +25,4 @@ WITH half AS (
       AND NOT EXISTS (SELECT FROM mqdb.half_message h WHERE h.log_pos = cq.log_pos)
 )
 SELECT mqdb.unique_id_text(half.msg_id) AS transaction_id, half.* FROM half;
-COMMENT ON VIEW mqdb.half_messages IS 'All half messages that the log holds, and what became of them; check_at is NULL for those too young to be asked about';
+COMMENT ON VIEW mqdb.half_messages IS 'All half messages in the log, with their outcomes; check_at is NULL for those too young for a check';

@@ -148,7 +148,7 @@ BEGIN
     state := (SELECT h.state FROM mqdb.half_message h WHERE h.log_pos = end_half.log_pos);
 END
 $$;
-COMMENT ON FUNCTION mqdb.end_half(bigint, text, uuid, text, text) IS 'Commits or rolls back a half message that the role which is logged in has sent; UNKNOWN answers a check, and leaves it as it is';
+COMMENT ON FUNCTION mqdb.end_half(bigint, text, uuid, text, text) IS 'Commits or rolls back a half message sent by the role that is logged in; UNKNOWN answers a check, and does not end the message';
 
 -- As mqdb.store.transactions.half_checks.open_checks.
 CREATE FUNCTION mqdb.own_checks(client_id text, producer_group text, most integer) RETURNS TABLE (

@@ -15,7 +15,7 @@ BEGIN
     ORDER BY h.log_pos LIMIT greatest(operated_halves.most, 0);
 END
 $$;
-COMMENT ON FUNCTION mqdb.operated_halves(text[], text, bigint) IS 'The half messages for topics that the role which is logged in may operate, the oldest first';
+COMMENT ON FUNCTION mqdb.operated_halves(text[], text, bigint) IS 'The half messages for topics that the role that is logged in may operate, the oldest first';
 
 -- As mqdb.broker.transactions.transactions.resolve, which says it of the owner. The copy of a commit is not shown to the role.
 CREATE FUNCTION mqdb.resolve_half(
@@ -106,4 +106,4 @@ BEGIN
         jsonb_build_object('state', half.state), 1, NULL, actor);
 END
 $$;
-COMMENT ON FUNCTION mqdb.resolve_half(text, text, text) IS 'Ends an open half message by hand, or has one asked about again that was given up, for a role that may operate its topic';
+COMMENT ON FUNCTION mqdb.resolve_half(text, text, text) IS 'Ends an open half message by hand, or resumes the checks of one that was given up, for a role that may operate its topic';
