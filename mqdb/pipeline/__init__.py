@@ -1,18 +1,17 @@
-"""Topics on Spark: read and written by PySpark, and the jobs that stand on that.
+"""Topics on Spark: reads and writes by PySpark, and jobs built on them.
 
-Needs the extra: pip install "mqdb[spark]". This page only lists what there is, and imports a thing when it is used: so
-the command line can look here without Spark. No module bears the name of a function of this page: its import would
-replace the function.
+It needs the extra: pip install "mqdb[spark]". This module imports each name when it is used, so the command line can
+import it without Spark. No submodule has the name of a function here, because its import would replace the function.
 
-    source                 what Spark calls: the data source `mqdb`
-    read, write, jobs      the rooms
-    local_session, java    a session of ours, and its Java
-    progress_metrics       how far streaming queries are behind, and what they have left out
+    source                 the data source `mqdb`, which Spark calls
+    read, write, jobs      the subpackages
+    local_session, java    a Spark session on this machine, and its Java
+    progress_metrics       backlogs of streaming queries, and the messages that they have left out
     packing                mqdb as a zip, for spark-submit
-    broker_wait            how all of it waits while the broker is away
-    kafka_options          options of Kafka that mean nothing here
+    broker_wait            waits while the broker is unavailable
+    kafka_options          options of Kafka that have no meaning here
     broker_urls            a list of brokers in the option url
-    errors                 errors of all this
+    errors                 errors of the pipeline
 """
 
 from importlib import import_module

@@ -11,20 +11,20 @@
     │   └── DatabaseReplaced      the database is not the one that a stream has read
     ├── SegmentDropped            retention has dropped a segment that was to be counted
     ├── ReplicaBehind             a replica has not caught up in time
-    ├── BodyNotDecoded               a body that does not fit the schema of a read
+    ├── BodyNotDecoded            a body that does not fit the schema of a read
     ├── StreamUnreadable          an offset of a checkpoint that this source has not written
-    ├── SinkBatchMismatch         what was staged is not what the tasks have written
+    ├── SinkBatchMismatch         other rows are staged than the tasks have written
     ├── SinkBatchesMissing        batches that a query has written are not in the database
     ├── SinkBatchChanged          a batch for several brokers that is run again with other rows for one of them
     ├── SinkBrokerMissing         a broker that a sink has written to, and that the url does not name
     ├── SinkRowInvalid            a row of a written DataFrame that no broker would store
-    ├── ArchiveBusy               somebody else archives the segments of this broker
-    ├── ArchiveMismatch           what was read back from an archive is not what the broker has
+    ├── ArchiveBusy               another process archives the segments of this broker
+    ├── ArchiveMismatch           the files of an archive do not match the broker's messages
     ├── ArchiveIncomplete         messages that no archived segment has
     ├── TableUnusable             a table that a topic cannot be written to
     ├── MessageUnusable           a message that cannot become a row of a table
     ├── TableBatchesMissing       batches that a job has written are not in the table
-    ├── JobFailed                 a job that Spark gave up, with what it says
+    ├── JobFailed                 a job that Spark gave up, with its reason
     ├── JavaNotFound
     ├── JarNotFound               no JDBC driver of PostgreSQL
     └── JarMismatch               a fetched JDBC driver that is not the one whose checksum is known
@@ -47,7 +47,7 @@ class OptionUnknown(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 
     @property
     def hint(self) -> str:
-        """The known option that is most like the unknown one, if any is."""
+        """The known option that is most similar to the unknown one, if any."""
         by_lower_case = {each.lower(): each for each in self.known}
         near = get_close_matches(self.name.lower(), by_lower_case, n=1)
         return f"; did you mean {by_lower_case[near[0]]!r}?" if near else "."
@@ -76,7 +76,7 @@ class ModeNotSupported(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
 
 
 class ColumnInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """A column of a DataFrame to be written that a message has no place for, or with a type that does not fit."""
+    """A column of a written DataFrame that is not a part of a message, or has a type that does not fit."""
 
     column: str
     reason: str
@@ -84,7 +84,7 @@ class ColumnInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 
 
 class OffsetOutOfRange(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """An offset to start or end at that the queue does not hold: below `min_offset`, or above `max_offset`."""
+    """A start or end offset that the queue does not have: below `min_offset`, or above `max_offset`."""
 
     option: str
     topic: str
@@ -139,7 +139,7 @@ class SegmentDropped(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
 
 class ReplicaBehind(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """The server that is read from has not got the messages yet that were planned on another one."""
+    """The server that is read from does not have the messages yet that were planned on another one."""
 
     what: str
     wanted: int
@@ -261,13 +261,13 @@ class SinkRowInvalid(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
 
 
 class ArchiveBusy(MqdbError, code=ResponseCode.SYSTEM_BUSY):
-    """Another process archives the segments of this broker: two would write them twice."""
+    """Another process is archiving the segments of this broker. Two would write them twice."""
 
     sentence = "another process is archiving the segments of this broker; wait until it has ended"
 
 
 class ArchiveMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
-    """The files of a segment do not hold what the broker has, so the segment does not count as archived."""
+    """The files of a segment do not match the broker's messages, so the segment does not count as archived."""
 
     segment: int
     topic: str
@@ -332,14 +332,14 @@ class TableBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
 
 class JobFailed(MqdbError, code=ResponseCode.SYSTEM_ERROR):
-    """Spark gave a job up. `reason` is one line; Spark's own error, with its traces, is in `__cause__`."""
+    """Spark gave up a job. `reason` is one line; Spark's own error, with its traces, is in `__cause__`."""
 
     reason: str
     sentence = "{reason}"
 
 
 class JavaNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """Spark needs a Java runtime, and none was found that it runs on."""
+    """Spark needs a Java runtime, and no suitable one was found."""
 
     reason: str
     sentence = (
@@ -349,7 +349,7 @@ class JavaNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 
 
 class JarNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """The JDBC driver of PostgreSQL was found nowhere. `places` are those that were looked at."""
+    """The JDBC driver of PostgreSQL was not found. `places` are the places that were searched."""
 
     places: Sequence[str]
     sentence = (
@@ -359,7 +359,7 @@ class JarNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 
 
 class JarMismatch(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """The JDBC driver that was fetched is another file than the one that mqdb was tested with. It is not used."""
+    """The fetched JDBC driver is not the file that mqdb was tested with. It is not used."""
 
     path: str
     expected: str

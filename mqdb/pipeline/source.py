@@ -3,9 +3,10 @@
     spark.read.format("mqdb").option("url", "postgresql://...").option("subscribe", "orders").load()
 
 It needs no jar. Filters of Spark's are not pushed down: Spark keeps one planned read for all queries over a DataFrame,
-and gives the rows of the first filter to all of them; options prune instead. For the same reason a DataFrame
-is a snapshot: it reads what was there at its first action. Spark's Python workers import this module, and so does the
-process in which Spark looks data sources up, which needs nothing but the name: so methods import what they use.
+and gives the rows of the first filter to all of them; options prune instead. For the same reason a DataFrame is a
+snapshot: it reads the messages that were there at its first action. Spark's Python workers import this module, and so
+does the process in which Spark looks up data sources, which needs only the name. So methods import the modules that
+they use.
 """
 
 from collections.abc import Iterator, Mapping
@@ -132,13 +133,13 @@ class MqdbReader(DataSourceReader):
         self.cluster = cluster
 
     def partitions(self) -> list[InputPartition]:
-        """One for each task."""
+        """A partition for each task."""
         from mqdb.pipeline.read.cluster_planning import cluster_tasks
 
         return _partitions(cluster_tasks(self.cluster))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """On a worker."""
+        """Read a partition, on a worker."""
         return _read(partition, self.cluster)
 
 
@@ -194,14 +195,17 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _partitions(self._plan().tasks(ClusterOffset.from_dict(start), ClusterOffset.from_dict(end)))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """On a worker."""
+        """Read a partition, on a worker."""
         return _read(partition, self.cluster)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint knows. Spark never calls it for the last batch of a query that ends by itself."""
+        """Do nothing, because the checkpoint has the offsets.
+
+        Spark never calls it for the last batch of a query that ends by itself.
+        """
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the connection when the query has ended."""
         if self._planner is not None:
             self._planner.close()
             self._planner = None

@@ -1,11 +1,11 @@
-"""Jobs on Spark, of the command line and of programs; `job` is what they have in common.
+"""Jobs on Spark, of the command line and of programs; `job` has their common parts.
 
 archiving, archive_files    sealed segments become Parquet
 replaying                   and messages again
-statistics, statistics_source   what a topic holds
+statistics, statistics_source   counts of the messages of a topic
 catching_up                     a streaming query as a job
 table_loading, target_table     a topic becomes a table of PostgreSQL
 parquet_appending               or Parquet files
 mirroring                       or a topic of Kafka, and back
-dead_letter_counting, failure_text, dead_letter_report, dead_letter_page   why messages died
+dead_letter_counting, failure_text, dead_letter_report, dead_letter_page   causes of dead letters
 """

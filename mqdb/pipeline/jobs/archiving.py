@@ -130,7 +130,7 @@ def _remove_unfinished(connection: "Connection", files: FileSystem) -> tuple[str
     for folder in unfinished:
         files.remove(folder)
         forget_run(connection, folder)
-        logger.info("removed what a run had not finished", extra={"path": folder})
+        logger.info("removed the unfinished folder of a run", extra={"path": folder})
     return tuple(unfinished)
 
 

@@ -1,8 +1,8 @@
-"""Why messages have died: the dead letters of consumer groups, counted by cause.
+"""Causes of death: the dead letters of consumer groups, counted by cause.
 
-The letters are read by format("mqdb") from the topics %DLQ%group, which needs no jar, and all there is to know stands
-in their properties (`mqdb.common.failure`). Errors that differ in their values only are one cause (`failure_text`).
-Spark reads the letters once, into one row for each cause, number of attempts and hour; all figures are sums of these.
+The letters are read by format("mqdb") from the topics %DLQ%group, which needs no jar, and the data are in their
+properties (`mqdb.common.failure`). Errors that differ only in their values are one cause (`failure_text`). Spark reads
+the letters once, into one row for each cause, number of attempts and hour; all figures are sums of these.
 """
 
 from collections.abc import Sequence
@@ -51,8 +51,9 @@ def dlq_report(
 ) -> DeadLetterReport:
     """Count the dead letters of a broker by cause; without `groups` those of all groups.
 
-    `since` is the time of death, when the copy in the DLQ was stored: a moment, or how long ago, both by the broker's
-    clock. `html` is a file for the report as a page that needs no network; one that is there is replaced.
+    `since` is the earliest time of death, at which the copy in the DLQ was stored: a moment, or a duration before now,
+    by the broker's clock. `html` is a file for the report as a page that needs no network; an existing file is
+    replaced.
     Raises GroupNotFound for a group that neither exists nor has dead letters, and ParameterInvalid for a file that
     cannot be written.
     """
@@ -83,7 +84,7 @@ def _plan(dsn: str, groups: Sequence[str] | None, since: datetime | timedelta | 
 
 
 def _dead_letter_topics(connection: "Connection", groups: Sequence[str] | None) -> list[str]:
-    """The DLQs that there are; a group has one as soon as its first message has died."""
+    """The existing DLQs. A group has one as soon as its first message has died."""
     found = [route.config.name for route in topics.list_topics(connection) if route.config.name.startswith(DLQ_PREFIX)]
     if groups is None:
         return found

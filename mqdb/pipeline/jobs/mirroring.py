@@ -1,8 +1,8 @@
 """A topic of Kafka becomes one of mqdb, and back, by Spark's own connector for Kafka.
 
 Into mqdb each record is stored once. Into Kafka it is stored at least once: Spark's sink for Kafka repeats a batch that
-was cut off. `from_records` and `to_records` are the jobs without Kafka: they take and give rows as its connector has
-them.
+was cut off. `from_records` and `to_records` are the jobs without Kafka: they take and give rows in the form of its
+connector.
 """
 
 from collections.abc import Mapping
@@ -53,9 +53,9 @@ def package() -> str:
 def mirror_from_kafka(
     spark: "SparkSession", mirror: Mirror, checkpoint: str, *, follow: bool = False, on_progress: OnProgress = quiet
 ) -> int:
-    """Copy the records of Kafka's topic, from the first or from the checkpoint on; returns how many were read.
+    """Copy the records of Kafka's topic, from the first or from the checkpoint on; returns their number.
 
-    The session needs `package()`. Raises what Spark raises.
+    The session needs `package()`. Raises errors of Spark.
     """
     reader = spark.readStream.format("kafka").options(**mirror.kafka, subscribe=mirror.kafka_topic)
     reader = reader.option("startingOffsets", "earliest").option("includeHeaders", "true")
@@ -68,7 +68,7 @@ def mirror_to_kafka(
 ) -> int:
     """Copy the messages of the broker's topic to Kafka's, from the first or from the checkpoint on.
 
-    Returns how many were read. The session needs `package()`. Raises what Spark raises.
+    Returns their number. The session needs `package()`. Raises errors of Spark.
     """
     writer = to_records(spark, mirror).writeStream.format("kafka").options(**mirror.kafka)
     writer = writer.option("topic", mirror.kafka_topic).option("checkpointLocation", checkpoint)
@@ -76,7 +76,7 @@ def mirror_to_kafka(
 
 
 def from_records(records: "DataFrame", mirror: Mirror, checkpoint: str) -> "DataStreamWriter":
-    """The query that stores a stream of records with headers as messages, whose time of birth is that of the record."""
+    """The query that stores a stream of records with headers as messages, born at the times of the records."""
     born = records.timestamp.alias("born_timestamp")
     partition = [records.partition] if mirror.keep_partitions else []
     writer = records.select(*_RECORD, born, *partition).writeStream.format("mqdb")

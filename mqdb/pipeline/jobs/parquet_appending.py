@@ -1,4 +1,4 @@
-"""A topic becomes Parquet files, each message once: Spark's own file sink, with its list of the files that count.
+"""A topic becomes Parquet files, each message once: Spark's own file sink, with its list of the valid files.
 
 The sink keeps that list in `_spark_metadata` beside the files, and batches that are written twice count once. Read the
 folder by Spark, or take the paths from the list: a job that was killed may leave files that are not in it.
@@ -27,11 +27,11 @@ def to_parquet(
     follow: bool = False,
     on_progress: OnProgress = quiet,
 ) -> int:
-    """Append the messages of a topic to Parquet files in `path`; returns how many.
+    """Append the messages of a topic to Parquet files in `path`; returns their number.
 
     The files have the columns of `format("mqdb")`, and with `schema`, fields as Spark's DDL names them, a column
-    `value` with these fields of a JSON body (null if the body is something else). Begins with the first message, or
-    where the checkpoint is. Raises what Spark raises.
+    `value` with these fields of a JSON body (null if the body is something else). It begins with the first message, or
+    at the checkpoint. Raises errors of Spark.
     """
     from pyspark.sql import functions as F
 

@@ -1,8 +1,8 @@
 """Replay: messages of the archive, or of a topic, are sent to a topic once more, exactly once for each write id.
 
-Each has the property REPLAY_OF, topic:queue:offset, which says what it is a copy of. Copies get ids of their own and
-are sent at once, whatever the original waited for. The messages of a queue go to one queue, in their order: one task
-gets them all, sorts them by offset and stages them, and the sink appends what a task has staged in its order.
+Each copy has the property REPLAY_OF, topic:queue:offset, which names its original. Copies get ids of their own and are
+sent at once, even if the original had to wait. The messages of a queue go to one queue, in their order: one task gets
+them all, sorts them by offset and stages them, and the sink appends what a task has staged in its order.
 """
 
 import json
@@ -64,11 +64,11 @@ class ReplayResult:
 
 
 def replay(spark: "SparkSession", dsn: str, source: Origin, topic: str, *, write_id: str) -> ReplayResult:
-    """Send the messages of `source` to a topic of the same broker, or find that the write of this id has done so.
+    """Send the messages of `source` to a topic of the same broker, unless the write with this id has done so already.
 
-    All of them are stored in one transaction. `write_id` stands for one replay: run again with it, after a crash or by
-    mistake, it sends nothing more, whatever `source` says then. Raises TopicNotFound, TopicNotWritable,
-    ParameterInvalid, ArchiveIncomplete, and what Spark raises.
+    All of them are stored in one transaction. `write_id` identifies one replay: a second run with it, after a crash or
+    by mistake, sends nothing, whatever its `source` is. Raises TopicNotFound, TopicNotWritable, ParameterInvalid,
+    ArchiveIncomplete, and errors of Spark.
     """
     with connected(dsn, "mqdb replay") as connection:
         before = _find_write(connection, write_id)
@@ -163,8 +163,8 @@ def chosen(
 ) -> list[ArchivedSegment]:
     """The segments that can hold messages of the origin, out of all that hold its topic, oldest first.
 
-    Raises ArchiveIncomplete where offsets that are asked for, or that lie between others, are in none of them: segments
-    that were dropped before they were archived, or a topic that was deleted and made again.
+    Raises ArchiveIncomplete if requested offsets, or offsets between others, are in none of them: their segments were
+    dropped before they were archived, or the topic was deleted and made again.
     """
     found = [
         each
@@ -188,7 +188,7 @@ def _has_any(held: Mapping[int, tuple[int, int]], wanted: Mapping[int, tuple[int
 
 
 def _check(topic: str, archived: Sequence[ArchivedSegment], wanted: Mapping[int, tuple[int, int]]) -> None:
-    """Raise ArchiveIncomplete unless the ranges of each queue join, and make up what is wanted of it."""
+    """Raise ArchiveIncomplete unless the ranges of each queue join, and cover the requested offsets."""
     held: dict[int, list[tuple[int, int]]] = {queue_id: [] for queue_id in wanted}
     for each in archived:
         for queue_id, (first, past) in each.offsets[topic].items():

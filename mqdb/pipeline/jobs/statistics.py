@@ -1,7 +1,7 @@
-"""Statistics of messages: how many, how large, and how soon dispatched, by topic, tag and hour.
+"""Statistics of messages: number, size and time to dispatch, by topic, tag and hour.
 
-PostgreSQL counts each segment where it lies, and Spark adds up the segments: nothing but counts travels, and no jar is
-needed. The percentiles are exact, to the tenth of a millisecond: they are made of a count for each distinct time.
+PostgreSQL counts each segment, and Spark adds up the segments: only counts are transferred, and no jar is needed. The
+percentiles are exact, to the tenth of a millisecond: they are made of a count for each distinct time.
 """
 
 import json
@@ -92,7 +92,7 @@ def topic_totals(counted: "DataFrame") -> list[TopicTotal]:
 def _checked(
     dsn: str, topics: Sequence[str] | None, since: datetime | timedelta | None, until: datetime | timedelta | None
 ) -> dict[str, str]:
-    """The options of the source, with names and times that are known to be right."""
+    """The options of the source, with checked names and times."""
     with connected(dsn, "mqdb stats", ServerRole.ANY) as connection:
         names = [route.config.name for route in stored_topics.list_topics(connection)]
         now = segments.log(connection).now

@@ -70,10 +70,10 @@ def to_table(
     follow: bool = False,
     on_progress: OnProgress = quiet,
 ) -> LoadResult:
-    """Take the messages of a topic to a table, from the first one on, or from where the checkpoint is.
+    """Load the messages of a topic into a table, from the first one on, or from the checkpoint on.
 
     Each message takes effect once, also if the job is killed and run again with its checkpoint. If a message has a null
-    value, the row with its key is deleted. Raises TableUnusable, MessageUnusable (within what Spark raises),
+    value, the row with its key is deleted. Raises TableUnusable, MessageUnusable (inside an error of Spark),
     TableBatchesMissing, TopicNotFound.
     """
     table = plan_table(load)
@@ -154,7 +154,7 @@ def _source(reader: Any, load: TableLoad, table: TargetTable) -> Any:
 
 
 def _rows(messages: "DataFrame", load: TableLoad, table: TargetTable) -> "DataFrame":
-    """PROBLEM, POSITION and the columns of the table."""
+    """The columns PROBLEM, POSITION and those of the table."""
     from pyspark.sql import functions as F
 
     if load.messages:

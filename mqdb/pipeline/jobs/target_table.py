@@ -1,8 +1,8 @@
 """A table of PostgreSQL that a stream fills: its columns, the stage of a batch, and the commit of a batch.
 
-Tasks copy rows to the stage, an unlogged table, each attempt under a name of its own. The driver then takes the rows
-of the attempts that count to the table, and enters the batch in `mqdb_spark_batch`, in one transaction. So a batch is
-in the table as a whole, once, or not at all. Both tables lie in the schema of the target. Spark's workers import this
+Tasks copy rows to the stage, an unlogged table, each attempt under a name of its own. The driver then moves the rows of
+the successful attempts to the table, and enters the batch in `mqdb_spark_batch`, in one transaction. So a batch is in
+the table as a whole, once, or not at all. Both tables lie in the schema of the target. Spark's workers import this
 module.
 """
 
@@ -168,7 +168,7 @@ def staging(
 
 
 def commit_batch(table: TargetTable, query_id: str, batch_id: int, attempts: Sequence[str]) -> None:
-    """Take the rows of these attempts to the table, unless the batch is there already. May be repeated."""
+    """Move the rows of these attempts to the table, unless the batch is there already. It may be repeated."""
     entered = SQL(
         "INSERT INTO {ledger} (query_id, batch_id) VALUES (%s, %s) ON CONFLICT (query_id) DO UPDATE"
         " SET batch_id = excluded.batch_id, committed_at = now() WHERE {ledger}.batch_id < excluded.batch_id"

@@ -87,7 +87,7 @@ class BodyDecoder:
     def report(self) -> None:
         """Say at the end of a task how many rows were left out."""
         if self._bad:
-            logger.warning("bad rows that a task has left out: %s", f"{self._bad:,}")
+            logger.warning("a task left out bad rows: %s", f"{self._bad:,}")
 
     def _decoded(self, body: bytes | None) -> dict[str, Any]:
         """The row of a body. Faults are added to `_faults`. A null or empty body is not a fault, and gives nulls."""

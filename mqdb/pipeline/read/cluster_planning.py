@@ -152,7 +152,7 @@ class ClusterPlanner:
                 raise StreamUnreadable(json.dumps(offset.to_dict()), reason + hint)
             if left_out.keys() != self._left_out_before:
                 self._left_out_before = left_out.keys()
-                logger.warning("a stream goes on without some of its brokers: %s", reason)
+                logger.warning("a stream continues without some of its brokers: %s", reason)
         return left_out
 
 

@@ -170,7 +170,7 @@ def ranges(
             loss = DataLoss(f"{queue}, offsets {first:,} to before {past:,}", _what_is_gone(bounds, past))
             if fail_on_data_loss:
                 raise loss
-            logger.warning("skipped of %s: %s", loss.what, loss.reason)
+            logger.warning("skipped messages of %s: %s", loss.what, loss.reason)
             if bounds is None:
                 continue
             first, past = max(first, bounds.min_offset), min(past, bounds.max_offset)
@@ -218,7 +218,7 @@ def of_same_topics(
         loss = DataLoss(f"{queue}, at offset {number:,}", "its topic was deleted and made again")
         if fail_on_data_loss:
             raise loss
-        logger.warning("skipped of %s: %s", loss.what, loss.reason)
+        logger.warning("skipped messages of %s: %s", loss.what, loss.reason)
     return kept
 
 

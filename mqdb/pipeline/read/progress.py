@@ -61,7 +61,7 @@ class GroupProgress:
     def _warn(self, reason: str) -> None:
         if reason != self._last_warning:
             self._last_warning = reason
-            logger.warning("progress of a query is not written", extra={"group": self._group, "reason": reason})
+            logger.warning("could not write the progress of a query", extra={"group": self._group, "reason": reason})
 
 
 def _write(connection: Connection, group: str, news: Mapping[Queue, int]) -> list[str]:

@@ -178,7 +178,7 @@ class ClusterWriting:
                 missing = SinkBrokerMissing(name, batch.sink_id, batch.batch_id)
                 if self.options.fail_on_data_loss:
                     raise missing
-                logger.warning("a sink goes on without one of its brokers: %s", missing)
+                logger.warning("a sink continues without one of its brokers: %s", missing)
 
     def _of_broker(self, place: int, work: Callable[[_Given], _Answer]) -> Callable[[_Given], _Answer]:
         """The same work, with errors that name this broker and no other whose stage is open too."""

@@ -151,7 +151,7 @@ class Writing:
                 result = begin()
                 if result.outcome is AppendOutcome.GAP and not self.options.fail_on_data_loss:
                     missing = SinkBatchesMissing(batch.sink_id, batch.batch_id, result.batch_id)
-                    logger.warning("a query goes on at batch %s: %s", batch.batch_id, missing.what)
+                    logger.warning("a query continues at batch %s: %s", batch.batch_id, missing.what)
                     result = begin(may_skip=True)
                 if result.outcome is AppendOutcome.OPEN:
                     result = self._append_parts(connection, batch, result)

@@ -121,7 +121,7 @@ def test_batches_that_the_database_has_lost_stop_the_query_or_are_said_in_the_lo
     lenient = stream_writer_for(database, table, topic="orders", failOnDataLoss="false")
     lenient.commit([stage(lenient, table, 5)], 5)
 
-    assert f"a query goes on at batch 5: {missing} of sink" in caplog.text
+    assert f"a query continues at batch 5: {missing} of sink" in caplog.text
     writer.commit([stage(writer, {"body": ["6"]}, 6)], 6)
     assert bodies(stored(broker, route)) == [*(str(batch_id) for batch_id in left), "5", "6"]
 
