@@ -43,7 +43,7 @@ class Rights:
         "admin": (Access.ADMIN, ResourceType.TOPIC),
         "admin_group": (Access.ADMIN, ResourceType.GROUP),
     }
-    """What each field lets a principal do, and with what."""
+    """The access and the resource type of each field."""
 
     send: Collection[str] = ()
     """Topics to which it may send."""
@@ -62,7 +62,7 @@ class Rights:
     namespace: str | None = field(default=None, kw_only=True)
     """The namespace of all these topics and groups: with `shop`, the principal calls `orders` what is `shop%orders`."""
     external: bool = field(default=False, kw_only=True)
-    """True for a principal that is no role of PostgreSQL, such as a user of the dashboard or an access key."""
+    """True for a principal that is not a role of PostgreSQL, such as a user of the dashboard or an access key."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -96,14 +96,14 @@ class Chosen(NamedTuple):
 
     positions: tuple[int, ...]
     left_out: int
-    """How many more met the filter, and were redriven before."""
+    """Number of other messages that met the filter, but were redriven before."""
 
 
 class Redrive(NamedTuple):
     """The way messages are sent back to work: to the group that failed them, or to a topic like new messages."""
 
     condition: str
-    """How they were chosen, for the record."""
+    """The condition by which they were chosen, for the record."""
     target_topic: str | None = None
     body: bytes | None = None
     """A new body, for one message; sent as it is, not compressed."""

@@ -124,7 +124,7 @@ class SdkConsuming:
             except Exception as error:
                 fields = {"queue": str(message.queue), "offset": message.queue_offset, "reason": str(error)}
                 unexpected = None if isinstance(error, MqdbError) else error
-                logger.warning("a message cannot be delivered to an SDK", extra=fields, exc_info=unexpected)
+                logger.warning("could not deliver a message to an SDK", extra=fields, exc_info=unexpected)
         return frames
 
     async def _wait(

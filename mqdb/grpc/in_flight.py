@@ -161,7 +161,7 @@ class SdkInFlight(Receipts):
             except MqdbError as error:  # the affair of this group
                 if group not in self._failing:
                     fields = {"group": group, "reason": str(error)}
-                    logger.warning("cannot prolong messages of a group", extra=fields)
+                    logger.warning("could not prolong messages of a group", extra=fields)
                 self._failing.add(group)
 
     async def _prolong_some(self, group: str, given: Sequence[tuple[str, _Held]]) -> None:

@@ -207,7 +207,7 @@ class SdkMembers:
             await self.leave(client, None)
         except MqdbError as error:  # the broker gives it up by itself
             fields = {"client_id": client.call.client_id, "reason": str(error)}
-            logger.log(level_of(error), "cannot take a client out of its groups", extra=fields)
+            logger.log(level_of(error), "could not take a client out of its groups", extra=fields)
 
     # -- how ----------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class SdkQuestions:
                     await self._ask(client, request, nonce)
         except MqdbError as error:
             logger.log(
-                level_of(error), "cannot read what was asked of a client", extra={"group": group, "reason": str(error)}
+                level_of(error), "could not read the requests to a client", extra={"group": group, "reason": str(error)}
             )
 
     async def _ask(self, client: SdkClient, request: ClientRequest, nonce: str) -> None:

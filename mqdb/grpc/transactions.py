@@ -104,7 +104,7 @@ class SdkTransactions:
             may_know = right in await self._keys.held_by(call.access_key, right)
         except MqdbError as error:  # it is asked again when its time has come
             fields = {"topic": topic, "reason": str(error)}
-            logger.log(level_of(error), "cannot ask about transactions", extra=fields)
+            logger.log(level_of(error), "could not ask about transactions", extra=fields)
             return
         asked = self._asked.get((client, topic), {})
         self._asked[client, topic] = {check.log_pos: check.check_times for check in checks}

@@ -218,7 +218,7 @@ class Server:
         postgres = open_or_attach(self.settings.home, port=wanted, outlives_owner=self._outlives_owner)
         if wanted not in (0, postgres.port):
             logger.warning(
-                "the PostgreSQL of this home runs already, on another port",
+                "the PostgreSQL of this home is running on another port",
                 extra={"port": postgres.port, "wanted_port": wanted},
             )
         return postgres
@@ -281,7 +281,7 @@ class Server:
                 migrations.upgrade(broker.dsn, broker_name=broker.name, cluster_name=self.settings.cluster_name)
             else:
                 migrations.upgrade(broker.dsn)
-            logger.info("brought the schema to head", extra={"revision": migrations.head()})
+            logger.info("migrated the schema to head", extra={"revision": migrations.head()})
         self._info = found = broker_info(connection)
         self._histories.note(found.history)
         found.require_name(broker.name, redact(broker.dsn))

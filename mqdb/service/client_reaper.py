@@ -30,7 +30,7 @@ class ClientReaperConfig:
 
     interval: timedelta = timedelta(seconds=1)
     client_expiry: timedelta = CLIENT_EXPIRY
-    """How long a client may be silent."""
+    """Time without a heartbeat after which a client is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ReaperCounts:
     """The result of a round."""
 
     groups: tuple[str, ...]
-    """The groups that lost a member; they have been told."""
+    """The groups that lost a member; they have been notified."""
     returned: int = 0
     """Messages that were popped in groups that pull by now."""
 

@@ -41,9 +41,9 @@ class CronSender(LoopService[CronRound]):
         for firing in counts.firings:
             fields = {"cron": firing.name, "topic": firing.topic, "scheduled_at": firing.scheduled_at.isoformat()}
             if firing.skipped:
-                logger.warning("skipped a cron, its topic is gone or takes no messages", extra=fields)
+                logger.warning("skipped a cron: its topic is gone or takes no messages", extra=fields)
             if firing.left_out:
-                logger.warning("left out times of a cron that have passed", extra=fields)
+                logger.warning("skipped times of a cron that had passed", extra=fields)
         for name, error in counts.broken.items():
             logger.error("paused a cron that cannot be sent", extra={"cron": name, "reason": str(error)})
         return counts

@@ -42,7 +42,7 @@ class DelayDeliverer(Deliverer[DelayRound]):
         self._adapt(counts.messages, counts.took)
         for topic, count in counts.skipped.items():
             logger.warning(
-                "skipped delayed messages, their topic or group is gone", extra={"topic": topic, "count": count}
+                "skipped delayed messages: their topic or group is gone", extra={"topic": topic, "count": count}
             )
         tell_unreadable("delayed messages", counts.unreadable)
         self._tell_missing(counts)

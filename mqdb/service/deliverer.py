@@ -21,7 +21,7 @@ class DelivererConfig:
     longest_pause: timedelta = timedelta(milliseconds=100)
     """While messages come. Source: ScheduleMessageService.DELAY_FOR_A_WHILE."""
     longest_wait: timedelta = timedelta(seconds=1)
-    """For a message that is not due, while no message comes: somebody may set the clock of the server."""
+    """Wait for a message that is not due, while no message comes: the clock of the server may be set."""
     shortest_pause: timedelta = timedelta(milliseconds=10)
     """So that messages which fall due one by one are delivered some at a time."""
 

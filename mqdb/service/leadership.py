@@ -40,9 +40,9 @@ class LeadershipConfig:
     """Configuration of leadership. A killed leader is followed within `poll`, a hung one within `lease` and `poll`."""
 
     poll: timedelta = timedelta(milliseconds=100)
-    """Of a follower."""
+    """Interval of a follower."""
     look: timedelta = timedelta(seconds=1)
-    """Of the leader: how soon it notices that it does not lead any more."""
+    """Interval of the leader, after which it notices that it no longer leads."""
     renewal: timedelta = timedelta(seconds=1)
     lease: timedelta = timedelta(seconds=3)
     service_set: str = "all"
@@ -125,7 +125,7 @@ class Leadership(LoopService[LeadershipState]):
             if not self._is_silent(incumbent, now):
                 return LeadershipState.FOLLOWER
             if leader.end_backend(connection, config.service_set, incumbent):
-                logger.warning("ended the connection of a leader that hangs")
+                logger.warning("ended the connection of a hung leader")
         epoch = leader.elect(connection, config.service_set, self.holder, config.lease, incumbent)
         if epoch is None:
             return LeadershipState.FOLLOWER

@@ -37,7 +37,7 @@ class RetentionRules:
     delete_when: tuple[int, ...] = (4,)
     """Hours of the day at which old segments go."""
     time_zone: tzinfo | None = None
-    """Of these hours; None is that of this machine."""
+    """Time zone of these hours; None is that of this machine."""
     disk_max_used_space_percent: float = 75
     """From here on old segments go at any hour."""
     disk_clean_forcibly_percent: float = 85

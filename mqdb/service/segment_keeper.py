@@ -47,7 +47,7 @@ class SegmentKeeperConfig:
     sizing: SegmentSizing = field(default_factory=SegmentSizing)
     retention: RetentionRules = field(default_factory=RetentionRules)
     disk_used_percent: Callable[[], float] | None = None
-    """How full the disk of the database is; None where that cannot be seen: then only age counts."""
+    """Usage of the disk of the database; None if it cannot be seen: then only age counts."""
     retain_until_archived: bool = False
     """Whether only segments go that stand in `mqdb.archived_segment` as a whole, not for some topics."""
     force_pause: timedelta = timedelta(seconds=10)
@@ -56,14 +56,14 @@ class SegmentKeeperConfig:
     drained_per_round: int = 10
     """Source: MessageStoreConfig.deleteFileBatchMax."""
     checkpoints_kept: int = 1000
-    """Of each service, for people who look at the speed of the last seconds."""
+    """Checkpoints of each service, for measuring the speed of the last seconds."""
     operation_reserved_time: timedelta = timedelta(days=365)
     operation_pause: timedelta = timedelta(hours=1)
     """Between two looks for operations that are older."""
     removal_time: timedelta = timedelta(milliseconds=200)
-    """Of a round, for what is left of deleted topics: roles may delete as many as they like."""
+    """Time of a round for removing deleted topics: roles may delete any number."""
     queues_per_removal: int = 32
-    """By one statement: where a segment ends, dispatch waits for it."""
+    """Queues removed by one statement: dispatch waits for it at the end of a segment."""
 
 
 @dataclass(slots=True)
@@ -233,7 +233,9 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
             return
         counts.redrives_pruned = dead_letters.prune_redrives(connection)
         if counts.redrives_pruned:
-            logger.info("forgot redrives of which the log holds nothing", extra={"count": counts.redrives_pruned})
+            logger.info(
+                "deleted results of redrives that are no longer in the log", extra={"count": counts.redrives_pruned}
+            )
 
     def _prune_operations(self, connection: Connection, counts: KeeperCounts) -> None:
         now, config = self._context.clock.monotonic(), self._config
@@ -242,7 +244,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         self._operations_again_at = now + config.operation_pause.total_seconds()
         counts.operations_pruned = operations.prune(connection, config.operation_reserved_time)
         if counts.operations_pruned:
-            logger.info("forgot old operations", extra={"count": counts.operations_pruned})
+            logger.info("deleted old operations", extra={"count": counts.operations_pruned})
 
 
 def _first_waiting_segment(connection: Connection) -> int:

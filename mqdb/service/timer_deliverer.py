@@ -57,7 +57,7 @@ class TimerDeliverer(Deliverer[TimerRound]):
             milliseconds = counts.late // timedelta(milliseconds=1)
             logger.debug("delivered timers", extra={"messages": counts.messages, "late_ms": milliseconds})
         for topic, count in counts.skipped.items():
-            logger.warning("skipped timers, their topic is gone", extra={"topic": topic, "count": count})
+            logger.warning("skipped timers: their topic is gone", extra={"topic": topic, "count": count})
         tell_unreadable("timers", counts.unreadable)
         if counts.missing:
             logger.error("the log has lost timers that were not collected", extra={"count": counts.missing})

@@ -45,15 +45,15 @@ class CheckerCounts:
     seen: int = 0
     """Half messages that were looked at for the first time."""
     prepared: int = 0
-    """How many of them had no end."""
+    """Number of those without an end."""
     committed: int = 0
     rolled_back: int = 0
     asked: int = 0
     postponed: int = 0
-    """There was nobody to ask about them."""
+    """Number of those without a live producer."""
     discarded: int = 0
     lost: int = 0
-    """Given up without a copy: the log does not have them any more."""
+    """Given up without a copy, because they are no longer in the log."""
     pruned: int = 0
 
 
@@ -122,4 +122,6 @@ class TransactionChecker(PeriodicService[CheckerCounts]):
             logger.error("gave up half messages that the log has lost", extra=fields)
         if checked.discarded:
             fields = {"count": len(checked.discarded), "first_log_pos": checked.discarded[0]}
-            logger.warning("gave up half messages, see: mqdb transaction list --state discarded", extra=fields)
+            logger.warning(
+                "gave up half messages; list them with: mqdb transaction list --state discarded", extra=fields
+            )

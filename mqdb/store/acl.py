@@ -40,7 +40,7 @@ class Access(StrEnum):
     READ = "READ"
     """Messages of a topic; or as a member of a group, whose offsets, retries and dead letters are then its own."""
     OPERATE = "OPERATE"
-    """What an operator does with what is there: redrive, reset, recall, resolve, keep crons. It reads nothing by it."""
+    """Work of an operator: redrive, reset, recall, resolve, keep crons. It does not include reading."""
     ADMIN = "ADMIN"
     """Make, change and delete topics or groups."""
 

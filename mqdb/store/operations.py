@@ -72,11 +72,11 @@ class Operation(NamedTuple):
     topics: list[str]
     groups: list[str]
     object: str | None
-    """What else it was about: the name of a cron, the id of a message, a delay level."""
+    """Other object that it changed: the name of a cron, the id of a message, a delay level."""
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     records: int
-    """How many messages, or rows of settings and offsets, it has changed."""
+    """Number of messages, or rows of settings and offsets, that it changed."""
     reason: str | None
 
 

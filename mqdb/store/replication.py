@@ -61,7 +61,7 @@ class Receiver(NamedTuple):
     behind_bytes: int | None
     """Bytes that it has yet to replay."""
     behind_seconds: float | None
-    """How long the last records took to be replayed there; 0 if there was nothing to do."""
+    """Time that the last records took to be replayed there; 0 if there was nothing to do."""
 
 
 _RECEIVERS: Final = """
@@ -106,7 +106,7 @@ class SynchronousStandbys(NamedTuple):
     number: int
     """So many have to answer; 0 if commits wait for no standby."""
     names: tuple[str, ...]
-    """Of these; * is any."""
+    """Names of the standbys; * is any."""
 
     def fits(self, receiver: Receiver) -> bool:
         """Whether commits may wait for this one. PostgreSQL ignores case here."""
@@ -141,7 +141,7 @@ class Slot(NamedTuple):
     wal_status: str | None
     """reserved, extended, unreserved or lost. Source: PostgreSQL, pg_replication_slots."""
     kept_bytes: int
-    """Of the log; 0 if it keeps nothing."""
+    """Size of the log that it keeps, or 0."""
 
 
 _SLOTS: Final = """

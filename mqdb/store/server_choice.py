@@ -31,7 +31,7 @@ class ServerRole(Enum):
     PRIMARY_FIRST = auto()
     """The primary; a standby if there is no primary: for people, who read and write."""
     ANY = auto()
-    """Whatever answers, or what the DSN says: for reads, and for poolers, which choose the server themselves."""
+    """Any server, or the one that the DSN asks for: for reads, and for poolers, which choose the server themselves."""
 
 
 class ServerChoice:

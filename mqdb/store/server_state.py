@@ -47,7 +47,7 @@ class ServerState(NamedTuple):
     """State of the server, over all databases. Only members of pg_read_all_stats see sessions of other roles."""
 
     xmin_age: int
-    """Transactions since the oldest snapshot that somebody holds: what is younger cannot be vacuumed."""
+    """Transactions since the oldest snapshot in use: younger rows cannot be vacuumed."""
     longest_transaction_seconds: float
     notify_queue_ratio: float
     """0 to 1: at 1 commits with notifications fail."""

@@ -172,7 +172,7 @@ def test_another_port_than_the_one_that_the_home_has_is_not_passed_over(home: Pa
 
     assert "another port" not in said
     assert code == 0
-    assert "the PostgreSQL of this home runs already, on another port" in warned
+    assert "the PostgreSQL of this home is running on another port" in warned
     assert f"port={running.port}" in warned
 
 

@@ -32,7 +32,7 @@ class Refused(NamedTuple):
     owned: Mapping[int, str]
     """Those that members have, and which members."""
     reset: Set[int]
-    """Those whose offset somebody has set since they were read, or whose log is another one now; read on there."""
+    """Queues whose offset was reset since they were read, or whose log has another history now. Continue there."""
 
 
 @translates

@@ -49,7 +49,7 @@ def return_leftovers(connection: Connection) -> int:
             raise
         except MqdbError as error:
             fields = {"group": group, "reason": str(error)}
-            logger.warning("messages that were popped cannot be sent back to a group that pulls", extra=fields)
+            logger.warning("could not send popped messages back to a group that pulls", extra=fields)
     return count
 
 

@@ -428,7 +428,7 @@ def _give_up(connection: Connection, wish: _Wish, messages: Sequence[ReceivedMes
         raise
     except MqdbError as error:
         fields = {"group": wish.group, "count": len(messages), "reason": str(error)}
-        logger.warning("messages that have failed too often cannot be appended to the DLQ", extra=fields)
+        logger.warning("could not append messages that have failed too often to the DLQ", extra=fields)
 
 
 def _acknowledged(connection: Connection, group: str, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:

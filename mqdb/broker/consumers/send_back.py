@@ -45,7 +45,7 @@ class SendBackRequest(NamedTuple):
     failure: Failure
     retry: Retry = Retry()
     reconsume_times: int | None = None
-    """Failures before this one, where the record does not know them: orderly consumers count in memory."""
+    """Failures before this one, if the record does not have them: orderly consumers count in memory."""
     history: History | None = None
     is_popped: bool = False
     """The consumer calls `mqdb.broker.consumers.pop.fail` for it: `send_back` is for messages that were pulled."""

@@ -47,17 +47,17 @@ class DoctorThresholds:
     """Below it the server version fails."""
     newest_server_major: int = 18
     connections_warn_share: float = 0.8
-    """Of max_connections, less those that are reserved."""
+    """Share of max_connections without the reserved ones."""
     connections_fail_share: float = 0.9
     disk_warn_share: float = 0.8
     disk_fail_share: float = 0.9
     clock_warn_seconds: float = 0.5
     clock_fail_seconds: float = 2
     freeze_warn_share: float = 1.1
-    """Of autovacuum_freeze_max_age, at which autovacuum begins to freeze."""
+    """Share of autovacuum_freeze_max_age, at which autovacuum begins to freeze."""
     freeze_fail_share: float = 1.5
     bloat_least_rows: int = 10_000
-    """A table with no more dead rows than that is not bloated."""
+    """A table with at most this number of dead rows is not bloated."""
     bloat_warn_factor: float = 10
     """Dead rows for each live one."""
     bloat_fail_factor: float = 100
@@ -91,7 +91,7 @@ class DoctorThresholds:
     letters_recent_seconds: float = 3_600
     """It warns of dead letters that are younger."""
     letters_warn_share: float = 0.8
-    """Of `reserved_hours`: so old is the oldest dead letter."""
+    """Age of the oldest dead letter, as a share of `reserved_hours`."""
     delivery_warn_seconds: float = 10
     cron_warn_seconds: float = 60
     half_warn_seconds: float = 450
@@ -115,7 +115,7 @@ class Finding:
     seen: str
     """A sentence."""
     remedy: str | None = None
-    """What to type, or to do; None where there is nothing to do."""
+    """A command to type, or something else to do; None if there is nothing to do."""
     figures: Mapping[str, Value] = field(default_factory=dict)
     """The numbers and names behind the sentence, with the units in their names."""
     error: str | None = None

@@ -70,7 +70,7 @@ class CopyWait:
     state: WaitState | None
     """None where the role may not know."""
     topic: str | None
-    """Where it goes then."""
+    """The topic that it goes to then."""
     due_at: datetime | None
     delay_level: int | None
     """None for a message with a time of delivery of its own."""
@@ -107,9 +107,9 @@ class MessageCopy:
     wait: CopyWait | None
     half: HalfMessage | None
     redrives: tuple[PastRedrive, ...]
-    """What was tried with a dead letter."""
+    """Earlier redrives of a dead letter."""
     tracks: tuple[GroupTrack, ...]
-    """Of the groups with an offset in its queue, or a subscription to its topic; by name."""
+    """The groups with an offset in its queue, or a subscription to its topic; by name."""
 
 
 @dataclass(frozen=True, slots=True)

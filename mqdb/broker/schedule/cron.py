@@ -80,7 +80,7 @@ class Cron:
     sharding_key: str | None = None
     catch_up: CatchUp = CatchUp.ONCE
     application: str | None = None
-    """Whose code declares it; None: nobody's."""
+    """The application whose code declares it, or None."""
 
 
 class Firing(NamedTuple):
@@ -102,9 +102,9 @@ class CronRound(NamedTuple):
 
     firings: tuple[Firing, ...]
     broken: Mapping[str, MqdbError]
-    """Those that cannot be read or sent any more, by name. They have been paused."""
+    """Crons that can no longer be read or sent, by name. They have been paused."""
     next_due_in: timedelta | None
-    """Until the next one is due, 0 when it is by now; None where none waits."""
+    """Time until the next one is due, 0 if it is due by now; None if all are paused."""
 
 
 @translates

@@ -43,11 +43,11 @@ class DelayRound(NamedTuple):
     """The result of a round."""
 
     messages: int
-    """How many were delivered."""
+    """Number of delivered messages."""
     next_due_in: timedelta | None
     """Until the next one is due, 0 when there may be more by now; None while nothing waits."""
     skipped: Mapping[str, int]
-    """How many were for a topic that is gone, or a group; they can be read in SCHEDULE_TOPIC_XXXX still."""
+    """Number of messages by topic that is gone, or whose group is. They can still be read in SCHEDULE_TOPIC_XXXX."""
     unreadable: tuple[int, ...]
     """Positions of messages that say no queue they are for; they are passed by."""
     missing: tuple[MessageMissing, ...]
@@ -55,7 +55,7 @@ class DelayRound(NamedTuple):
     first_segment: int
     """Nothing that is left lies in a segment below: for the next round."""
     took: timedelta
-    """How long the server took to deliver."""
+    """Time that the server took to deliver."""
     is_held_up: bool = False
     """Whether something is due that was not delivered: another session is at it, or has been."""
 

@@ -60,23 +60,23 @@ class TimerRound(NamedTuple):
     """The result of a round."""
 
     messages: int
-    """How many were delivered."""
+    """Number of delivered messages."""
     collected: int
-    """How many were put into the table, until they are due."""
+    """Number of messages that were put into the table, until they are due."""
     next_due_in: timedelta
     """Until the next one may be due, 0 when there may be more by now."""
     late: timedelta
-    """How long the first of the delivered ones had been due."""
+    """Time for which the first of the delivered ones had been due."""
     skipped: Mapping[str, int]
-    """How many were for a topic that is gone."""
+    """Number of messages by topic that is gone."""
     unreadable: tuple[int, ...]
     """Positions of messages that say no queue they are for; they are passed by."""
     missing: int
-    """How many the log has lost."""
+    """Number of messages that the log has lost."""
     first_segment: int
     """Nothing that is left to collect lies in a segment below: for the next round."""
     took: timedelta
-    """How long the server took to collect and to deliver."""
+    """Time that the server took to collect and to deliver."""
     is_held_up: bool = False
     """Whether there is something new that was not collected: another session is at it, or has been."""
 

@@ -34,7 +34,7 @@ class CheckRules:
     """When a producer is asked, and how often. Source: BrokerConfig."""
 
     transaction_timeout: timedelta = timedelta(seconds=6)
-    """How old a half message is at its first check, unless it has an immunity."""
+    """Age of a half message at its first check, unless it has an immunity."""
     check_interval: timedelta = timedelta(seconds=30)
     """Between two checks of one half message."""
     check_max: int = 15
@@ -64,11 +64,11 @@ class Collected(NamedTuple):
 
     seen: int
     prepared: int
-    """How many of them had no end."""
+    """Number of those without an end."""
     committed: int = 0
     rolled_back: int = 0
     unreadable: Sequence[int] = ()
-    """Positions of those that say no group, or no queue they are for: nobody can be asked about them."""
+    """Positions of those that name no group or no queue: no producer can be asked about them."""
 
 
 class Checked(NamedTuple):
@@ -76,11 +76,11 @@ class Checked(NamedTuple):
 
     asked: int = 0
     postponed: int = 0
-    """There was nobody to ask."""
+    """Number of those without a live producer."""
     discarded: Sequence[int] = ()
     """Positions of those that were given up."""
     lost: Sequence[int] = ()
-    """Positions of those that were given up without a copy, as the log does not have them any more."""
+    """Positions of those that were given up without a copy, because they are no longer in the log."""
 
     @property
     def due(self) -> int:

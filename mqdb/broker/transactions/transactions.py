@@ -65,7 +65,7 @@ class Ended(NamedTuple):
     """Whether this was what has ended the half message: not if it had ended before, and not for UNKNOWN."""
     state: HalfState
     copy_pos: int | None
-    """Where the copy is that this has made in the real topic."""
+    """Position of the copy that this has made in the real topic."""
 
 
 class Resolution(StrEnum):

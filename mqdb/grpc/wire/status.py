@@ -86,10 +86,10 @@ def status_of(error: Exception) -> Status:
         return Status(code=error.code, message=str(error))
     if isinstance(error, BrokerUnavailable):
         # Its sentence names the database, which is no affair of clients.
-        logger.debug("a call has found no database", extra={"reason": str(error)})
+        logger.debug("a call failed: the database is unavailable", extra={"reason": str(error)})
         return Status(code=Code.INTERNAL_ERROR, message="the broker has no connection to its database at present")
     if not isinstance(error, MqdbError):
-        logger.error("a call has failed in an unforeseen way", exc_info=error)
+        logger.error("a call failed in an unforeseen way", exc_info=error)
         return Status(code=Code.INTERNAL_SERVER_ERROR, message=f"{type(error).__name__}: {error}")
     code = next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL_SERVER_ERROR)
     return Status(code=code, message=str(error))

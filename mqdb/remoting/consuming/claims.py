@@ -85,7 +85,7 @@ class Claims:
         try:
             await self.write_unwritten()
         except MqdbError as error:
-            logger.warning("stopped without a last commit, messages will come again", extra={"reason": str(error)})
+            logger.warning("stopped without a last commit; messages will come again", extra={"reason": str(error)})
 
     # -- who has what -------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class Claims:
                     unexpected = None if isinstance(error, MqdbError) else error
                     logger.log(
                         level_of(error),
-                        "cannot commit, and try again",
+                        "could not commit; will retry",
                         extra={"reason": str(error)},
                         exc_info=unexpected,
                     )
@@ -309,7 +309,7 @@ class Claims:
             await self.release(mine)
         except MqdbError as error:
             fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
-            logger.warning("left without a last commit, messages will come again", extra=fields)
+            logger.warning("left without a last commit; messages will come again", extra=fields)
         for claim in mine:
             self._forget(claim)
 

@@ -125,7 +125,7 @@ class HandOver:
             try:
                 await self._claims.release(idle)
             except MqdbError as error:
-                logger.log(level_of(error), "cannot give queues back", extra={"group": group, "reason": str(error)})
+                logger.log(level_of(error), "could not give queues back", extra={"group": group, "reason": str(error)})
 
     async def _not_shares(self, group: str, claims: Collection[Claim]) -> set[Claim]:
         """The claims that other members of the group should have; empty if that cannot be found out."""

@@ -19,7 +19,7 @@ class Wake(Enum):
     TIME_OVER = auto()
     """The client is to come again."""
     LOST = auto()
-    """The queue is not the client's any more, or its offset was set."""
+    """The client has lost the queue, or its offset was reset."""
 
 
 class Hold:

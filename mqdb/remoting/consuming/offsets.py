@@ -192,7 +192,7 @@ class ClientOffsets:
             try:
                 await self._write()
             except Exception:
-                logger.exception("cannot commit for readers")
+                logger.exception("could not commit for readers")
 
     async def _write(self) -> None:
         async with self._writing:  # who asks how far a group has come waits for what is under way, too
@@ -205,7 +205,7 @@ class ClientOffsets:
                     await self._write_group(group, wanted)
                 except MqdbError as error:
                     logger.log(
-                        level_of(error), "cannot commit for a reader", extra={"group": group, "reason": str(error)}
+                        level_of(error), "could not commit for a reader", extra={"group": group, "reason": str(error)}
                     )
 
     async def _write_group(self, group: str, wanted: dict[Reading, int]) -> None:

@@ -144,7 +144,7 @@ class Replies:
                         partial(pull, requests=self._places, filter=chosen, scan_limit=_SCAN_LIMIT)
                     )
                 except MqdbError as error:
-                    logger.log(level_of(error), "replies cannot be read", extra={"reason": str(error)})
+                    logger.log(level_of(error), "could not read replies", extra={"reason": str(error)})
                     return
                 if len(results) < len(self._places):  # the topic was deleted
                     await self._begin()

@@ -120,7 +120,7 @@ class ClientTransactions:
                 checks += await self._database.run(find)
             except MqdbError as error:  # it is asked again when its time has come
                 logger.log(
-                    level_of(error), "cannot ask about transactions", extra={"group": group, "reason": str(error)}
+                    level_of(error), "could not ask about transactions", extra={"group": group, "reason": str(error)}
                 )
                 return
         asked = self._asked.get(client, {})

@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
             try:
                 self._write(_response(request, answer))
             except FrameInvalid as error:
-                logger.exception("an answer cannot be written", extra={"code": request.code})
+                logger.exception("could not write an answer", extra={"code": request.code})
                 answer = Answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
                 self._write(_response(request, answer))
         self._traffic.ended(request.code, answer.code, self._now() - request.heard_at)

@@ -81,7 +81,7 @@ class SocketListener:
                 client, _ = await self._loop.sock_accept(self._socket)
             except OSError as error:  # no file is left, perhaps; who waits is accepted later
                 if not is_failing:
-                    logger.warning("cannot accept connections, and try again", extra={"reason": str(error)})
+                    logger.warning("could not accept connections; will retry", extra={"reason": str(error)})
                 is_failing = True
                 await asyncio.sleep(1.0)
                 continue
@@ -101,7 +101,7 @@ class SocketListener:
                 await self._loop.connect_accepted_socket(connect, client, ssl=context)
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
             client.close()
-            logger.debug("a connection has come to nothing", extra={"reason": str(error)})
+            logger.debug("a connection failed before its first request", extra={"reason": str(error)})
 
     async def _first(self, client: socket.socket) -> bytes:
         """The first byte, which stays to be read."""

@@ -313,7 +313,7 @@ class FrontMembers:
                 await self._leave(client, group, kind)
             except MqdbError as error:  # the broker gives it up by itself
                 fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
-                logger.log(level_of(error), "cannot take a client out of its group", extra=fields)
+                logger.log(level_of(error), "could not take a client out of its group", extra=fields)
 
     def changed(self, group: str | None) -> None:
         """A group has other members or free queues; None: perhaps any, and the front may have been away."""
@@ -330,7 +330,7 @@ class FrontMembers:
         try:
             await self._renew(clients)
         except MqdbError as error:
-            logger.log(level_of(error), "cannot enter clients again, and try later", extra={"reason": str(error)})
+            logger.log(level_of(error), "could not re-register clients; will retry", extra={"reason": str(error)})
 
     async def _renew(self, clients: list[Client]) -> None:
         """Enter them again: the broker has lost them, or this front has lost the broker.

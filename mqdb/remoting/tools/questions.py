@@ -181,7 +181,7 @@ class Questions:
                     self._in_progress.add(request.request_id)
                     self._database.spawn(self._answer_for(client, request))
         except MqdbError as error:
-            logger.log(level_of(error), "cannot see what is asked", extra={"group": group, "reason": str(error)})
+            logger.log(level_of(error), "could not look up open requests", extra={"group": group, "reason": str(error)})
 
     def _open_requests(
         self, database: DatabaseConnection, client: Client, group: str, besides: Collection[int]

@@ -31,11 +31,11 @@ def refusal(error: Exception) -> Answer:
     if isinstance(error, FrameInvalid):
         return Answer(ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
     if not isinstance(error, MqdbError):
-        logger.error("a request has failed in an unforeseen way", exc_info=error)
+        logger.error("a request failed in an unforeseen way", exc_info=error)
         return Answer(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
     if isinstance(error, BrokerUnavailable):
         # Its sentence names the database, which is no affair of clients.
-        logger.debug("a request has found no database", extra={"reason": str(error)})
+        logger.debug("a request failed: the database is unavailable", extra={"reason": str(error)})
         return Answer(ResponseCode.SYSTEM_ERROR, remark="the broker has no connection to its database at present")
     code = error.code if error.code < _HIGHEST_OF_BROKERS else ResponseCode.SYSTEM_ERROR
     return Answer(code, remark=str(error))

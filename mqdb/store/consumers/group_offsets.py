@@ -43,9 +43,9 @@ class ReadQueue(NamedTuple):
     next_offset: int
     segment: int
     reset_at: datetime | None
-    """When somebody had set the group's offset last, as of the time when the reading began; None: never."""
+    """Time of the last reset of the group's offset before the reading began; None: never."""
     history: History | None = None
-    """Of the log in which the offset was found; None: whichever it is."""
+    """History of the log in which the offset was found; None for any history."""
 
 
 _READ_QUEUE: Final[Mapping[str, TypeEngine[Any]]] = {

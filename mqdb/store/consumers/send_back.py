@@ -48,20 +48,20 @@ class Found(NamedTuple):
     retry_delays: Sequence[timedelta] | None
     """The group's own; None: as the delay levels say."""
     delay_levels: int
-    """How many levels there are."""
+    """Number of delay levels."""
     schedule_keys: list[int]
     """Keys of the queues of SCHEDULE_TOPIC_XXXX, that of level 1 first."""
     retry_perm: int | None
-    """Of the retry topic; this and the next are None where there is none."""
+    """Permission of the retry topic. This and the next are None if the topic does not exist."""
     retry_write_queue_nums: int | None
     dlq_key: int | None
-    """The queue of the DLQ; None where there is none."""
+    """The queue of the DLQ; None if it does not exist."""
     history: History
-    """Of the log."""
+    """History of the log."""
     full_names: dict[str, str]
-    """Of the retry topic and of the topics that were asked for: what messages say of them."""
+    """Whole names of the retry topic and of the given topics, as messages have them."""
     reconsume_times: list[int | None]
-    """Of each message, in the order asked for; None where the log has lost it."""
+    """Failures of each message, in the order asked for; None if the log has lost it."""
 
 
 class TimerQueue(NamedTuple):

@@ -38,10 +38,10 @@ class QueueStanding(NamedTuple):
     next_offset: int | None
     """None: it has not begun to read the queue, or its members keep their offsets themselves."""
     expression_type: str | None
-    """Of its filter; None without a subscription."""
+    """Type of its filter; None without a subscription."""
     expression: str | None
     message_models: frozenset[str]
-    """Of its members; empty without any."""
+    """Message models of its members; empty without members."""
 
 
 def find(connection: Connection, places: Collection[QueuePlace]) -> dict[int, list[QueueStanding]]:

@@ -30,7 +30,7 @@ class RetryFilter:
     matches_all: ClassVar[bool] = False
 
     selectors: tuple[tuple[str, Selector], ...]
-    """By topic. What failed in another one passes."""
+    """Filters by topic. Messages that failed in another topic pass."""
 
     @property
     def canonical_text(self) -> str:

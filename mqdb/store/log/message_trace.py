@@ -52,7 +52,7 @@ class TracedRecord(NamedTuple):
     queue_id: int | None
     queue_offset: int | None
     segment: int | None
-    """Of its entry, whose transaction, as rows show it, is `xid`."""
+    """Segment of its entry, whose transaction, as rows show it, is `xid`."""
     xid: str | None
     store_time: datetime | None
     reconsume_times: int | None
@@ -66,11 +66,11 @@ class TracedRecord(NamedTuple):
     is_placed: bool | None
     """Its append has given it its offset."""
     real_topic: str | None
-    """Where a record goes that waits."""
+    """The topic that a waiting record goes to."""
     tags_code: int | None
     """For a record that waits, when it is due, in milliseconds since 1970."""
     slot: int | None
-    """Of `timer`, if the message was collected."""
+    """Slot of `timer`, if the message was collected."""
     is_recalled: bool | None
     collected_to: int | None
     """Offset in the queue of timers before which all are collected; what is collected is delivered up to these two."""

@@ -67,7 +67,7 @@ class CronSummary(NamedTuple):
     created_at: datetime
     created_by: str
     application: str | None
-    """The application whose code declares it; None: somebody has added it."""
+    """The application whose code declares it; None: it was added by hand."""
 
 
 class DueCron(NamedTuple):

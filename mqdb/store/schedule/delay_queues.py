@@ -53,17 +53,17 @@ class Head(NamedTuple):
     level: int
     queue_key: int
     seq: int
-    """Of the level's newest step."""
+    """Number of the level's newest step."""
     next_offset: int
-    """Of the first message that is not delivered, also of one that is yet to come."""
+    """Offset of the first message that is not delivered, even if it is yet to come."""
     queue_offset: int | None
-    """Of the first entry from there on: the same, or entries are missing. None where there is none."""
+    """Offset of the first entry from there on: `next_offset`, or entries are missing. None without an entry."""
     segment: int | None
-    """Of that entry."""
+    """Segment of that entry."""
     due_to: int | None
-    """Offset behind the last message that is due; this and the next three are None where none is."""
+    """Offset after the last message that is due; this and the next three are None if no message is due."""
     last_segment: int | None
-    """Of the last message that is due."""
+    """Segment of the last message that is due."""
     lowest_pos: int | None
     past_pos: int | None
     waits_ms: int | None
@@ -187,16 +187,16 @@ class LevelStanding(NamedTuple):
 
     level: int
     delay: timedelta | None
-    """None where the table has no such level any more."""
+    """None if the table no longer has such a level."""
     waiting: int
     due_at: datetime | None
-    """When the first one that waits is due; this and the next are None where none waits, or its entry is lost."""
+    """Time at which the first waiting one is due; this and the next are None without it, or if its entry is lost."""
     late: timedelta | None
-    """How long it has been due; negative before that."""
+    """Time for which it has been due; negative before that."""
     lost: MessageMissing | None
-    """The first one that waits, where the log does not hold it: nothing behind it is delivered."""
+    """The first waiting message if the log does not hold it: no message after it is delivered."""
     seq: int
-    """Of the level's newest step."""
+    """Number of the level's newest step."""
 
 
 @translates

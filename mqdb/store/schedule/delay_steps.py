@@ -49,7 +49,7 @@ class DelayStep(NamedTuple):
     level: int
     queue_key: int
     seq: int
-    """Of this step: one more than the level's last."""
+    """Number of this step: one more than the level's last."""
     first_offset: int
     past_offset: int
 

@@ -63,7 +63,7 @@ class Look(NamedTuple):
     last_segment: int | None
     first_due_ms: int | None
     next_waiting_ms: int | None
-    """When the first one is due that is not due now; None where there is none."""
+    """Time at which the next one is due that is not due now; None without one."""
     slots: list[int] | None
     """To which those belong that are not due."""
     lowest_pos: int | None

@@ -59,7 +59,7 @@ class HalfPosition(NamedTuple):
     """The progress through the half messages: offsets of their queue."""
 
     seq: int
-    """Of the newest step."""
+    """Number of the newest step."""
     next_offset: int
 
 
@@ -81,7 +81,7 @@ class NewHalf(NamedTuple):
     stored_at: datetime
     check_at: datetime
     check_wait: timedelta
-    """How far `check_at` lies ahead."""
+    """Time from now to `check_at`."""
 
 
 class DueHalf(NamedTuple):
@@ -241,7 +241,7 @@ def take_from_ahead(connection: Connection, longest: timedelta) -> int:
 def take_due(connection: Connection, limit: int, youngest: timedelta) -> list[DueHalf]:
     """The due checks, the oldest first; locked until the end of the transaction. Ending half messages are skipped.
 
-    Rows of roles that do not own the broker are made with the record, whose age for a check is not known then: half
+    Rows of roles that do not own the broker are made with the record, without knowing the transaction timeout: half
     messages younger than `youngest` are not due. Uses half_message_check_at.
     """
     now = func.mqdb.now()

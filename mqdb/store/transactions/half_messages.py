@@ -75,7 +75,7 @@ class HalfRecord(NamedTuple):
     is_readable: bool
     """It says its group, and a queue that messages may be sent to."""
     state: HalfState | None
-    """Of its row; None where it has none."""
+    """State of its row; None without a row."""
 
     @property
     def key(self) -> "HalfKey":

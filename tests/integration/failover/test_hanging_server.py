@@ -146,5 +146,5 @@ def test_services_whose_connections_stand_still_go_on_with_new_ones(
             dispatched.wait_for(1)
     [lost] = [record for record in caplog.records if record.getMessage() == "lost leadership"]
     assert lost.__dict__["reason"] == "no answer for 1 s"
-    assert set(told(caplog, logging.WARNING)) <= {"lost leadership", "ended the connection of a leader that hangs"}
+    assert set(told(caplog, logging.WARNING)) <= {"lost leadership", "ended the connection of a hung leader"}
     assert len(told(caplog, logging.WARNING)) <= 2

@@ -174,7 +174,7 @@ def test_no_round_fails_under_a_publication(
 
     assert "never" not in timed.calls
     told = {record.getMessage() for record in caplog.records if record.name.startswith("mqdb.")}
-    assert told == {"left out times of a cron that have passed", "timers are late"}
+    assert told == {"skipped times of a cron that had passed", "timers are late"}
     assert log.execute(WITHOUT_IDENTITY).fetchall() == []
 
 

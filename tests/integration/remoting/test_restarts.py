@@ -316,7 +316,7 @@ def test_a_client_that_comes_while_the_database_is_down_is_taken_when_it_is_ther
         with past.stopped():
             going.close()
             client.heartbeat(B, consumer("others", orders="*"))
-            wait_until(lambda: "cannot take a client out of its group" in caplog.messages)
+            wait_until(lambda: "could not take a client out of its group" in caplog.messages)
 
         wait_until(lambda: client.pull("others", "orders", 0).bodies == ["a", "b"])
     finally:
@@ -385,8 +385,8 @@ def test_a_front_whose_presence_the_reaper_has_removed_says_what_it_waits_for(
 
     front._instance._group_changes.call(None)
 
-    wait_until(lambda: "cannot enter clients again, and try later" in caplog.messages)
-    told = [each for each in caplog.records if each.message == "cannot enter clients again, and try later"]
+    wait_until(lambda: "could not re-register clients; will retry" in caplog.messages)
+    told = [each for each in caplog.records if each.message == "could not re-register clients; will retry"]
     assert str(vars(told[0])["reason"]).endswith("the connection for notifications is not there yet")
 
 

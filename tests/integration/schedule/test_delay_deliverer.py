@@ -133,7 +133,7 @@ def test_a_topic_that_is_gone_is_told_once_a_round(
 
     [line] = caplog.records
     assert (line.getMessage(), vars(line)["topic"], vars(line)["count"]) == (
-        "skipped delayed messages, their topic or group is gone",
+        "skipped delayed messages: their topic or group is gone",
         "gone",
         2,
     )

@@ -119,7 +119,7 @@ def test_what_goes_wrong_is_told(broker: Connection, engine: Engine, caplog: pyt
     TimerDeliverer(Context(engine.connect)).run_once(broker)
 
     assert [(line.getMessage(), vars(line).get("topic"), vars(line)["count"]) for line in caplog.records] == [
-        ("skipped timers, their topic is gone", "gone", 2),
+        ("skipped timers: their topic is gone", "gone", 2),
         ("the log has lost timers that were not collected", None, 1),
     ]
 
