@@ -3,7 +3,7 @@
 An append is one INSERT in autocommit. When its answer is missing, the statement may still lie unread in the socket of
 its backend, wait for a lock, or be about to commit. So before it is sent again, on one connection to that server:
 
-    end_backend    until the backend is gone: nothing that it was given can be stored any more
+    end_backend    until the backend is gone: it can no longer store its statements
     find_sent      then: is it stored?
 
 The other way round would store it twice. A backend that waits for a synchronous standby has committed, but its record

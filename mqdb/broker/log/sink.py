@@ -1,7 +1,7 @@
 """Append a batch that tasks of Spark have staged, exactly once.
 
     one transaction    ledger row ── new? ──▶ the staged messages into the log, task by task ──▶ the stage cleared
-                           └── there already: somebody has done it before, and nothing is appended
+                           └── there already: an earlier run has stored it, and nothing is appended
 
 A query commits its batches in their order, and after a crash runs only the last one again. If a query comes with an
 earlier number, its checkpoint was set back, or is not the one that the sink was written with. If the batch before is

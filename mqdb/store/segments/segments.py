@@ -4,7 +4,7 @@
 
     open      takes records, now or later
     closed    all its positions are taken; transactions in progress may still write to it
-    sealed    nobody can write to it any more, and all of it is dispatched and indexed
+    sealed    no transaction can still write to it, and all of it is dispatched and indexed
     drained   below the min offset of every queue: its consume queue and key index are on their way out, its log
               stays as long as the consume queue of a younger segment points into it
 
