@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.variants import usually
+
 #: What each shell does when somebody has typed `mqdb topic c` or `mqdb topic create --q` and presses Tab.
 TYPED = ("mqdb topic c", "mqdb topic create --q")
 ASK = {
@@ -32,7 +34,7 @@ ASK = {
 }
 
 
-@pytest.mark.parametrize("shell", ASK)
+@pytest.mark.parametrize("shell", usually("bash", of=ASK))
 def test_a_shell_completes_commands_and_options(shell: str, tmp_path: Path) -> None:
     program = shutil.which(shell)
     if program is None:

@@ -24,6 +24,7 @@ from tests.fixtures.remoting_kit import (
     RunKitProcess,
     served_front,
 )
+from tests.fixtures.variants import usually
 
 #: Only 5.x has these.
 NEWER = ("consume_mode", "delay_time", "pop", "recall")
@@ -65,7 +66,7 @@ def test_the_kit_has_no_other_cases(kit_results: RunKit) -> None:
     assert set(kit_results(NEW, "quick")) == {*QUICK, *NEWER}
 
 
-@pytest.mark.parametrize("version", [NEW, OLD])
+@pytest.mark.parametrize("version", usually(NEW, of=[NEW, OLD]))
 def test_java_is_told_that_its_message_has_no_second_copy(
     java_kit: GetKit, database: Database, tmp_path: Path, version: str
 ) -> None:

@@ -33,6 +33,9 @@ final class Scene implements AutoCloseable {
      * its second heartbeat, after 30 s, if it missed the one that tells of its queues.
      */
     static final double PATIENCE = 50;
+
+    /** A machine that is busy with other tests may take longer than the client's 3 s. */
+    private static final int SEND_TIMEOUT_MS = 20_000;
     private static final String RETRY_PREFIX = "%RETRY%";
 
     final Options options;
@@ -124,6 +127,7 @@ final class Scene implements AutoCloseable {
     }
 
     private DefaultMQProducer adopt(DefaultMQProducer made) {
+        made.setSendMsgTimeout(SEND_TIMEOUT_MS);
         return adopt(made, made::shutdown);
     }
 
