@@ -404,7 +404,7 @@ def test_a_letter_that_cannot_be_buried_keeps_nobody_from_popping(
     orders.send("b")
 
     assert bodies(orders.pop()) == ["b"]
-    assert "cannot be appended to the DLQ" in caplog.text
+    assert "could not append messages that have failed too often to the DLQ" in caplog.text
     orders.broker.execute(text("UPDATE mqdb.topic SET perm = 6 WHERE topic = '%RETRY%workers'"))
     orders.pass_time(31)
     orders.pop()

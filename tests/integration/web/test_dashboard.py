@@ -85,7 +85,7 @@ def test_the_trace_of_a_message_says_what_became_of_it(site: Site, ann: Visitor)
         (B + "topics/orders/messages?queue=-1", 400, "write a whole number"),
         (B + "topics/orders/messages?time=soon", 400, "write a time in UTC"),
         (B + "topics/orders/messages?before=1", 400, "give 2 offsets"),
-        (B + "topics/orders/messages?before=1,x", 400, "no list of offsets"),
+        (B + "topics/orders/messages?before=1,x", 400, "not a list of offsets"),
         (B + "topics/orders/messages?sql=a%20%3D", 400, "a ="),
         (B + "topics/orders/messages?tag=a&key=b", 400, "one of them at a time"),
         (B + "topics/orders/messages?key=%00", 400, "cannot store"),
