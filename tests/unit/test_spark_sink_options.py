@@ -36,7 +36,7 @@ def schema(**types: DataType) -> StructType:
 
 
 def test_options_are_found_whatever_their_case() -> None:
-    options = parse_sink({"URL": URL, "Topic": "orders", "WRITEID": "nightly", "commitmode": "Staged"}, is_stream=False)
+    options = parse_sink({"URL": URL, "Topic": "orders", "WRITEID": "nightly"}, is_stream=False)
     assert (options.url, options.topic, options.given_id) == (URL, "orders", "nightly")
 
 
@@ -87,7 +87,6 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
         ({"url": URL, "maxRowsPerCommit": "1e6"}, "maxRowsPerCommit = '1e6': write a number"),
         ({"url": URL, "maxRowsPerCommit": "9", "commitSessions": "65"}, "commitSessions = '65': is above 64"),
         ({"url": URL, "commitSessions": "2"}, "commitSessions = '2': needs maxRowsPerCommit"),
-        ({"url": URL, "commitMode": "direct"}, "option commitMode = 'direct': write staged"),
         ({"url": URL, "reservedProperties": "keep"}, "write refuse or drop"),
         ({"url": URL, "onBadRow": "topic:"}, "write fail, skip or topic:NAME"),
         ({"url": URL, "onBadRow": "skip:orders"}, "write fail, skip or topic:NAME"),

@@ -14,8 +14,8 @@ its ledger are its own.
 A batch of a stream is identified by the id of the query, which is kept in the checkpoint, and its number; a batch job
 by its writeId. Messages of a task keep their order, and so do those of a key if its rows are in one task.
 
-Spark starts a new Python process to plan each batch of a stream, and one more to commit it, and asks for the writer in
-both. So this module imports little.
+With maxRowsPerCommit a larger batch goes into the log in several transactions, as `mqdb.broker.log.sink` describes.
+Processes that only plan or commit a batch import this module, so it imports little.
 """
 
 import logging

@@ -21,7 +21,6 @@ NAMES: Final = (
     "topic",
     "writeId",
     "sinkId",
-    "commitMode",
     "reservedProperties",
     "failOnDataLoss",
     "onBadRow",
@@ -107,7 +106,6 @@ def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     own, other, way = ("sinkId", "writeId", "write") if is_stream else ("writeId", "sinkId", "writeStream")
     if other.lower() in given:
         raise OptionInvalid(other, given[other.lower()], f"is for {way}; use {own}")
-    _one_of(given, "commitMode", ("staged",))
     on_bad_row, bad_row_topic = _on_bad_row(given.get("onbadrow", OnBadRow.FAIL.value))
     return SinkOptions(
         url=_url(given.get("url")),
