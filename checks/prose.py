@@ -138,6 +138,10 @@ def _of_python(source: str) -> Iterator[tuple[int, str, str]]:
                 yield from _error_sentences(node)
         elif isinstance(node, ast.Call):
             yield from _of_call(node)
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
+            # The text of an option stands behind its type and its rule.
+            texts = node.slice.elts[1:] if isinstance(node.slice, ast.Tuple) else []
+            yield from ((each.lineno, "help", text) for each in texts if (text := _text(each)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "COMMENT ON" in node.value:
             yield from ((node.lineno + line, kind, text) for line, kind, text in _of_sql(node.value))
 
@@ -168,7 +172,7 @@ def _text(node: ast.expr) -> str:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=parts):
-            return "".join(part.value if isinstance(part, ast.Constant) else "X" for part in parts)  # type: ignore[misc]
+            return "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _text(left) + _text(right)
     return ""

@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "client")]
 
-from website import reference  # noqa: E402
+from website import reference  # noqa: E402 - MkDocs loads this file by its path, so the paths come first
 
 #: Pages beside docs/, by their place on the site.
 _PAGES: Final = {

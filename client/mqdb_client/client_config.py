@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar, get_args
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar, get_args
 
 from mqdb.common.dsn import redact
 from mqdb.common.group import ConsumeFromWhere, check_group_name
@@ -87,6 +87,22 @@ def _text_of(option: inspect.Parameter) -> tuple[str, str]:
     return "; ".join(rules) or "required", " ".join(text for text in metadata if isinstance(text, str))
 
 
+#: Options that consumers of several kinds have.
+StartOption: TypeAlias = Annotated[
+    ConsumeFromWhere, one_of(ConsumeFromWhere), "The place at which a new group starts to read a topic."
+]
+StartTimeOption: TypeAlias = Annotated[
+    datetime | None,
+    or_none(AWARE_TIME),
+    "The time from which a new group reads under TIMESTAMP. None is half an hour before the start.",
+]
+SubscriptionVersionOption: TypeAlias = Annotated[
+    int,
+    whole(0, 2**63 - 1),
+    "The version of the subscriptions. Members with other subscriptions need a higher one.",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """The options that all clients have. `settings_of` makes one of `dsn` and `settings`, which exclude each other."""
@@ -96,7 +112,7 @@ class ClientConfig:
         field(default=None, repr=False)
     )
     settings: Annotated[
-        Settings | None, "The settings of the client, as `load_settings` returns them, in place of `dsn`."
+        Settings | None, "The settings of the client, as `load_settings` returns them, instead of `dsn`."
     ] = None
     _: KW_ONLY
     instance_name: Annotated[
@@ -110,24 +126,14 @@ class ClientConfig:
 class ConsumerConfig(ClientConfig):
     """The options that both kinds of consumers have. Raises NameInvalid, ParameterInvalid."""
 
-    consume_from_where: Annotated[
-        ConsumeFromWhere, one_of(ConsumeFromWhere), "Where a new group starts to read a topic."
-    ] = ConsumeFromWhere.LAST_OFFSET
-    consume_timestamp: Annotated[
-        datetime | None,
-        or_none(AWARE_TIME),
-        "The time from which a new group reads under TIMESTAMP. None is half an hour before the start.",
-    ] = None
+    consume_from_where: StartOption = ConsumeFromWhere.LAST_OFFSET
+    consume_timestamp: StartTimeOption = None
     allocate_message_queue_strategy: Annotated[
         AllocationStrategy[Any],
         STRATEGY,
         "Shares the queues of a topic out among the members. All members need the same strategy.",
     ] = allocate_averagely
-    subscription_version: Annotated[
-        int,
-        whole(0, 2**63 - 1),
-        "The version of the subscriptions. Members with other subscriptions need a higher one.",
-    ] = 0
+    subscription_version: SubscriptionVersionOption = 0
     pull_threshold_for_queue: Annotated[int, whole(1, 65_535), "A queue with more messages in hand is not pulled."] = (
         1_000
     )
@@ -140,11 +146,11 @@ class ConsumerConfig(ClientConfig):
     hand_over_grace: Annotated[
         timedelta,
         DURATION,
-        "How long a former owner may keep a queue after a rebalance. Then this member takes it by force.",
+        "The time for which a former owner may keep a queue after a rebalance. Then this member takes it by force.",
     ] = timedelta(seconds=30)
-    shutdown_timeout: Annotated[timedelta, SHUTDOWN_TIMEOUT, "How long a shutdown waits for running listeners."] = (
-        timedelta(seconds=25)
-    )
+    shutdown_timeout: Annotated[
+        timedelta, SHUTDOWN_TIMEOUT, "The longest time that a shutdown waits for running listeners."
+    ] = timedelta(seconds=25)
 
     def __post_init__(self) -> None:
         check_group_name(self.group)

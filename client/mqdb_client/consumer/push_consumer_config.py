@@ -35,7 +35,7 @@ class PushConsumerConfig(ConsumerConfig):
         "In broadcasting, the directory of the file of offsets. None is one in the home "
         "directory, by the instance name.",
     ] = None
-    consume_thread_nums: Annotated[int, whole(1, 1_000), "How many listeners run at the same time."] = 20
+    consume_thread_nums: Annotated[int, whole(1, 1_000), "The number of listeners that run at the same time."] = 20
     consume_message_batch_max_size: Annotated[
         int, whole(1, 1_024), "The most messages in one call of the listener."
     ] = 1
@@ -46,12 +46,12 @@ class PushConsumerConfig(ConsumerConfig):
         int | None,
         whole_or_unlimited(1, 6_553_500),
         "A limit of messages in hand for all queues of a topic, shared out evenly over the queues "
-        "that are read. None is no limit.",
+        "that are read. None means no limit.",
     ] = None
     pull_threshold_size_for_topic_mib: Annotated[
         int | None,
         whole_or_unlimited(1, 102_400),
-        "A limit of MiB of bodies in hand for all queues of a topic, shared out in the same way. None is no limit.",
+        "A limit of MiB of bodies in hand for all queues of a topic, shared out in the same way. None means no limit.",
     ] = None
     pull_interval: Annotated[
         timedelta,
@@ -67,8 +67,8 @@ class PushConsumerConfig(ConsumerConfig):
     max_reconsume_times: Annotated[
         int | None,
         whole_or_unlimited(0, 2**31 - 1),
-        "After so many failures a message goes to the dead-letter queue. None is the limit of the "
-        "group; in orderly consumption it is no limit.",
+        "After so many failures a message goes to the dead-letter queue. None means the limit of the group, and in "
+        "orderly consumption no limit.",
     ] = None
     consume_timeout: Annotated[
         timedelta,
@@ -78,7 +78,7 @@ class PushConsumerConfig(ConsumerConfig):
     suspend_current_queue_time: Annotated[
         timedelta,
         duration(timedelta(milliseconds=10), timedelta(seconds=30)),
-        "How long a queue pauses when an orderly listener asks for it.",
+        "The pause of a queue when an orderly listener asks for it.",
     ] = timedelta(seconds=1)
     queue_lock_expiry: Annotated[
         timedelta,

@@ -25,7 +25,9 @@ class LitePullConsumerConfig(ConsumerConfig):
         whole(1, 1_024),
         "The most messages that a poll returns. An answer of the broker may have more, for the next polls.",
     ] = 10
-    poll_timeout: Annotated[timedelta, POLL_TIMEOUT, "How long a poll waits for messages."] = timedelta(seconds=5)
+    poll_timeout: Annotated[timedelta, POLL_TIMEOUT, "The longest time that a poll waits for messages."] = timedelta(
+        seconds=5
+    )
     auto_commit: Annotated[bool, FLAG, "Commit messages that polls have returned, at intervals."] = True
     auto_commit_interval: Annotated[
         timedelta, duration(MIN_AUTO_COMMIT_INTERVAL), "The time between two automatic commits."

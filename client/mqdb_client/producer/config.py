@@ -22,10 +22,10 @@ class ProducerConfig(ClientConfig):
     """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
 
     retry_times_when_send_failed: Annotated[
-        int, whole(0, 100), "How often a sync send that failed is tried again, within its timeout."
+        int, whole(0, 100), "The most further tries of a sync send that failed, within its timeout."
     ] = 2
     retry_times_when_send_async_failed: Annotated[
-        int, whole(0, 100), "How often an async send is tried again if its broker cannot be reached."
+        int, whole(0, 100), "The most further tries of an async send whose broker cannot be reached."
     ] = 2
     retry_another_broker_when_not_store_ok: Annotated[
         bool,
@@ -37,12 +37,12 @@ class ProducerConfig(ClientConfig):
     durability: Annotated[
         Durability | None,
         or_none(one_of(Durability)),
-        "What a send waits for. None is the default of each broker (its setting `default_durability`).",
+        "The durability that a send waits for. None is the default of each broker (its setting `default_durability`).",
     ] = None
     compression: Annotated[
         Compression | None,
         or_none(one_of(Compression)),
-        "How bodies are compressed. None sends them as they are. Messages of a batch are never compressed.",
+        "The compression of bodies. None sends them as they are. Messages of a batch are never compressed.",
     ] = None
     compress_message_body_threshold_bytes: Annotated[int, whole(1, 2**31 - 1), "Shorter bodies are not compressed."] = (
         4_096

@@ -4,13 +4,13 @@ Source: SimpleConsumerBuilder of rocketmq-clients, DefaultMQPushConsumer.popInvi
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Final
 
 from mqdb.broker.consumers.pop import LONGEST_INVISIBLE, MAX_POPPED
 from mqdb.common.group import ConsumeFromWhere, check_group_name
-from mqdb_client.client_config import ClientConfig
-from mqdb_client.option_rules import AWARE_TIME, check_options, duration, one_of, or_none, whole
+from mqdb_client.client_config import ClientConfig, StartOption, StartTimeOption, SubscriptionVersionOption
+from mqdb_client.option_rules import check_options, duration, whole
 
 #: How many messages one call of `receive` returns at most.
 MAX_MESSAGES: Final = whole(1, MAX_POPPED)
@@ -28,25 +28,17 @@ AWAIT: Final = duration(timedelta(0))
 class SimpleConsumerConfig(ClientConfig):
     """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
 
-    await_duration: Annotated[timedelta, AWAIT, "How long `receive` waits for messages."] = timedelta(seconds=30)
+    await_duration: Annotated[timedelta, AWAIT, "The longest time that `receive` waits for messages."] = timedelta(
+        seconds=30
+    )
     invisible_duration: Annotated[
         timedelta,
         INVISIBLE,
-        "How long received messages stay invisible to other members, unless `receive` says otherwise.",
+        "The time for which received messages stay invisible to other members, unless `receive` gives another.",
     ] = timedelta(seconds=60)
-    consume_from_where: Annotated[
-        ConsumeFromWhere, one_of(ConsumeFromWhere), "Where a new group starts to read a topic."
-    ] = ConsumeFromWhere.LAST_OFFSET
-    consume_timestamp: Annotated[
-        datetime | None,
-        or_none(AWARE_TIME),
-        "The time from which a new group reads under TIMESTAMP. None is half an hour before the start.",
-    ] = None
-    subscription_version: Annotated[
-        int,
-        whole(0, 2**63 - 1),
-        "The version of the subscriptions. Members with other subscriptions need a higher one.",
-    ] = 0
+    consume_from_where: StartOption = ConsumeFromWhere.LAST_OFFSET
+    consume_timestamp: StartTimeOption = None
+    subscription_version: SubscriptionVersionOption = 0
 
     def __post_init__(self) -> None:
         check_group_name(self.group)
