@@ -1,7 +1,7 @@
 """A shop with FastAPI and SQLAlchemy. An order and its message are one transaction; the same process bills the order.
 
 export MQDB_DSN=postgresql://...   # as `mqdb serve` prints it
-mqdb topic create orders
+mqdb topic create fastapi-orders
 uvicorn --factory examples.fastapi_shop.app:create_app
 curl localhost:8000/orders --json '{"item": "tea", "price": 3}'
 curl localhost:8000/orders/1

@@ -150,8 +150,12 @@ def test_alerts_and_dashboard_ask_for_what_is_exported(database: Database) -> No
     MetricsHook(clients := CollectorRegistry())
     exported = set(re.findall(r"^# TYPE (\S+)", page + generate_latest(clients).decode(), re.MULTILINE))
 
+    page = (DEPLOY.parent / "docs" / "metrics.md").read_text()
     assert len(asked) > 20
     assert asked <= exported
+    assert {
+        name for name in exported if not re.search(rf"`{name}[`{{]", page) and not name.startswith("process_")
+    } == set()
 
 
 def test_the_dashboard_shows_outages_of_clients_and_the_replication_of_the_server() -> None:
