@@ -1,4 +1,4 @@
-"""Rights of roles that do not own the broker: what SEND covers, and what somebody gets who tries to go beyond it."""
+"""Rights of roles that do not own the broker: the topics that SEND covers, and the refusals beyond them."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What rights come to for each queue, kept by triggers: what the rights say, whatever changes at the same time."""
+"""Triggers keep a row for each right on a queue: the rows match the rights, whatever changes at the same time."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -73,7 +73,7 @@ CHANGES = {
 def test_rights_that_change_while_a_topic_is_made_cover_it_or_do_not(
     log: Connection, database: Database, first: str
 ) -> None:
-    """Whoever comes second waits, and then sees what the first has done."""
+    """The second change waits, and then sees the effect of the first one."""
     log.execute("INSERT INTO mqdb.acl VALUES ('x', 'SEND', 'TOPIC', 'a*'), ('y', 'READ', 'TOPIC', 'a*')")
     one, other = database.connect(autocommit=False), database.connect()
     [second] = CHANGES.keys() - {first}

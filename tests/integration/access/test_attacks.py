@@ -1,9 +1,9 @@
-"""What roles with few rights try in SQL to go beyond them. Names and numbers are those of attacks.md.
+"""Attacks in SQL by roles with few rights, which try to go beyond them. Names and numbers are those of attacks.md.
 
-Each attack of BY_ALL and BY_ROLE is one statement, or several in one message, in the session of each role it is for.
-It says what it must get: an SQLSTATE, NOTHING for no row and no value but 0 and "", or OWN where it concerns the role
+Each attack of BY_ALL and BY_ROLE is one statement, or several in one message, in the session of each role it is for. It
+says what it must get: an SQLSTATE, NOTHING for no row and no value but 0 and "", or OWN where it concerns the role
 alone. Then all rows that others look at are as they were, and nothing that is marked has come in a row, a notice or a
-field of an error. What gets through is at the end of the file.
+field of an error. Attacks that get through are at the end of the file.
 """
 
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ class World(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """What somebody tries."""
+    """An attack: its name, its statement, and the result that it must get."""
 
     name: str
     statement: str
@@ -228,7 +228,7 @@ class Original(NamedTuple):
 
 @pytest.fixture(scope="module")
 def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[Original]:
-    """With the rows of others and the rights of the roles."""
+    """A database with the rows of others and the rights of the roles."""
     with new_database(postgres, template_database) as database:
         owner = fill(database)
         grant(database)
@@ -239,7 +239,7 @@ def original(postgres: EmbeddedPostgres, template_database: str, roles: None) ->
 
 @contextmanager
 def world_of(database: Database, numbers: dict[str, str]) -> Iterator[World]:
-    """With sessions of all."""
+    """A world in a database, with a session of each role."""
     sessions = Sessions(database)
     yield World(owner_of(database), sessions, numbers)
     for session in sessions.values():
@@ -255,7 +255,7 @@ def world(postgres: EmbeddedPostgres, original: Original) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def before(world: World) -> dict[str, str]:
-    """What others look at, while nobody has tried anything."""
+    """The rows of all others before any attack."""
     return rows_of_all(world.owner)
 
 
@@ -292,7 +292,7 @@ def rows_of_all(owner: Connection) -> dict[str, str]:
 
 @dataclass
 class Outcome:
-    """What a statement came to: an SQLSTATE, or rows; and all that was said."""
+    """The outcome of a statement: an SQLSTATE or rows, and all texts that the session received."""
 
     sqlstate: str | None
     rows: list[tuple[Any, ...]]
@@ -1110,7 +1110,7 @@ def gets(outcome: Outcome, must: str) -> bool:
 
 
 def test_marks_are_noticed(own: World, database: Database) -> None:
-    """By rows, notices and errors of somebody who may see them: the owner."""
+    """Marks are found in rows, notices and errors of the owner, who may see them."""
     for statement in (
         "SELECT body FROM mqdb.commit_log",
         f"{LEAK} SELECT FROM mqdb.commit_log WHERE pg_temp.leak(tags)",
@@ -1339,7 +1339,10 @@ def test_38_what_holds_rows_back_does_so_before_all_else(world: World) -> None:
 
 
 def test_132_no_function_depends_on_the_path_of_the_caller(world: World) -> None:
-    """Whoever calls a function chooses search_path: it sets its own, or its names were bound when it was made."""
+    """The caller of a function chooses search_path.
+
+    So a function sets its own, or its names were bound when it was made.
+    """
     loose = world.owner.execute(
         """SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'mqdb'::regnamespace AND p.prosqlbody IS NULL
            AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)"""
@@ -1355,7 +1358,7 @@ MODES = (
 
 @pytest.mark.parametrize("role", ROLES)
 def test_146_lock_table(world: World, role: str) -> None:
-    """Of all relations and modes a role gets those that a read or an insert takes as well."""
+    """A role gets only locks on relations, and in modes, that a read or an insert takes as well."""
     relations = world.owner.execute(
         "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'mqdb'::regnamespace AND c.relkind IN ('r', 'p', 'v')"
     ).fetchall()
@@ -1401,7 +1404,7 @@ def test_158_nulls_everywhere(world: World, role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_91_change_every_table(world: World, role: str) -> None:
-    """Whatever is no insert or update of the columns above."""
+    """Every other change than an insert or an update of the columns above is refused."""
     tables = world.owner.execute(
         "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'mqdb'::regnamespace AND c.relkind IN ('r', 'p', 'v')"
     ).fetchall()
@@ -1420,7 +1423,10 @@ def test_91_change_every_table(world: World, role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_4_every_function_by_name(world: World, role: str) -> None:
-    """With NULLs, which is all that is known of a function to come: none tells of others or changes their rows."""
+    """No function, called with NULLs, shows rows of others or changes them.
+
+    NULLs also fit functions that are still to come.
+    """
     functions = world.owner.execute(
         """SELECT p.proname, array_to_string(ARRAY(
                SELECT 'NULL::' || format_type(t, NULL) FROM unnest(p.proargtypes) AS t), ', ')
@@ -1485,7 +1491,7 @@ def test_144_set_role_lends_nothing(own: World, database: Database) -> None:
 
 
 def test_46_prefix_tricks(own: World) -> None:
-    """Whatever prefix a right has, even one that the owner could not grant."""
+    """No prefix opens more than its topics, not even a prefix that the owner could not grant."""
     session = own.sessions[NONE]
     keys = [record(key) for key in (":half_key", ":payroll_retry_key", ":payroll_dlq_key")]
     foreign = ("%RETRY%payroll", "%DLQ%payroll", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102", "x_REPLY_TOPIC")
@@ -1503,7 +1509,10 @@ def test_46_prefix_tricks(own: World) -> None:
 
 
 def test_15_an_odd_aim_stops_no_delivery(own: World, database: Database) -> None:
-    """Who may send to orders lets something wait for an odd queue of it; what others let wait comes nevertheless."""
+    """A role that may send to orders lets messages wait for odd queues of it.
+
+    Waiting messages of others come nevertheless.
+    """
     codes = {":schedule_key": ("-2147483648", "0", "253402300799999"), ":timer_key": ("-2147483648", "0")}
     for key, times in codes.items():
         for code in times:
@@ -1673,7 +1682,7 @@ def test_61_squat_the_row_of_a_producer(own: World, database: Database) -> None:
 
 
 def test_33_take_over_the_producer_of_a_group_of_the_same_name(own: World) -> None:
-    """It is no longer asked about its transactions."""
+    """The attack would keep the producer from being asked about its transactions."""
     row = (
         CLIENT_ROW.replace("version)", "version, checks_transactions)")
         + "('p@1#1', 'PRODUCER', 'billing', 'x', '1', true)"
@@ -1722,7 +1731,7 @@ def test_64_a_time_on_which_every_reader_of_lags_fails(own: World) -> None:
 
 
 def test_61_who_shares_a_group_stops_no_heartbeat(own: World, database: Database) -> None:
-    """By the id of a client of another role, and by a lock on what it shows to the members of the group."""
+    """The attacks: the id of a client of another role, and a lock on rows that it shows to the members of the group."""
     with Admin(database.dsn) as admin:
         admin.acl.grant(READ, group=["billing"])
     rows = f"{CLIENT_ROW}('v@1#1', 'CONSUMER', 'billing', 'x', '1'), ('v@1#1', 'PRODUCER', 'any', 'x', '1')"
@@ -1796,7 +1805,7 @@ def test_31_make_a_topic_on_whose_name_every_list_of_topics_fails(own: World, da
 def test_71_burn_the_numbers_of_queues_topics_and_groups(
     world: World, role: str, sequence: str, statement: str
 ) -> None:
-    """They are 32 bits: after 2^31 nobody makes a queue, a topic or a group ever again."""
+    """These numbers have 32 bits: after 2^31 of them no queue, topic or group could ever be made again."""
     look = f"SELECT last_value FROM mqdb.{sequence}"
     before = scalar(world.owner, look)
 
@@ -1873,7 +1882,7 @@ def test_30_closed_topic(own: World) -> None:
 
 
 def test_30_opening_a_topic_brings_back_no_right(own: World) -> None:
-    """By a snapshot from before the revoke."""
+    """A snapshot from before the revoke brings no right back."""
     own.owner.execute(
         "INSERT INTO mqdb.acl (principal, access, resource_type, resource) VALUES (%s, 'ADMIN', 'TOPIC', 'closed')",
         [SEND],
@@ -2059,7 +2068,7 @@ LOCKS_FIRST = [(READS, BY_A_RULE), (WRITES, BY_A_TRIGGER), (READS, BY_A_PARTITIO
 
 
 def waits_behind(own: World, database: Database, held: tuple[str, str], asked: tuple[str, str]) -> bool:
-    """Whether a send of the owner has to wait while a role holds a lock, and another one, or the same, asks for one."""
+    """Whether a send of the owner has to wait while one role holds a lock, and this or another role asks for a lock."""
     holder = own.sessions[held[0]]
     other = connect(with_parts(database.dsn, user=asked[0], password=PASSWORD))
     holder.execute("BEGIN")
@@ -2109,7 +2118,7 @@ def test_146_who_may_make_no_table_has_two_ways_less(own: World, database: Datab
 
 
 def test_146_an_event_trigger_comes_before_the_lock(own: World, database: Database) -> None:
-    """What a superuser can do about it."""
+    """A superuser can stop these locks by an event trigger."""
     database.connect_as_superuser().execute(
         """CREATE FUNCTION public.refuse_ddl() RETURNS event_trigger LANGUAGE plpgsql AS
            $$ BEGIN IF NOT mqdb.is_owner(session_user) THEN RAISE insufficient_privilege; END IF; END $$;
@@ -2152,7 +2161,10 @@ def test_41_explain_analyze_tells_what_is_there(world: World, there: str, condit
     ],
 )
 def test_41_explain_tells_no_values_of_others(world: World, column: str, there: str, absent: str) -> None:
-    """PostgreSQL estimates by statistics over all rows where the operator is leakproof. So there are none."""
+    """PostgreSQL estimates by statistics over all rows if the operator is leakproof.
+
+    So these columns have no statistics.
+    """
     explain = f"EXPLAIN SELECT 1 FROM mqdb.commit_log WHERE {column} = '{{}}'"
 
     plans = [

@@ -1,4 +1,4 @@
-"""Whatever somebody gives a function of the schema, it answers or says in a sentence what is wrong with it."""
+"""A function of the schema answers whatever arguments it gets, or says in a sentence what is wrong with them."""
 
 import itertools
 import random
@@ -87,7 +87,7 @@ def functions(connection: Connection) -> list[tuple[str, list[str]]]:
 
 
 def refusal(connection: Connection, call: str) -> str | None:
-    """What a call is refused with; it is undone."""
+    """The error by which a call is refused, or None. The call is undone."""
     connection.execute("BEGIN")
     try:
         connection.execute(call.encode(), prepare=False).fetchall()

@@ -1,4 +1,4 @@
-"""How many queues a topic may have: Python says it before the database refuses it, with the same numbers."""
+"""The limit on the queues of a topic: Python checks it before the database does, with the same numbers."""
 
 import pytest
 

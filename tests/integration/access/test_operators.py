@@ -128,7 +128,7 @@ def grant(database: Database) -> None:
 
 @pytest.fixture(scope="module")
 def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[Original]:
-    """With what others have and what the roles operate."""
+    """A database with the rows of others, and the topics and groups that the roles operate."""
     with new_database(postgres, template_database) as database:
         owner = fill(database)
         owner.execute(_OPERATED.encode())
@@ -141,7 +141,7 @@ def original(postgres: EmbeddedPostgres, template_database: str, roles: None) ->
 
 
 def all_numbers_of(owner: Connection) -> dict[str, str]:
-    """Those of what the roles operate, too."""
+    """The numbers of a filled database, and those of the topics and groups that the roles operate."""
     numbers = numbers_of(owner)
     for name, group in {"billing_dead": "billing", "payroll_dead": "payroll"}.items():
         numbers[name] = str(position_of(owner, f"%DLQ%{group}"))
@@ -170,7 +170,7 @@ def world(postgres: EmbeddedPostgres, original: Original) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def before(world: World) -> dict[str, str]:
-    """What others look at, while nobody has tried anything."""
+    """The rows of all others before any attack."""
     return rows_of_all(world.owner)
 
 
@@ -183,13 +183,13 @@ def database(postgres: EmbeddedPostgres, original: Original) -> Iterator[Databas
 
 @pytest.fixture
 def own(database: Database, original: Original) -> Iterator[World]:
-    """One for what leaves something behind."""
+    """A world for a single test, which leaves something behind."""
     with world_of(database, original.numbers) as world:
         yield world
 
 
 def refusal(session: Connection, statement: str) -> errors.MqdbError:
-    """The error that a client makes of what the statement raises."""
+    """The error that a client makes of the statement's error."""
     with pytest.raises(psycopg.Error) as raised:
         session.execute(statement.encode())
     return translate(raised.value, "here")
@@ -934,7 +934,7 @@ def test_92_a_grant_does_not_wait_for_a_topic_without_end(
 
 
 def test_92_a_topic_that_is_being_deleted_holds_up_no_dispatch(own: World) -> None:
-    """Where it leaves a segment, it writes down where all queues end."""
+    """When dispatch leaves a segment, it writes down the ends of all queues."""
     own.owner.execute("SET lock_timeout = '2s'")
     with own.sessions[ADMIN].transaction():
         own.sessions[ADMIN].execute("SELECT mqdb.delete_topic('orders', true, '')")

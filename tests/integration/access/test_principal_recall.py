@@ -1,4 +1,4 @@
-"""A role that may send to a topic recalls what waits for it, and keeps nobody waiting."""
+"""A role that may send to a topic recalls messages that wait for the topic, and holds up no other role."""
 
 from collections.abc import Iterator
 from datetime import timedelta

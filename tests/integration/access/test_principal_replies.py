@@ -118,7 +118,7 @@ def test_a_reply_may_be_sent_in_every_way(shop: str, desk: str, database: Databa
 def test_two_roles_with_the_same_client_read_their_own_replies_only(
     principal: Principal, desk: str, database: Database, start: Start
 ) -> None:
-    """The same process names its clients alike, whoever logs in."""
+    """Clients of one process have the same names, whichever role logs in."""
     one, other = start(principal("one", send=["orders"])), start(principal("other", send=["orders"]))
     mine, theirs = one.request_async(Message("orders", "1"), LONG), other.request_async(Message("orders", "2"), LONG)
     requests = {request.body: request for request in (request_of(database, 0), request_of(database, 1))}

@@ -1,4 +1,4 @@
-"""What a running client of a role is asked: nobody else answers it, also not another member of its group."""
+"""Requests to a running client of a role: no other client answers them, not even another member of its group."""
 
 from collections.abc import Iterator
 from typing import Any, TypeAlias

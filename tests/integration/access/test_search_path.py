@@ -1,7 +1,8 @@
 """Functions in other schemas mean nothing to mqdb: its functions and sessions call PostgreSQL's own.
 
 PostgreSQL takes the function of the first schema in the search_path whose arguments fit best. A role that may create
-functions in `public` can make one that fits better than PostgreSQL's own, and whoever calls it runs it with all rights.
+functions in `public` can make one that fits better than PostgreSQL's own. A caller would run it with the caller's own
+rights.
 """
 
 import pytest
@@ -23,7 +24,7 @@ from tests.fixtures.traps import caught, set_traps
 
 @pytest.fixture
 def trapped(empty_database: Database) -> Database:
-    """A database whose owner looks into `public` first, where the traps are; mqdb was migrated into it afterwards."""
+    """A database with traps in `public`, into which its owner looks first; mqdb was migrated into it afterwards."""
     connection = empty_database.connect()
     set_traps(connection)
     path = sql.SQL("ALTER DATABASE {} SET search_path = public, pg_catalog")
@@ -84,7 +85,7 @@ def test_serve_and_clients_call_nobody_elses_functions(trapped: Database) -> Non
 
 
 def test_every_function_names_the_schemas_that_it_looks_into(database: Database) -> None:
-    """Or its body was parsed when it was made, and looks into none."""
+    """A function without such a path has a body that was parsed when it was made, and looks into no schema."""
     connection = database.connect()
     open_to_others = connection.execute(
         """SELECT oid::regprocedure::text FROM pg_proc

@@ -1,4 +1,4 @@
-"""A role that may connect and nothing else: it can read nothing, stop nothing, and stand in nobody's way."""
+"""A role that may connect and nothing else: it can read nothing, stop nothing, and hold up no other role."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ def stranger(database: Database) -> Iterator[Connection]:
 
 
 def take_every_advisory_lock(stranger: Connection, observer: Connection) -> None:
-    """Those that it can see in pg_locks, and those that the landed code of before took."""
+    """Take the locks that the role can see in pg_locks, and those that earlier versions took."""
     for number in range(10):
         stranger.execute("SELECT pg_try_advisory_lock(%s, %s)", [locks.LOCK_CLASS, number])
     for name in ("dispatch", "index", "redrive"):
@@ -158,7 +158,7 @@ def test_a_stranger_who_waits_for_a_presence_lock_keeps_nobody_from_coming_back(
 def test_what_a_stranger_notifies_changes_nothing(
     database: Database, log: Connection, stranger: Connection, queue: int
 ) -> None:
-    """A consumer goes on, whatever its listener hears."""
+    """A consumer goes on, whatever notifications its LISTEN connection gets."""
     inbox = Inbox()
     consumer = PushConsumer("readers", database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer.subscribe("orders")
@@ -172,7 +172,7 @@ def test_what_a_stranger_notifies_changes_nothing(
 
 
 class Flood:
-    """Notifications of a stranger, one after the other until the end of the block."""
+    """Notifications of the role, one after the other until the end of the block."""
 
     def __init__(self, stranger: Connection, *payloads: str) -> None:
         self._stranger = stranger
@@ -244,7 +244,7 @@ def test_a_flood_of_notifications_wakes_at_a_bounded_rate_and_holds_up_nothing(
 
 
 def test_forged_arrivals_keep_nobody_from_dispatching(log: Connection, engine: Engine, queue: int) -> None:
-    """Where no broker process is alive. The clock is moved."""
+    """No broker process is alive, and consumers dispatch. The clock is moved."""
     now = 0.0
     watch = DispatchWatch(lambda: False, engine.connect, clock=lambda: now)
     append(log, queue)

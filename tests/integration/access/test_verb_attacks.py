@@ -1,4 +1,4 @@
-"""What a role tries in SQL against the verbs of producers: half messages, recalls, requests and replies, Spark's sink.
+"""Attacks of a role in SQL on the verbs of producers: half messages, recalls, requests and replies, Spark's sink.
 
 `mallory` may send to and read `orders`, and is a member of group `billing`; `shop` may send to `orders` and `secret`.
 Mallory has guessed each position, id and name. The list came first; each line is a test, or a case of one:
@@ -7,13 +7,13 @@ Half messages
   forge    a record in the queue of half messages, of their ends, of those given up: by INSERT
   forge    one for another's topic: by its queue, by REAL_TOPIC; for a retry topic; for a topic that it only reads
   forge    the row of one, or its state
-  read     the halves of others: table, view, log, positions, what others are asked
+  read     the halves of others: table, view, log, positions, the checks of others
   guess    which positions hold a half message, by ending it; which queues there are, by sending to them
   end      another's half message; one's own twice at once; by an event that is not a producer's
   squat    the group and the client id of another producer, to be asked in its place
   lock     the tables; the row of one's own, by an END that is not committed
   stop     the checker, by that END, by a producer that is gone, by a half message that is not committed
-  exhaust  by an immunity of a century, a body of 5 MB, a group of a megabyte, a half message that nobody ends
+  exhaust  by an immunity of a century, a body of 5 MB, a group of a megabyte, a half message that never ends
 
 Recall
   forge    a row that says a message is recalled
@@ -28,9 +28,10 @@ Recall
 Requests and replies
   read     all replies; those for another role's client by its id, its address, its presence, a code that is the same
   read     another topic by the position of a queue
-  forge    a reply by INSERT, by mqdb.send, to what is no request, to one that it may not read, under another id
+  forge    a reply by INSERT, by mqdb.send, to a record that is not a request, to a request that it may not read,
+           under another id
   forge    the address and correlation of a reply, by its properties; a request in the name of another
-  redirect the reply of somebody to another topic, by the request
+  redirect the reply of another role to another topic, by the request
   guess    which positions hold requests
   stop     others' replies, by one that is not committed
   squat    the topic of replies; a role whose name looks like the address of another
@@ -42,7 +43,7 @@ Spark's sink
   clear    what others have staged, and their ledger
   squat    the sink of another in the ledger: a later batch, another query
   lock     the tables, the rows
-  stop     the commit of the same batch of the same sink, the sweep of the owner, by what is not committed
+  stop     the commit of the same batch of the same sink, the sweep of the owner, by a commit that stays open
   exhaust  by a body of 5 MB, a sink of a megabyte; without any right to send
 """
 
@@ -98,7 +99,7 @@ class Plot(NamedTuple):
         return found
 
     def tries(self, statement: str, *, keep: bool = False) -> Outcome:
-        """What mallory gets; nothing that is secret."""
+        """The outcome of a statement of mallory, which shows nothing secret."""
         outcome = attack(self.mallory, statement, keep=keep)
         assert SECRET not in outcome.said
         return outcome
@@ -421,7 +422,7 @@ def recalled(plot: Plot) -> int:
 
 
 def delivered_in_an_hour(broker: sqlalchemy.Connection) -> dict[str, list[str]]:
-    """What is delivered; not what has to wait for somebody."""
+    """The messages that are delivered within an hour, without those that wait for a lock."""
     broker.execute(sqlalchemy.text("SET lock_timeout = '5s'"))
     dispatch_all(broker)
     move_clock(broker, 2 * HOUR)
@@ -527,7 +528,7 @@ ASKS = """INSERT INTO mqdb.commit_log (queue_key, store_time, born_time, tags_co
 
 
 class Request(NamedTuple):
-    """A message that somebody waits for the reply to."""
+    """A message whose sender waits for the reply."""
 
     log_pos: int
     unique_id: str
@@ -552,7 +553,7 @@ def read_replies(client_id: str, queue_key: object) -> str:
 
 @pytest.fixture
 def asked(plot: Plot) -> Request:
-    """The shop has asked in `orders` and in `secret`, where it was answered; it is what stands in `orders`."""
+    """The request of the shop in `orders`. Another one, in `secret`, was answered."""
     plot.shop.execute("SELECT mqdb.make_reply_topic()")
     in_secret = ask(plot.shop, plot.key("secret"), SECRET)
     plot.owner.execute(
@@ -564,7 +565,7 @@ def asked(plot: Plot) -> Request:
 
 
 def stored_replies(plot: Plot) -> list[tuple[str, str, bytes]]:
-    """Address, correlation and body of what mallory has sent."""
+    """Address, correlation and body of each stored reply, in the order of the log."""
     found = plot.owner.execute(
         """SELECT tags, properties ->> 'CORRELATION_ID', body FROM mqdb.commit_log
            WHERE properties ->> 'MSG_TYPE' = 'reply' ORDER BY log_pos"""
@@ -775,7 +776,7 @@ def stage(session: Connection, queue_key: int, body: str) -> str:
 
 @pytest.fixture
 def their_write(plot: Plot) -> str:
-    """What the shop has staged for `secret`, besides a batch in its ledger."""
+    """The id of a write that the shop has staged for `secret`, besides a batch in its ledger."""
     plot.shop.execute("INSERT INTO mqdb.sink_batch (sink_id, batch_id, messages) VALUES ('batch:TOPSECRET', 0, 1)")
     return stage(plot.shop, plot.key("secret"), SECRET)
 

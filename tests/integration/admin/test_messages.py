@@ -30,7 +30,7 @@ def admin(database: Database) -> Iterator[Admin]:
 
 @pytest.fixture
 def message_ids(admin: Admin, database: Database) -> list[str]:
-    """Of three messages, of which the last two have the key k2."""
+    """The ids of three messages, of which the last two have the key k2."""
     with Producer("shop", database.dsn) as producer:
         keys = {"one": "k1", "two": "k2", "three": ("k2", "k3")}
         return [producer.send(Message("orders", body, keys=key)).message_id for body, key in keys.items()]
@@ -104,7 +104,7 @@ def test_messages_are_found_by_key_offset_and_time(admin: Admin, message_ids: li
 
 
 def test_the_first_ones_of_several_queues_come_in_order_though_all_are_in_one(admin: Admin, database: Database) -> None:
-    """Of each queue fewer are read at a time than are wanted."""
+    """Each read takes fewer messages of a queue than are wanted."""
     admin.topics.create("uneven", queues=4)
     with Producer("shop", database.dsn) as producer:
         for n in range(45):

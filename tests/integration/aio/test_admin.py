@@ -78,7 +78,7 @@ def test_dead_letters_are_read_one_after_the_other_and_not_to_the_end(broker: Co
 
 
 def sessions(database: Database) -> int:
-    """Of administrators."""
+    """The number of sessions of administrators."""
     statement = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mqdb admin' AND datname = %s"
     [(count,)] = database.rows(statement, database.name)
     return int(count)

@@ -1,6 +1,6 @@
 """The asyncio consumer: how many calls run at once, what cancelling them means, and a loop that does not run.
 
-What it has in common with `PushConsumer` is in the tests of that: see `tests.fixtures.loop_consumers`.
+The tests of `PushConsumer` also run for it: see `tests.fixtures.loop_consumers`.
 """
 
 import asyncio
@@ -197,7 +197,7 @@ def test_shutdown_in_the_listener_is_refused(broker: Connection, database: Datab
 def test_a_loop_that_is_blocked_keeps_its_queue_from_a_member_that_wants_it(
     broker: Connection, database: Database, member: Member
 ) -> None:
-    """And gives up what is another's share: its threads go on."""
+    """The member gives up the other member's share, because its threads go on."""
     route = topic(broker, queues=2)
     append(broker, route, "first", "second")
     inbox, done = Inbox(), list[str]()

@@ -1,6 +1,6 @@
 """Asynchronous listeners that are orderly or exactly once.
 
-What they have in common with listeners of threads is in the tests of those: see `tests.fixtures.loop_consumers`.
+The tests of listeners in threads also run for them: see `tests.fixtures.loop_consumers`.
 """
 
 import asyncio

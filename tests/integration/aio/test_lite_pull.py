@@ -1,6 +1,6 @@
 """The asyncio lite pull consumer: how polls wait, what cancelling one leaves, and what an iteration has consumed.
 
-What it has in common with `LitePullConsumer` is in the tests of that: see `tests.fixtures.loop_clients`.
+The tests of `LitePullConsumer` also run for it: see `tests.fixtures.loop_clients`.
 """
 
 import asyncio

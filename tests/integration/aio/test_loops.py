@@ -163,7 +163,7 @@ def all_queues(_group: str, _client_id: str, queues: Sequence[MessageQueue], _id
 def test_a_loop_that_is_blocked_keeps_its_queue_from_a_member_that_wants_it(
     broker: Connection, database: Database, orderly_member: OrderlyMember
 ) -> None:
-    """Its lock would expire after a second, and is renewed."""
+    """The lock of the queue would expire after a second, and is renewed."""
     expiry = timedelta(seconds=1)
     append(broker, topic(broker), "first", "second")
     greedy = Script()

@@ -1,6 +1,6 @@
-"""The asyncio transaction producer: where its listener runs, and what cancelling a send leaves.
+"""The asyncio transaction producer: the place where its listener runs, and the state after a cancelled send.
 
-What it has in common with `TransactionProducer` is in the tests of that: see `tests.fixtures.loop_clients`.
+The tests of `TransactionProducer` also run for it: see `tests.fixtures.loop_clients`.
 """
 
 import asyncio

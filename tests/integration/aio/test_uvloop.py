@@ -1,4 +1,4 @@
-"""Sends, a push consumer and polls in a loop of uvloop, which many programs use in place of asyncio's own."""
+"""Sends, a push consumer and polls in a loop of uvloop, which many programs use instead of asyncio's own."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -40,7 +40,7 @@ class Status(StrEnum):
 
 
 class Heard:
-    """What functions have heard; a task or a thread tells, and the test waits."""
+    """The things that functions have received: a task or a thread adds them, and the test waits."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []
@@ -262,7 +262,7 @@ def test_what_a_function_gives_up_is_a_dead_letter_and_its_queue_goes_on(
 
 
 def test_a_backoff_is_exact(timed: Connection, database: Database) -> None:
-    """With delay levels of an hour only a timer brings the message in time."""
+    """The delay levels are hours long, so only a timer brings the message in time."""
     topic(timed, "orders")
     set_delay(timed, "1 hour")
     app, heard = app_of(database, "billing"), Heard()

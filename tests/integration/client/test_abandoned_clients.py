@@ -1,4 +1,4 @@
-"""Members that nobody can use any more: they give their queues back, leave, and say so in one line."""
+"""Members that can no longer be used: they give their queues back, leave, and say so in one line."""
 
 import asyncio
 import gc
@@ -51,7 +51,7 @@ def clients(broker: Connection) -> int:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Those of mqdb."""
+    """The warnings and errors in the log of mqdb."""
     records = [record for record in caplog.records if record.name.startswith("mqdb")]
     return [record.getMessage() for record in records if record.levelno >= logging.WARNING]
 

@@ -1,4 +1,4 @@
-"""The client instance: what the broker knows of a process, and what the process hears from the broker."""
+"""The client instance: the rows of a process in the broker, and the notifications from the broker to the process."""
 
 import logging
 import threading
@@ -138,7 +138,7 @@ def test_instances_acquired_at_once_are_one(database: Database) -> None:
 
 
 def test_a_connection_that_comes_back_after_the_close_is_closed(database: Database) -> None:
-    """Of a thread that nobody waits for, as one that answers a request."""
+    """A thread that `close` does not wait for, such as one that answers a request, may still have a connection."""
     instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
     instance.open()
 
@@ -503,7 +503,7 @@ def test_what_the_broker_refuses_is_told_and_tried_again(
 def test_a_leader_that_is_followed_in_time_is_not_taken_for_the_last_one(
     database: Database, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While leadership passes on nobody leads for a moment, or for seconds after a hang."""
+    """While leadership passes on, no process leads for a moment, or for seconds after a hang."""
     now = 0.0
 
     def ask_attended() -> bool:

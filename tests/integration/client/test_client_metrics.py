@@ -1,4 +1,4 @@
-"""What the metrics of clients say of a real outage, and of refusals."""
+"""The metrics of clients in a real outage, and after refusals."""
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest

@@ -124,7 +124,10 @@ def test_a_client_that_goes_meanwhile_is_offline(broker: Connection, instance: C
 
 
 def test_who_does_not_answer_in_time_is_not_asked_any_more(broker: Connection, instance: ClientInstance) -> None:
-    """RocketMQ's code 207. What was not begun is not begun later, when nobody expects it."""
+    """RocketMQ's code 207.
+
+    A request that has not begun by then does not begin later, when its caller no longer waits.
+    """
     request_id = client_requests.ask(broker, instance.client_id, RequestKind.CONSUME_DIRECTLY, {"group": "readers"})
 
     with pytest.raises(ClientRequestTimeout, match=r"0\.2 s") as caught:
@@ -250,7 +253,7 @@ def test_a_listener_that_hangs_in_it_does_not_keep_the_client_from_other_answers
 def test_a_client_answers_so_many_at_a_time_and_the_others_wait_as_rows(
     broker: Connection, instance: ClientInstance, consumer: Consumer, route: TopicRoute, database: Database
 ) -> None:
-    """Not a thread and a connection for each row that somebody writes."""
+    """A client does not take a thread and a connection for each row that is written."""
     consumer.is_stuck = True
     arguments = {"group": "readers", "topic": "orders", "queue_id": 1, "queue_offset": 0}
     flood = text(
@@ -277,7 +280,7 @@ def test_a_client_answers_so_many_at_a_time_and_the_others_wait_as_rows(
 def test_consumers_of_one_client_share_the_slots(
     broker: Connection, instance: ClientInstance, consumer: Consumer, route: TopicRoute
 ) -> None:
-    """The second is told by nobody that the first has given one back."""
+    """The second consumer gets no signal when the first one gives a slot back."""
     consumer.is_stuck = True
     message = {"group": "readers", "topic": "orders", "queue_id": 1, "queue_offset": 0}
     for _ in range(MAX_REQUESTS):

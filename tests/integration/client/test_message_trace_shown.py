@@ -1,4 +1,4 @@
-"""What a trace tells roles that do not own the broker, and what the command line prints of it."""
+"""Traces as roles see them that do not own the broker, and as the command line prints them."""
 
 import json
 from datetime import datetime, timedelta
@@ -37,7 +37,7 @@ def orders(broker: Connection) -> TopicRoute:
 
 @pytest.fixture
 def order_id(owner: Admin, database: Database) -> str:
-    """Of a message in `orders`."""
+    """The id of a message in `orders`."""
     with Producer("shop", database.dsn) as producer:
         return producer.send(Message("orders", "an order", tag="paid")).message_id
 

@@ -44,7 +44,7 @@ def producer(database: Database, pooled: PgBouncer, orders: None) -> Iterator[Pr
 
 
 def send_all_ways(producer: Producer, count: int) -> list[str]:
-    """So many messages by each kind of send; their bodies."""
+    """Send `count` messages by each kind of send; returns their bodies."""
     sent = [f"{kind} {number}" for kind in ("sync", "batch", "async", "oneway") for number in range(count)]
     messages = {body: Message("orders", body, keys=body.replace(" ", "-")) for body in sent}
     for number in range(count):

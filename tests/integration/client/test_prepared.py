@@ -87,7 +87,7 @@ def test_a_rollback_by_the_driver_forgets_no_statement_for_good(session: psycopg
 
 
 def _hash_of(type_: TypeEngine[Any]) -> PreparedStatement:
-    """Of a value of that type as PostgreSQL writes it; -1 for NULL."""
+    """A statement for the hash of a value of this type as PostgreSQL writes it; -1 for NULL."""
     text = cast(bindparam("value", type_=type_), Text)
     hashed = func.hashtextextended(text, literal_column("0"))
     return PreparedStatement(select(func.coalesce(hashed, literal_column("-1"))), ["value"])

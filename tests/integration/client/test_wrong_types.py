@@ -54,7 +54,7 @@ LEFT_OUT = {"run", "start", "shutdown"}
 
 
 class Listener:
-    """Of transactions."""
+    """A listener of transactions."""
 
     def execute_local_transaction(self, message: Any, argument: Any) -> Any:
         """Never called."""
@@ -74,7 +74,7 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def call(function: Callable[..., Any], good: dict[str, Any]) -> list[str]:
-    """Call it with each wrong value in place of each argument; what has escaped that is no error of mqdb."""
+    """Call it with each wrong value for each argument. Returns the errors that are not errors of mqdb."""
     escaped = []
     for wrong in parameters(function):
         for value in WRONG:

@@ -1,7 +1,7 @@
 """Another database behind the address of a consumer: nothing is read or committed there by the keys of the old one.
 
-By its keys there, `orders` of the old database is `payments`. Where a test needs it, the rebalance thread is kept from
-helping: the others must not do harm in the time until it has seen what has happened.
+By its keys there, `orders` of the old database is `payments`. Some tests keep the rebalance thread from helping: the
+other threads must not do harm until it has noticed the change.
 """
 
 import threading
@@ -90,7 +90,7 @@ def note_connections(consuming: Consuming) -> list[Connection]:
 
 
 class Pause:
-    """Whoever comes waits until it is over."""
+    """A pause at which each caller waits until it is over."""
 
     def __init__(self) -> None:
         self._begun, self._ended = threading.Event(), threading.Event()

@@ -35,7 +35,7 @@ PARTS = pytest.mark.parametrize(
 
 
 def fails_for_want_of_a_thread(start: Callable[[], object], *which: Any) -> None:
-    """What the start has begun has ended when it has failed."""
+    """A start that fails for want of a thread ends all threads that it has started."""
     before = threads()
     with pytest.MonkeyPatch.context() as meanwhile:
         refuse_threads(meanwhile, *which)
@@ -49,7 +49,7 @@ def threads() -> list[str]:
 
 
 def clients(broker: Connection) -> tuple[int, int]:
-    """Those that are registered, and those that are connected."""
+    """The number of registered clients, and the number of connected ones."""
     connected = """
         SELECT count(DISTINCT application_name) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name LIKE 'mqdb %@%'

@@ -317,7 +317,7 @@ ENDS: dict[str, tuple[Callable[[Messages, Connection], Any], str, bool]] = {
 def test_a_listener_that_does_not_leave_the_end_to_the_consumer_has_failed(
     served: Connection, transactional_member: TransactionalMember, end: str
 ) -> None:
-    """Its messages are not consumed, and the failure tells why. What it has committed itself cannot be undone."""
+    """The messages of such a listener are not consumed, and the failure tells why. Its own commits cannot be undone."""
     how, what, written = ENDS[end]
     send(served, 2)
     ledger = Ledger(served, failing_once("0", how=how))

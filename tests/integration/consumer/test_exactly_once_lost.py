@@ -111,7 +111,7 @@ def test_members_that_tear_a_queue_from_each_other_consume_each_message_once(
 
 
 def takeovers(broker: Connection) -> int:
-    """How often the queues of `orders` have changed hands."""
+    """The number of times that the queues of `orders` have changed hands."""
     epochs = (
         "SELECT sum(epoch) FROM mqdb.consumer_offset JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id)"
     )
@@ -255,7 +255,7 @@ class Observer:
 
 
 def test_hooks_see_how_transactions_end(broker: Connection, transactional_member: TransactionalMember) -> None:
-    """What the listener answers is not all of it: its second transaction it has spoiled."""
+    """Hooks see more than the listener's answer: the listener has rolled back its second transaction."""
     send(broker, 2)
     observer = Observer()
     rollbacks = iter([False, True])

@@ -14,7 +14,7 @@ from tests.fixtures.postgres import Database
 
 @pytest.fixture
 def transactions(database: Database) -> Iterator[ListenerTransactions]:
-    """Of a client on the test's own database."""
+    """The transactions of a client on the test's own database."""
     instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
     instance.open()
     transactions = ListenerTransactions(instance)
@@ -24,7 +24,10 @@ def transactions(database: Database) -> Iterator[ListenerTransactions]:
 
 
 def test_a_connection_that_is_stuck_in_a_pipeline_is_thrown_away(transactions: ListenerTransactions) -> None:
-    """As one is when the server dies in the middle of one; the driver does not count it as closed."""
+    """A connection is stuck when the server dies in the middle of a pipeline.
+
+    The driver does not count it as closed.
+    """
     with transactions.begin() as connection:
         below = driver(connection).pgconn
         below.enter_pipeline_mode()

@@ -72,7 +72,10 @@ def test_a_queue_of_a_broker_that_nobody_knows_keeps_it_from_starting(broker: Co
 
 
 def test_a_new_assignment_takes_the_place_of_the_old_one(broker: Connection, lite: Lite) -> None:
-    """What is assigned again goes on without a gap; nothing more comes of what is not, though it is in hand."""
+    """A queue in both assignments goes on without a gap.
+
+    A queue that is only in the old one returns nothing after that, not even messages in hand.
+    """
     route = fill(broker, queues=3, count=50)
     consumer = lite(queue_ids=[0, 1])
     first = polled(consumer, 10)

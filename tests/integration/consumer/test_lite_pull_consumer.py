@@ -67,7 +67,7 @@ def polled_until(body: str, consumer: LitePullConsumer, polls: int) -> list[str]
 
 
 def test_a_poll_wakes_when_a_message_arrives(broker: Connection, lite: Lite) -> None:
-    """It would wait for ever, which is longer than a thread can."""
+    """The poll would wait for ever, which is longer than the longest wait of a thread."""
     route = topic(broker)
     consumer = lite("orders", poll_timeout=timedelta.max, topic_metadata_check_interval=timedelta.max)
     waiting = Doing(consumer.poll)

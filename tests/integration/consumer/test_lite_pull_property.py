@@ -1,4 +1,4 @@
-"""Random sequences of what a user can do with a lite pull consumer, against a model of what must come of them.
+"""Random sequences of a user's calls to a lite pull consumer, compared with a model.
 
 One topic with three queues. The model knows of each queue what is in it, how far it was polled, what the group has
 committed, and whether it is paused. All else, messages read ahead and pulls on their way, must not be seen.

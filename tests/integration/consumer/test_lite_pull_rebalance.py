@@ -52,7 +52,7 @@ def test_members_share_the_queues_and_a_move_costs_neither_a_message_nor_a_dupli
 
 
 def polled_from_all(consumer: LitePullConsumer, queues: int) -> list[str]:
-    """What one poll returns that returns something of each queue, however many polls that takes."""
+    """The bodies of the first poll that returns messages of each queue, however many polls that takes."""
     while True:
         batch = consumer.poll(SECOND)
         if len({message.queue for message in batch}) == queues:

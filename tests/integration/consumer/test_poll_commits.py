@@ -54,7 +54,7 @@ def test_polls_with_commits_update_no_row_and_whoever_takes_the_queue_goes_on_be
 
 
 def test_a_commit_without_news_asks_nothing(broker: Connection, database: Database, lite: Lite) -> None:
-    """The tables of offsets are locked meanwhile: a commit that asked for them would wait."""
+    """The tables of offsets are locked, so a commit that used them would wait."""
     fill(broker)
     consumer = lite("orders", auto_commit=False, auto_commit_interval=NEVER, pull_batch_size=5)
     consumer.poll(timedelta(seconds=20))
@@ -109,7 +109,7 @@ class Committing(threading.Thread):
 
 
 def _take(broker: Connection, route: TopicRoute) -> int:
-    """As another member does by force; a queue in which a commit is under way is left out, and tried again."""
+    """Take the queue by force, as another member. During a commit the queue is left out, and tried again."""
     while True:
         for taken in take_queues(broker, "readers", "b", route.queue_keys, FROM_FIRST_OFFSET, force=True):
             return taken.next_offset
@@ -124,7 +124,7 @@ def _reset(broker: Connection, _route: TopicRoute) -> int:
 def test_nothing_is_committed_any_more_once_a_queue_is_taken_or_reset(
     broker: Connection, engine: Engine, take_away: Callable[[Connection, TopicRoute], int]
 ) -> None:
-    """Each at a random moment, also in the middle of a commit. What had returned by then counts."""
+    """Each at a random moment, also in the middle of a commit. A commit that had returned by then counts."""
     rng = fuzz_random()
     route = fill(broker)
     [key] = route.queue_keys

@@ -34,7 +34,7 @@ Pulling = Callable[..., PullService]
 
 @pytest.fixture
 def pulling(engine: Engine) -> Iterator[Pulling]:
-    """Starts a pull service on topic `orders`, and those with selectors, that nobody consumes from."""
+    """Starts a pull service without a consumer, on topic `orders` and on topics with selectors."""
     started: list[PullService] = []
 
     def start(*queues: ProcessQueue, expression: str = "*", **selectors: MessageFilter) -> PullService:
@@ -249,7 +249,10 @@ def test_a_queue_that_was_removed_is_not_pulled(broker: Connection, pulling: Pul
 def test_a_topic_whose_pull_is_refused_does_not_hold_up_the_others(
     broker: Connection, pulling: Pulling, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The pause of a topic becomes longer and longer; what arrives for another one is pulled meanwhile."""
+    """The pauses of a refused topic become longer and longer.
+
+    Arrivals of another topic are pulled during these pauses.
+    """
     caplog.set_level("INFO")
     orders, bills = topic(broker), topic(broker, "bills")
     [whole] = broker.scalars(text("SELECT pg_get_functiondef('mqdb.java_double(text)'::regprocedure)"))
@@ -327,7 +330,7 @@ TOPICS, QUEUES = 50, 2
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How often the service has asked for what."""
+    """The number of calls of each statement by the service."""
     counts = dict.fromkeys(("progress", "unread", "pull"), 0)
 
     def count(name: str) -> None:
@@ -381,7 +384,7 @@ def test_many_idle_queues_cost_one_cheap_question(
 def test_no_message_waits_for_the_sweep_if_it_was_announced_and_none_is_lost_if_it_was_not(
     broker: Connection, pulling: Pulling, monkeypatch: pytest.MonkeyPatch, is_net: bool
 ) -> None:
-    """Random arrivals in 100 queues of three kinds of filters, which are consumed, lost and gained meanwhile.
+    """Random arrivals in 100 queues of three kinds of filters. At the same time queues are consumed, lost and gained.
 
     Each announcement comes late, as keys or as `a:*`, and there is no sweep; or none comes, and there is one.
     """

@@ -43,14 +43,14 @@ class Broker:
         return topic(self.connection, name, queues)
 
     def send(self, route: TopicRoute, count: int, label: str = "") -> list[str]:
-        """That many messages to each queue in turn; their bodies, which tell the broker."""
+        """Send `count` messages to the queues in turn. Returns their bodies, which name the broker."""
         bodies = [f"{self.name}{label} {number}" for number in range(count)]
         for number, body in enumerate(bodies):
             append(self.connection, route, body, queue_id=number % len(route.queue_keys))
         return bodies
 
     def committed(self, route: TopicRoute, group: str = "readers") -> list[int]:
-        """How far the group has come in each queue, 0 where it has no offset."""
+        """The group's offset in each queue, 0 if it has no offset."""
         offsets = committed_offsets(self.connection, group, route.queue_keys)
         return [offsets.get(key, 0) for key in route.queue_keys]
 

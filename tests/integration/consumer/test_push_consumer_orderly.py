@@ -24,7 +24,7 @@ SOON = timedelta(milliseconds=50)
 
 
 def send(broker: Connection, route: TopicRoute, count: int) -> None:
-    """So many messages to each queue."""
+    """Send `count` messages to each queue."""
     for queue_id in range(len(route.queue_keys)):
         append(broker, route, *(f"{queue_id}-{number}" for number in range(count)), queue_id=queue_id)
 
@@ -83,7 +83,7 @@ def test_row_61_each_queue_comes_in_order_and_one_call_at_a_time(
 def test_order_holds_while_members_join_and_leave(
     broker: Connection, engine: Engine, orderly_member: OrderlyMember
 ) -> None:
-    """And no message comes twice."""
+    """No message comes twice either."""
     route = topic(broker, queues=8)
     witness = Witness()
 
@@ -121,7 +121,7 @@ def test_the_longest_durations_are_no_trouble(broker: Connection, orderly_member
 def test_a_queue_changes_hands_when_its_listener_has_returned_and_not_before(
     broker: Connection, orderly_member: OrderlyMember
 ) -> None:
-    """Patience is over meanwhile; but what is locked is not taken by force."""
+    """The second member's patience ends before, but a locked queue is not taken by force."""
     route = topic(broker, queues=2)
     expiry = timedelta(seconds=6)
     entered, leave = threading.Event(), threading.Event()
@@ -190,7 +190,7 @@ def test_a_member_that_is_cut_off_starts_no_listener_while_another_one_takes_ove
 def test_a_member_that_cannot_renew_for_a_while_goes_on_where_it_was(
     broker: Connection, proxy: Proxy, orderly_member: OrderlyMember
 ) -> None:
-    """With nobody else there the lock stays its own, expired or not."""
+    """Without another member the lock stays with its owner, expired or not."""
     route = topic(broker)
     witness = Witness()
 

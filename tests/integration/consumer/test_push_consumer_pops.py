@@ -315,7 +315,7 @@ def test_a_listener_that_needs_a_queue_is_refused(
 
 
 def test_a_consumer_follows_its_group(broker: Connection, member: Member, group: str) -> None:
-    """What is in hand is finished first, and neither comes again nor holds up the messages after it."""
+    """The messages in hand are finished first. They neither come again nor hold up the messages after them."""
     route = topic(broker)
     gate = Gate("slow")
     consumer = member(gate)
@@ -340,7 +340,7 @@ def test_a_consumer_follows_its_group(broker: Connection, member: Member, group:
 def test_a_consumer_goes_on_when_the_other_member_cannot_begin(
     broker: Connection, database: Database, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group has changed back meanwhile, so the member that it has left is wanted again."""
+    """The group has changed back in the meantime, so the consumer needs its former member again."""
     route = topic(broker)
     monkeypatch.setattr(following_member, "_AGAIN_SECONDS", 0.05)
 

@@ -268,7 +268,7 @@ CHANGED = "SELECT pg_notify('mqdb', 'm:readers')"
 
 
 def test_a_member_that_was_given_up_keeps_the_queues_that_nobody_has_had(broker: Connection, member: Member) -> None:
-    """What it has in hand is not given to the listener twice."""
+    """The messages in hand are not given to the listener twice."""
     route = topic(broker)
     append(broker, route, *(f"{number}" for number in range(50)))
     gate = Gate("0")
@@ -311,7 +311,7 @@ def test_a_member_that_was_given_up_reads_again_what_another_one_has_had(
 
 
 def test_a_member_that_was_taken_out_of_its_group_comes_back(broker: Connection, member: Member) -> None:
-    """As after a heartbeat that came too late."""
+    """This happens after a heartbeat that comes too late."""
     route = topic(broker, queues=2)
     inbox = Inbox()
     consumer = member(inbox)
@@ -331,14 +331,14 @@ def test_a_member_that_was_taken_out_of_its_group_comes_back(broker: Connection,
 
 
 def owner(broker: Connection) -> object:
-    """Who owns the first queue."""
+    """The owner of the first queue."""
     return broker.execute(text("SELECT owner FROM mqdb.consumer_offset ORDER BY queue_key LIMIT 1")).scalar_one()
 
 
 def test_a_member_whose_connection_closes_is_replaced_within_two_seconds(
     broker: Connection, engine: Engine, member: Member
 ) -> None:
-    """Checklist row 70, where no broker process looks after the members: the others do."""
+    """Checklist row 70, without a broker process that looks after the members: the other members do."""
     route = topic(broker, queues=2)
     inbox = Inbox()
     alone = member(inbox)

@@ -49,7 +49,7 @@ def test_a_new_group_starts_where_it_says(broker: Connection, route: TopicRoute)
 
 
 def test_a_new_group_starts_at_a_time_in_each_queue(broker: Connection, route: TopicRoute) -> None:
-    """And once it has an offset the time means nothing any more."""
+    """Once the group has an offset, the time has no effect."""
     hour = timedelta(hours=1)
     begin = datetime.now(UTC)
     broker.execute(text("SET mqdb.clock_offset = '1 h'"))

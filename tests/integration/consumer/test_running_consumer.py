@@ -1,4 +1,4 @@
-"""What people ask of a running consumer: its status, to consume one message now, to stand still for a while."""
+"""Requests of people to a running consumer: its status, to consume one message now, to stand still for a while."""
 
 import threading
 from typing import Any

@@ -25,7 +25,7 @@ def broker_b(two_brokers: TwoBrokers) -> Iterator[Connection]:
 
 
 def stored(broker: Connection) -> tuple[dict[str, str], int]:
-    """What group `readers` has subscribed to, and its version."""
+    """The subscriptions of group `readers`, and their version."""
     expressions = broker.execute(text("SELECT topic, expression FROM mqdb.subscription"))
     version = broker.scalar(text("SELECT subscription_version FROM mqdb.subscription_group"))
     return {row.topic: row.expression for row in expressions}, version or 0

@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Letter:
-    """What a filter can tell apart."""
+    """The properties of a letter that a filter can compare."""
 
     is_of_other_group: bool
     topic: str
@@ -46,7 +46,7 @@ filters = st.builds(
 
 
 def is_meant(letter: Letter, log_pos: int, wanted: DeadLetterFilter) -> bool:
-    """What the filter means, said in Python."""
+    """Whether the filter selects a letter, computed in Python."""
     conditions = {
         None: True,
         "tags is null": letter.tag is None,
@@ -65,7 +65,7 @@ def is_meant(letter: Letter, log_pos: int, wanted: DeadLetterFilter) -> bool:
 def run(
     connection: Connection, positions: Sequence[int], batch_size: int, *, batches: int = -1, **options: bool
 ) -> list[RedriveResult]:
-    """What the command line does, with Ctrl-C after so many batches."""
+    """Redrive as the command line does, with Ctrl-C after `batches` batches."""
     how = Redrive("a test", again=options.get("again", False))
     redriver = Redriver(how, is_dry_run=options.get("is_dry_run", False), per_second=None, most_at_a_time=batch_size)
     found: list[RedriveResult] = []

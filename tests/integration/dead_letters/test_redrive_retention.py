@@ -1,4 +1,4 @@
-"""Retention and redrives: what somebody has redriven is known as long as the log holds anything of it."""
+"""Retention and redrives: a redrive is known as long as the log holds any record of it."""
 
 from collections.abc import Callable
 from datetime import UTC, timedelta
@@ -33,7 +33,7 @@ NOWHERE = 2**62
 
 
 class Kept(NamedTuple):
-    """What the segment keeper has taken away."""
+    """The segments and redrives that the segment keeper has removed."""
 
     segments: int
     redrives: int

@@ -141,7 +141,7 @@ def test_a_round_without_messages_reads_none_of_the_log(log: Connection, queue: 
 
 
 def test_messages_of_other_queues_do_not_wait_for_a_large_transaction(log: Connection, database: Database) -> None:
-    """And those behind it in its own queues do: nothing comes before what was committed before it was sent."""
+    """Messages behind it in its own queues wait: no message overtakes one that was committed before its send."""
     large, small = create_topic(log, "large")[0], create_topic(log, "small")[0]
     writer = database.connect()
     writer.execute("BEGIN")
@@ -189,7 +189,7 @@ def test_the_lane_ends_while_others_go_on(log: Connection, database: Database) -
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_no_call_reads_all_of_a_second_large_transaction(log: Connection, database: Database, end: str) -> None:
-    """It has written to the queue of the first one, and so dispatch passes over it; or it was rolled back."""
+    """The second one has written to the queue of the first one, so dispatch passes over it; or it was rolled back."""
     large, small = create_topic(log, "large")[0], create_topic(log, "small")[0]
     first, second = database.connect(), database.connect()
     for writer, count in ((first, 2_000), (second, 10_000)):
@@ -232,7 +232,10 @@ def test_a_timer_of_a_large_transaction_can_be_recalled_before_it_is_dispatched(
 
 
 def test_each_large_transaction_has_a_lane_of_its_own(log: Connection, database: Database) -> None:
-    """One that comes while another has a lane holds up nobody either. A queue of both waits for both."""
+    """A second one, which comes while the first one has a lane, does not hold up other queues either.
+
+    A queue of both waits for both.
+    """
     one, both, two, small = create_topic(log, "large", 3) + create_topic(log, "small")
     first, second = database.connect(), database.connect()
     for writer, queues in ((first, (one, both)), (second, (both, two))):

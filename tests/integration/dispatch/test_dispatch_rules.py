@@ -41,7 +41,7 @@ def test_only_read_committed_is_accepted(log: Connection) -> None:
 
 
 def test_a_transaction_that_has_written_is_refused(log: Connection, queue: int) -> None:
-    """Its own records are invisible to its snapshots, and would be behind it for the next."""
+    """The transaction's own records are invisible to its snapshots. The next round would take them for dispatched."""
     for service, is_rolled_back in product(SERVICES, (False, True)):
         log.execute("BEGIN")
         log.execute("SAVEPOINT before")
@@ -115,7 +115,7 @@ def test_checkpoints_are_numbered_without_gaps(log: Connection, queue: int) -> N
 
 
 def test_the_very_first_message_is_dispatched(log: Connection, queue: int) -> None:
-    """Positions up to the tail of an adopted database are done for ever; an unused sequence has none yet."""
+    """Positions up to the tail of an adopted database count as dispatched. An unused sequence has no tail yet."""
     sent = append(log, queue)
 
     dispatch_all(log)
@@ -278,7 +278,7 @@ def test_a_round_is_cut_into_batches_and_says_so(log: Connection, queue: int) ->
 
 
 def test_a_round_has_one_snapshot(log: Connection, database: Database, queue: int) -> None:
-    """What becomes visible while a round is under way waits for the next: nothing is lost or taken twice."""
+    """Records that become visible during a round wait for the next one: no record is lost or taken twice."""
     writer = database.connect()
     writer.execute("BEGIN")
     late = append(writer, queue)
@@ -378,7 +378,7 @@ def test_a_big_open_transaction_is_not_read_again_and_again(log: Connection, dat
 
 
 def test_an_aborted_transaction_is_not_read(log: Connection, database: Database, queue: int) -> None:
-    """Its xid is among those that have ended since until a checkpoint says that it is over."""
+    """The xid of the transaction counts as one that has just ended until a checkpoint says that it is over."""
     writer = database.connect()
     writer.execute("BEGIN")
     append(writer, queue, 1000)
@@ -512,7 +512,7 @@ def test_an_idle_dispatch_leaves_the_durability_of_its_transaction_alone(log: Co
 
 
 def announcements(listener: Connection, log: Connection) -> list[str]:
-    """What the listener has heard until now."""
+    """The announcements that the listener has received so far."""
     log.execute("NOTIFY mqdb_arrivals, 'end'")
     heard: list[str] = []
     for notification in listener.notifies(timeout=10):

@@ -1,4 +1,4 @@
-"""The dispatcher sleeps while nobody sends, and no message waits for the end of its longest sleep."""
+"""The dispatcher sleeps while no message is sent, and no message waits for the end of its longest sleep."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def backend(database: Database) -> int:
     "isolation", usually("REPEATABLE READ", of=["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 )
 def test_a_transaction_that_began_before_the_sleep_wakes_it(sleepy: Database, isolation: str) -> None:
-    """Its snapshot shows a time at which the dispatcher was awake."""
+    """The transaction's snapshot shows a time at which the dispatcher was awake."""
     log = sleepy.connect()
     [queue] = create_topic(log, "orders")
     writer = sleepy.connect()
@@ -73,7 +73,7 @@ def test_a_transaction_that_has_written_keeps_it_awake(sleepy: Database) -> None
 def test_it_does_not_sleep_at_the_end_of_a_round_that_somebody_has_begun(
     database: Database, log: Connection, queue: int, engine: Engine
 ) -> None:
-    """The round knows nothing of what has been committed since, when the dispatcher was awake."""
+    """The round does not include records that were committed after its start, while the dispatcher was awake."""
     append(log, queue, 2)
     with engine.connect() as connection:
         assert dispatch(connection, 1).more
@@ -125,7 +125,7 @@ def test_messages_of_sql_wake_it(sleepy: Database) -> None:
 
 
 def test_it_sleeps_no_longer_if_another_session_has_said_that_it_is_awake(sleepy: Database) -> None:
-    """As an old leader may that hangs for a while: then nobody notifies."""
+    """An old leader that hangs for a while may say this. Then no sender notifies the dispatcher."""
     log = sleepy.connect()
     [queue] = create_topic(log, "orders")
     with asleep(sleepy):
@@ -161,7 +161,7 @@ def test_it_hears_of_messages_that_came_while_its_connection_was_lost(sleepy: Da
 
 
 def test_a_server_that_has_crashed_takes_it_for_awake(notifying: EmbeddedPostgres) -> None:
-    """It has lost its connection, and nobody can wake it. The state is not in the WAL."""
+    """The dispatcher has lost its connection, so a sender could not wake it. The state is not in the WAL."""
     with new_database(notifying) as database:
         migrations.upgrade(database.dsn)
         database.rows("SELECT setval('mqdb.dispatcher_state', 1)")
@@ -228,7 +228,7 @@ def rest_of_a_round(_database: Database, log: Connection, connection: sqlalchemy
 
 
 def rest_of_stragglers(database: Database, log: Connection, connection: sqlalchemy.Connection) -> None:
-    """Of transactions that were not in progress when the round before began, and had taken positions."""
+    """Leave records of transactions that were not in progress when the round before began, and had taken positions."""
     [queue] = create_topic(log, "orders")
     writers = [database.connect() for _ in range(2)]
     held = [begin_with_a_position(writer) for writer in writers]

@@ -103,7 +103,7 @@ def with_asynchronous_commits(_database: Database, log: Connection, _queue: int)
 
 
 def in_a_transaction_with_one_snapshot(_database: Database, log: Connection, _queue: int) -> None:
-    """Which is older than the lock."""
+    """The snapshot of such a transaction is older than the lock."""
     log.execute("SET default_transaction_isolation = 'repeatable read'")
 
 
@@ -164,7 +164,7 @@ def behind_one_that_was_rolled_back(database: Database, _log: Connection, queue:
 
 
 def with_the_mark_of_another_history(_database: Database, log: Connection, _queue: int) -> list[int]:
-    """As a dump has brought it along."""
+    """Set the mark of another history, as a dump brings it along."""
     log.execute("SELECT setval('mqdb.placed', pg_sequence_last_value('mqdb.placed') # 4711)")
     return []
 
@@ -206,7 +206,7 @@ def test_it_places_first_what_waits(
 
 
 def test_a_sender_that_does_not_read_its_answer_keeps_no_lock(database: Database, log: Connection, queue: int) -> None:
-    """It is stopped, or far away: the statement and its commit are one message to the server."""
+    """The sender is stopped, or far away. The statement and its commit are one message to the server."""
     listener, sender = database.connect(), database.connect()
     listener.execute("LISTEN mqdb_arrivals")
     statement, values = send.statement_for(some_records(queue, 1), places=True)
@@ -221,7 +221,10 @@ def test_a_sender_that_does_not_read_its_answer_keeps_no_lock(database: Database
 
 
 def test_an_append_that_takes_three_round_trips_places_nothing(database: Database, log: Connection, queue: int) -> None:
-    """As behind a pooler, where READ COMMITTED is not the default. It would keep the lock for two of them."""
+    """An append takes three behind a pooler, if READ COMMITTED is not the default.
+
+    It would keep the lock for two of them.
+    """
     database.set_default("default_transaction_isolation", "repeatable read")
     engine = create_engine(database.dsn, prepared=False)
 
@@ -248,7 +251,7 @@ def test_an_append_that_fails_leaves_no_gap(log: Connection, queue: int) -> None
 
 
 def test_rounds_pass_over_what_is_placed_and_say_once_a_second_how_far_they_are(log: Connection, queue: int) -> None:
-    """So the key index follows, and what comes late is looked for from there on."""
+    """The key index follows these reports, and dispatch looks for late records from there on."""
     append_placed(log, queue)
     dispatch(log)  # the checkpoint before is old
     append_placed(log, queue, 19)

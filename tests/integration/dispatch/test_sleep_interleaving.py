@@ -1,4 +1,4 @@
-"""A dispatcher falls asleep among senders, in random interleavings: no message waits for somebody to wake it.
+"""A dispatcher falls asleep among senders, in random interleavings: no message waits for a wake that does not come.
 
 One thread takes the steps of all sessions. `mqdb.fall_asleep` has a thread of its own: advisory locks hold it up, and
 other steps come between its statements. The dispatcher keeps to the rules of `mqdb.service.dispatcher`.
@@ -43,7 +43,7 @@ WAITING = "SELECT (SELECT count(*) FROM mqdb.commit_log) - (SELECT count(*) FROM
 
 
 class Violation(AssertionError):
-    """A message waits, and nobody wakes the dispatcher."""
+    """A message waits, and no session wakes the dispatcher."""
 
 
 @dataclass
@@ -139,14 +139,14 @@ class Interleaving:
             self.waiting += self._append(writer)
 
     def _place(self) -> None:
-        """As a producer does: what it has placed does not wait, nor do those before it."""
+        """Place records as a producer does: they do not wait, nor do the records before them."""
         if writer := self._writer(busy=False):
             found = log.append_placed(writer.connection, self.queue, self.random.choice(COUNTS))
             self._tell(f"writer {self.writers.index(writer)} sends {found}")
             self.waiting = scalar(self.other, WAITING)
 
     def _begin(self) -> None:
-        """With a snapshot perhaps, which may be older than the sleep."""
+        """Begin a transaction, perhaps with a snapshot, which may be older than the sleep."""
         if writer := self._writer(busy=False):
             isolation = self.random.choice(("READ COMMITTED", "REPEATABLE READ"))
             self._run(writer, f"BEGIN ISOLATION LEVEL {isolation}; SELECT FROM mqdb.topic")
@@ -243,7 +243,7 @@ class Interleaving:
         self.waiting -= result.messages
 
     def _hears(self) -> bool:
-        """Whether somebody has woken it. An answer of the server brings the notifications, too."""
+        """Whether the dispatcher was woken. An answer of the server brings the notifications, too."""
         self.is_woken = look(self.sleeper).is_woken or self._notifications() or self.is_woken
         return self.is_woken
 

@@ -326,7 +326,7 @@ def test_a_slot_that_keeps_the_log(shared_database: Database) -> None:
 
 
 def test_a_slot_whose_log_is_gone() -> None:
-    """As after a night for which a standby was away: PostgreSQL keeps no more than it may."""
+    """The state after a standby was away for a night: PostgreSQL keeps only as much WAL as it may."""
     settings = {"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"}
     with home_with_cluster() as home, EmbeddedPostgres(home, durable=False, settings=settings) as server:
         database = Database(server.dsn, superuser_dsn(server, "mqdb"))

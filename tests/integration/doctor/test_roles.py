@@ -1,4 +1,4 @@
-"""What the doctor tells a role that does not own the broker, and that each check is tested and described."""
+"""The doctor's findings for a role that does not own the broker; each check is tested and described."""
 
 from collections.abc import Iterator
 from pathlib import Path

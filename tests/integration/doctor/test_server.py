@@ -47,7 +47,7 @@ def replication_slot(shared_database: Database) -> Iterator[str]:
 
 
 def _give_feedback(superuser: "psycopg.Connection[tuple[object, ...]]", slot: str) -> None:
-    """What a hot standby with hot_standby_feedback says, and nothing else of it."""
+    """Send the feedback of a hot standby with hot_standby_feedback, and nothing else."""
     row = superuser.execute(
         """SELECT pg_snapshot_xmin(pg_current_snapshot())::text, restart_lsn
            FROM pg_replication_slots WHERE slot_name = %s""",

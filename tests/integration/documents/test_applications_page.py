@@ -1,4 +1,4 @@
-"""What docs/applications.md shows, word for word: an application, and a program of FastAPI's around it."""
+"""The examples of docs/applications.md, word for word: an application, and a program of FastAPI's around it."""
 
 import asyncio
 import importlib

@@ -1,4 +1,4 @@
-"""What docs/asyncio.md says about asyncpg, word for word."""
+"""The example of docs/asyncio.md for asyncpg, word for word."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What is in deploy/ is what the tools that read it take, and names only what mqdb has."""
+"""The files in deploy/ are valid for the tools that read them, and name only things that mqdb has."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What docs/outbox.md says about sending inside one's own transaction, word for word."""
+"""The examples of docs/outbox.md for sends inside a user's own transaction, word for word."""
 
 import json
 import re

@@ -32,7 +32,7 @@ AGAIN = "connected to the broker again"
 
 @pytest.fixture
 def way(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[StrandingProxy]:
-    """A way to the test's own database, which has the topic `orders`. Clients are patient for 1 s in place of 15."""
+    """A way to the test's own database, which has the topic `orders`. Clients are patient for 1 s instead of 15."""
     monkeypatch.setattr(silence, "PATIENCE_SECONDS", 1.0)
     create_topic(database.connect(), "orders", 4)
     with StrandingProxy(database.dsn) as way:
@@ -51,7 +51,7 @@ def reading(dsn: str) -> Iterator[Inbox]:
 
 
 def send(database: Database, body: str) -> None:
-    """By a producer with a way of its own."""
+    """Send by a producer with a connection of its own, not through the proxy."""
     with Producer("senders", settings=load_settings(dsn=database.dsn)) as producer:
         producer.send(Message("orders", body))
 

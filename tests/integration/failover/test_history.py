@@ -63,7 +63,7 @@ def test_an_older_copy_of_the_directory_that_has_grown_past_the_position(
 
 @pytest.mark.parametrize("way", usually("exactly once", of=WAYS))
 def test_an_older_copy_that_is_behind_the_position(past: Past, way: str, tmp_path: Path) -> None:
-    """A pull above the end of its queue goes on at what is committed, not at the end."""
+    """A pull above the end of its queue goes on at the committed offset, not at the end."""
     kept, lost, new = numbered("kept", 20), numbered("lost", 40), numbered("new", 8)
     past.store(*kept)
     past.save("older")
@@ -83,7 +83,7 @@ def test_an_older_copy_that_is_behind_the_position(past: Past, way: str, tmp_pat
 def test_a_server_that_was_stopped_and_started_has_lost_nothing(
     past: Past, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is committed does not come again, and nobody is alarmed."""
+    """Committed messages do not come again, and the log has no warning."""
     before, after = numbered("before", 20), numbered("after", 20)
     past.store(*before)
     with starting(past.dsn, tmp_path) as start:
@@ -170,7 +170,7 @@ def test_a_message_whose_listener_runs_does_not_come_again_before_it_has_returne
 
 
 def test_it_changes_when_the_server_recovers_from_the_crash_of_one_backend(past: Past) -> None:
-    """Its start is the same then, and what was not written yet is gone."""
+    """The start of the server does not change then, and changes that were not written yet are gone."""
     with psycopg.connect(past.dsn, autocommit=True) as victim:
         before = query(past.dsn, "SELECT mqdb.history()")
         assert query(past.dsn, "SELECT mqdb.history()") == before

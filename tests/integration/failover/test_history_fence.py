@@ -1,4 +1,4 @@
-"""Whatever stores a position compares its history with that of the log, in its own statement."""
+"""Each statement that stores a position compares the history of the position with that of the log."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""A whole log that moves to another server: its positions stay what they are. Nothing comes again, nobody is warned."""
+"""A whole log that moves to another server: its positions stay what they are.
+
+No message comes again, and no warning is logged.
+"""
 
 import logging
 import os
@@ -42,7 +45,7 @@ class Readers:
         wait_until(self._have_committed, 30)
 
     def _commit(self, reader: Consuming) -> bool:
-        """Not on a connection to the database of before, which nobody may have found out to be gone."""
+        """Commit, unless the client's connection still leads to the former database, which is gone."""
         try:
             reader.commit()
         except errors.BrokerUnavailable:
@@ -62,7 +65,7 @@ class Readers:
         return in_file == count and rows == [(count,)] * (len(WAYS) - 1)
 
     def epochs(self) -> dict[tuple[int, int], int]:
-        """Of the queues that are owned, by group and queue."""
+        """The epochs of owned queues, by group and queue."""
         with psycopg.connect(self._past.dsn) as connection:
             rows = connection.execute(
                 "SELECT group_id, queue_key, epoch FROM mqdb.consumer_offset WHERE owner IS NOT NULL"
@@ -70,12 +73,15 @@ class Readers:
             return {(group_id, queue_key): epoch for group_id, queue_key, epoch in rows}
 
     def have_taken_again(self, before: dict[tuple[int, int], int]) -> bool:
-        """Whether all have found out that the server was started anew: what they poll until then comes again."""
+        """Whether all have noticed that the server was restarted. Messages that they poll before come again."""
         now = self.epochs()
         return now.keys() == before.keys() and all(now[each] > before[each] for each in before)
 
     def check(self) -> None:
-        """That each has received each message once; twice only where a transaction was refused, and is no effect."""
+        """Check that each reader has received each message once.
+
+        Exactly-once readers may receive a message again if its transaction was refused.
+        """
         for way, reader in self._readers.items():
             received = set(reader.received) if "exactly once" in way else reader.received
             assert sorted(received) == sorted(self._sent), way
@@ -125,7 +131,7 @@ def test_pg_upgrade_from_15_to_18(oldest: PostgresBinaries, tmp_path: Path, capl
 
 
 def upgrade(home: Path, old: PostgresBinaries, new: PostgresBinaries) -> None:
-    """Put a cluster that pg_upgrade has made in place of the directory."""
+    """Replace the directory by a cluster that pg_upgrade has made."""
     account = service_account()
     target, workplace = home / "upgraded", home / "workplace"
     workplace.mkdir()

@@ -33,7 +33,7 @@ def wait_for(consuming: Consuming, *bodies: str) -> None:
 
 
 def wait_assigned(consuming: Consuming, past: Past) -> None:
-    """Until it reads all queues of the log as it is now."""
+    """Wait until the consumer reads all queues of the present log."""
     history = query(past.dsn, "SELECT mqdb.history()")
 
     def is_assigned() -> bool:
@@ -46,7 +46,7 @@ def wait_assigned(consuming: Consuming, past: Past) -> None:
 
 @pytest.mark.parametrize("way", usually("lite pull", of=WAYS))
 def test_a_group_that_an_older_copy_lacks_gets_what_was_sent_since(past: Past, way: str, tmp_path: Path) -> None:
-    """It begins at the last offset, and that was long before the return."""
+    """The group begins at the last offset, and that was long before the return."""
     past.save("older")
     with Proxy(past.dsn) as door, starting(door.dsn, tmp_path) as start:
         consuming = start(way, consume_from_where=LAST)
@@ -139,7 +139,7 @@ def test_an_offset_of_a_message_that_the_log_has_lost_is_not_committed(past: Pas
 
 
 def test_a_delayed_message_that_is_delivered_again_proves_nothing(past: Past, tmp_path: Path) -> None:
-    """It has the same id, at the same offset and position. What was stored before it is another message."""
+    """The new copy has the same id, at the same offset and position. The message before it is another one."""
 
     def deliver() -> None:
         with past._connected() as connection:
@@ -177,7 +177,7 @@ def test_the_offset_of_a_lost_message_is_not_that_of_another_one(past: Past) -> 
 
 
 def test_a_member_can_join_a_group_that_the_copy_did_not_have(past: Past, tmp_path: Path) -> None:
-    """Its members have entered it again, and know what they have subscribed to."""
+    """The members of the group have entered it again, and know their subscriptions."""
     past.save("older")
     with starting(past.dsn, tmp_path) as start:
         consuming = start("concurrently")

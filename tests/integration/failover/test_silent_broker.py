@@ -1,4 +1,4 @@
-"""A broker that keeps silent, or connections that stand still: nobody waits for them for ever."""
+"""A broker that keeps silent, or connections that stand still: no client waits for them for ever."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -77,7 +77,7 @@ def test_services_and_new_members_wait_for_no_standby(
 def test_an_append_that_waits_for_the_standby_places_nothing(
     replicated: Database, topic: str, synchronous_commit: str, places: bool
 ) -> None:
-    """It would keep the lock of dispatch until the standby answers."""
+    """A placed append would keep the lock of dispatch until the standby answers."""
     log = replicated.connect(options="-c synchronous_commit=local")
     queue = scalar(
         log, "SELECT min(queue_key) FROM mqdb.queue JOIN mqdb.topic USING (topic_id) WHERE topic = %s", [topic]
@@ -93,7 +93,7 @@ def test_an_append_that_waits_for_the_standby_places_nothing(
 def test_a_send_that_waits_for_the_standby_holds_up_nobody_else(
     standby: Standby, replicated: Database, topic: str, served: Server
 ) -> None:
-    """Its commit may notify the dispatcher, and PostgreSQL lets one such commit wait for another."""
+    """The commit of such a send may notify the dispatcher, and PostgreSQL lets one such commit wait for another."""
     settings = load_settings(dsn=replicated.dsn, send_message_timeout="20s")
     inbox = Inbox()
     with (

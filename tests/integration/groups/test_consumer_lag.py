@@ -110,7 +110,7 @@ def test_an_offset_behind_the_end_is_no_lag(broker: Connection, owned: list[Owne
 def test_the_oldest_message_that_is_not_consumed_is_named_by_its_position(
     broker: Connection, route: TopicRoute, owned: list[OwnedQueue]
 ) -> None:
-    """Its entry may stand alone, or anywhere in a run."""
+    """The entry of this message may stand alone, or anywhere in a run."""
     for batch in ("e", "fgh", "i", "j", "kl"):
         append(broker, route, *batch)
         dispatch_all(broker)

@@ -41,7 +41,7 @@ def race(broker: Connection, engine: Engine) -> Iterator[Race]:
 
 
 def violation(race: Race, seed: int) -> str:
-    """What is wrong with the outcome of one seed, and how it came to it; "" when nothing is."""
+    """The fault in the outcome of one seed, with its history; "" if there is no fault."""
     race.play(seed)
     consumed, next_offset = race.consumed(), race.next_offset()
     if consumed == list(range(next_offset)):
@@ -78,7 +78,7 @@ def without(monkeypatch: pytest.MonkeyPatch, broker: Connection, parts: list[str
 def test_no_offset_is_consumed_by_two_transactions_and_none_is_skipped(
     race: Race, broker: Connection, monkeypatch: pytest.MonkeyPatch, parts: list[str], constraints: list[str]
 ) -> None:
-    """Two members take the queue by force, give it back, are given up, and do not hear whether a commit happened."""
+    """Two members take the queue by force, give it back, are given up, and do not learn whether a commit happened."""
     without(monkeypatch, broker, parts, constraints)
 
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
@@ -199,7 +199,7 @@ def test_commits_are_folded_into_the_offset_that_all_can_see(
 def test_messages_that_nobody_asked_for_are_passed_by(
     broker: Connection, engine: Engine, owned: OwnedQueue, store: ExactlyOnceOffsetStore
 ) -> None:
-    """Where a filter matches nothing the offset moves on without a transaction."""
+    """If a filter matches nothing, the offset moves on without a transaction."""
     consume(engine, owned, 0, 5)
     store.commit(broker, [owned._replace(next_offset=9)])
     consume(engine, owned, 9, 10)

@@ -1,4 +1,4 @@
-"""Offsets without an owner: where a group reads on, and commits that must not disturb its members."""
+"""Offsets without an owner: the offset at which a group reads on, and commits that must not disturb its members."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -44,7 +44,7 @@ def a_member(broker: Connection, engine: Engine) -> Iterator[str]:
 
 
 def at(route: TopicRoute, *offsets: int) -> list[ReadQueue]:
-    """Positions in the first queues, which nobody has ever reset."""
+    """Positions in the first queues, which were never reset."""
     return [ReadQueue(key, offset, 1, None) for key, offset in zip(route.queue_keys, offsets, strict=False)]
 
 
@@ -106,7 +106,7 @@ def test_a_commit_is_refused_where_a_member_has_the_queue(broker: Connection, ro
 
 
 def test_a_commit_is_refused_where_a_queue_is_locked(broker: Connection, route: TopicRoute, a_member: str) -> None:
-    """A member that consumes in order may be in the middle of a message, also when it is no member any more."""
+    """A consumer in order may be in the middle of a message, even when it is no longer a member."""
     queue_locks.take_queues(broker, "readers", a_member, route.queue_keys[:1], FIRST, expiry=timedelta(minutes=1))
     broker.execute(text("DELETE FROM mqdb.client"))
 
@@ -116,7 +116,7 @@ def test_a_commit_is_refused_where_a_queue_is_locked(broker: Connection, route: 
 def test_a_member_that_comes_back_notices_that_somebody_else_has_committed(
     broker: Connection, route: TopicRoute, a_member: str
 ) -> None:
-    """It was given up and is registered again; what it had in hand does not count any more."""
+    """The member was given up and is registered again. The messages that it had in hand no longer count."""
     [owned, _] = take_queues(broker, "readers", a_member, route.queue_keys, FIRST)
     broker.execute(text("DELETE FROM mqdb.client"))
 

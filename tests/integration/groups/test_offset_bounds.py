@@ -1,4 +1,4 @@
-"""Numbers at the ends of their type, which a member writes for its group, keep nobody from looking after the group."""
+"""Numbers at the ends of their type, which a member writes for its group, do not stop operations on the group."""
 
 from collections.abc import Iterator
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""Reset and clone: a group goes on where somebody says, whether its members are online or not."""
+"""Reset and clone: a group goes on at the offsets that an operator sets, whether its members are online or not."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -124,7 +124,7 @@ def test_a_group_that_is_new_to_the_topic_gets_its_offsets(broker: Connection, r
 def test_it_says_how_many_messages_come_again_and_how_many_are_skipped(
     broker: Connection, route: TopicRoute, owned: list[OwnedQueue]
 ) -> None:
-    """What retention has dropped can do neither."""
+    """Messages that retention has dropped neither come again nor are skipped."""
     back = reset_offsets(broker, "readers", "orders", 1, dry_run=True)
     forward = reset_offsets(broker, "readers", "orders", LATEST, dry_run=True)
     broker.execute(text("UPDATE mqdb.queue SET base_offset = 2"))
@@ -191,7 +191,7 @@ def test_a_time_has_to_know_its_zone(broker: Connection, route: TopicRoute) -> N
 
 
 def test_one_queue_of_a_topic_that_the_group_has_never_read_is_refused(broker: Connection, route: TopicRoute) -> None:
-    """It would count as knowing the topic then, and begin with the first message of all other queues."""
+    """The group would count as one that knows the topic then, and begin with the first message of all other queues."""
     with pytest.raises(ParameterInvalid, match="reset all queues"):
         reset_offsets(broker, "readers", "orders", LATEST, queue_id=1)
 
@@ -331,7 +331,7 @@ def test_a_member_that_does_not_let_go_is_not_waited_for_without_end(
 
 
 def test_a_clone_stands_where_its_source_stands(broker: Connection, route: TopicRoute, owned: list[OwnedQueue]) -> None:
-    """Also in what the source has committed exactly once."""
+    """The clone also includes offsets that the source has committed exactly once."""
     commit_offsets(broker, "readers", [owned[1]._replace(next_offset=4)])
     broker.execute(
         text(

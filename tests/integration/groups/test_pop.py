@@ -355,7 +355,7 @@ def test_a_pop_that_is_rolled_back_has_not_happened(make_queues: Callable[..., Q
 
 
 def test_a_queue_that_lags_behind_the_window_loses_nothing(make_queues: Callable[..., Queues]) -> None:
-    """A reader remembers the segments of what it has read last; another queue may lie before them."""
+    """A reader remembers the segments of its last reads; the messages of another queue may lie before them."""
     orders = make_queues(queues=2)
     small_segments(driver(orders.broker), 10, ahead=8)
     orders.send("early-0", "early-1", "early-2", queue_id=1)
@@ -550,7 +550,10 @@ def test_messages_are_returned_if_an_error_comes_after_them(
 
 
 def test_an_old_snapshot_makes_a_pop_no_slower(make_queues: Callable[..., Queues], database: Database) -> None:
-    """It keeps dead rows. A pop reads none of them: of the cursor one commit, and what is due since the last look."""
+    """An old snapshot keeps dead rows.
+
+    A pop reads no dead row: it reads one commit of the cursor, and the rows that are due since the last look.
+    """
     orders = make_queues()
     orders.send(*(str(n) for n in range(120)))
     holder = database.connect(autocommit=False)
@@ -559,7 +562,7 @@ def test_an_old_snapshot_makes_a_pop_no_slower(make_queues: Callable[..., Queues
     seen = NOTHING_SEEN
 
     def pop_and_ack() -> int:
-        """How many buffers it has read."""
+        """Pop and acknowledge one message; returns the number of buffers read."""
         nonlocal seen
         before = buffers(orders.broker)
         found = orders.find(1, seen=seen)

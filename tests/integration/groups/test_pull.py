@@ -166,7 +166,10 @@ def test_a_record_outside_the_window_is_found_all_the_same(broker: Connection) -
     "wanted", [None, parse_tag_expression("A"), compile_selector("TAGS = 'A'")], ids=["all", "tag", "selector"]
 )
 def test_a_sparse_queue_is_read_across_many_segments(broker: Connection, wanted: MessageFilter | None) -> None:
-    """Its next message lies far behind the window of the last one; a filter must not take that for no match."""
+    """The next message of the queue lies far behind the window of the last one.
+
+    A filter must not take that for no match.
+    """
     broker.execute(text("UPDATE mqdb.broker SET segment_size = 10"))
     broker.execute(text("SELECT setval('mqdb.log_pos', (SELECT max(end_pos) - 5 FROM mqdb.segment))"))
     sparse, busy = topic(broker), topic(broker, "busy")

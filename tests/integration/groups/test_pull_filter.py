@@ -245,7 +245,7 @@ def test_bodies_of_messages_that_do_not_match_are_not_read(broker: Connection) -
 
 
 def toast_blocks(connection: Connection) -> int:
-    """Blocks that have been read so far of what is stored beside the log."""
+    """The number of blocks read so far from the TOAST tables of the log."""
     connection.execute(text("SELECT pg_stat_force_next_flush()"))
     blocks = """SELECT sum(toast_blks_read + toast_blks_hit + tidx_blks_read + tidx_blks_hit)
                 FROM pg_statio_all_tables WHERE relname LIKE 'commit\\_log\\_%'"""

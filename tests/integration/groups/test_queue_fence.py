@@ -1,4 +1,4 @@
-"""What the fences of appends and commits refuse: nothing is stored, and PostgreSQL says so in a sentence of mqdb."""
+"""Refusals by the fences of appends and commits: nothing is stored, and PostgreSQL says so in a sentence of mqdb."""
 
 from datetime import UTC, datetime
 from itertools import product

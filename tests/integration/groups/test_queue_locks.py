@@ -1,4 +1,4 @@
-"""Queue locks: nobody gets a queue before its owner has unlocked it, or could have known that its lock is over."""
+"""Queue locks: no member gets a queue before its owner has unlocked it, or could have known that its lock is over."""
 
 import random
 import threading
@@ -63,7 +63,7 @@ def later(broker: Connection, seconds: int) -> None:
 
 
 def give_up(broker: Connection, client_id: str) -> None:
-    """What the broker does with a member that is silent, or whose connection is closed."""
+    """Give a member up, as the broker does if it is silent or its connection is closed."""
     broker.execute(text("DELETE FROM mqdb.client WHERE client_id = :id"), {"id": client_id})
     broker.execute(text("UPDATE mqdb.consumer_offset SET owner = NULL WHERE owner = :id"), {"id": client_id})
 
@@ -241,7 +241,7 @@ def test_a_take_that_fails_leaves_no_lock(broker: Connection, route: TopicRoute)
 
 
 def wait_for_lock(engine: Engine) -> None:
-    """Until some session waits for another one's lock."""
+    """Wait until some session waits for another one's lock."""
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )

@@ -1,4 +1,4 @@
-"""Send back: where a failed message goes, and what its copy carries."""
+"""Send back: the queue that a failed message goes to, and the properties of its copy."""
 
 import random
 from collections.abc import Mapping, Sequence

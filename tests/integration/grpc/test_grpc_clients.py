@@ -134,7 +134,7 @@ def test_a_client_that_has_vanished_leaves_its_groups(
 def test_who_subscribes_to_something_else_than_its_group_reads_nothing(
     broker: Connection, grpc_fronts: GrpcFronts
 ) -> None:
-    """What its filter passes over, the others of the group would never get."""
+    """The other members of the group would never get the messages that its filter passes over."""
     topic(broker, "orders")
     grpc_fronts.connect("one").telemetry().ask(subscription("workers", orders="a"))
     other = grpc_fronts.connect("other")
@@ -359,7 +359,7 @@ def test_what_is_popped_in_the_moment_in_which_its_client_goes_comes_to_another(
     waiter = receiving._Waiter
 
     class Gone(waiter):  # type: ignore[misc, valid-type]
-        """Its call is cancelled in the turn of the loop in which it gets its messages."""
+        """A waiter whose call is cancelled in the turn of the loop in which it gets its messages."""
 
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)
@@ -412,7 +412,7 @@ def test_a_receive_that_is_repeated_brings_the_messages_of_the_lost_answer(
 def test_what_a_client_gets_before_its_connection_is_lost_is_not_prolonged(
     broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch, is_back_before: bool
 ) -> None:
-    """The answer may be lost with the connection, and the client lives: nobody would get the message for hours."""
+    """The answer may be lost with the connection, and the client lives: no client would get the message for hours."""
     monkeypatch.setattr(in_flight, "_LOOK_SECONDS", 0.05)
     topic(broker, "orders")
     begun(grpc_fronts)
@@ -728,7 +728,7 @@ def test_a_front_speaks_tls_with_a_certificate_that_it_has_made(broker: Connecti
 
 
 def test_two_fronts_share_a_port(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """What one has given out, the other one takes back."""
+    """A message that one front has given out can be acknowledged at the other one."""
     topic(broker, "orders")
     first = grpc_fronts.start(shares_port=True)
     begun(grpc_fronts)

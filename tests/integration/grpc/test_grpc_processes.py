@@ -21,7 +21,7 @@ Code = pb.Code
 
 
 def addresses(process: Running) -> dict[str, str]:
-    """What a process says on its way to "Ctrl-C": where it listens, by name."""
+    """The addresses that a process prints before the line with "Ctrl-C", by name."""
     found = {}
     while "Ctrl-C" not in (line := process.line()):
         name, _, address = line.strip().rpartition(" ")

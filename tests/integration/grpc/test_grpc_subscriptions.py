@@ -26,7 +26,7 @@ def joined(fronts: GrpcFronts, client_id: str, **filters: str) -> tuple[GrpcClie
 
 
 def test_new_members_read_a_topic_more_beside_the_old_ones(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """As in a deployment that replaces one process after the other, and one of the old ones starts again."""
+    """This happens in a deployment that replaces one process after the other, if one of the old ones starts again."""
     for name in ("orders", "payments"):
         topic(broker, name)
     old, _ = joined(grpc_fronts, "old", orders="a")
@@ -79,7 +79,7 @@ def test_a_receive_by_the_filter_of_before_passes_over_nothing(broker: Connectio
 def test_members_that_all_change_their_filter_agree(
     broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that change first read nothing until the last one has, and no message is passed over."""
+    """Members that change first read nothing until the last one has changed, and no message is passed over."""
     monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
     topic(broker, "orders")
     both = [joined(grpc_fronts, client_id, orders="a") for client_id in ("one", "other")]

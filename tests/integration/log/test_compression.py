@@ -86,7 +86,7 @@ def test_the_view_tells_how_a_body_is_compressed(broker: Connection, sys_flag: i
 
 @every_compression
 def test_the_view_shows_no_compressed_body_as_text(broker: Connection, how: Compression) -> None:
-    """Not even one that happens to be UTF-8, as an LZ4 block of plain ASCII is for the most part."""
+    """This includes a compressed body that is valid UTF-8, as an LZ4 block of plain ASCII is for the most part."""
     route = topic(broker)
     store(broker, route, b"ASCII", compressed_flag(how))
     store(broker, route, BODY, 0)

@@ -35,7 +35,7 @@ def stored(log: Connection) -> set[tuple[UUID, int, int]]:
 
 
 def found(engine: Engine, log: Connection, after_pos: int = 0) -> set[tuple[UUID, int, int]]:
-    """What a look-up of all stored ids finds."""
+    """The results of a look-up of all stored ids."""
     with engine.connect() as connection, transaction(connection):
         return set(message_index.find(connection, [row[0] for row in stored(log)], after_pos))
 
@@ -117,7 +117,7 @@ def test_a_segment_is_sealed_without_entries_and_takes_its_spans_along(log: Conn
 
 
 def test_a_straggler_with_keys_keeps_its_segment_from_being_sealed(log: Connection, database: Database) -> None:
-    """Its position and its id lie in a span, which tells nothing of its keys."""
+    """The position and the id of the straggler lie in a span, but a span has no keys."""
     small_segments(log, 20)
     (queue,) = create_topic(log, "orders")
     writer = database.connect()

@@ -52,7 +52,7 @@ def any_text(chance: random.Random, longest: int = 6, *, is_legal: bool = False)
 
 
 def any_message(chance: random.Random) -> dict[str, Any]:
-    """The fields of one. Of three two are legal, in the texts at least."""
+    """The fields of a message. Two of three messages are legal, in their texts at least."""
     is_legal = chance.random() < 0.67
     names = [any_text(chance), "a", "a b", chance.choice(sorted(RESERVED_PROPERTIES)), "x" * 300]
     values = [any_text(chance, 20), "v", " ", "", "v" * 20_000]
@@ -150,7 +150,7 @@ def fail(broker: Connection, name: str, level: int) -> None:
 
 
 def content(record: dict[str, Any]) -> tuple[Any, ...]:
-    """What a sender has made of a message."""
+    """The parts of a record that its sender has set."""
     return record["body"], record["tags"], record["keys"], only_mine(record["properties"]), record["msg_id"]
 
 
@@ -159,5 +159,5 @@ def only_mine(properties: dict[str, str]) -> dict[str, str]:
 
 
 def by_id(broker: Connection, name: str) -> list[tuple[Any, ...]]:
-    """What a topic holds, in the order in which it was sent: ids ascend."""
+    """The messages of a topic in the order of their sends: ids ascend."""
     return [content(record) for record in records(broker, name)]

@@ -40,7 +40,7 @@ def counted(log: Connection, engine: Engine, topics: Sequence[str] = ("orders",)
 
 
 def hours(rows: Sequence[Row]) -> Counter[int | None]:
-    """How many messages took how many whole hours; None where that is not known."""
+    """The number of messages by the whole hours that they took; None if the time is not known."""
     took: Counter[int | None] = Counter()
     for row in rows:
         took[None if row[3] is None else row[3] // (3600 * TICKS_PER_SECOND)] += row[4]
@@ -199,7 +199,7 @@ def test_a_topic_that_does_not_exist_is_refused(log: Connection, engine: Engine,
 
 
 def reader(database: Database, topics: Sequence[str] = ("orders",), **times: datetime) -> DataSourceReader:
-    """As Spark sends it to where it plans and reads."""
+    """A reader as Spark sends it to the processes that plan and read."""
     moments = {name: time.isoformat() for name, time in times.items()}
     source = StatisticsSource({"url": database.dsn, "topics": json.dumps(topics), **moments})
     copy: DataSourceReader = pickle.loads(pickle.dumps(source.reader(StructType())))

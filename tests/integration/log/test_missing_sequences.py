@@ -12,7 +12,7 @@ from tests.fixtures.producers import producer_of
 
 @pytest.fixture(autouse=True)
 def behind(log: Connection) -> None:
-    """As after logical replication, which copies rows only: position 0 has no partition, the next ones are taken."""
+    """A log after logical replication, which copies rows only: position 0 has no partition, the next ones are taken."""
     [queue] = create_topic(log, "orders")
     append(log, queue, 3)
     dispatch_all(log)
@@ -35,7 +35,7 @@ def test_a_joined_send_says_what_to_do_and_can_be_sent_again(log: Connection, da
 
 
 def adopt(database: Database) -> None:
-    """As the first dispatch of `mqdb serve` does, whose session does not know the database yet."""
+    """Adopt the database as the first dispatch of `mqdb serve` does, whose session does not know it yet."""
     dispatch_all(database.connect())
 
 

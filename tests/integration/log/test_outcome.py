@@ -1,4 +1,4 @@
-"""What became of a send whose connection was lost: found wherever it is, and settled before anybody looks."""
+"""The outcome of a send whose connection was lost: settled before the look-up, which finds the message anywhere."""
 
 import os
 import random
@@ -204,9 +204,7 @@ def test_what_a_restored_database_holds_is_found_before_and_after_its_adoption(
 
 
 class Asked(Interleaving):
-    """An interleaving of the tests of dispatch, in which somebody asks for every message after each step that
-    changes what is known of it.
-    """
+    """An interleaving of dispatch in which each message is looked up after each step that changes its outcome."""
 
     engine: Engine
 
@@ -333,7 +331,7 @@ def test_an_append_that_waits_for_a_lock_stores_nothing_once_its_backend_is_gone
 
 
 def test_an_idle_backend_is_ended(broker: Connection, victim: Connection) -> None:
-    """It may have a statement in its socket that it has not read yet."""
+    """An idle backend may have a statement in its socket that it has not read yet."""
     backend = backend_of(victim)
 
     wait_until(lambda: end_backend(broker, backend))
@@ -456,7 +454,10 @@ def has_to_wait(broker: Connection, backend: Backend) -> bool:
 
 
 def test_a_commit_that_nobody_sees_yet_is_found_once_its_backend_is_gone(server: EmbeddedPostgres, own: Engine) -> None:
-    """It has committed, and waits for a standby that does not come: who looks too early does not find it."""
+    """The append has committed, and waits for a standby that does not come.
+
+    A look-up that is too early does not find it.
+    """
     as_superuser(server, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
     with own.connect() as broker:
         broker.execute(text("SET synchronous_commit = local"))
@@ -566,7 +567,7 @@ class LostSends:
             answered.set()
 
     def stored(self) -> dict[UUID, StoredAt]:
-        """What the log holds."""
+        """The places of all messages in the log."""
         rows = self._killer.execute(text("SELECT msg_id, log_pos, queue_key FROM mqdb.commit_log"))
         return {row.msg_id: StoredAt(row.log_pos, row.queue_key) for row in rows}
 

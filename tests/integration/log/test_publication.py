@@ -186,7 +186,7 @@ def let_pass(database: Database, time: str) -> None:
 
 
 def consumer(database: Database, name: str, listener: Listener, **options: Any) -> PushConsumer:
-    """Of a topic, in a group of its name."""
+    """A consumer of a topic, in a group of the same name."""
     started = PushConsumer(name, database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, **options)
     started.subscribe(name)
     started.register_listener(listener, orderly=listener.is_orderly)

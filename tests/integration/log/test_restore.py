@@ -95,7 +95,7 @@ def adopt_all(connection: Connection) -> int:
 
 
 def index_entries(connection: Connection) -> tuple[int, int]:
-    """How many there are, and how many different ones."""
+    """The number of index entries, and the number of different ones."""
     row = connection.execute("SELECT count(*), count(DISTINCT (key_hash, log_pos)) FROM mqdb.message_index").fetchone()
     assert row is not None
     return row[0], row[1]
@@ -198,7 +198,7 @@ def test_a_database_without_messages_takes_its_first(
 def test_a_late_committer_at_the_end_of_a_segment_keeps_its_offset(
     source: Connection, database: Database, target: Database, postgres: EmbeddedPostgres
 ) -> None:
-    """Its entry lies in a segment that no position has reached yet."""
+    """The entry of the late record lies in a segment that no position has reached yet."""
     small_segments(source, 4)
     (queue,) = create_topic(source, "orders")
     first, second = database.connect(), database.connect()
@@ -224,7 +224,7 @@ def test_a_late_committer_at_the_end_of_a_segment_keeps_its_offset(
 def test_records_that_retention_has_taken_out_of_the_consume_queue_stay_out(
     source: Connection, target: Database, postgres: EmbeddedPostgres
 ) -> None:
-    """A drained segment has no consume queue any more; its records are not new."""
+    """A drained segment no longer has a consume queue; its records are not new."""
     small_segments(source, 4, ahead=4)
     (queue,) = create_topic(source, "orders")
     append(source, queue, 6)
@@ -299,7 +299,7 @@ def test_each_call_adopts_one_segment(segments_to_adopt: tuple[Connection, int, 
 def test_an_adoption_that_dies_goes_on_where_its_last_call_was(
     segments_to_adopt: tuple[Connection, int, list[int]], target: Database
 ) -> None:
-    """Messages are sent meanwhile, and a segment that is compared is sealed."""
+    """Messages are sent after the death, and a segment that was compared is sealed."""
     copied, queue, order = segments_to_adopt
     dispatch(copied)
     with target.connect() as dying:
@@ -357,7 +357,7 @@ def test_a_lane_that_was_open_is_adopted_with_the_rest(
 def test_sequences_that_were_not_carried_over_go_on_behind_their_tables(
     log: Connection, database: Database, first: str
 ) -> None:
-    """As after logical replication, which copies rows only."""
+    """This is the state after logical replication, which copies rows only."""
     (queue,) = create_topic(log, "orders")
     before = append(log, queue, 5)
     dispatch_all(log)

@@ -79,7 +79,7 @@ def fill(log: by_hand.Connection, queue: int, segments: int = 1) -> None:
 
 
 def states(log: by_hand.Connection) -> dict[int, str]:
-    """What the table says about each segment."""
+    """The state of each segment in the table."""
     return dict(log.execute("SELECT segment, state FROM mqdb.segment ORDER BY segment").fetchall())
 
 
@@ -329,7 +329,7 @@ def test_a_round_drops_a_bounded_number_of_segments(keeper: Keeper, log: by_hand
 def test_a_drop_that_is_interrupted_is_taken_up_by_the_next_keeper(
     keeper: Keeper, log: by_hand.Connection, queue: int, steps: int
 ) -> None:
-    """As after a kill: the states of the catalog are all there is."""
+    """After a kill only the states of the catalog are left."""
     fill(log, queue, 2)
     keeper.round()
     log.execute("UPDATE mqdb.segment SET state = 'drained' WHERE segment = 1")

@@ -56,7 +56,7 @@ def orders(log: Connection) -> str:
 
 @pytest.fixture
 def session(conn: sqlalchemy.Connection) -> Connection:
-    """A session with such a topic, which is rolled back: for what is never dispatched."""
+    """A session with a topic of four queues, which is rolled back: for messages that are never dispatched."""
     connection = driver(conn)
     create_topic(connection, "orders", 4)
     return connection

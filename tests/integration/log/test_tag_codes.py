@@ -47,7 +47,7 @@ def route(broker: Connection) -> TopicRoute:
 
 
 def forbid_hashing(connection: Connection) -> None:
-    """From now on nobody works out a code in the database."""
+    """Make each computation of a code in the database fail."""
     for name, argument, result in (("tag_code", "tag", "bigint"), ("java_hash", "string", "integer")):
         driver(connection).execute(
             f"""CREATE OR REPLACE FUNCTION mqdb.{name}({argument} text) RETURNS {result} LANGUAGE plpgsql AS
@@ -295,7 +295,7 @@ def test_a_number_that_a_record_says_is_taken_and_stops_no_service(
 
 
 def code_of_the_copy(broker: Connection, system_topic: str, said: object) -> int:
-    """Of a record with the tag Paid that somebody has put into a system topic."""
+    """The code of the copy of a record with the tag Paid that was put into a system topic by hand."""
     properties = {"REAL_TOPIC": "orders", "REAL_QID": "0", "PGROUP": "senders"}
     stored = (
         driver(broker)

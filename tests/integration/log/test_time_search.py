@@ -46,7 +46,10 @@ def test_a_time_is_found_in_any_segment(log: by_hand.Connection, broker: Connect
 def test_a_transaction_that_takes_long_does_not_lead_astray(
     log: by_hand.Connection, broker: Connection, database: Database, near: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its messages come late in the queue, and were stored early. `near` is enough as long as it reaches over them."""
+    """The transaction's messages come late in the queue, and were stored early.
+
+    `near` is enough as long as it reaches over them.
+    """
     monkeypatch.setattr(time_search, "NEAR", near)
     (key,) = by_hand.create_topic(log, "orders", 1)
     slow = database.connect()

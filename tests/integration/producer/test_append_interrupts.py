@@ -84,7 +84,7 @@ def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(lo
         first, unit, is_over = locked_log.sender("a"), locked_log.unit("x"), threading.Event()
 
         def gather(unit: Unit = unit, is_over: threading.Event = is_over) -> list[Sender]:
-            """Those behind it, once it waits or has been interrupted before."""
+            """Begin senders behind the unit, once it waits or has been interrupted before."""
             wait_until(lambda: unit.tell is not None or is_over.is_set())
             others = [locked_log.sender(name) for name in "bc"]
             locked_log.unlock()

@@ -45,7 +45,7 @@ def test_a_send_is_given_up_at_its_own_timeout(database: Database, producer: Pro
 def test_a_send_ends_at_its_timeout_while_the_statement_of_another_hangs(
     database: Database, producer: Producer, is_asleep: bool
 ) -> None:
-    """Also where nothing was under way for a while before, and nobody looked at deadlines."""
+    """This also holds if nothing was under way for a while before, so that no thread looked at deadlines."""
     producer.send_async(Message("orders", "second")).result(SECONDS)
     assert producer._running is not None
     if is_asleep:

@@ -162,7 +162,7 @@ def test_whatever_breaks_under_way_each_future_ends_and_what_is_acknowledged_is_
 
 
 def places_of(database: Database) -> dict[str, list[int]]:
-    """Where each body is stored."""
+    """The positions of each body in the log."""
     places: dict[str, list[int]] = {}
     rows = database.connect().execute("SELECT convert_from(body, 'UTF8'), log_pos FROM mqdb.commit_log")
     for body, log_pos in rows:
@@ -171,7 +171,7 @@ def places_of(database: Database) -> dict[str, list[int]]:
 
 
 def checked_outcome(future: "Future[SendResult]", body: str, places: dict[str, list[int]]) -> str:
-    """What the future says of a message, which has to be true."""
+    """The outcome of a message by its future, which has to be true."""
     stored, error = places.get(body, []), future.exception()
     if error is None:
         assert stored == [future.result().log_pos]
@@ -204,6 +204,6 @@ def break_something(chance: random.Random, database: Database, proxy: Proxy, pro
 
 
 def blocked_pid_of(producer: Producer, database: Database) -> int:
-    """The backend that is in an append; until then it may be one that is lost, which nobody has noticed yet."""
+    """The backend that is in an append; before, the producer may still have a backend whose loss was not noticed."""
     wait_until(lambda: is_blocked(database, pid_of(producer)))
     return pid_of(producer)

@@ -1,4 +1,4 @@
-"""An append that somebody begins without waiting for it: the answer is read by them, or by the append thread."""
+"""An append that a caller begins without waiting for it: the caller reads the answer, or the append thread does."""
 
 import select
 import threading
@@ -28,7 +28,7 @@ class Begun:
         )
 
     def await_answer(self) -> None:
-        """Until the connection is readable."""
+        """Wait until the connection is readable."""
         assert self._poll.poll(30_000)
 
     def wait_told(self) -> None:

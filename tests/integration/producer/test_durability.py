@@ -1,4 +1,4 @@
-"""What a send waits for, and what it says when the standby does not answer. The standby is a real one."""
+"""Waits of a send, and its status when the standby does not answer. The standby is a real one."""
 
 import gc
 import math
@@ -233,7 +233,7 @@ def test_the_warning_comes_through_where_the_server_is_told_to_send_errors_only(
 
 
 def committed(connection: Connection, work: Callable[[Connection], T]) -> tuple[T, SendStatus]:
-    """The result of `work`, which appends, and the status of what it has appended."""
+    """The result of `work`, which appends, and the status of the records that it has appended."""
     wait = connection.info[COMMIT_WAIT]
     wait.begin(connection)
     return work(connection), wait.status(connection)

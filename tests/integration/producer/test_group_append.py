@@ -153,7 +153,7 @@ def test_ctrl_c_in_a_thread_that_is_taken_along_leaves_the_others_to_be_woken(lo
 
 
 def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time is up in the moment in which it has a result, and those behind it have one, too."""
+    """The sender's time is up in the moment in which it has a result, and the senders behind it have one, too."""
     monkeypatch.setattr(group_append, "_LONGEST_WAKING_SECONDS", 60.0)  # the own thread would wake it
     units = [log.unit("a"), log.unit("b", seconds=3), *(log.unit(name) for name in "cde")]
     senders = [log.begin(unit) for unit in units]
@@ -178,7 +178,7 @@ def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch
 
 
 def test_where_one_who_was_woken_does_not_wake_the_next_the_own_thread_does(log: Log) -> None:
-    """As where Ctrl-C comes in that very moment."""
+    """This happens if Ctrl-C comes in that very moment."""
     first = log.sender("a")
     log.appends._waking._is_under_way = True
     senders = [log.sender(name) for name in "bcd"]
@@ -290,7 +290,7 @@ def test_a_thread_that_is_interrupted_where_it_must_not_send_is_refused_and_nobo
 
 
 def test_a_value_that_the_driver_refuses_beside_others_spoils_it_for_nobody(log: Log) -> None:
-    """It does not know which type an array of numbers and truth values has."""
+    """The driver does not know which type an array of numbers and truth values has."""
     first = log.sender("a")
     second = log.sender("b")
     third = log.begin(Given([log.records("c")[0]._replace(flag=True)], seconds=30))

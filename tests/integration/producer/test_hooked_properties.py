@@ -1,4 +1,4 @@
-"""What a send message hook puts into the properties of a message: it is stored, and checked before."""
+"""Properties that a send message hook adds to a message: they are checked, and then stored."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -162,7 +162,7 @@ def test_a_transaction_at_a_stricter_isolation_level_sends(log: Connection, prod
 
 
 def test_a_timeout_is_refused(log: Connection, producer: Producer, caller: Caller) -> None:
-    """How long the statement may take is for the caller's transaction to say."""
+    """The caller's transaction decides how long the statement may take."""
     second = timedelta(seconds=1)
     with pytest.raises(ParameterInvalid, match=r"timeout.*statement_timeout"):
         producer.send(Message("orders", "x"), connection=caller.connection, timeout=second)

@@ -372,7 +372,7 @@ class AsyncConnection:
 
 
 class Psycopg2Connection:
-    """It has all the methods, and other ways."""
+    """A connection of psycopg2, which has all the methods and uses them differently."""
 
     closed = 0
     autocommit = False

@@ -1,4 +1,4 @@
-"""Sends that place their messages: each kind of producer knows the queue offset at once, and asks nobody for it."""
+"""Sends that place their messages: each kind of producer knows the queue offset at once, without another statement."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.fixtures.producers import producer_of
 
 @pytest.fixture
 def log(database: Database) -> Connection:
-    """A log in which nothing waits; nobody dispatches."""
+    """A log in which no record waits; no session dispatches."""
     log = database.connect()
     attend(log)
     dispatch(log)  # the database may be a copy, and is adopted then
@@ -110,7 +110,7 @@ def test_a_send_places_its_message_although_many_before_could_not(log: Connectio
 
 
 def test_a_role_that_does_not_own_the_broker_places_nothing(database: Database, principal: Principal) -> None:
-    """It could keep the lock of dispatch by a transaction that stays open."""
+    """Such a role could keep the lock of dispatch by a transaction that stays open."""
     dsn = principal("shop", send=["orders"])
     log = database.connect()
     dispatch(log)

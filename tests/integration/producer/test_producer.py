@@ -360,7 +360,7 @@ def test_a_batch_is_stored_wholly_or_not_at_all(database: Database, producer: Pr
 
 
 def poison(database: Database) -> None:
-    """From now on the database refuses messages of that body, as it refuses letters that its encoding lacks."""
+    """Make the database refuse messages with this body, as it refuses letters that its encoding lacks."""
     database.connect().execute(
         """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
            BEGIN RAISE EXCEPTION 'poison' USING ERRCODE = '22P05'; END $$;
@@ -374,7 +374,7 @@ def sends(producer: Producer, *messages: Message) -> list[Callable[[], SendResul
 
 
 def gathered(database: Database, producer: Producer, *work: Callable[[], Any]) -> list[Any]:
-    """What each returns or raises, all while the log is locked: the first leads alone, the others gather behind it."""
+    """The result or error of each, all while the log is locked: the first leads alone, the others gather behind it."""
     locker, pid = stall(database), pid_of(producer)
     doings = [Doing(work[0])]
     wait_until(lambda: is_blocked(database, pid))

@@ -1,4 +1,4 @@
-"""What a broker's database may refuse, and how a producer gets past a broker that is in trouble.
+"""Refusals by a broker's database, and producers that get past a broker in trouble.
 
 Each error has RocketMQ's code, a batch is stored wholly or not at all, and later sends recover by themselves.
 """
@@ -84,7 +84,7 @@ def allow_connections(database: Database, limit: int) -> None:
 
 @contextmanager
 def too_many_connections(database: Database, producer: Producer) -> Iterator[None]:
-    """None is left for the producer, which has lost its own."""
+    """No connection is left for the producer, which has lost its own."""
     pid = pid_of(producer)
     # For users who are no superusers; those that are there stay.
     allow_connections(database, 1)
@@ -129,7 +129,7 @@ def dropped_partition(database: Database, _producer: Producer) -> Iterator[None]
 
 @contextmanager
 def read_only(database: Database, producer: Producer) -> Iterator[None]:
-    """As after a failover that has left the client with the standby."""
+    """The database is read-only, as after a failover that has left the client with the standby."""
     setting = "ALTER DATABASE {name} SET default_transaction_read_only = on"
     as_superuser(database, setting, name=database.name)
     terminate(database, pid_of(producer))
@@ -253,7 +253,7 @@ def test_an_exhausted_pooler_is_an_error_in_time_and_sends_recover_when_it_has_r
 def test_behind_a_pooler_the_outcome_of_a_message_that_is_not_stored_stays_open(
     database: Database, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
-    """Nobody knows the backend that was asked, so nobody can say that it has ended."""
+    """The producer does not know the backend that was asked, so it cannot find out that this backend has ended."""
     settings = load_settings(dsn=database.dsn, pool_dsn=database.dsn, send_message_timeout="30s")
     with Producer("senders", settings=settings) as producer:
         producer.send(Message("orders", "before"))

@@ -59,7 +59,7 @@ def sending(producer: Producer, body: str, seconds: float = 20) -> Doing[SendRes
 
 
 def waiting(producer: Producer) -> int:
-    """How many wait for their turn to append."""
+    """The number of sends that wait for their turn to append."""
     return len(link_of(producer).appends._plan.waiting)
 
 
@@ -72,7 +72,7 @@ def stalled(database: Database, producer: Producer, body: str) -> tuple[Any, Doi
 
 
 def before_storing(database: Database, body: str, statements: str) -> psycopg.Connection[Any]:
-    """From now on the database executes these statements of PL/pgSQL before it stores that body.
+    """Make the database execute these statements of PL/pgSQL before it stores this body.
 
     WAIT among them waits until the connection that this returns rolls back.
     """

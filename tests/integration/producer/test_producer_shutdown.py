@@ -1,4 +1,4 @@
-"""What goes on while a producer shuts down, and what must not wait for it."""
+"""Work that goes on while a producer shuts down, and work that must not wait for it."""
 
 import threading
 from collections.abc import Callable

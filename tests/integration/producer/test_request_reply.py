@@ -95,12 +95,12 @@ def client_id_of(requester: Producer) -> str:
 
 
 def dispatch_by_hand(connection: Connection) -> None:
-    """Until nothing is left, also where somebody else is at it."""
+    """Dispatch until nothing is left, also while another session dispatches."""
     wait_until(lambda: dispatch(connection, 50_000).outcome == "IDLE")
 
 
 def wait_idle(requester: Producer) -> None:
-    """Until it neither reads nor dispatches."""
+    """Wait until the requester neither reads nor dispatches."""
     assert requester._running is not None
     instances = requester._running.cluster.instances
     wait_until(lambda: not any(instance._waiting_for_arrivals for instance in instances))

@@ -132,7 +132,7 @@ def is_registered(broker: Database, group: str) -> bool:
 def test_a_topic_that_is_created_while_a_broker_is_down_is_not_created_there_later(
     two_brokers: TwoBrokers, proxy_b: Proxy
 ) -> None:
-    """As in RocketMQ, whose first message creates a topic where it goes, and its route is found there from then on."""
+    """In RocketMQ, too, the first message creates a topic at its broker, and from then on the route is found there."""
     proxy_b.cut()
     with producer_of(dsn_of_two(two_brokers.a.dsn, proxy_b.dsn)) as producer:
         sent_to(producer, 1, "new")

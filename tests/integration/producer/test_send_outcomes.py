@@ -1,4 +1,4 @@
-"""What became of a message, as a producer tells: where it is stored, that it is not, or that nobody can know yet."""
+"""The outcome of a message, as a producer tells it: its place, that it is not stored, or that this is not known yet."""
 
 from datetime import timedelta
 from functools import partial

@@ -48,7 +48,7 @@ def test_a_message_goes_to_the_queue_that_the_caller_names(
 
 
 def test_a_queue_that_is_read_only_takes_what_is_sent_to_it_by_name(database: Database, producer: Producer) -> None:
-    """As in RocketMQ: a number below the larger of the two counts will do."""
+    """RocketMQ takes it, too: a number below the larger of the two counts is enough."""
     database.connect().execute("UPDATE mqdb.topic SET write_queue_nums = 2 WHERE topic = 'orders'")
 
     assert set(sent_to(producer, 8)) == set(queues_of("broker-a", queue_nums=2))

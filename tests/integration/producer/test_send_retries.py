@@ -1,4 +1,4 @@
-"""How long a send is tried and how often: the timeout of the call, and what its errors and lost connections lead to."""
+"""Retries of a send: the timeout of the call, the number of tries, and the effect of errors and lost connections."""
 
 import re
 from collections.abc import Callable

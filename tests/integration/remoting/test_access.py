@@ -170,7 +170,7 @@ def test_who_does_not_sign_with_its_secret_does_nothing(broker: Connection, sign
 def test_strangers_with_frames_that_do_not_end_give_way_to_one_another(
     key: str, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection on which its key has signed is no stranger."""
+    """A connection on which its key has signed is exempt."""
     monkeypatch.setattr(front_module, "_MOST_STRANGERS_BYTES", 2_000_000)
     front = fronts.start()
     signed, first, second, third = (fronts.connect(front) for _ in range(4))
@@ -299,7 +299,7 @@ def test_a_message_at_a_position_is_shown_to_readers_of_its_topic(broker: Connec
 
 
 def test_only_what_a_key_may_read_is_sent_back(broker: Connection, signing: Signing) -> None:
-    """Its copy would come to the group's own retry topic, or be a dead letter of it."""
+    """The copy of such a message would come to the group's own retry topic, or be a dead letter of the group."""
     update_group(broker, GROUP, consume_enable=True)
     [letter] = append(broker, _route(broker, "letters"), "a")
     [order] = append(broker, _route(broker, "orders"), "secret")
@@ -317,7 +317,7 @@ def test_only_what_a_key_may_read_is_sent_back(broker: Connection, signing: Sign
 def test_a_member_commits_only_in_topics_that_its_key_may_read(
     broker: Connection, key: str, fronts: Fronts, database: Database
 ) -> None:
-    """As members in SQL do; another key of the group may read the topic."""
+    """Members in SQL are bound by this rule, too. Another key of the group may read the topic."""
     append(broker, _route(broker, "letters"), "a", "b")
     dispatch_all(broker)
     with Admin(database.dsn) as admin:
@@ -367,7 +367,7 @@ def test_the_group_that_is_changed_is_the_one_that_the_right_is_for(
 def test_only_who_may_send_to_its_topic_is_asked_about_a_half_message(
     broker: Connection, key: str, fronts: Fronts, database: Database
 ) -> None:
-    """The question holds the message; the name of a producer group is no secret."""
+    """The check holds the message, and the name of a producer group is not secret."""
     with Admin(database.dsn) as admin:
         admin.acl.grant("other-java", external=True, send=["letters"])
         admin.acl.set_secret("other-java", SECRET)
@@ -406,7 +406,7 @@ def test_only_who_may_send_to_its_topic_ends_a_half_message(key: str, fronts: Fr
 def test_half_messages_are_those_of_their_key_alone(
     broker: Connection, key: str, fronts: Fronts, database: Database
 ) -> None:
-    """Another key may send to the same topic, and calls its producer group the same."""
+    """Another key may send to the same topic, and uses the same name for its producer group."""
     with Admin(database.dsn) as admin:
         admin.acl.grant("other-java", external=True, send=["orders"])
         admin.acl.set_secret("other-java", SECRET)
@@ -441,7 +441,7 @@ GROUP_NAMES = ("shop", f"shop ~{KEY}")
 
 
 class Stranger(NamedTuple):
-    """Who knows the id of a client of KEY, and has a key for other things."""
+    """A client of KEY, and a client of another key that knows the first one's id."""
 
     victim: Signing
     stranger: Signing
@@ -452,7 +452,7 @@ VICTIM = "9.9.9.9@1"
 
 @pytest.fixture
 def two_keys(key: str, fronts: Fronts, database: Database) -> Stranger:
-    """A member of `readers`, and a stranger on the same front who calls itself the same."""
+    """A member of `readers`, and a client of another key on the same front with the same client id."""
     with Admin(database.dsn) as admin:
         for name, rights in {"ops": {"admin": ["*"]}, "other-java": {"send": ["others"]}}.items():
             admin.acl.grant(name, external=True, **rights)  # type: ignore[arg-type]
@@ -471,7 +471,7 @@ def two_keys(key: str, fronts: Fronts, database: Database) -> Stranger:
 def test_nobody_is_asked_in_place_of_another_keys_client(
     broker: Connection, two_keys: Stranger, fronts: Fronts
 ) -> None:
-    """The question may hold a message that the stranger may not read."""
+    """The request may hold a message that the other key may not read."""
     [log_pos] = append(broker, _route(broker, "letters"), "secret")
     dispatch_all(broker)
     operator = Signing(fronts.connect(), "ops")
@@ -550,7 +550,7 @@ def test_nobody_gets_replies_to_another_keys_client(
 
 
 def test_a_producer_group_cannot_name_a_key_itself(signing: Signing, broker: Connection) -> None:
-    """That of a key `a ~b` would be `shop ~a ~b`, as is `shop ~a` of a key `b`."""
+    """The group `shop` of a key `a ~b` would be stored as `shop ~a ~b`, and so would `shop ~a` of a key `b`."""
     group = f"shop ~{KEY}"
     heartbeat = {"clientID": VICTIM, "producerDataSet": [{"groupName": group}]}
     said = properties(TRAN_MSG="true", PGROUP=group, UNIQ_KEY="AB" * 16)
@@ -591,7 +591,7 @@ def test_a_key_whose_secret_is_taken_away_is_refused_within_seconds(signing: Sig
 
 
 def test_a_namespace_is_no_way_around_a_right(broker: Connection, fronts: Fronts, database: Database) -> None:
-    """A client writes the namespace of its key itself; a name without it is that of somebody else's topic."""
+    """A client writes the namespace of its key itself; a name without it means a topic outside the namespace."""
     topic(broker, "shop%orders")
     with Admin(database.dsn) as admin:
         admin.acl.grant("tenant", external=True, namespace="shop", send=["orders"])

@@ -1,4 +1,4 @@
-"""What RocketMQ's tools ask of a front: each code's answer, its errors, and what the operations say."""
+"""Requests of RocketMQ's tools to a front: each code's answer, its errors, and the recorded operations."""
 
 import json
 import re

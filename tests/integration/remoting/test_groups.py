@@ -91,7 +91,7 @@ def test_a_queue_that_another_member_has_is_waited_for_by_the_pulls(broker: Conn
 def test_a_client_without_its_own_choice_of_a_start_reads_from_its_first_pull_on(
     broker: Connection, fronts: Fronts
 ) -> None:
-    """What a lite pull consumer says of it is not what its user wants, and a time is not sent at all."""
+    """The start that a lite pull consumer sends is not its user's choice, and a time is not sent at all."""
     for number, options in enumerate(({"type": "CONSUME_ACTIVELY"}, {"where": "CONSUME_FROM_TIMESTAMP"})):
         group = f"group-{number}"
         if number == 0:
@@ -221,7 +221,7 @@ def test_what_was_committed_before_the_end_counts(broker: Connection, fronts: Fr
 
 
 def test_a_commit_that_comes_behind_the_end_counts(broker: Connection, fronts: Fronts) -> None:
-    """As those of Java's clients do, which send the two in two threads."""
+    """Java's clients send the commit and the leaving in two threads, so the commit may come second."""
     route = filled(broker)
     front, client, sent = fronts.start(), joined(fronts), threading.Event()
     client.query_offset("readers", "orders")
@@ -281,7 +281,7 @@ OTHERS = [{"orders": "a"}, {"model": "BROADCASTING"}]
 def test_a_killed_client_does_not_stand_in_the_way_of_its_successor(
     broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch, old: dict[str, str]
 ) -> None:
-    """As when a program is stopped by force, changed, and started again."""
+    """This happens when a program is stopped by force, changed, and started again."""
     monkeypatch.setattr(members, "GRACE_SECONDS", 600)  # it is waited for all the time
     filled(broker)
     killed = joined(fronts, **old)
@@ -334,7 +334,7 @@ def test_a_client_in_cpp_says_numbers_for_java_s_enums(broker: Connection, front
 
 
 def test_a_member_that_was_there_before_its_topic_gets_all_of_it(broker: Connection, fronts: Fronts) -> None:
-    """It hears of the topic up to 30 s later. RocketMQ begins at 0 while a topic is young."""
+    """The member learns of the topic up to 30 s later. RocketMQ begins at 0 while a topic is young."""
     client = fronts.connect()
     client.heartbeat(A, consumer(where="CONSUME_FROM_LAST_OFFSET", orders="*"))
 

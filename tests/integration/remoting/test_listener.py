@@ -217,7 +217,7 @@ def test_handshakes_that_fail_take_no_connection_from_others(
 def test_connections_that_begin_no_handshake_leave_files_for_the_database(
     database: Database, certificate: Tls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They count among no connections yet. The first one, which has had the most time, has to go."""
+    """Connections without a handshake have no client yet. The first one, which has had the most time, has to go."""
     monkeypatch.setattr(front_module, "_MOST_CONNECTIONS", 4)
     with contextmanager(front_with)(database, certificate) as front, ExitStack() as stack:
         address = (front.address.host, front.address.port)
@@ -259,7 +259,7 @@ def test_a_front_that_stops_closes_its_connections_and_can_be_started_again(brok
 
 
 def test_what_was_stored_before_the_end_is_answered(broker: Connection, fronts: Fronts) -> None:
-    """Or clients send it again, elsewhere."""
+    """Otherwise clients would send such a message again, elsewhere."""
     topic(broker)
     front = fronts.start()
     sending: list[Future[Frame]] = []
@@ -316,7 +316,7 @@ def come_and_go(fronts: Fronts, group: str) -> None:
 
 
 def sizes() -> Counter[str]:
-    """Of the front: how many objects there are of each class, and how much is in those of which there is one."""
+    """Sizes in the front: the number of objects of each class, and the lengths of their collections."""
     gc.collect()
     found: Counter[str] = Counter()
     for each in gc.get_objects():
@@ -419,7 +419,7 @@ def test_a_stranger_whose_requests_have_ended_holds_nothing() -> None:
 
 
 def test_a_client_is_not_read_while_large_requests_of_it_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is neither closed nor refused: it waits, as its socket is full."""
+    """The client is neither disconnected nor refused: it waits, because its socket is full."""
     monkeypatch.setattr(connection_module, "_MOST_REQUEST_BYTES", 1_500_000)
 
     async def send_and_answer() -> list[tuple[bool, bool]]:

@@ -1,4 +1,4 @@
-"""What clients name, a front forgets: new names in each request do not fill its memory."""
+"""A front forgets the names that clients send: new names in each request do not fill its memory."""
 
 import gc
 import tracemalloc

@@ -73,7 +73,7 @@ def test_locks_and_sends_to_new_topics_are_answered_while_the_server_hangs(
 
 
 def test_a_pull_waits_for_the_database_as_for_messages(broker: Connection, fronts: Fronts, proxy: Proxy) -> None:
-    """A client in C++ whose pull is refused comes again at once, some 1,000 times a second."""
+    """A client in C++ whose pull is refused comes again at once, about 1,000 times a second."""
     route = filled(broker)
     client = joined(fronts)
     client.pull("readers", "orders", 0)

@@ -114,7 +114,7 @@ def test_without_messages_a_pop_is_told_so(broker: Connection, fronts: Fronts) -
 
 
 def test_a_pop_with_a_binary_header_is_answered(broker: Connection, fronts: Fronts) -> None:
-    """Of a code the binary form holds 16 bits, and Java writes those."""
+    """The binary form holds 16 bits of a code, and Java writes these."""
     stocked(broker, "a")
     worker(fronts)
     client = fronts.connect(serializer=Serializer.ROCKETMQ)
@@ -256,7 +256,7 @@ def test_a_pop_that_is_wrong_is_told_why(broker: Connection, fronts: Fronts, fie
 
 
 def test_a_client_that_makes_its_own_check_points_is_refused(broker: Connection, fronts: Fronts) -> None:
-    """It could acknowledge nothing, so all messages would come again, and be dead in the end."""
+    """Such a client could acknowledge nothing, so all messages would come again, and be dead in the end."""
     stocked(broker, "a")
     client = worker(fronts)
 
@@ -381,7 +381,7 @@ def test_a_pop_passes_by_what_its_filter_does_not_let_through(
 
 
 def test_a_client_with_a_namespace_pops_its_own_topic(broker: Connection, fronts: Fronts) -> None:
-    """It writes the namespace into the names by itself."""
+    """The client writes the namespace into the names by itself."""
     append(broker, topic(broker, "shop%orders"), "a")
     append(broker, topic(broker, "orders"), "b")
     dispatch_all(broker)
@@ -467,7 +467,7 @@ def test_what_is_popped_in_the_moment_in_which_a_connection_closes_comes_again_a
     is_gone = threading.Event()
 
     class Gone(waiter):  # type: ignore[misc, valid-type]
-        """Its connection is lost in the turn of the loop in which it gets its messages."""
+        """A waiter whose connection is lost in the turn of the loop in which it gets its messages."""
 
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)

@@ -202,7 +202,7 @@ def test_a_backlog_is_read_ahead_each_message_once_and_in_order(
 
 
 def test_who_reads_on_elsewhere_gets_what_is_there(broker: Connection, fronts: Fronts) -> None:
-    """What was read ahead is for a pull from there, with the same filter and limit."""
+    """Messages that were read ahead are only for a pull from that offset, with the same filter and limit."""
     route = topic(broker)
     append(broker, route, *map(str, range(40)))
     dispatch_all(broker)

@@ -1,4 +1,4 @@
-"""What people ask a running consumer through a front: how it is, and to consume one message."""
+"""Requests of people to a running consumer through a front: its status, and to consume one message."""
 
 import pytest
 from sqlalchemy import Connection

@@ -1,4 +1,4 @@
-"""What RocketMQ's clients are told when their queues are lost or reset, and after restarts and lost connections."""
+"""Answers to RocketMQ's clients when their queues are lost or reset, and after restarts and lost connections."""
 
 import asyncio
 import gc
@@ -199,7 +199,7 @@ def test_a_database_that_has_gone_back_sends_a_client_back(past: Past) -> None:
 
 
 def test_a_reader_whose_commit_finds_that_the_server_was_restarted_goes_on(broker: Connection, fronts: Fronts) -> None:
-    """As behind a pooler, where no new connection says so before."""
+    """This happens behind a pooler: no new connection shows the restart before."""
     filled(broker)
     front, client = fronts.start(), in_assign_mode(fronts)
     assert len(pull_assigned(client, 0).bodies) == 10  # now the route is known, and what follows is handled in turn
@@ -227,7 +227,7 @@ def in_assign_mode(fronts: Fronts) -> RemotingClient:
 
 
 def pull_assigned(client: RemotingClient, offset: int) -> Pulled:
-    """Its next pull that is not answered with nothing."""
+    """The client's next pull that is answered with messages or a new offset."""
     found: list[Pulled] = []
 
     def is_there() -> bool:
@@ -303,7 +303,7 @@ def test_a_front_that_stops_waits_for_no_client(broker: Connection, fronts: Fron
 def test_a_client_that_comes_while_the_database_is_down_is_taken_when_it_is_there(
     past: Past, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only at its next heartbeat; and one that goes meanwhile is no trouble."""
+    """The client need not wait for its next heartbeat. A client that goes before causes no error."""
     monkeypatch.setattr(members, "GRACE_SECONDS", 0.1)
     caplog.set_level(logging.DEBUG, "mqdb.remoting")
     fronts = Fronts(PastDatabase(past.dsn))
@@ -328,7 +328,7 @@ def test_a_client_that_comes_while_the_database_is_down_is_taken_when_it_is_ther
 def test_a_client_that_has_come_to_another_front_is_not_taken_out_of_its_group(
     broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a balancer, when a connection was lost: the first front has waited in vain."""
+    """This happens behind a balancer when a connection is lost: the first front has waited in vain."""
     monkeypatch.setattr(members, "GRACE_SECONDS", 0.5)
     route = filled(broker)
     here, elsewhere = fronts.start(), fronts.start()
@@ -391,12 +391,12 @@ def test_a_front_whose_presence_the_reaper_has_removed_says_what_it_waits_for(
 
 
 def waiting_for(client_id: str) -> int:
-    """How many fronts have a client."""
+    """The number of fronts that have a client."""
     return len(members_of_fronts(client_id))
 
 
 def members_of_fronts(client_id: str) -> list[members.FrontMembers]:
-    """Of each front that has a client."""
+    """The members of each front that has a client."""
     gc.collect()
     of_fronts = [each for each in gc.get_objects() if isinstance(each, members.FrontMembers)]
     return [each for each in of_fronts if client_id in each.clients]

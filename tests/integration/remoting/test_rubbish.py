@@ -1,4 +1,4 @@
-"""A front that is sent rubbish: requests of every code with faults in fields and bodies, and bytes that are no request.
+"""A front that receives rubbish: requests of every code with faults in fields and bodies, and arbitrary bytes.
 
 Ten requests for each of MQDB_FUZZ_CASES, beside a client that behaves and has to be served all the time.
 """
@@ -184,7 +184,7 @@ class Behaving:
         return self._client.pull("steady-readers", "steady", self.served, hold_ms=20_000)
 
     def beat(self) -> None:
-        """As clients do every 30 s: one that does not is given up."""
+        """Send a heartbeat, as clients do every 30 s: a client without one is given up."""
         assert self._client.heartbeat("5.6.7.8@1", consumer("steady-readers", steady="*")).code == 0
 
     def end(self) -> None:
@@ -215,7 +215,7 @@ def test_rubbish_costs_nobody_else(broker: Connection, fronts: Fronts, caplog: p
 
 
 def exchange(address: HttpAddress, chance: random.Random, first: int) -> None:
-    """Send requests on a connection of their own, with one whose answer is waited for, or bytes that are none."""
+    """Send requests on a connection of their own, and in the end one whose answer is awaited, or broken bytes."""
     requests = [request(RequestCode.UPDATE_AND_CREATE_TOPIC, 0)]  # the topic, which one of them may have deleted
     requests += [faulty(chance, number) for number in range(first, first + ON_ONE_CONNECTION)]
     is_broken = chance.random() < 0.5

@@ -302,7 +302,7 @@ def test_what_a_consumer_sends_to_its_retry_topic_too_often_is_dead(
 
 
 def letters(broker: Connection) -> int:
-    """How many dead letters `readers` has."""
+    """The number of dead letters of `readers`."""
     dispatch_all(broker)
     dead = "SELECT count(*) FROM mqdb.message WHERE topic = '%DLQ%readers'"
     return int(broker.scalar(text(dead)) or 0)

@@ -1,4 +1,4 @@
-"""What a front counts of its clients, how /metrics and probes tell it, and traces of messages that came through it."""
+"""Counts of a front about its clients, in /metrics and probes, and traces of messages that came through it."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ def metrics(traffic: Traffic) -> dict[str, float]:
 
 
 def requests(traffic: Traffic) -> dict[str, float]:
-    """How many have ended, by the names of request and response."""
+    """The number of ended requests by the names of request and response."""
     found = metrics(traffic).items()
     return {key.removeprefix(REQUESTS)[1:-1]: number for key, number in found if key.startswith(REQUESTS)}
 
@@ -147,7 +147,7 @@ def test_an_answer_that_cannot_be_written_counts_as_what_the_client_was_told() -
 
 
 def test_codes_that_strangers_choose_make_no_series() -> None:
-    """Those of answers too: a client answers 307 and 309 as it likes."""
+    """This includes the codes of answers: a client may answer 307 and 309 with any code."""
     traffic = Traffic()
     for code in range(2_000_000, 2_000_100):
         traffic.ended(code, code, 0.0)

@@ -177,7 +177,7 @@ def test_a_year_of_minutes_is_passed_by_in_a_moment(clock: Connection) -> None:
 
 
 def test_a_principal_has_the_rights_that_it_was_granted_when_its_cron_fires(clock: Connection) -> None:
-    """Not those of a role of its name that owns the broker, nor those in its namespace."""
+    """The rights of a role of the same name that owns the broker do not count, nor do rights in the namespace."""
     owner = str(clock.exec_driver_sql("SELECT session_user").scalar_one())
     rights = Rights(send=["orders"], operate=["orders"], external=True)
     names = (owner, "ada", "without rights", "of a shop")

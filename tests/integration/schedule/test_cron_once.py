@@ -1,4 +1,4 @@
-"""Each time of a cron is sent exactly once: whoever fires beside, and whoever is killed meanwhile."""
+"""Each time of a cron is sent exactly once, also if several processes fire, and if some of them are killed."""
 
 import random
 from collections.abc import Iterator

@@ -55,7 +55,7 @@ def test_messages_come_on_time(broker: Connection, engine: Engine, rounds: Round
 
 
 def delays_of_20(broker: Connection) -> list[timedelta]:
-    """How long messages of level 1 took to come, of 20 that are sent now."""
+    """The times that 20 messages of level 1, which are sent now, take to come."""
     before = len(delivered(broker))
     for n in range(20):
         delay(broker, 1, str(n), dispatched=False)

@@ -21,7 +21,7 @@ DEFAULT = parse_delay_levels(DEFAULT_DELAY_LEVELS)
 
 
 def queues(broker: Connection) -> tuple[int, int]:
-    """How many queues of the schedule topic are read, and how many there are."""
+    """The number of queues of the schedule topic that are read, and the number of all its queues."""
     route = find_topic(broker, SCHEDULE_TOPIC)
     assert route is not None
     return route.config.read_queue_nums, len(route.queue_keys)

@@ -1,4 +1,4 @@
-"""Each delayed message is delivered exactly once: whoever delivers beside, and whoever is killed meanwhile."""
+"""Each delayed message is delivered exactly once, also if several processes deliver, and if some of them are killed."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What waits in the delay levels, and the step over a message that the log has lost."""
+"""Waiting messages in the delay levels, and the step over a message that the log has lost."""
 
 from datetime import timedelta
 
@@ -61,7 +61,7 @@ def test_what_is_delivered_waits_no_more(broker: Connection) -> None:
 
 
 def test_a_level_goes_on_behind_the_message_that_it_has_lost(broker: Connection) -> None:
-    """It and nothing else is left out."""
+    """Only the lost message is left out."""
     _, lost, *_ = delay(broker, 1, "a", "lost", "b", "c")
     lose(broker, lost)
     move_clock(broker, 2 * SECOND)

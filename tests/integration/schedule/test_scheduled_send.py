@@ -1,4 +1,7 @@
-"""Messages that are to be delivered later: where a send stores them, what its caller learns. Nobody delivers here."""
+"""Messages that are to be delivered later: the place where a send stores them, and its result.
+
+No service delivers here.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -55,7 +58,7 @@ each_schedule = pytest.mark.parametrize(
 
 @pytest.fixture
 def orders(database: Database) -> Database:
-    """A broker that nobody serves, with a topic of four queues."""
+    """A broker without services, with a topic of four queues."""
     create_topic(database.connect(), "orders", 4)
     return database
 
@@ -185,7 +188,7 @@ def test_a_joined_send_waits_from_the_commit_on(producer: Producer, orders: Data
 
 
 def test_messages_that_wait_take_others_along_in_one_statement(broker: Connection, orders: Database) -> None:
-    """As the sends of several threads do; each gets its own position."""
+    """Sends of several threads are stored so, too. Each message gets its own position."""
     route = topic(broker, "parcels", 2)
     messages = [
         Message("parcels", f"{number}", **schedule) for number, schedule in enumerate([*SCHEDULES.values(), {}])

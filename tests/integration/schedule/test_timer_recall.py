@@ -38,7 +38,7 @@ def take_back(connection: Connection, unique_id: str, topic: str | None = None) 
 
 
 def everything_due(connection: Connection) -> list[str]:
-    """What is delivered in the end."""
+    """The messages that are delivered in the end."""
     dispatch_all(connection)
     move_clock(connection, 1000 * HOUR)
     deliver_all(connection)
@@ -115,7 +115,7 @@ def test_a_message_that_the_log_has_forgotten_is_recalled_from_the_table(broker:
 
 
 def test_what_is_there_and_no_timer_is_delivered_already(broker: Connection) -> None:
-    """So is one whose time had passed when it was sent: it never waited."""
+    """This includes a timer whose time had passed when it was sent: it never waited."""
     append(broker, topic(broker), "plain")
     [unique_id] = column(broker, "SELECT mqdb.unique_id_text(msg_id) FROM mqdb.commit_log")
 

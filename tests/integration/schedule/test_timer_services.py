@@ -151,7 +151,7 @@ def keeper(engine: Engine, scheduler: BackgroundScheduler) -> TimerKeeper:
 
 
 def partitions(connection: Connection) -> int:
-    """Of the table, but for that of slot 0."""
+    """The number of partitions of the table, without that of slot 0."""
     return int(column(connection, "SELECT count(*) - 1 FROM pg_inherits WHERE inhparent = 'mqdb.timer'::regclass")[0])
 
 

@@ -78,7 +78,7 @@ class Comparison:
         return self._verdicts[verdict] / self._verdicts.total()
 
     def run(self, connection: Connection, cases: int) -> None:
-        """Until there are so many verdicts, or enough disagreements to look at."""
+        """Judge messages until there are `cases` verdicts, or enough disagreements to look at."""
         while self._verdicts.total() < cases and len(self.disagreements) < _MOST_DISAGREEMENTS:
             text = self._selectors.selector()
             try:
@@ -96,7 +96,7 @@ class Comparison:
             self._judge(connection, pairs, messages)
 
     def _compiled(self, text: str) -> Iterator[tuple[Expression, Selector]]:
-        """The selector, then its probes, where both sides find them legal; nothing where they refuse the selector."""
+        """The selector and its probes, as far as both sides find them legal; nothing if they refuse the selector."""
         for probe in _PROBES:
             expected, answer = _expected(probe.format(text)), _answer(probe.format(text))
             if isinstance(expected, Expression) and isinstance(answer, Selector):
@@ -138,7 +138,7 @@ def _answer(text: str) -> Selector | SelectorSyntaxError:
 
 
 def _refused_alike(expected: Expression | Refused, answer: Selector | SelectorSyntaxError) -> bool:
-    """Where a tail begins is a rule; where any other fault lies is a matter of taste."""
+    """Both sides have to agree on the beginning of a tail, but not on the position of any other fault."""
     if isinstance(expected, TextAfterExpression) and isinstance(answer, SelectorSyntaxError):
         return expected.position == answer.position
     return isinstance(expected, Refused) and isinstance(answer, SelectorSyntaxError)

@@ -1,6 +1,6 @@
 """Selectors against bad input: whatever the expression and the message, it is a verdict or a SelectorSyntaxError.
 
-Never another error, of the compiler or of PostgreSQL; never SQL that somebody has written into a literal.
+Never another error, of the compiler or of PostgreSQL; never SQL that was written into a literal.
 """
 
 import json
@@ -75,7 +75,7 @@ conditions = st.recursive(_conditions(), _nested, max_leaves=12)
 
 
 def compiled(texts: Sequence[str]) -> list[Selector]:
-    """Those that are legal. An error of another kind ends the test."""
+    """The selectors of the legal texts. An error of another kind ends the test."""
     selectors = []
     for text in texts:
         try:
@@ -104,7 +104,7 @@ def test_any_text_is_a_selector_or_refused(text: str) -> None:
 
 
 def test_any_text_is_a_verdict_or_refused(conn: Connection) -> None:
-    """As the tests around it, for as many cases as one likes."""
+    """The promise of the tests around it, for any number of cases."""
     chance = fuzz_random()
     legal: list[Selector] = []
     for _ in range(fuzz_cases()):

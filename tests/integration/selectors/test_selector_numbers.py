@@ -1,6 +1,6 @@
 """Texts as numbers: the database reads them as Java does, and never raises.
 
-The functions answer quickly for what people write, and in another way for all the rest: both ways are compared.
+The functions have a quick way for usual numbers, and another way for all other texts: both ways are compared.
 """
 
 import math

@@ -31,7 +31,7 @@ def is_legal(case: dict[str, Any]) -> bool:
 
 
 def judged(broker: Connection, cases: list[dict[str, Any]], form: str = "{}") -> list[bool]:
-    """Whether each message is delivered to who subscribes by its expression, written in another form."""
+    """Whether each message is delivered to a subscription with its expression, written in another form."""
     verdicts = []
     for start in range(0, len(cases), BATCH):
         questions = [

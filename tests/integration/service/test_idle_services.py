@@ -89,7 +89,7 @@ def loop(engine: Engine, rounds: Rounds) -> Iterator[Loop]:
 def test_a_service_that_is_woken_does_not_look_by_itself(
     engine: Engine, kind: type[LoopService[Any]], found: Any, awake: timedelta, asleep: timedelta
 ) -> None:
-    """If nobody wakes it, it has to look."""
+    """A service that is not woken has to look by itself."""
     service = kind(Context(engine.connect, may_act=lambda: False))
     service.start()
     try:
@@ -133,7 +133,7 @@ def test_a_deliverer_that_is_woken_lets_the_message_pass_first_and_looks_ten_tim
 def test_the_dispatcher_wakes_those_whose_work_begins_with_dispatched_records(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None of them looks by itself, unless it knows that something is due."""
+    """These services do not look by themselves, unless they know that something is due."""
     sleepy = {
         Dispatcher: DispatcherConfig(longest_sleep=FOREVER),
         KeyIndexer: KeyIndexerConfig(longest_sleep=FOREVER),
@@ -223,7 +223,7 @@ def test_the_segment_keeper_pauses_for_10_seconds_only_if_it_finds_no_work(
 
 
 class Asked(NamedTuple):
-    """What a service has asked, by who has made the statement."""
+    """The statements of a service, by the way in which they are made."""
 
     built: list[str]
     """By SQLAlchemy, anew in each round."""

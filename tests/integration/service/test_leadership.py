@@ -160,7 +160,7 @@ def test_a_leader_whose_lease_is_in_other_hands_steps_down(candidate: Maker, dat
 def test_the_connection_of_a_leader_that_hangs_is_ended(
     engine: Engine, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has not renewed its promise for the time of a lease by the clock of the second, whatever the server's says."""
+    """The second one's clock says that a lease has passed without a renewal, whatever the server's clock says."""
     caplog.set_level(logging.WARNING, "mqdb.service.leadership")
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
     second = Candidate(engine.connect, Rounds(), clock, "second", PATIENT)
@@ -212,7 +212,7 @@ def test_of_two_candidates_that_follow_the_same_leader_one_succeeds(engine: Engi
 
 
 def test_a_backend_that_has_only_the_number_of_the_leaders_is_left_alone(engine: Engine, database: Database) -> None:
-    """A leader that died has left a number that belongs to somebody else by now: nobody leads."""
+    """A leader that died has left a number that belongs to another session by now: no session leads."""
     bystander = database.connect()
     with engine.connect() as former, engine.connect() as challenger:
         leader.elect(former, "all", "former", LEASE, None)
@@ -246,7 +246,7 @@ def test_a_lease_cannot_be_renewed_from_another_session(engine: Engine) -> None:
 
 
 def test_a_lease_that_was_not_renewed_in_time_is_over_before_any_look_at_the_database(engine: Engine) -> None:
-    """As for a process that was stopped and goes on: no round of a service may begin on what it remembers."""
+    """This protects a process that was stopped and goes on: no round of a service may rely on its old state."""
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
     slept = Candidate(engine.connect, Rounds(), clock, "slept", LeadershipConfig())
     with engine.connect() as connection:

@@ -1,6 +1,7 @@
-"""Services survive every row that SQL can store: they pass by what they cannot read, and deliver what stands behind.
+"""Services survive every row that SQL can store: they pass by unreadable rows, and deliver the rows behind them.
 
-The constraints of the log refuse what no reader could read. What they let through is put into every system queue here.
+The constraints of the log refuse what no reader could read. The rows that they let through are put into every system
+queue here.
 """
 
 import json

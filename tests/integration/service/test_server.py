@@ -24,7 +24,7 @@ from tests.fixtures.roles import MakeRole
 
 
 def sessions(database: Database) -> int:
-    """How many sessions of mqdb the database has."""
+    """The number of sessions of mqdb in the database."""
     statement = """SELECT count(*) FROM pg_stat_activity
                    WHERE datname = current_database() AND application_name ^@ 'mqdb'"""
     [(count,)] = database.rows(statement)

@@ -1,4 +1,4 @@
-"""What all services have in common, whether a thread drives them or a scheduler."""
+"""The common behaviour of all services, driven by a thread or by a scheduler."""
 
 import itertools
 import logging
@@ -24,7 +24,7 @@ PAUSE = timedelta(milliseconds=10)
 
 
 class Work:
-    """What a round does; a test changes it on the way."""
+    """The work of a round; a test changes it on the way."""
 
     def __init__(self) -> None:
         self.statement = "SELECT pg_backend_pid()"

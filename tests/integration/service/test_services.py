@@ -148,7 +148,7 @@ def test_the_dispatcher_stays_awake_while_many_messages_come(
     state: int,
     last: int,
 ) -> None:
-    """From 600 a second on; from 100 on if appends would not place them while it sleeps."""
+    """The limit is 600 a second, or 100 if appends would not place the messages while the dispatcher sleeps."""
     dispatcher, clock = dispatcher_that_has_counted(engine, connection, log, consumers)
     append(log, queue, messages)
     for pause in (timedelta(milliseconds=250), timedelta(milliseconds=10)):  # the first counts behind its batch
@@ -206,7 +206,7 @@ def test_the_dispatcher_soon_sleeps_again_after_a_short_sleep(
 def dispatcher_that_has_counted(
     engine: Engine, connection: Connection, log: by_hand.Connection, consumers: int
 ) -> tuple[Dispatcher, ManualClock]:
-    """It knows the consumers, and that no messages come."""
+    """A dispatcher that has counted the consumers, and has seen that no messages come."""
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
     dispatcher = Dispatcher(Context(engine.connect, clock=clock))
     add_consumers(log, consumers)
@@ -231,7 +231,7 @@ def add_consumers(log: by_hand.Connection, count: int, groups: int = 1) -> None:
 def test_the_key_indexer_makes_messages_findable(
     engine: Engine, rounds: Rounds, log: by_hand.Connection, queue: int
 ) -> None:
-    """It follows dispatch."""
+    """The key indexer follows dispatch."""
     indexer = KeyIndexer(Context(engine.connect, on_round=rounds))
     append(log, queue, 2, keys="red green")
     by_hand.dispatch_all(log)

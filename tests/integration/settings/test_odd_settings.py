@@ -106,7 +106,7 @@ def _send(database: Database, producer: TransactionProducer) -> None:
 
 
 def _send_in_sql(database: Database) -> None:
-    """As an application does, whose sessions have the odd settings, but go on after an error."""
+    """Send as an application does, whose sessions have the odd settings, but go on after an error."""
     options = "-c client_encoding=utf8 -c exit_on_error=off"
     with psycopg.connect(database.dsn, autocommit=True, options=options) as connection:
         connection.execute("SELECT mqdb.send('orders', 'in sql'::text, 'new', properties => '{\"price\": \"0x1p4\"}')")

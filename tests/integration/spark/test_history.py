@@ -37,7 +37,7 @@ def all_of(stream: Stream) -> list[Row]:
 def test_a_stream_whose_database_went_back_stops_or_reads_from_the_first_message(
     past: Past, database: Database, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
-    """Each queue is longer by then than what the stream had read, so no offset is beyond an end."""
+    """Each queue is longer by then than the part that the stream had read, so no offset is beyond an end."""
     past.store(*some("kept"))
     past.save("back-up")
     past.store(*some("lost"))
@@ -76,7 +76,7 @@ def test_queues_that_the_log_proves_go_on_beside_one_that_it_does_not(past: Past
 
 @pytest.mark.parametrize("way", usually("end", of=["start", "end"]))
 def test_a_batch_of_another_log_is_not_run_again(past: Past, database: Database, way: str) -> None:
-    """Its checkpoint has the batch already, so nobody asks for the latest offset before it runs."""
+    """The checkpoint has the batch already, so Spark does not ask for the latest offset before the batch runs."""
     past.store(*some("kept"))
     past.save("back-up")
     stream = Stream(database, startingOffsets="earliest")

@@ -1,4 +1,4 @@
-"""Rows that were read from a topic, as mqdb's or as Kafka's, are written to another one and come back the same."""
+"""Rows that were read from a topic, as mqdb's or as Kafka's, are written to another one and come back unchanged."""
 
 from collections.abc import Iterator
 from random import Random

@@ -30,7 +30,7 @@ def _no_idle_connection() -> Iterator[None]:
 
 
 def through_outage(past: Past, caplog: pytest.LogCaptureFixture, work: Callable[[], _Result]) -> _Result:
-    """What work gives that begins while the server is down; the server starts when the work waits for it."""
+    """The result of work that begins while the server is down; the server starts when the work waits for it."""
     caplog.clear()
     with past.stopped():
         doing = Doing(work)

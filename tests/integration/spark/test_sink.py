@@ -1,4 +1,4 @@
-"""The sink of Spark appends each batch once, whatever fails and is done again; and it is in nobody's way."""
+"""The sink of Spark appends each batch once, whatever fails and is done again. It does not hold up other sessions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -160,7 +160,7 @@ def test_two_drivers_that_commit_a_batch_at_once_append_it_once(
 def test_a_driver_that_is_cut_off_in_its_commit_does_not_keep_the_next_one_waiting(
     broker: Connection, database: Database
 ) -> None:
-    """PostgreSQL would hear of a machine that is gone after two hours."""
+    """PostgreSQL would notice a lost machine only after two hours."""
     route = topic(broker)
     table = {"body": ["a"]}
     writer = batch_writer_for(database, table, topic="orders", writeId="nightly")
@@ -227,7 +227,7 @@ def test_a_write_id_and_a_sink_id_of_one_text_are_two(broker: Connection, databa
 def test_a_sink_id_that_another_query_has_used_is_refused_and_loses_nothing(
     broker: Connection, database: Database
 ) -> None:
-    """A new checkpoint counts from 0 again: what it writes would be taken for what is there."""
+    """A new checkpoint counts from 0 again: its batches would be taken for those that are already there."""
     topic(broker)
     writer = stream_writer_for(database, {"body": ["a"]}, topic="orders", sinkId="mine")
     writer.commit([stage(writer, {"body": ["a"]}, 0, "one")], 0)
@@ -239,7 +239,7 @@ def test_a_sink_id_that_another_query_has_used_is_refused_and_loses_nothing(
 def test_a_second_query_on_a_sink_id_is_refused_whatever_its_batch_and_clears_nothing_away(
     broker: Connection, database: Database
 ) -> None:
-    """What its batches pushed out of the ledger would be written again by the first one."""
+    """The first query would write those batches again that the second one pushes out of the ledger."""
     route = topic(broker)
     writer = stream_writer_for(database, {"body": ["a"]}, topic="orders", sinkId="mine")
     writer.commit([stage(writer, {"body": ["a"]}, 0, "one")], 0)
@@ -254,7 +254,7 @@ def test_a_second_query_on_a_sink_id_is_refused_whatever_its_batch_and_clears_no
 
 
 def test_a_checkpoint_that_was_set_back_is_refused(broker: Connection, database: Database) -> None:
-    """Its batches are cut otherwise than those in the log: to skip them by number would lose what lies between."""
+    """The query's batches are cut otherwise than those in the log. Skipping them by number would lose rows."""
     route = topic(broker)
     broker.exec_driver_sql(
         """INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages)
@@ -303,7 +303,7 @@ def test_a_batch_whose_stage_a_crash_has_emptied_is_refused_as_a_whole(broker: C
 def test_a_commit_outlives_the_end_of_its_connection(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks again, and the ledger knows whether the first time was enough."""
+    """The commit asks again, and the ledger knows whether the first attempt was enough."""
     route = topic(broker)
     table = {"body": ["a"]}
     writer = batch_writer_for(database, table, topic="orders", writeId="once")

@@ -1,4 +1,4 @@
-"""Batches of Spark's sink that come into the log in parts: exactly once and in order, whoever dies between two."""
+"""Batches of Spark's sink in parts: exactly once and in order, even if a process dies between two parts."""
 
 import random
 import sys
@@ -87,7 +87,7 @@ def test_a_small_batch_goes_as_a_whole(broker: Connection, database: Database) -
 def test_a_batch_that_is_run_again_goes_on_with_what_was_staged_first(
     broker: Connection, database: Database, session: sink.Connection, option: str | None
 ) -> None:
-    """Its tasks may give other rows to each task then, and in another order. The option may be gone as well."""
+    """The second run may give other rows to each task, and in another order. The option may be gone as well."""
     route = topic(broker)
     died = stream_writer_for(database, texts(0, 1), **PARTS)
     staged = [stage(died, texts(task, 5), 0) for task in range(2)]
@@ -205,6 +205,6 @@ def wait_until_moved(broker: Connection, messages: int, committing: Doing[None])
 
 
 def moved(broker: Connection) -> int:
-    """How many messages of batches that are open are in the log."""
+    """The number of messages of open batches that are in the log."""
     count: int = broker.exec_driver_sql("SELECT coalesce(sum(moved), 0) FROM mqdb.sink_part").scalar_one()
     return count

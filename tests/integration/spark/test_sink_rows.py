@@ -1,4 +1,4 @@
-"""What the sink of Spark stores for a row, and which rows it refuses: as `mqdb.send` and the clients do."""
+"""The sink of Spark stores and refuses rows as `mqdb.send` and the clients do."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What the sink of Spark keeps in its stage and its ledger, what it clears away, and how it appends to the log."""
+"""The stage and the ledger of Spark's sink: their rows, the sweep, and the append to the log."""
 
 import re
 from collections.abc import Iterator
@@ -157,7 +157,10 @@ def test_the_append_locks_no_queue(broker: Connection, database: Database) -> No
 def test_a_commit_that_lasts_is_in_nobody_s_way_and_its_messages_come_after_it(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its positions are older than those of what is sent meanwhile; dispatch waits for none of them."""
+    """The positions of the commit are older than those of messages that are sent during it.
+
+    Dispatch does not wait for them.
+    """
     route = topic(broker)
     append_writes = sink._append_writes
     meanwhile: list[str] = []
@@ -177,7 +180,7 @@ def test_a_commit_that_lasts_is_in_nobody_s_way_and_its_messages_come_after_it(
 
 
 def test_all_plans_are_by_index_without_a_sort_whatever_the_statistics_say(database: Database) -> None:
-    """Here the stage is full of what a large job has staged, and nobody knows how many writes there are."""
+    """The stage is full of rows of a large job, and PostgreSQL does not know how many writes there are."""
     connection = database.connect(autocommit=False)
     connection.execute(
         """INSERT INTO mqdb.sink_stage

@@ -35,7 +35,7 @@ def orders(broker: Connection) -> TopicRoute:
 
 
 def checkpoint(broker: Connection, route: TopicRoute, *offsets: int) -> dict[str, Any]:
-    """What a stream has written that had come so far in the queues of the topic."""
+    """The checkpoint of a stream that has come so far in the queues of the topic."""
     topics = {"orders": {str(queue_id): offset for queue_id, offset in enumerate(offsets)}}
     found = proofs.find(broker, dict(zip(route.queue_keys, offsets, strict=False)))
     before = {

@@ -57,7 +57,7 @@ def grace_dsn(owner: Admin, role: MakeRole) -> str:
 
 @pytest.fixture
 def grace(grace_dsn: str) -> Iterator[Admin]:
-    """The same, who has come."""
+    """An `Admin` of grace."""
     with Admin(grace_dsn) as admin:
         yield admin
 
@@ -126,7 +126,7 @@ def test_a_deletion_that_is_not_committed_stops_nobody(
 
 
 def test_two_deletions_at_once_leave_no_queue_that_takes_messages(grace_dsn: str, database: Database) -> None:
-    """Also in REPEATABLE READ, and with queues that somebody adds at the same moment."""
+    """This also holds in REPEATABLE READ, and with queues that are added at the same moment."""
     with psycopg.connect(grace_dsn) as grace, psycopg.connect(grace_dsn, autocommit=True) as other:
         grace.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         grace.execute("SELECT FROM mqdb.topic")
@@ -174,7 +174,7 @@ def test_what_spark_has_staged_for_it_is_refused(
 def test_a_send_by_sql_that_has_found_the_topic_finds_that_it_is_gone(
     grace: Admin, database: Database, principal: Principal
 ) -> None:
-    """It stands still between the two looks, where it computes a hash."""
+    """The send stands still between the two looks, in the computation of a hash."""
     dsn = principal(SHOP, send=["orders"])
     holder = database.connect()
     holder.execute(

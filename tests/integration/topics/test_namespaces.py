@@ -128,7 +128,7 @@ def sqlalchemy_connection(dsn: str) -> Iterator[SqlConnection]:
 
 
 def of_each(tenants: Tenants, work: Callable[[str, str], Any]) -> dict[str, Any]:
-    """What each tenant gets, at the same time."""
+    """The result of each tenant's work, done at the same time."""
     with ThreadPoolExecutor() as pool:
         futures = {namespace: pool.submit(work, namespace, dsn) for namespace, dsn in tenants.items()}
         return {namespace: future.result() for namespace, future in futures.items()}
@@ -433,7 +433,7 @@ def shop(tenants: Tenants) -> str:
 
 
 def orders(broker: SqlConnection) -> list[str]:
-    """What the topic of the namespace holds, as the owner sees it."""
+    """The messages in the topic of the namespace, as the owner sees them."""
     dispatch_every(broker)
     found = broker.exec_driver_sql("SELECT text FROM mqdb.message WHERE topic = 'shop%%orders' ORDER BY log_pos")
     return list(found.scalars())
@@ -513,7 +513,7 @@ def test_sparks_source_reads_its_topics(tenants: Tenants, database: Database, wh
 
 
 def test_joined_sends_and_exactly_once(shop: str, database: Database, served: sqlalchemy.Connection) -> None:
-    """What is consumed from one topic goes to another one, in the transaction that commits its offset."""
+    """Messages consumed from one topic are sent to another one, in the transaction that commits their offset."""
     with Admin(shop) as admin:
         admin.topics.create("invoices", queues=1)
     with Producer("bills", shop) as bills:
@@ -620,7 +620,7 @@ def bank(database: Database) -> Tenants:
 
 @pytest.fixture(scope="module")
 def bank_database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
-    """Of the bank of all tests that send nothing there, and change nothing that others look at."""
+    """The bank's database of all tests that send nothing there, and change nothing that others look at."""
     with copied(postgres, original) as database:
         yield database
 

@@ -135,7 +135,7 @@ def test_what_ends_after_a_check_is_not_asked_about_again(broker: Connection) ->
 
 
 def test_an_immunity_holds_the_first_check_back_and_costs_none(broker: Connection, sender: ClientInstance) -> None:
-    """RocketMQ counts each round of the immune time, and gives up what it has asked nobody about."""
+    """RocketMQ counts each round of the immune time, and gives up half messages without a single check."""
     checker = Checker(broker)
     send_half(broker, topic(broker), properties={CHECK_IMMUNITY_TIME: "600"})
 
@@ -365,7 +365,7 @@ def test_a_committed_message_says_how_often_it_was_asked_about(broker: Connectio
 
 
 def resume(connection: Connection, half: HalfSent) -> None:
-    """What a person does with a half message that was given up."""
+    """Resume a half message that was given up, as a person does."""
     resolve(connection, format_unique_id(half.unique_id), Resolution.RESUME)
 
 

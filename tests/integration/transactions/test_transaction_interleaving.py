@@ -84,7 +84,7 @@ class World:
         self.happened: Counter[str] = Counter()
 
     def _try(self, work: Callable[[Connection], object]) -> None:
-        """On a connection that somebody may kill; what was begun on it then has an unknown outcome."""
+        """Do the work on a connection that may be killed; then the outcome of the work is unknown."""
         try:
             with translated(KILLED), self._engine.connect() as connection:
                 work(connection)

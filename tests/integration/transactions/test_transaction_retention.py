@@ -29,7 +29,7 @@ NOTHING = KeeperCounts()
 
 @pytest.fixture
 def half(broker: Connection, database: Database) -> HalfSent:
-    """A half message in the first segment, which is full; nobody has looked at it."""
+    """A half message in the first segment, which is full; the checker has not seen it yet."""
     small_segments(database.connect(), 10)
     orders = topic(broker)
     half = send_half(broker, orders)

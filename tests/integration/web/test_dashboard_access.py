@@ -26,7 +26,7 @@ def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def guarded(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    """With a password, for readers only."""
+    """A dashboard with a password, for readers only."""
     with (
         pytest.MonkeyPatch.context() as patch,
         new_database(postgres, template_database) as database,
@@ -41,7 +41,7 @@ def basic(user: str, password: str) -> str:
 
 
 def topics(site: Site) -> list[str]:
-    """Those that somebody has made."""
+    """The topics of users."""
     with Admin(site.database.dsn) as admin:
         return [each.name for each in admin.topics.list()]
 

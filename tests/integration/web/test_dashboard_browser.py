@@ -1,4 +1,4 @@
-"""The dashboard in a browser, as somebody uses it for the first time."""
+"""The dashboard in a browser, as a person uses it for the first time."""
 
 import re
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
 
 @pytest.fixture
 def page(browser: "Browser", site: Site) -> "Iterator[Page]":
-    """A page of somebody who has followed the link."""
+    """A page after the link was followed."""
     with new_page(browser, base_url=f"http://{site.address}") as page:
         page.goto(site.dashboard.link(site.address))
         yield page

@@ -18,7 +18,7 @@ B = "/b/broker-a/"
 
 @pytest.fixture(scope="module")
 def site(standby: Standby) -> Iterator[Site]:
-    """What stands in the database of the primary, and is replicated."""
+    """A dashboard at the standby, and the contents of the primary's database, which are replicated."""
     database = Database(standby.primary.dsn)
     engine = create_engine(database.dsn)
     with engine.connect() as connection:

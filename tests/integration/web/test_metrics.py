@@ -1,4 +1,4 @@
-"""What /metrics says of a broker, against what the broker holds."""
+"""The metrics of a broker in /metrics, compared with the broker's rows."""
 
 import os
 import subprocess
@@ -129,7 +129,7 @@ def test_metrics_are_what_the_broker_holds(served: Server) -> None:
 def rendered(
     connection: Connection, most_series: int = 10_000, rounds: Rounds | None = None, per_queue: Sequence[str] = ()
 ) -> dict[str, float]:
-    """What a leader would say after a sample that is taken now."""
+    """The metrics of a leader after a sample that is taken now."""
     rounds = rounds or Rounds()
     sampler = Sampler(Context(connect=lambda: connection))
     sampler.latest = take(connection, "all", per_queue=per_queue)

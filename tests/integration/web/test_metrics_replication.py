@@ -1,4 +1,4 @@
-"""What /metrics says of replication: standbys, commits that wait for them, slots, the archive, publications."""
+"""Replication in /metrics: standbys, commits that wait for them, slots, the archive, publications."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The web application of a broker process: who may ask, and what probes hear."""
+"""The web application of a broker process: the permitted clients, and the answers to probes."""
 
 import asyncio
 import base64
