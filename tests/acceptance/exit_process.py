@@ -1,4 +1,4 @@
-"""A producer of group `senders` that nobody shuts down; run as a script by test_program_end.
+"""A producer of group `senders` without a shutdown; run as a script by test_program_end.
 
     python exit_process.py DSN HOW COUNT
 

@@ -3,7 +3,7 @@
     python fault_consumer_process.py '{"group": {...}, "kind": "threads"|"asyncio", ...}'
 
 The rest is a dsn, the name of the member, a path for its records, and a seed. Consumes until SIGTERM. Logs to standard
-error; what nobody would expect there is marked UNEXPECTED.
+error; errors that are not expected there are marked UNEXPECTED.
 """
 
 import json
@@ -39,7 +39,7 @@ QUEUE_LOCK_EXPIRY: Final = timedelta(seconds=4)
 
 
 class ListenerFault(Exception):
-    """What the listener raises."""
+    """The error that the listener raises."""
 
 
 class Listener:
@@ -62,7 +62,7 @@ class Listener:
         return self._consume(messages)
 
     def consume_in_transaction(self, messages: list[ReceivedMessage], connection: Connection) -> Any:
-        """The same, with a row for each message."""
+        """Consume messages, and write a row for each."""
         rows = [{"name": message.body.decode(), "member": self._member} for message in messages]
         connection.execute(text("INSERT INTO public.business (name, member) VALUES (:name, :member)"), rows)
         return self._consume(messages)
@@ -100,7 +100,7 @@ class Listener:
 
 
 def mark_unexpected(record: logging.LogRecord) -> bool:
-    """Without the faults that the listener is there for, and with a mark on errors that nobody has translated."""
+    """Drop the listener's own faults from the log, and mark errors that were not translated."""
     error = record.exc_info[1] if record.exc_info else None
     if error is not None and not isinstance(error, MqdbError | ListenerFault):
         record.msg = f"UNEXPECTED: {record.msg}"
@@ -133,14 +133,14 @@ def main(arguments: dict[str, Any]) -> None:
 
 
 def report_join(consumer: PushConsumer, member: str, records: Records) -> None:
-    """From then on SIGTERM has it leave in order."""
+    """Report that the member has joined. From then on SIGTERM has it leave in order."""
     while not consumer.assignment:
         time.sleep(0.02)
     records.write(Record(time.monotonic(), Event.JOINED, member=member))
 
 
 def run(consumer: PushConsumer) -> None:
-    """Until SIGTERM; where the broker is down at the start, tried again, as a supervisor would."""
+    """Run until SIGTERM. If the broker is down at the start, try again, as a supervisor would."""
     while True:
         try:
             return consumer.run()

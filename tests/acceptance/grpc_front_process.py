@@ -2,7 +2,7 @@
 
     python grpc_front_process.py DSN PORT RENEWED_SECONDS
 
-Prints `ready`. What push consumers have is invisible for so many seconds, and prolonged half of that before the end.
+Prints `ready`. Messages of push consumers are invisible for RENEWED_SECONDS, and prolonged half of that before the end.
 """
 
 import os

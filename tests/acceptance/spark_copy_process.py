@@ -3,9 +3,9 @@
     python spark_copy_process.py '{"dsn": ..., "source": ..., "target": ..., "folder": ...}'
 
 It may also be given `config` for Spark, options of the write as `sink`, `records_per_task`, and `stores` as false: then
-it writes no files. Files and checkpoints are below the folder. The text of a message before a colon is its key; one
-without a colon has none. If a query fails, both are started again from their checkpoints. Prints a line for each
-failure. Runs until it is killed.
+it writes no files. Files and checkpoints are below the folder. The text of a message before a colon is its key; a
+message without a colon has no key. If a query fails, both are started again from their checkpoints. Prints a line for
+each failure. Runs until it is killed.
 """
 
 import json

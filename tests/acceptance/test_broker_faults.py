@@ -82,7 +82,7 @@ class Broker:
         self.server = server
 
     def kill(self, chance: random.Random) -> None:
-        """More often all of its processes than the postmaster alone. Returns when none of them serves any more."""
+        """More often all of its processes than the postmaster alone. Returns when all of them have ended."""
         processes = psutil.Process(self.server.pid).children(recursive=True)
         chance.choice([kill_server, kill_server, kill_postmaster])(self.server)
         # A backend notices that its postmaster is gone when it has to wait for a statement: on a busy machine late.
@@ -293,13 +293,13 @@ def kill_again_and_again(chance: random.Random, brokers: list[Broker], load: Loa
 
 
 def wait_for_use(load: Load, broker: Broker, messages: int) -> None:
-    """Until the broker has acknowledged so many more."""
+    """Wait until the broker has acknowledged `messages` more messages."""
     least = load.acknowledged[broker.name] + messages
     wait_until(lambda: load.acknowledged[broker.name] >= least, _PATIENCE_SECONDS)
 
 
 def check_storage(sends: list[Send], outcomes: dict[str, SendResult | None], stored: list[Stored]) -> None:
-    """What the producer has said about each message is what the brokers hold."""
+    """The brokers hold each message as the producer has said."""
     assert [number for number, count in Counter(each.number for each in stored).items() if count > 1] == []
     places = {each.number: each for each in stored}
     for send in sends:
@@ -317,7 +317,7 @@ def check_storage(sends: list[Send], outcomes: dict[str, SendResult | None], sto
 
 
 def place_of(result: SendResult, number: int) -> Stored:
-    """Where a result says that the message is."""
+    """The place of a message as a result tells it."""
     queue = result.queue
     return Stored(queue.broker_name, number, parse_unique_id(result.message_id), result.log_pos, queue.queue_id)
 
@@ -342,14 +342,14 @@ def check_successes(sends: list[Send], pulses: Pulses) -> None:
 
     No statement begins after it, and one that goes on is cut off then. But what is done in time is a success however
     late its thread comes to say so, as in RocketMQ: on a busy machine it may have to wait for a core, and for the
-    interpreter. So what is measured is how often another thread of the process was let run after the timeout.
-    An async send has nobody who waits for it: it may be in the statement of another one, whose timeout is a later one.
+    interpreter. So what is measured is how often another thread of the process was let run after the timeout. No caller
+    waits for an async send: it may be in the statement of another send with a later timeout.
     """
     assert late([send for send in sends if send.results], pulses, _LATE_PULSES) == []
 
 
 def late(sends: list[Send], pulses: Pulses, tolerated: int) -> list[tuple[int, Send]]:
-    """Those that ended after their timeout, by more pulses than that."""
+    """The sends that ended more than `tolerated` pulses after their timeout, with these pulses."""
     seconds = TIMEOUT.total_seconds()
     found = [(pulses.between(send.began + seconds, send.ended), send) for send in sends]
     return [each for each in found if each[0] > tolerated]
@@ -361,7 +361,7 @@ def begun_in(outage: Outage, sends: list[Send]) -> list[Send]:
 
 
 def report(sends: list[Send], outages: list[Outage], outcomes: dict[str, SendResult | None]) -> str:
-    """What there was to test, in words."""
+    """A summary of the run, in words."""
     acknowledged = sum(len(send.results) for send in sends)
     errors = Counter(type(send.error).__name__ for send in sends if send.error)
     begun = [send for outage in outages for send in begun_in(outage, sends)]

@@ -51,7 +51,7 @@ def free_port() -> int:
 
 
 def assert_refused(outcome: Outcome, *parts: str) -> None:
-    """As in the fixture, and nothing on standard output."""
+    """The command was refused as in the fixture, and wrote nothing to standard output."""
     command_line.assert_refused(outcome, *parts)
     assert outcome.text == ""
 

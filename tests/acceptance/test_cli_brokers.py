@@ -18,7 +18,7 @@ from tests.fixtures.producers import TwoBrokers
 
 @pytest.fixture
 def place(two_brokers: TwoBrokers, tmp_path: Path) -> Place:
-    """Two brokers that nobody serves."""
+    """Two brokers without broker processes."""
     return Place(tmp_path, two_brokers.dsn)
 
 

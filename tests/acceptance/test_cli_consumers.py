@@ -51,7 +51,7 @@ def consumer() -> Consumer:
 
 @pytest.fixture
 def client_id(database: Database, consumer: Consumer) -> Iterator[str]:
-    """That of a client in whose group `billing` the consumer is."""
+    """The id of a client that has the consumer in group `billing`."""
     instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
     instance.open()
     instance.register(

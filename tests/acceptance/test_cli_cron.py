@@ -25,7 +25,7 @@ def place(database: Database, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def at_work(place: Place) -> Iterator[Place]:
-    """The same with a server."""
+    """The place with a server."""
     with served(place, CronSender):
         yield place
 

@@ -22,7 +22,7 @@ from tests.fixtures.producers import TwoBrokers
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker that nobody serves."""
+    """A broker without a broker process."""
     return Place(tmp_path, database.dsn)
 
 

@@ -22,7 +22,7 @@ NOBODY = "0A0B0C0D1E2F00000000000000000001"
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker that nobody serves: `mqdb dlq` dispatches for itself."""
+    """A broker without a broker process: `mqdb dlq` dispatches for itself."""
     return Place(tmp_path, database.dsn)
 
 

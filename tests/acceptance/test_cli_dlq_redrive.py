@@ -26,7 +26,7 @@ from tests.fixtures.variants import usually
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker that nobody serves: `mqdb dlq` dispatches for itself."""
+    """A broker without a broker process: `mqdb dlq` dispatches for itself."""
     return Place(tmp_path, database.dsn)
 
 

@@ -52,7 +52,7 @@ def database(postgres: EmbeddedPostgres, original: Database) -> Iterator[Databas
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker with the copy, which nobody serves: consumers dispatch for themselves."""
+    """A broker with the copy, without a broker process: consumers dispatch for themselves."""
     return Place(tmp_path, database.dsn)
 
 

@@ -47,7 +47,7 @@ def orders(place: Place) -> str:
 
 @pytest.fixture
 def billing() -> str:
-    """A group that nobody has used."""
+    """The name of an unused group."""
     return f"billing-{next(_numbers)}"
 
 

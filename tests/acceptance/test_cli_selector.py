@@ -14,7 +14,7 @@ from tests.fixtures.postgres import Database, new_database
 
 @pytest.fixture(scope="module")
 def database(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
-    """The database of `place`, in place of one for each test."""
+    """One database of `place` for all tests."""
     with new_database(postgres, template_database) as database:
         yield database
 

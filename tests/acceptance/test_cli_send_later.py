@@ -18,7 +18,7 @@ FROM mqdb.commit_log cl JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t US
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker that nobody serves, with a topic."""
+    """A broker without a broker process, with a topic."""
     create_topic(database.connect(), "orders", 4)
     return Place(tmp_path, database.dsn)
 

@@ -39,7 +39,7 @@ def empty_home() -> Iterator[Path]:
 
 
 def wait_started(server: Running) -> list[str]:
-    """The lines that greet whoever has started it."""
+    """The lines that `mqdb serve` prints at its start."""
     lines = [server.line_with(" serves ")]
     while "Ctrl-C" not in lines[-1]:
         lines.append(server.line_with(""))
@@ -227,7 +227,7 @@ def test_clients_go_on_while_serve_is_killed_and_the_next_one_adopts_the_databas
 
 @pytest.fixture
 def terminal() -> Iterator[None]:
-    """As under a shell: a process that nohup has started ignores SIGHUP, and so does all that it starts."""
+    """Handle SIGHUP as under a shell: a process that nohup has started ignores it, and so do its children."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

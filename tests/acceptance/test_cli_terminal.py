@@ -1,4 +1,4 @@
-"""On a terminal no command prints a control character of a stranger; elsewhere bodies are what they are."""
+"""On a terminal no command prints a control character of a message; elsewhere bodies are printed unchanged."""
 
 import os
 import pty

@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker that nobody serves."""
+    """A broker without a broker process."""
     return Place(tmp_path, database.dsn)
 
 

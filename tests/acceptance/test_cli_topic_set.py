@@ -15,7 +15,7 @@ from tests.fixtures.producers import TwoBrokers
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker that nobody serves: a topic is changed without."""
+    """A broker without a broker process: changes of topics do not need one."""
     return Place(tmp_path, database.dsn)
 
 
@@ -28,7 +28,7 @@ def served_place(place: Place) -> Iterator[Place]:
 
 @pytest.fixture
 def two(two_brokers: TwoBrokers, tmp_path: Path) -> Place:
-    """Two brokers that nobody serves."""
+    """Two brokers without broker processes."""
     return Place(tmp_path, two_brokers.dsn)
 
 
@@ -37,7 +37,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 def counts(place: Place, name: str = "orders") -> list[tuple[int, int]]:
-    """How many queues are read and written, on each broker that has the topic."""
+    """The numbers of read and write queues on each broker that has the topic."""
     listed = lines(place.done("topic", "list", "--json"))
     return [(each["read_queues"], each["write_queues"]) for each in listed if each["topic"] == name]
 

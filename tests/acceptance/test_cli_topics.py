@@ -11,7 +11,7 @@ from tests.fixtures.postgres import Database
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker that nobody serves."""
+    """A broker without a broker process."""
     return Place(tmp_path, database.dsn)
 
 
@@ -67,7 +67,7 @@ def test_a_topic_is_not_deleted_when_nobody_is_there_to_confirm(place: Place) ->
 
 
 def test_a_topic_that_something_names_is_deleted_with_it_by_force_only(database: Database, tmp_path: Path) -> None:
-    """Also where nobody dispatches what was sent."""
+    """This also holds if no process dispatches the sent messages."""
     place = Place(tmp_path, database.dsn)
     place.done("topic", "create", "orders")
     place.done("cron", "add", "tick", "--cron", "@yearly", "--topic", "orders", "--body", "happy new year")

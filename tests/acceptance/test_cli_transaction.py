@@ -21,7 +21,7 @@ from tests.fixtures.transactions import COMMIT, SECOND, Asked, Checker, StartPro
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker that nobody serves."""
+    """A broker without a broker process."""
     return Place(tmp_path, database.dsn)
 
 

@@ -12,7 +12,7 @@ from tests.fixtures.postgres import Database
 
 
 class Followed(NamedTuple):
-    """What a link answers."""
+    """The answer of a link."""
 
     status: int
     cookie: str

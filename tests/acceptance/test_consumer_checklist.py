@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 class Failing(Inbox):
-    """A listener that fails each message so often, all of them for ever if nobody says how often."""
+    """A listener that fails each message `times` times, by default for ever."""
 
     def __init__(self, times: int = 1_000_000, level: int = 0, answer: Any = LATER) -> None:
         super().__init__()

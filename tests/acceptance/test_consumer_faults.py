@@ -8,8 +8,8 @@ Every run prints its seed and what it has met. The usual run is short; a long on
 
     MQDB_FAULT_RUNS=5 MQDB_FAULT_SECONDS=120 MQDB_FAULT_KILLS=12 pytest tests/acceptance/test_consumer_faults.py
 
-MQDB_FAULT_SEED is the seed of the first run: of what is killed when, and of which deliveries fail. What is under way at
-that moment depends on the machine as well.
+MQDB_FAULT_SEED is the seed of the first run: it decides which process is killed when, and which deliveries fail. The
+work under way at that moment depends on the machine as well.
 """
 
 import os
@@ -96,7 +96,7 @@ def consume_under_faults(broker: FaultyBroker, groups: list[GroupMembers], troub
 
 
 def report(outcomes: list[Outcome], kills: Counter[str]) -> str:
-    """What there was to test, in words."""
+    """A summary of the run, in words."""
     total = sum(len(outcome.acknowledged) for outcome in outcomes)
     lines = [f"kills: {killed(kills)}; {total:,} messages acknowledged (at least {LEAST_ACKNOWLEDGED:,})"]
     for outcome in outcomes:

@@ -1,7 +1,7 @@
 """Rows 24 to 29 of the checklist of RocketMQ's behaviours: delay levels, through the public API.
 
 A broker process delivers. Nothing may come early, so only lower bounds are asserted, by the clock of the broker: a copy
-is stored when its time has come. How late it is, is for the benchmark.
+is stored when its time has come. The benchmark measures how late it is.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,14 +47,14 @@ def rows(database: Database, statement: str, *values: object) -> list[tuple[Any,
 
 
 def waited(database: Database, sent: SendResult, received: ReceivedMessage) -> timedelta:
-    """From the send to the delivery."""
+    """The time from the send to the delivery."""
     [(store_time,)] = rows(database, "SELECT store_time FROM mqdb.commit_log WHERE log_pos = %s", sent.log_pos)
     waited: timedelta = received.store_time - store_time
     return waited
 
 
 def delays(database: Database) -> list[timedelta]:
-    """How long each message that waits was told to wait, in the order of the levels; rounded up by up to 1 ms."""
+    """The delay of each waiting message, in the order of the levels; rounded up by up to 1 ms."""
     statement = """SELECT tags_code - extract(epoch FROM store_time) * 1000 FROM mqdb.commit_log
                    JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id)
                    WHERE topic = 'SCHEDULE_TOPIC_XXXX' ORDER BY queue_id, log_pos"""

@@ -45,7 +45,7 @@ def prepare(dsn: str) -> None:
 
 
 def has_delivered(dsn: str, messages: int) -> bool:
-    """Whether it has delivered so many by now; False too while nobody answers."""
+    """Whether `messages` messages were delivered by now; False too while the server does not answer."""
     with suppress(OperationalError):
         rows = query(dsn, "SELECT coalesce(sum(messages), 0) FROM mqdb.delay_offset")
         return int(rows[0][0]) >= messages
@@ -53,7 +53,7 @@ def has_delivered(dsn: str, messages: int) -> bool:
 
 
 def came(dsn: str) -> list[int]:
-    """What is to be read in the topic."""
+    """The numbers of the messages in the topic."""
     statement = "SELECT text::integer FROM mqdb.message WHERE topic = 'orders' ORDER BY queue_offset"
     return [number for (number,) in query(dsn, statement)]
 

@@ -39,7 +39,7 @@ TAKEOVER_SECONDS = 5.0
 
 @dataclass
 class User:
-    """Who runs the processes of a test, and where."""
+    """The user of a test's processes, with Python, environment and home."""
 
     account: Account | None
     python: str
@@ -113,7 +113,7 @@ class SharingProcess:
 
 @pytest.fixture(params=[pytest.param("root", marks=pytest.mark.long), "plain user"])
 def user(request: pytest.FixtureRequest) -> Iterator[User]:
-    """With a home that has a cluster."""
+    """A user with a home that has a cluster."""
     is_root = os.geteuid() == 0
     if request.param == "root" and not is_root:
         pytest.skip("needs root")
@@ -140,7 +140,7 @@ def environ_with(packages: str, script: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def stranger() -> Iterator[User]:
-    """A user who can reach neither a checkout nor a Python below /root, and gets copies of what is needed."""
+    """A user who can reach neither a checkout nor a Python below /root, and gets copies of the necessary files."""
     account = service_account({"MQDB_PG_USER": "nobody"})
     assert account is not None
     with quick_home() as place:

@@ -158,7 +158,7 @@ def test_a_stranger_on_the_port_is_told_no_password(home: Path, wanted: int) -> 
 
 
 class Stranger:
-    """A server that takes whoever comes for a client, and asks them for a password in its own way."""
+    """A server that takes every caller for a client, and asks for a password in its own way."""
 
     def __init__(self, port: int, wanted: int) -> None:
         salt = b"salt" if wanted == MD5 else b""
@@ -299,7 +299,7 @@ def test_a_backend_that_computes_does_not_keep_the_server_from_coming_back(serve
 
 
 def test_a_postmaster_pid_file_that_names_another_living_process_is_no_obstacle(server: EmbeddedPostgres) -> None:
-    """The number was given to somebody else after a crash, as happens in every restarted container."""
+    """The number was given to another process after a crash, as happens in every restarted container."""
     kill(server)
     data = server.home / "data"
     account = service_account()
@@ -354,7 +354,7 @@ def test_the_pipe_watcher_leaves_when_the_server_was_stopped(home: Path) -> None
 
 
 def is_watcher(process: psutil.Process, server_pid: int, home: Path) -> bool:
-    """It is a fork of the launcher, so it shows the launcher's command line."""
+    """Whether a process is the watcher. It is a fork of the launcher, so it shows the launcher's command line."""
     try:
         command = " ".join(process.cmdline())
         return process.pid != server_pid and "launcher.py" in command and str(home) in command

@@ -1,8 +1,8 @@
 """Exactly-once members killed with -9 under load, and PostgreSQL too, while their listeners fail and queues are torn.
 
-The ledger counts how often each message was consumed by a transaction that was committed, and each transaction sends
-on what it has consumed. Every run prints its seed and what it has met. The usual run kills each once; a long one, with
-other seeds each time:
+The ledger counts how often each message was consumed by a transaction that was committed, and each transaction forwards
+its messages to another topic. Every run prints its seed and what it has met. The usual run kills each once; a long one,
+with other seeds each time:
 
     MQDB_FAULT_RUNS=5 MQDB_FAULT_KILLS=12 pytest tests/acceptance/test_exactly_once_faults.py
 """
@@ -108,7 +108,7 @@ class Members:
 
 
 class Load:
-    """Sends batches while the `with` block runs. What is not acknowledged may be stored, or not."""
+    """Sends batches while the `with` block runs. Messages that are not acknowledged may be stored, or not."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -135,7 +135,7 @@ class Load:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[FaultyBroker]:
-    """With a broker process, the topics, and a ledger."""
+    """A broker with a broker process, the topics, and a ledger."""
     with faulty_broker(tmp_path) as broker:
         with psycopg.connect(broker.dsn, autocommit=True) as connection:
             create_topic(connection, "orders", _QUEUES)
@@ -151,7 +151,7 @@ def consumed(broker: FaultyBroker) -> int:
 
 
 def wait_for_progress(broker: FaultyBroker, messages: int) -> None:
-    """Until so many more are consumed."""
+    """Wait until `messages` more messages are consumed."""
     least = consumed(broker) + messages
     wait_until(lambda: consumed(broker) >= least, _PATIENCE_SECONDS)
 
@@ -184,7 +184,7 @@ def left(broker: FaultyBroker) -> int:
 
 
 def wait_until_nothing_is_left(broker: FaultyBroker) -> None:
-    """How much there is depends on the machine, so only some progress has to come in time."""
+    """The amount depends on the machine, so only some progress has to come in time."""
     while before := left(broker):
         wait_until(partial(is_less_left, broker, before), _PATIENCE_SECONDS)
 

@@ -50,7 +50,7 @@ def place(database: Database, tmp_path: Path) -> Iterator[Place]:
 
 
 def consume(place: Place, program: Path, expected: list[str]) -> list[str]:
-    """What the program prints until it has printed so many lines; then it is interrupted."""
+    """The lines of the program until it has printed all expected ones; then it is interrupted."""
     process = warm_process.start(
         [sys.executable, str(program)],
         stdout=subprocess.PIPE,

@@ -7,9 +7,9 @@
     restart     the server is stopped and started: nothing is lost
     nothing     goes wrong, and nothing comes twice
 
-Consumers run meanwhile, or are paused until the log has grown past where they were. Some messages are delayed, some
-are half messages that are committed, some fail at first. A query of Spark's copies all to another topic. The usual run
-has two of them, these runs all, ten seeds each:
+During this time consumers run, or they are paused until the log has grown past their positions. Some messages are
+delayed, some are half messages that are committed, some fail at first. A query of Spark's copies all to another topic.
+The usual run has two of them, these runs all, ten seeds each:
 
     MQDB_FAULT_RUNS=10 pytest tests/acceptance/test_history_faults.py
 
@@ -142,7 +142,7 @@ def test_nothing_of_the_log_is_skipped(
 
 
 def crash(going_back: Scenario, sending: "Sending", readers: "Readers") -> int:
-    """Crash while nobody sends and consumers have much to do; how many effects are undone by it.
+    """Crash while no message is sent and consumers have much to do; returns how many effects are undone by it.
 
     Dispatch waits for the disk, and what was committed before it is on the disk then, too.
     """
@@ -173,7 +173,7 @@ class Sending(Background):
             yield
 
     def wait_for(self, count: int) -> None:
-        """Until so many more are acknowledged."""
+        """Wait until `count` more messages are acknowledged."""
         wanted = len(self.acknowledged) + count
         wait_while(lambda: len(self.acknowledged) < wanted, 60, "not sent")
 
@@ -200,14 +200,14 @@ class Sending(Background):
 
     @contextmanager
     def _acknowledging(self, name: str) -> Iterator[None]:
-        """One that fails is not sent again: behind a pooler nobody can say whether it is stored."""
+        """A message that fails is not sent again: behind a pooler it is unknown whether it is stored."""
         with suppress(BrokerUnavailable, SendGivenUp, SendOutcomeUnknown):
             yield
             self.acknowledged.append(name)
 
 
 class Readers:
-    """A consumer of each kind, in a group of its own. Of some messages its listener fails at first."""
+    """A consumer of each kind, in a group of its own. Its listener fails some messages at first."""
 
     def __init__(self, seed: int, past: Past, start: Start) -> None:
         self._seed, self._past = seed, past
@@ -236,13 +236,13 @@ class Readers:
             self.accepted[way].update(reader.bodies()[before:])
 
     def pause(self) -> None:
-        """Nothing is pulled any more."""
+        """Stop all pulls."""
         for reader in self._consuming.values():
             reader.pause()
         self.copying.pause()
 
     def resume(self) -> None:
-        """It is again."""
+        """Resume all pulls."""
         for reader in self._consuming.values():
             reader.resume()
         self.copying.resume()
@@ -261,22 +261,22 @@ class Readers:
     # -- what has come of it --------------------------------------------------------------------
 
     def stored(self) -> list[str]:
-        """What is in the log for consumers."""
+        """The messages for consumers in the log."""
         return self._texts("orders")
 
     def copied(self) -> Counter[str]:
-        """What Spark has copied: query and message."""
+        """The copies of Spark: query and message."""
         return Counter(self._texts(TOPIC))
 
     def _texts(self, topic: str) -> list[str]:
         return [body for (body,) in query(self._past.dsn, f"SELECT text FROM mqdb.message WHERE topic = '{topic}'")]
 
     def effects(self) -> Counter[tuple[str, str]]:
-        """What transactions have committed, by kind of consumer and message."""
+        """The committed effects, by kind of consumer and message."""
         return Counter(query(self._past.dsn, "SELECT way, body FROM public.effects"))
 
     def left(self) -> dict[str, object]:
-        """What is to come, and for each kind of consumer what it has not consumed of the log."""
+        """The messages that still wait, and for each kind of consumer the messages that it has not consumed."""
         [(waiting,)] = query(self._past.dsn, "SELECT count(*) FROM mqdb.scheduled")
         [(halves,)] = query(self._past.dsn, "SELECT count(*) FROM mqdb.half_messages WHERE state = 'PREPARED'")
         stored, effects = set(self.stored()), self.effects()

@@ -1,7 +1,7 @@
 """All kinds of work on a database where others are hostile, time-outs are short, and the clock is set.
 
-What test_consumer_faults and test_schedule_faults consume and send, at once, while members, broker processes, backends
-and PostgreSQL are killed with -9, and meanwhile, one after the other and several at once:
+The loads of test_consumer_faults and test_schedule_faults run at the same time, while members, broker processes,
+backends and PostgreSQL are killed with -9. At the same time, one after the other and several at once:
 
     a role that may connect takes every advisory lock that it sees, and floods the channel with forged notifications
     a role that may insert into the log stores odd rows, one that may create functions sets traps in `public`
@@ -124,7 +124,7 @@ def test_nothing_is_skipped_on_a_database_where_others_are_hostile(
 
 @dataclass(frozen=True)
 class Work:
-    """What was sent and has come."""
+    """The sent messages and their outcomes."""
 
     #: By the topic of a group.
     acknowledged: Mapping[str, list[str]]
@@ -169,7 +169,7 @@ def work_under_faults(
 
 
 def wait_until_all_have_come(neighbours: Neighbours, arrivals: Arrivals, load: schedule.ScheduledLoad) -> None:
-    """Those of the hour in which the clock was ahead come in that hour, and nothing else waits for it."""
+    """Messages of the hour in which the clock was ahead come in that hour. No other message waits for it."""
     wanted = {*load.waits, *schedule.committed(load.transactions)}
     waiting = {name for (name,) in query(neighbours.superuser_dsn, _FROM_AHEAD)} & load.timers.waits.keys()
     schedule.wait_until_all_have_come(arrivals, wanted - waiting, _DRAIN_SECONDS)
@@ -179,12 +179,12 @@ def wait_until_all_have_come(neighbours: Neighbours, arrivals: Arrivals, load: s
 
 
 def has_leader(neighbours: Neighbours) -> bool:
-    """Whether somebody has promised to run the services."""
+    """Whether a leader has promised to run the services."""
     return bool(query(neighbours.superuser_dsn, "SELECT FROM mqdb.leader WHERE expires_at > mqdb.now()"))
 
 
 def check_traps(neighbours: Neighbours) -> None:
-    """They catch whoever looks into `public` first, and have caught no session of mqdb's."""
+    """The traps catch sessions that look into `public` first, and have caught no session of mqdb."""
     with neighbours.superuser() as superuser:
         superuser.execute("SET search_path = public, pg_catalog")
         superuser.execute("SELECT hashtextextended('a'::text, 0)")

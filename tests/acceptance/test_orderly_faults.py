@@ -42,7 +42,7 @@ def run(database: Database, request: pytest.FixtureRequest) -> Iterator[Run]:
 
 
 class Traffic:
-    """Messages to all queues from a thread of its own, which also looks at what is committed."""
+    """Messages to all queues from a thread of its own, which also reads the committed offsets."""
 
     def __init__(self, engine: Engine, route: TopicRoute) -> None:
         self._engine = engine
@@ -72,7 +72,7 @@ class Traffic:
         self._thread.join()
 
     def committed_before(self, queue_id: int, at: float) -> int:
-        """How much of a queue was surely committed at a time."""
+        """The offset of a queue that was surely committed at a time."""
         return max((offsets[queue_id] for seen_at, offsets in self.committed if seen_at < at), default=0)
 
 
@@ -133,7 +133,10 @@ def test_row_65_the_queues_of_a_killed_member_move_when_its_lock_has_expired(bro
 def test_a_member_that_was_stopped_for_long_starts_nothing_that_is_another_s(
     broker: Connection, engine: Engine, run: Run
 ) -> None:
-    """As in a virtual machine that stands still for a while: it finishes what it was at, and nobody counts it."""
+    """This happens in a virtual machine that stands still for a while.
+
+    The member finishes its running calls, which do not count.
+    """
     route = topic(broker, queues=QUEUES)
     with Traffic(engine, route) as traffic:
         stopped = run(seconds=0.01)
@@ -159,7 +162,7 @@ def test_a_member_that_was_stopped_for_long_starts_nothing_that_is_another_s(
 
 
 def give_up_all(broker: Connection) -> None:
-    """What the broker does with members that are silent for two minutes."""
+    """Give all members up, as the broker does with members that are silent for two minutes."""
     broker.execute(text("DELETE FROM mqdb.client"))
     broker.execute(text("UPDATE mqdb.consumer_offset SET owner = NULL"))
 

@@ -105,7 +105,7 @@ def crowd(database: Database) -> Iterator[Crowd]:
 
 
 def send(client: GrpcClient, body: str) -> None:
-    """Until it is acknowledged."""
+    """Send a message again until it is acknowledged."""
     while True:
         with suppress(grpc.RpcError):  # the front is being started anew
             if client.send("orders", body).status.code == pb.Code.OK:
@@ -174,7 +174,10 @@ def test_whoever_is_killed_no_message_is_lost(broker: Connection, crowd: Crowd, 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("run", range(10))
 def test_through_outages_of_the_broker_no_message_is_lost(tmp_path: Path, run: int) -> None:
-    """PostgreSQL and `mqdb serve` are killed too. What was in flight in a PostgreSQL that was killed comes twice."""
+    """PostgreSQL and `mqdb serve` are killed too.
+
+    Messages that were in flight in a PostgreSQL that was killed come twice.
+    """
     seed = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1_000_000) + run
     chance = random.Random(seed)
     names = [f"m{number}" for number in range(MESSAGES)]

@@ -1,6 +1,6 @@
 """Rows 1 to 11 and 13 to 23 of the checklist of RocketMQ's behaviours: the producer, through the public API alone.
 
-What became of a send is seen in the database, and how often it was tried by a SendMessageHook.
+The database shows the outcome of a send, and a SendMessageHook the number of its tries.
 """
 
 import os
@@ -87,7 +87,7 @@ def producer(database: Database) -> Iterator[Producer]:
 
 @pytest.fixture(scope="module")
 def shared_database(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
-    """One for all tests of what is refused."""
+    """One database for all tests of refusals."""
     with new_database(postgres, template_database) as database:
         yield database
 
@@ -541,7 +541,7 @@ def test_row_18_nor_where_the_connection_breaks(
 
 
 class Callback:
-    """What a callback has been told, and how often."""
+    """A callback that notes the outcomes with which it is called."""
 
     def __init__(self) -> None:
         self.called = threading.Semaphore(0)
@@ -671,7 +671,7 @@ def test_row_20_of_a_oneway_send_to_a_topic_that_is_not_there_nothing_surfaces(d
 
 
 def test_row_20_a_message_that_nobody_may_send_is_refused_at_once(database: Database, producer: Producer) -> None:
-    """As by RocketMQ's client from 5.x on, which checks before it sends; the 4.x client left it to the broker."""
+    """RocketMQ's client checks before it sends, too, from 5.x on; the 4.x client left it to the broker."""
     with pytest.raises(TopicNotAllowed):
         producer.send_oneway(Message("SCHEDULE_TOPIC_XXXX", "x"))
     with pytest.raises(BodyEmpty):

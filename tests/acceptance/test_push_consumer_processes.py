@@ -26,7 +26,10 @@ def send(broker: Connection, route: TopicRoute, first: int, count: int) -> None:
 def test_row_70_the_queues_of_a_killed_member_are_taken_over_at_once(
     broker: Connection, engine: Engine, member: Member, run_consumer: RunConsumer
 ) -> None:
-    """Checklist row 70, its closed connection, without a broker process. What it had in hand comes to the other."""
+    """Checklist row 70, its closed connection, without a broker process.
+
+    The messages in hand of the killed member come to the other one.
+    """
     route = topic(broker, queues=4)
     inbox = Inbox()
     survivor = member(inbox)

@@ -65,7 +65,7 @@ def test_row_66_a_queue_holds_a_thousand_messages_and_the_last_pull(broker: Conn
 
 
 def test_row_66_a_queue_holds_so_many_bytes_of_bodies_and_the_last_pull(broker: Connection, member: Member) -> None:
-    """With 1 MiB in the place of 100."""
+    """The limit is 1 MiB instead of 100."""
     size = 64 * KIBIBYTE
     sent = fill(broker, per_queue=40, size=size)
     gate = blocked(size)

@@ -1,6 +1,6 @@
-"""Row 67 of the checklist: who waits for messages is woken by them, and does not ask for them all the time.
+"""Row 67 of the checklist: a waiting consumer is woken by messages, and does not ask for them all the time.
 
-RocketMQ's broker holds an empty pull for 15 to 20 s. Here the waiting is done by the client, which hears of arrivals.
+RocketMQ's broker holds an empty pull for 15 to 20 s. Here the client waits, and is notified of arrivals.
 """
 
 import itertools
@@ -46,7 +46,7 @@ class Bell:
 
 
 def median_of_a_good_wave(latency: Callable[[int], float]) -> float:
-    """That of the first wave in which it is short, else of the last: a busy machine makes all of a wave late."""
+    """The median of the first wave in which it is short, else of the last: a busy machine makes all of a wave late."""
     numbers = itertools.count()
     for _ in range(WAVES):
         median = statistics.median(latency(next(numbers)) for _ in range(SENDS))
@@ -87,7 +87,7 @@ def test_row_67_a_poll_returns_when_a_message_arrives(served: Connection, lite: 
 
 
 def test_row_67_who_waits_asks_once_a_second_at_most(served: Connection, lite: Lite) -> None:
-    """As a net for announcements that got lost; the first few times it asks sooner."""
+    """These questions are a net for lost announcements. The first few of them come sooner."""
     topic(served, queues=4)
     lite("orders")
     questions: set[object] = set()

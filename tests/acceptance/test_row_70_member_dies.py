@@ -32,7 +32,7 @@ def share(process: ConsumerProcess, member: Member, inbox: Inbox) -> None:
 
 
 def owned_by_others(broker: Connection, client_id: str) -> int:
-    """Queues that somebody else owns."""
+    """The number of queues that another member owns."""
     count = text(
         "SELECT count(*) FROM mqdb.consumer_offset c JOIN mqdb.queue q USING (queue_key) "
         "JOIN mqdb.topic t USING (topic_id) WHERE t.topic = 'orders' AND c.owner <> :client_id"
@@ -68,7 +68,7 @@ def test_row_70_a_member_that_was_killed_is_replaced_at_once(
 def test_row_70_a_member_that_hangs_keeps_its_queues_for_120_seconds(
     served: Connection, member: Member, run_consumer: RunConsumer
 ) -> None:
-    """The two minutes are in the database only: it is told that the last sign of life was so long ago."""
+    """The two minutes are in the database only: the test sets the time of the last sign of life."""
     # Given a member that is stopped: its connections stay open, but nothing is heard of it
     route = topic(served, queues=QUEUES)
     inbox, process = Inbox(), run_consumer()

@@ -46,7 +46,7 @@ def test_row_72_what_is_in_hand_goes_on_and_what_is_sent_waits(broker: Connectio
 
 
 def wait_for_pull(consumer: PushConsumer) -> None:
-    """Until a pull that has begun before `suspend` is over: it brings whatever it finds."""
+    """Wait until a pull that has begun before `suspend` is over: it still returns messages."""
     assert consumer._members is not None
     pull = member_of(consumer._members).pull
     wait_until(lambda: is_awaited(pull._wake))

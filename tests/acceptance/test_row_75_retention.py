@@ -1,6 +1,7 @@
 """Row 75 of the checklist: messages go by their age, read or not, and the min offset moves.
 
-Segments are dropped while messages are sent and pulled and a transaction stays open, and nobody waits for it.
+Segments are dropped while messages are sent and pulled and a transaction stays open. No session waits for the
+transaction.
 """
 
 import threading
@@ -80,7 +81,7 @@ class Reader:
 
 @contextmanager
 def running(*loops: Loop) -> Iterator[None]:
-    """Starts the loops, and stops them. What went wrong in one goes wrong in the test."""
+    """Starts the loops, and stops them. An error in a loop fails the test."""
     for loop in loops:
         loop.start()
     try:

@@ -5,8 +5,8 @@ and what it has met. The usual run is short; a long one, with other seeds each t
 
     MQDB_FAULT_RUNS=5 MQDB_FAULT_KILLS=10 MQDB_FAULT_MESSAGES=50000 pytest tests/acceptance/test_schedule_faults.py
 
-MQDB_FAULT_SEED is the seed of the first run: of what is killed when, how long each message waits, and what each
-transaction comes to. What is under way at that moment depends on the machine as well.
+MQDB_FAULT_SEED is the seed of the first run: it decides which process is killed when, how long each message waits, and
+how each transaction ends. The work under way at that moment depends on the machine as well.
 """
 
 import os

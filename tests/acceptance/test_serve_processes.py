@@ -75,7 +75,7 @@ def epoch(dsn: str) -> int:
 
 
 def dispatchers(dsn: str) -> int:
-    """How many processes have a dispatcher's connection."""
+    """The number of processes with a dispatcher's connection."""
     return int(query(dsn, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mqdb dispatcher'")[0][0])
 
 

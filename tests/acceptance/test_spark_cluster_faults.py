@@ -2,7 +2,7 @@
 
 One broker has the batch then, and the other has not. After the restart Spark cuts the same batch into other tasks. In
 the end the copy is the topic: nothing lost, nothing doubled, the messages of each key in their order. Each kill has a
-seed, and prints it with what it has met. A longer run:
+seed, and prints it with a summary of the run. A longer run:
 
     MQDB_FAULT_RUNS=100 pytest tests/acceptance/test_spark_cluster_faults.py -m ""
 
@@ -113,7 +113,7 @@ def send(both: Both, routes: list[TopicRoute], chance: random.Random, number: in
 
 
 def wait_until_copied(both: Both, sent: int) -> None:
-    """Until there are as many copies as messages."""
+    """Wait until there are as many copies as messages."""
 
     def missing() -> bool:
         return sum(connection.scalar(_COPIED) or 0 for connection in both) < sent
@@ -123,7 +123,7 @@ def wait_until_copied(both: Both, sent: int) -> None:
 
 @contextmanager
 def shut(database: Database) -> Iterator[None]:
-    """While nobody can write into the ledger of a broker; all can read it."""
+    """During the block no session can write into the ledger of a broker; all can read it."""
     holder = database.connect()
     with holder.transaction():
         holder.execute("LOCK TABLE mqdb.sink_batch IN SHARE MODE")

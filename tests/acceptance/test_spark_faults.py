@@ -5,7 +5,8 @@ prints its seed and what it has met. The usual run kills each once; a long one, 
 
     MQDB_FAULT_RUNS=3 MQDB_FAULT_KILLS=2 pytest tests/acceptance/test_spark_faults.py
 
-MQDB_FAULT_SEED is the seed of the first run: of what is killed when. What is under way then depends on the machine.
+MQDB_FAULT_SEED is the seed of the first run: it decides which process is killed when. The work under way at that moment
+depends on the machine.
 """
 
 import json
@@ -122,7 +123,7 @@ def test_a_topic_is_copied_exactly_once_and_in_order_whatever_is_killed(
 
 
 def send_under_faults(broker: FaultyBroker, trouble: SparkTrouble) -> set[str]:
-    """Returns when there is no more trouble; which messages were acknowledged."""
+    """Sends until the trouble has ended; returns the acknowledged messages."""
     settings = load_settings(dsn=broker.dsn)
     with Producer("senders", settings=settings) as producer, Sender(producer, SOURCE) as sender:
         trouble.wait_until_busy()
@@ -132,20 +133,20 @@ def send_under_faults(broker: FaultyBroker, trouble: SparkTrouble) -> set[str]:
 
 
 def count(broker: FaultyBroker, topic: str) -> int | None:
-    """How many messages a topic has; None while nobody answers."""
+    """The number of messages of a topic; None while the server does not answer."""
     with suppress(psycopg.OperationalError):
         return int(query(broker.dsn, _COUNT, topic)[0][0])
     return None
 
 
 def wait_until_more_is_copied(broker: FaultyBroker) -> None:
-    """Until some more are."""
+    """Wait until 20 more messages are copied."""
     least = (count(broker, TARGET) or 0) + 20
     wait_while(lambda: (count(broker, TARGET) or 0) < least, _PATIENCE_SECONDS, "nothing is copied")
 
 
 def wait_until_all_is_copied(broker: FaultyBroker, files: Path) -> None:
-    """Until as much is as was sent, and dispatched, and in the files."""
+    """Wait until all sent messages are copied, dispatched, and in the files."""
 
     def missing() -> int:
         return (count(broker, SOURCE) or 0) - len(query(broker.dsn, _TEXTS, TARGET))
@@ -163,7 +164,7 @@ def in_files(folder: Path) -> list[tuple[int, str]]:
 
 
 def changes(sent: Iterable[tuple[int, str]], copied: Iterable[tuple[int, str]]) -> dict[str, int]:
-    """What is there more often (or, negative, less often) in the copy than in the topic."""
+    """The texts that are more often (or, negative, less often) in the copy than in the topic."""
     difference = Counter(text for _, text in copied)
     difference.subtract(text for _, text in sent)
     return {text: times for text, times in difference.items() if times}

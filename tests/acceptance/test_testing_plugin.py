@@ -1,4 +1,4 @@
-"""`mqdb_client.testing` as a stranger uses it: a test file of their own, in a pytest of its own."""
+"""`mqdb_client.testing` as a user has it: a test file of the user, in a pytest of its own."""
 
 import os
 import re

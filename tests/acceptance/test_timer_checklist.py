@@ -1,7 +1,7 @@
 """Rows 30 and 31 of the checklist of RocketMQ's behaviours: delays over a restart, and times of delivery.
 
 Nothing may come early, so only lower bounds are asserted, by the clock of the broker: a copy is stored when its time
-has come. How late it is, is for the benchmark.
+has come. The benchmark measures how late it is.
 """
 
 from collections.abc import Iterator

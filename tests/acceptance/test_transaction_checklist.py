@@ -1,7 +1,7 @@
 """Rows 32 to 38 of the checklist of RocketMQ's behaviours: transactions, with a real `mqdb serve`.
 
-What is asked about after seconds there is asked about after a fraction of that here; the seconds themselves are
-measured with a clock that the test moves.
+RocketMQ checks half messages after seconds, these tests after a fraction of that. The seconds themselves are measured
+with a clock that the test moves.
 """
 
 import signal

@@ -37,7 +37,7 @@ def installed(wheel: Path) -> Path:
 
 
 def run(*command: str) -> str:
-    """What a command prints; it must succeed. Run from where and in an environment in which no checkout is imported."""
+    """The output of a command, which must succeed. Its directory and environment keep it from importing a checkout."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -77,11 +77,11 @@ class WorkerProcess:
 
     @property
     def pids(self) -> list[int]:
-        """Of its processes."""
+        """The pids of the worker's processes."""
         return [each.pid for each in psutil.Process(self.process.pid).children() if is_alive(each.pid)]
 
     def ready(self) -> int:
-        """How many processes have said that they consume."""
+        """The number of processes that have reported that they consume."""
         return sum("a worker consumes" in line for line in self.errors)
 
     def wait_for_ready(self, count: int) -> None:

@@ -35,7 +35,7 @@ COUNT = text(
 
 
 class ListenerFault(Exception):
-    """What the listener is there for."""
+    """The error that the listener raises on purpose."""
 
 
 def all_queues(_group: str, _client_id: str, queues: Sequence[MessageQueue], _ids: Sequence[str]) -> list[MessageQueue]:
