@@ -56,7 +56,7 @@ def received(
 
 
 def given(function: Callable[..., Any], message: ReceivedMessage) -> list[Any]:
-    """What a function is called with: it appends it to this list."""
+    """The arguments with which a function is called; it appends them to the list `got`."""
     got.clear()
     Arguments(function, exactly_once=False).call(message)
     return list(got)

@@ -45,7 +45,7 @@ class Lost:
 
 
 class Given(Unit):
-    """A unit with a record; `log` is how often it was told, and how it ended."""
+    """A unit with a record. It notes how often its end was reported, and how it ended."""
 
     positions: Sequence[int] = ()
 
@@ -69,7 +69,7 @@ class Given(Unit):
 
 
 def arrive(plan: AppendPlan, unit: Given) -> Turn:
-    """As the thread that brings it does."""
+    """Let a unit arrive, as its thread does."""
     if unit.is_handed_in:
         unit.tell = unit.have_told
     turn = plan.arrive(unit)
@@ -229,7 +229,7 @@ def test_who_leaves_a_statement_under_way_does_not_know_its_outcome_and_above_wh
 
 
 def test_the_plan_knows_no_thread_no_clock_and_no_connection() -> None:
-    """An event loop can be put under it, in place of threads."""
+    """An event loop could use the plan instead of threads."""
     tree = ast.parse(Path(append_plan.__file__).read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -274,7 +274,7 @@ class Server:
             self.is_called = True
 
     def lead(self) -> None:
-        """The next step of whoever leads."""
+        """The next step of the leader."""
         if self.statements is None:
             if not self.is_called:
                 return

@@ -1,4 +1,4 @@
-"""What Admin says of arguments of a wrong type, before it asks a broker."""
+"""Arguments of a wrong type: `Admin` refuses them before it asks a broker."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the benchmarks make of their measurements."""
+"""The figures that the benchmarks make of their measurements."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What a process and those below it hold, as the benchmark of Spark shows it."""
+"""The memory of a process and of its children, as the benchmark of Spark shows it."""
 
 import os
 import subprocess

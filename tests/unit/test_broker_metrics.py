@@ -1,4 +1,4 @@
-"""What metrics say of brokers that are away, and of the servers that answer."""
+"""Metrics of brokers that are away, and of the servers that answer."""
 
 import time
 
@@ -25,7 +25,7 @@ def hook(registry: CollectorRegistry) -> MetricsHook:
 
 
 def counts_of(server: str = "a:5432", timeline: int | None = 1) -> BrokerCounts:
-    """Those of a client instance that is open."""
+    """The counts of an open client instance."""
     counts = BrokerCounts("broker-a", Outage("h"))
     counts.outage.server, counts.outage.timeline = server, timeline
     counts.open()

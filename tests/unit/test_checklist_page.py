@@ -1,4 +1,4 @@
-"""docs/checklist.md and the tests that name its rows say the same."""
+"""docs/checklist.md agrees with the tests that name its rows."""
 
 import re
 from pathlib import Path

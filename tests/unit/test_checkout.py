@@ -1,4 +1,4 @@
-"""What a fresh clone needs before anything is installed."""
+"""Conditions for a fresh clone, before anything is installed."""
 
 import ast
 import os
@@ -30,7 +30,7 @@ def pins(name: str) -> dict[str, str]:
 
 
 def requirements() -> dict[str, list[str]]:
-    """What the project asks for, by extra; "" for what it always needs."""
+    """The requirements of the project by extra; "" has those that it always needs."""
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = configuration["project"]
     always = [*project["dependencies"], *configuration["build-system"]["requires"]]

@@ -1,4 +1,4 @@
-"""What `mqdb dlq` prints of a dead letter."""
+"""The output of `mqdb dlq` for a dead letter."""
 
 import json
 from datetime import UTC, datetime

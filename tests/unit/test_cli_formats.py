@@ -1,4 +1,4 @@
-"""What `mqdb consume` prints."""
+"""The output of `mqdb consume`."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What `mqdb send` makes of text, JSON lines and CSV."""
+"""The messages that `mqdb send` makes of text, JSON lines and CSV."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How `mqdb send` shares out its messages."""
+"""The threads of `mqdb send`: one thread sends the messages of a key in order."""
 
 import threading
 

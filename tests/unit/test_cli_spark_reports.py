@@ -1,4 +1,4 @@
-"""What `mqdb spark dlq-report | stats` print of what Spark has counted."""
+"""The output of `mqdb spark dlq-report | stats` for the counts of Spark."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a client makes of notifications, of duties and of pauses."""
+"""The reactions of a client to notifications, and its duties and pauses."""
 
 import math
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_pauses_double_up_to_the_longest_and_differ_between_clients() -> None:
 
 
 class Work:
-    """Counts its runs, and does what it is told."""
+    """A duty that counts its runs, and returns or raises the given answers."""
 
     def __init__(self, *answers: float | Exception | None) -> None:
         self.runs = 0

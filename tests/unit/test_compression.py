@@ -87,7 +87,7 @@ def test_the_blocks_of_an_lz4_frame_are_independent() -> None:
 
 
 def test_a_zstd_frame_that_does_not_tell_its_size_is_read() -> None:
-    """Those of RocketMQ's clients are written as a stream."""
+    """RocketMQ's clients write such frames, as a stream."""
     import zstandard
 
     stream = zstandard.ZstdCompressor(level=5).compressobj()

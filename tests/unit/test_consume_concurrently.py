@@ -172,7 +172,7 @@ def test_what_a_listener_does_to_its_list_does_not_matter(consuming: Consuming) 
 
 @pytest.mark.parametrize("field", ["queue", "queue_offset", "log_pos", "reconsume_times"])
 def test_a_listener_cannot_set_where_its_message_is(consuming: Consuming, field: str) -> None:
-    """It fails like any listener that raises, and its thread goes on."""
+    """The listener fails like any listener that raises, and its thread goes on."""
     sent_back = SentBack()
     queue = queue_of()
 
@@ -473,7 +473,7 @@ def test_in_broadcasting_what_fails_is_done_with(consuming: Consuming, caplog: p
 
 
 class Incomparable:
-    """As an array is: the comparison of two is not a truth."""
+    """A value like an array: the comparison of two such values is not a truth value."""
 
     def __eq__(self, other: object) -> bool:
         raise ValueError("ambiguous")

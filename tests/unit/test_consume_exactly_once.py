@@ -101,7 +101,7 @@ def consuming(monkeypatch: pytest.MonkeyPatch) -> Iterator[Consuming]:
 
 
 def deliver(consume: ConsumeExactlyOnce, queue: ProcessQueue, count: int) -> None:
-    """So many messages more arrive in a queue."""
+    """Let `count` more messages arrive in a queue."""
     first = queue.next_offset
     if queue.put([received(queue, n) for n in range(first, first + count)], first + count, 0):
         consume.submit(queue, count)
@@ -312,7 +312,7 @@ def test_in_order_what_a_listener_cannot_ask_for_counts_for_nothing(
 
 
 def test_in_order_a_batch_is_dead_when_none_of_it_may_be_tried_again(consuming: Consuming) -> None:
-    """It grows when messages arrive before it comes again."""
+    """The batch grows when messages arrive before it comes again."""
     queue = queue_of()
 
     def one_more() -> ConsumeAttempt:

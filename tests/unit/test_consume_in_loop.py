@@ -98,7 +98,10 @@ def test_a_queue_is_dropped_when_consuming_fails_in_an_unforeseen_way() -> None:
 
 
 def test_no_call_begins_when_asyncio_run_cancels_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    """It cancels all tasks at its end, once. Later ones would be destroyed, with a line of the log for each."""
+    """`asyncio.run` cancels all tasks at its end, once.
+
+    Later ones would be destroyed, with a line of the log for each.
+    """
     begun: list[int] = []
     queue = queue_of()
 

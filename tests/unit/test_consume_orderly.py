@@ -1,4 +1,4 @@
-"""Orderly consumption: one listener a queue, in the order of offsets, whoever comes and goes."""
+"""Orderly consumption: one listener a queue, in the order of offsets, whichever members come and go."""
 
 import itertools
 import math

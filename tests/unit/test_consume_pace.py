@@ -1,4 +1,4 @@
-"""How many messages in a tenth of a second."""
+"""The number of messages that are consumed in a tenth of a second."""
 
 from mqdb_client.consumer.queues.consume_pace import ConsumePace
 

@@ -274,7 +274,7 @@ def listed(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 def days_named(day: str, weekday: str, date: datetime) -> bool:
-    """What the two words say in crontab(5) and in Quartz, read anew."""
+    """Whether the two words select a day, by an independent reading of crontab(5) and Quartz."""
     last = calendar.monthrange(date.year, date.month)[1]
     is_day = day in {"*", "?"} or any(date.day == (last if part == "L" else int(part)) for part in day.split(","))
     is_weekday = weekday in {"*", "?"} or any(weekday_named(part, date, last) for part in weekday.split(","))

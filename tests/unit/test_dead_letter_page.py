@@ -1,4 +1,4 @@
-"""The page of a report is one file that shows what strangers have sent, and is harmed by none of it."""
+"""The page of a report is one file, which shows any texts of messages without harm."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -43,7 +43,7 @@ REPORT = DeadLetterReport(
 
 
 class Elements(HTMLParser):
-    """What a page consists of; raises AssertionError where an element is not closed."""
+    """The elements of a page; raises AssertionError if an element is not closed."""
 
     VOID = ("meta", "br")
 

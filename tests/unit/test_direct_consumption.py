@@ -1,4 +1,4 @@
-"""What becomes of a message that a listener is asked to consume, as it is told to whoever asked."""
+"""The outcome of a message that a listener is asked to consume, as the answer to the request tells it."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""What the drill calls a loss of Patroni's and of replication, and for how long a client stood still."""
+"""The losses that the drill counts as Patroni's and replication's, and the time for which a client stood still."""
 
 import pytest
 

@@ -192,7 +192,7 @@ def test_no_dsn_tells_its_secret() -> None:
 
 
 def dsn_with_a_secret(chance: random.Random) -> str:
-    """A URI, or what people write in place of one; the password, anywhere in it, holds SECRET."""
+    """A URI, or a text that people may write instead; the password, anywhere in it, holds SECRET."""
     noise = "".join(chance.choices("aZ1 :/?#@;=&%'\"\\[],.+-\t\n\x00é", k=chance.randrange(4)))
     password = noise + SECRET + "".join(chance.choices("a1:/?#@;=&%' \\", k=chance.randrange(4)))
     if chance.random() < 0.5:
@@ -220,7 +220,7 @@ def dsn_with_a_secret(chance: random.Random) -> str:
 
 
 def told_of(text: str) -> str:
-    """All that anybody is told of a DSN: how it is shown, and what is said when it is refused."""
+    """All texts about a DSN: the shown form, and the errors when it is refused."""
     told = redact(text)
     try:
         told += repr(parse_brokers(text, "broker-a"))
@@ -238,6 +238,6 @@ def told_of(text: str) -> str:
 
 
 def all_that_is_told(refusal: Exception) -> str:
-    """With the errors that a traceback shows before it."""
+    """The texts of a refusal, with the errors that a traceback shows before it."""
     shown = refusal.__cause__ or (None if refusal.__suppress_context__ else refusal.__context__)
     return f"{refusal} {refusal!r} {shown} {shown!r} {refusal.args}"

@@ -1,4 +1,4 @@
-"""What works without the extras, and what a command says that needs one."""
+"""Parts that work without the extras, and errors of commands that need one."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ _LIBRARIES = (
 
 
 def without_extras(*statements: str) -> str:
-    """What statements print in a Python that has none of the libraries that extras bring."""
+    """The output of statements in a Python without the libraries of the extras."""
     hidden = f"import sys; sys.modules.update(dict.fromkeys({_LIBRARIES!r}))"
     command = [sys.executable, "-c", "\n".join((hidden, *statements))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

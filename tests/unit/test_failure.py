@@ -1,4 +1,4 @@
-"""Why a message was not consumed: what its copy tells whoever reads the dead letter queue."""
+"""The reason why a message was not consumed, as its copy in the dead letter queue tells it."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

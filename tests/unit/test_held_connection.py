@@ -1,4 +1,4 @@
-"""A held connection while there is none: who waits for it, and for how long."""
+"""A held connection while it is lost: the callers that wait for it, and for how long."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ def silent(answered: threading.Event) -> Iterator[HeldConnection]:
 
 
 def run(held: HeldConnection, seconds: float, is_patient: bool) -> float:
-    """How long it takes to say that there is no connection."""
+    """The seconds until the call says that there is no connection."""
     began = time.monotonic()
     with pytest.raises(NotRun) as not_run:
         held.run(lambda _: None, began + seconds, is_patient)

@@ -1,4 +1,4 @@
-"""Spark runs on the first Java that can run it; where there is none, the error says what is wrong with each."""
+"""Spark runs on the first Java that can run it. If there is no such Java, the error says what is wrong with each."""
 
 import os
 import subprocess

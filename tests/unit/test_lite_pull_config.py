@@ -1,4 +1,4 @@
-"""What a lite pull consumer refuses before it connects anywhere."""
+"""Options that a lite pull consumer refuses before it connects anywhere."""
 
 import inspect
 from datetime import UTC, datetime, timedelta

@@ -326,7 +326,7 @@ def test_of_many_proofs_few_are_kept_and_the_more_of_them_the_newer(steps: list[
 
 
 def test_a_log_that_goes_back_is_read_again_by_little_more_than_it_has_gone_back() -> None:
-    """With a commit every five seconds for a day: at most three times as far."""
+    """After a commit every five seconds for a day, the log is read again from at most three times as far back."""
     proofs: tuple[Proof, ...] = ()
     for queue_offset in range(1, 17_281):
         proofs = thinned([*proofs, *proofs_at(queue_offset)])

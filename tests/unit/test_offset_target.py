@@ -1,4 +1,4 @@
-"""What `mqdb group offset reset --to` understands."""
+"""The forms of `mqdb group offset reset --to`."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What becomes of messages by the answers of an orderly listener."""
+"""The answers of an orderly listener, and their effects on its messages."""
 
 import itertools
 import sys

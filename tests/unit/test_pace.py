@@ -1,4 +1,4 @@
-"""How fast loops turn."""
+"""The pace of loops."""
 
 from datetime import timedelta
 

@@ -39,12 +39,12 @@ class Buffer(PollBuffer):
         return assigned
 
     def offsets(self, limit: int = 10) -> list[int]:
-        """The offsets of what a poll returns that does not wait."""
+        """The offsets of the messages of a poll that does not wait."""
         return [message.queue_offset for message in self.poll(limit, 0)]
 
 
 def bring(buffer: Buffer, assigned: AssignedQueue, offsets: Iterable[int]) -> bool:
-    """What a pull does that has begun before."""
+    """Put messages into the queue, as a pull does that has begun before."""
     messages = [message(assigned.queue, offset) for offset in offsets]
     if is_taken := assigned.put(messages, messages[-1].queue_offset + 1, 1):
         buffer.deliver(assigned, len(messages))

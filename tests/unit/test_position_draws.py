@@ -1,4 +1,4 @@
-"""Who draws a position of the log by hand has a transaction id before: `mqdb/sql/dispatch/take_places.sql`, rule 2."""
+"""Draws of log positions by hand take a transaction id before: `mqdb/sql/dispatch/take_places.sql`, rule 2."""
 
 import re
 from pathlib import Path

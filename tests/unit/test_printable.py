@@ -1,4 +1,4 @@
-"""Control characters of strangers: shown as numbers, and escaped in JSON."""
+"""Control characters in texts of users: shown as numbers, and escaped in JSON."""
 
 import json
 import random
@@ -29,5 +29,5 @@ CONTROL = {chr(number) for number in (*range(0x20), *range(0x7F, 0xA0))} - set("
 
 
 def any_text(chance: random.Random) -> str:
-    """With every other character a control character."""
+    """A text in which about every other character is a control character."""
     return "".join(chr(chance.choice((chance.randrange(0xA0), chance.randrange(0xD800)))) for _ in range(20))

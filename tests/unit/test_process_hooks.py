@@ -64,7 +64,7 @@ def test_the_span_of_a_call_says_how_it_ended(
 
 
 class Recorder:
-    """Sees operations, and raises where it is told to."""
+    """A hook that notes operations, and raises if `fails` is set."""
 
     hook_name = "recorder"
 

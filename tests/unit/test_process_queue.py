@@ -1,4 +1,4 @@
-"""What a member has in hand of a queue, and how far it may commit."""
+"""The messages of a queue that a member has in hand, and the offset that it may commit."""
 
 import uuid
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ def put(queue: ProcessQueue, offsets: Iterable[int], *, size: int = 1) -> None:
 
 
 def is_told(act: Callable[[list[ReceivedMessage]], None], queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
-    """Whether the owner of a queue hears of what is done."""
+    """Whether the owner of a queue is notified of an act."""
     queue.owner = owner = Owner()
     act(messages)
     return owner.progress == [queue]

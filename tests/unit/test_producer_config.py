@@ -1,4 +1,4 @@
-"""What a producer can be told: refused when it is made, unless it is of the right type and within its limits."""
+"""Options of a producer are refused when it is made, unless they have the right type and are within their limits."""
 
 import inspect
 from types import NoneType

@@ -46,7 +46,7 @@ def padded_to(size: int, padding: str = "x", **others: str) -> dict[str, str]:
 
 
 def check(properties: Any, tag: Any, keys: Any) -> None:
-    """As `check_message` does."""
+    """Check properties, tag and keys as `check_message` does."""
     check_properties(properties, tag, keys)
     own = {"TAGS": tag} if tag is not None else {}
     check_stored_properties(properties | own | ({"KEYS": " ".join(keys)} if keys else {}))

@@ -26,7 +26,7 @@ MADE_BY_US = [*SUBJECTS, BrokerAdmin, TopicReader]
 
 
 def functions_of(public: object) -> Iterator[Any]:
-    """What has annotations: a function, or a class and its public methods and properties."""
+    """Objects with annotations: a function, or a class and its public methods and properties."""
     if inspect.isfunction(public):
         yield public
     if not inspect.isclass(public):

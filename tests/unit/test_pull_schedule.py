@@ -1,4 +1,4 @@
-"""Which queues are pulled: no arrival is missed, and no queue is pulled in vain."""
+"""The choice of queues to pull: no arrival is missed, and no queue is pulled in vain."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

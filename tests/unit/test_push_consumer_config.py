@@ -1,4 +1,4 @@
-"""What a push consumer refuses before it connects anywhere."""
+"""Options that a push consumer refuses before it connects anywhere."""
 
 import inspect
 from datetime import datetime, timedelta

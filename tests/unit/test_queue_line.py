@@ -1,4 +1,4 @@
-"""Whose turn it is: each queue with one thread at a time, and none forgotten."""
+"""The line of queues: each queue has one thread at a time, and no queue is forgotten."""
 
 import time
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def taken(line: QueueLine) -> LinedQueue:
 
 
 def next_after_nudge(line: QueueLine) -> LinedQueue | None:
-    """Who is next, None where nobody is in the line."""
+    """The next queue in the line, or None if the line is empty."""
     line.nudge()
     return line.next()
 

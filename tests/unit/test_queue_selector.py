@@ -1,4 +1,4 @@
-"""Which queue a message goes to."""
+"""The choice of the queue for a message."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Rebalance: by every strategy each queue has exactly one reader, and all members agree on who it is."""
+"""Rebalance: by every strategy each queue has exactly one reader, and all members agree on it."""
 
 import random
 from hashlib import md5
@@ -177,7 +177,7 @@ def test_message_queues_are_shared_by_topic_then_broker_then_number() -> None:
 
 
 def distance(start: str, end: str) -> int:
-    """How far it is from one key to the other on a ring of 2^32 places, going up."""
+    """The upward distance between two keys on a ring of 2^32 places."""
     start_place, end_place = (int(md5(key.encode()).hexdigest()[:8], 16) for key in (start, end))
     return (end_place - start_place) % 2**32
 

@@ -1,4 +1,4 @@
-"""Bytes of strangers: whatever they are, they are a value or FrameInvalid, and a frame that was read can be written.
+"""Arbitrary bytes: they are read as a value or refused by FrameInvalid, and a frame that was read can be written.
 
 A hundred cases of each for each of MQDB_FUZZ_CASES, 10,000 at least: random ones, and RocketMQ's own with some bytes
 changed.

@@ -1,4 +1,4 @@
-"""Requests that wait for replies: the end of one is none of the others'."""
+"""Requests that wait for replies: the end of one request does not end the others."""
 
 from concurrent.futures import Future
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What retention decides."""
+"""The decisions of retention."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

@@ -9,7 +9,7 @@ from mqdb.store.filters.retry_filter import retry_filter
 
 
 def selector_of(comparisons: int) -> Selector:
-    """With three parts for each comparison, and one for OR."""
+    """A selector with three parts for each comparison, and one for OR."""
     return compile_selector(" OR ".join(f"a = '{number}'" for number in range(comparisons)))
 
 

@@ -22,7 +22,7 @@ LOG = commit_log.alias("cl")
 
 
 def sql(expression: str) -> str:
-    """The clause with its values in place of parameters, without the names of types."""
+    """The clause with its values instead of parameters, without the names of types."""
     compiled = (
         compile_selector(expression)
         .where(LOG.c.properties)
@@ -160,7 +160,7 @@ def test_no_part_becomes_more_than_so_much_sql() -> None:
 
 
 def nested_conditions(chance: random.Random, depth: int) -> str:
-    """Of the forms that become the most SQL."""
+    """A nested condition of the forms that become the most SQL."""
 
     def name() -> str:
         return f"{chance.choice('abc')}{chance.randrange(1_000)}"

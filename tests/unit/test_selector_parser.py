@@ -1,4 +1,4 @@
-"""Selectors: how a text is read. What it means is judged by PostgreSQL, in tests/integration."""
+"""The parser of selectors. PostgreSQL judges messages by them, in tests/integration."""
 
 import pytest
 

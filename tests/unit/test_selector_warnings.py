@@ -1,4 +1,4 @@
-"""What `mqdb selector explain` warns of: legal expressions that surprise. The verdicts behind it are RocketMQ's."""
+"""Warnings of `mqdb selector explain`: legal expressions that surprise. The verdicts behind it are RocketMQ's."""
 
 import pytest
 

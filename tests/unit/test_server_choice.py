@@ -1,4 +1,4 @@
-"""Which server a connection asks for, by the parts of a DSN."""
+"""The server that a connection asks for, by the parts of a DSN."""
 
 from typing import Any
 

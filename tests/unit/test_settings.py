@@ -1,4 +1,4 @@
-"""Settings: who wins, where a value came from, and what is said about a bad one."""
+"""Settings: the order of sources, the source of a value, and the errors for bad values."""
 
 import json
 import os
@@ -342,7 +342,7 @@ def test_no_refusal_tells_a_password(home: Path, text: str) -> None:
 
 
 def test_any_text_is_a_setting_or_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By each way in; what is taken can be shown, and taken again."""
+    """This holds for each source of settings. An accepted value can be shown, and is accepted again."""
     chance = fuzz_random()
     longest = 0
     for _ in range(fuzz_cases()):
@@ -376,7 +376,7 @@ HIDDEN_ONES = {"dsn", "pool_dsn", "home", "actor", "web_password", "web_viewer_p
 
 
 def any_value(chance: random.Random) -> str:
-    """Of the texts that settings have, some of them spoilt."""
+    """One of the texts that settings have, sometimes spoilt."""
     texts = [
         "72h",
         "500ms",
@@ -447,7 +447,7 @@ def test_settings_travel_to_worker_processes_with_their_origins() -> None:
 
 @pytest.mark.parametrize("source", ["argument", "environment", "file"])
 def test_blanks_around_a_value_are_left_out(source: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each setting: a default as one would write it is read again with blanks around it."""
+    """The default of each setting, written with blanks around it, is read again."""
     written = {line.name: line.value for line in load_settings().lines() if line.value and line.name != "home"}
     written |= {"web_password": "secret", "http": "127.0.0.1:8090", "remoting": "127.0.0.1:9876", "actor": "me"}
     padded = {name: f" {value}\t" for name, value in written.items()}

@@ -1,4 +1,4 @@
-"""How work on Spark waits for the broker: which errors it waits out, for how long, and what the log says."""
+"""Waits of work on Spark for the broker: the errors that it waits out, the limit, and the log lines."""
 
 import logging
 from collections.abc import Iterable

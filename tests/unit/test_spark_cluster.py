@@ -1,4 +1,4 @@
-"""Reads of several brokers: which broker is asked for what, and what a user is told who names them wrongly."""
+"""Reads of several brokers: the options of each broker, and the errors for wrong names of brokers."""
 
 import pickle
 
@@ -19,7 +19,7 @@ BOTH = f"broker-a={A};broker-b={B}"
 
 
 def batch(**options: str) -> SourceCluster:
-    """Options of spark.read for two brokers, with what every read needs."""
+    """Options of spark.read for two brokers, together with the required ones."""
     return parse_cluster({"url": BOTH, "subscribe": "orders"} | options, is_stream=False)
 
 

@@ -1,4 +1,4 @@
-"""Which broker and queue a row of a written DataFrame goes to, if there are several brokers."""
+"""The choice of the broker and the queue for a row of a written DataFrame, if there are several brokers."""
 
 import random
 from collections import Counter

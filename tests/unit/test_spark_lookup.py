@@ -1,4 +1,4 @@
-"""How Spark finds format("mqdb"): by an import, in a process of its own, which has nothing else to do."""
+"""Spark finds format("mqdb") by an import, in a process of its own, which has nothing else to do."""
 
 import subprocess
 import sys

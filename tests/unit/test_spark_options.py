@@ -33,12 +33,12 @@ URL = "postgresql://user:geheim@host:5432/database"
 
 
 def batch(**options: str) -> SourceOptions:
-    """Options of spark.read, with what every read needs."""
+    """Options of spark.read, together with the required ones."""
     return parse_source({"url": URL, "subscribe": "orders"} | options, is_stream=False)
 
 
 def stream(**options: str) -> SourceOptions:
-    """The same of spark.readStream."""
+    """Options of spark.readStream, together with the required ones."""
     return parse_source({"url": URL, "subscribe": "orders"} | options, is_stream=True)
 
 

@@ -22,7 +22,7 @@ def source(start: str | None, end: str, latest: str | None, rows: int) -> dict[s
 
 
 def progress(*sources: dict[str, Any]) -> StreamingQueryProgress:
-    """As `query.lastProgress` has it."""
+    """A progress as `query.lastProgress` has it."""
     ids = {"id": "e7006432-13a7-4f07-af0b-63961f352bbe", "runId": "e29234a4-2021-4175-87cb-f2833643bfa2"}
     rest = {
         "name": "mirror",

@@ -1,4 +1,4 @@
-"""Options and columns of a write to format("mqdb"): what is right, and the sentence for what is wrong."""
+"""Options and columns of a write to format("mqdb"): legal ones, and the sentences for the others."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The texts of the schema lie by subject, and whoever calls a function names the file in which it stands."""
+"""The texts of the schema lie by subject, and callers of a function name its file."""
 
 import re
 from pathlib import Path

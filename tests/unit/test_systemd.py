@@ -1,4 +1,4 @@
-"""What systemd is told, on a socket as it makes one."""
+"""The notifications to systemd, on a socket as systemd makes it."""
 
 import os
 import socket

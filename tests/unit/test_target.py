@@ -1,4 +1,4 @@
-"""Where the caller of a send wants a message to go."""
+"""The target of a message, as the caller of a send gives it."""
 
 from typing import Any
 

@@ -26,7 +26,7 @@ def limit(time: Time) -> WakeLimit:
 
 
 def obeyed(limit: WakeLimit, time: Time, seconds: float, step: float = 0.001) -> int:
-    """How many wakes in vain a flood of that length comes to."""
+    """The number of wakes in vain in a flood of this length."""
     count = 0
     end = time.now + seconds
     while time.now < end:

@@ -1,4 +1,4 @@
-"""Waking: one after the other, those who wait for all others last, and nobody is left behind."""
+"""Waking: one after the other, last those that wait for all others; no waiter is left behind."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""Who a request comes from, and how those are slowed down who guess passwords."""
+"""The person behind a request, and the delays for clients that guess passwords."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Threads that do the same work: as many as wanted, and each to the end of what it does."""
+"""Threads that do the same work: there are as many as wanted, and each one finishes its piece of work."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.fixtures.threads import refuse_threads
 
 
 class Works:
-    """Pieces of work that end when they are told to; those that have begun are counted."""
+    """Pieces of work that end when the test says so; those that have begun are counted."""
 
     def __init__(self) -> None:
         self._line: SimpleQueue[threading.Event | None] = SimpleQueue()
@@ -20,7 +20,7 @@ class Works:
         self.threads = WorkerThreads("worker", self._work, lambda: self._line.put(None), 3)
 
     def add(self, count: int) -> list[threading.Event]:
-        """So many more; each ends when its event is set."""
+        """Add `count` pieces of work; each ends when its event is set."""
         works = [threading.Event() for _ in range(count)]
         for work in works:
             self._line.put(work)
@@ -113,7 +113,7 @@ def test_a_start_that_fails_leaves_nothing_that_cannot_be_stopped(monkeypatch: p
 
 
 def test_none_is_started_after_the_stop(works: Works) -> None:
-    """As when somebody wants more of them while the consumer is shut down."""
+    """A user may want more threads while the consumer is shut down."""
     works.threads.stop(10)
 
     works.threads.resize(5)
