@@ -24,7 +24,10 @@ _Found: TypeAlias = Callable[[str], float | None]
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """What a benchmark has found, where and how. `parameters` are shown as they are; `notes` are sentences."""
+    """The results of a benchmark, with its environment and parameters.
+
+    `parameters` are shown as they are; `notes` are sentences.
+    """
 
     benchmark: str
     environment: dict[str, Any]
@@ -123,7 +126,7 @@ def _ratio(ratio: float | None) -> str:
 
 
 def _verdicts(series: Series, name: str, found: _Found, what: str = "") -> str:
-    """What became of the goals of this name."""
+    """The verdicts on the goals of this name."""
     number = found(name)
     if number is None:
         return ""

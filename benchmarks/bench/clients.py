@@ -26,7 +26,7 @@ _MOMENT_SECONDS: Final = 0.02
 
 
 def settings_for(*brokers: BrokerDsn) -> Settings:
-    """Settings that name these brokers, and nothing of what the environment or a file says."""
+    """Settings that name these brokers, and take nothing from the environment or a file."""
     return Settings(dsn=";".join(f"{broker.name}={broker.dsn}" for broker in brokers))
 
 

@@ -30,9 +30,9 @@ Connections = Annotated[
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes over which these connections are divided.")]
 Seconds = Annotated[float, typer.Option("--time", "-T", min=0.05, help="Seconds of a round.")]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Rounds; each measures all sides, one after the other.")]
-Hold = Annotated[bool, typer.Option("--hold-transaction", help="Keep a transaction open in another session meanwhile.")]
+Hold = Annotated[bool, typer.Option("--hold-transaction", help="Keep a transaction open in another session.")]
 HoldSend = Annotated[
-    bool, typer.Option("--hold-send", help="The same, in which a producer has sent to each queue of the benchmark.")
+    bool, typer.Option("--hold-send", help="Keep a transaction open in which a producer has sent to each queue.")
 ]
 Pairs = Annotated[
     int, typer.Option("--pairs", min=0, help="Instead, compare rounds with and without one, so many times in turn.")
@@ -57,7 +57,7 @@ def produce(
     is_async: Async = False,
     as_json: Json = False,
 ) -> None:
-    """How fast messages get into the commit log.
+    """Measure the rate at which messages get into the commit log.
 
     append and batch are about the database, the others about the client: one process, one producer.
 
@@ -108,7 +108,7 @@ def consume(
     is_async: Async = False,
     as_json: Json = False,
 ) -> None:
-    """How fast messages come out, by pulls and by a push consumer.
+    """Measure the rate at which messages come out, by pulls and by a push consumer.
 
     \b
     [bold]Examples[/bold]
@@ -152,7 +152,7 @@ def latency(
     is_async: Async = False,
     as_json: Json = False,
 ) -> None:
-    """How long a message takes from send to listener, at a steady rate.
+    """Measure the time of a message from send to listener, at a steady rate.
 
     \b
     [bold]Examples[/bold]
@@ -192,7 +192,7 @@ def dispatch(
     only: Only = None,
     as_json: Json = False,
 ) -> None:
-    """How fast a backlog gets its queue offsets, and its place in the key index.
+    """Measure the rate at which a backlog gets its queue offsets, and its entries in the key index.
 
     \b
     [bold]Examples[/bold]

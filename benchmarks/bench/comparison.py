@@ -21,7 +21,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class SideComparison:
-    """What becomes a figure: the side that counts, and what it is held against."""
+    """The sides of a figure: the measured side, and the references beside it."""
 
     name: str
     unit: str
@@ -32,9 +32,10 @@ class SideComparison:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How often, and what is held open meanwhile in another session (`holding`).
+    """The number of rounds, and the transaction that another session holds open during them (`holding`).
 
-    In pairs, the measured side is compared with itself: so many times with it held open, and as often without.
+    In pairs, the measured side is compared with itself: in `rounds` rounds with an open transaction, and in as many
+    without.
     """
 
     rounds: int

@@ -9,8 +9,7 @@
     consume-2               two processes that share the queues, against one
 
 The SELECT reads the same columns of the same tables by the same indexes; it finds out nothing about the queue, and
-makes no messages of the rows. Where nothing else is said it runs in one process; no producer and no
-dispatcher run.
+makes no messages of the rows. Unless a line says otherwise, it runs in one process; no producer and no dispatcher run.
 """
 
 import time
@@ -74,7 +73,7 @@ def pulls(broker: BrokerDsn, topic: str, queue_keys: tuple[int, ...], limit: int
 
 
 def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator[SideComparison, None, None]:
-    """What is measured, one after the other."""
+    """The comparisons, one after the other."""
     topic = testbed.topic("consume", _QUEUES)
     (floor,) = testbed.below.execute("SELECT last_value FROM mqdb.log_pos").fetchone() or (0,)
     message_sample.fill(testbed.below, topic.queue_keys, messages)

@@ -29,7 +29,7 @@ _LOOK_SECONDS: Final = 0.01
 
 
 class Way(StrEnum):
-    """How messages are consumed."""
+    """The way in which messages are consumed."""
 
     CONCURRENTLY = "concurrently"
     ORDERLY = "orderly"
@@ -55,7 +55,7 @@ def consume(
 ) -> Iterator[Sequence[Operation]]:
     """One push consumer with a listener that only counts; an exactly-once one inserts a row for each message as well.
 
-    Of a new group, or of `group`. Ends when it has had so many messages.
+    The consumer is in a new group, or in `group`. The operation ends when the consumer has had `messages` messages.
     """
     # Nobody serves while this is measured, on purpose.
     logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
@@ -180,7 +180,7 @@ def _listener(way: Way, counts: list[int], begin: threading.Event) -> Callable[.
 
 
 class _Progress:
-    """An operation that waits a moment, and returns how many messages the consumer has had meanwhile."""
+    """An operation that waits a moment, and returns how many messages the consumer has had in that time."""
 
     def __init__(self, begin: threading.Event, counts: list[int], messages: int) -> None:
         self._begin = begin

@@ -32,7 +32,7 @@ FROM mqdb.log_pos
 
 
 def comparisons(testbed: Testbed, *, messages: int) -> Generator[SideComparison, None, None]:
-    """What is measured, one after the other. Raises ParameterInvalid where `mqdb serve` does the work already."""
+    """The comparisons, one after the other. Raises ParameterInvalid if `mqdb serve` does the work already."""
     testbed.check_unserved("do.py bench dispatch")
     topic = testbed.topic("dispatch", _QUEUES)
     copy = Side("INSERT ... SELECT of the entries, without index", partial(_copy, testbed, messages))

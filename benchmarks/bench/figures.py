@@ -34,7 +34,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a number ought to come to: the value, or the detail that `of` names."""
+    """The bound that a number should reach: the value, or the detail that `of` names."""
 
     bound: float
     of: str = VALUE
@@ -113,7 +113,7 @@ class Figure:
 
 
 def durations(seconds: Sequence[float]) -> dict[str, float]:
-    """How long the operations of a round took, as details: percentiles in milliseconds."""
+    """The durations of a round's operations as details: percentiles in milliseconds."""
     ranked = sorted(seconds)
     return {f"p{percent}_ms": percentile(ranked, percent) * 1e3 for percent in _PERCENTS} if ranked else {}
 

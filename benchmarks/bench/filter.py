@@ -46,7 +46,7 @@ Filter: TypeAlias = Callable[[], TagExpression | Selector]
 
 
 class Counted(StrEnum):
-    """What an operation counts."""
+    """The messages that an operation counts."""
 
     DELIVERED = "messages/s"
     LOOKED_AT = "looked at/s"
@@ -90,7 +90,7 @@ def pulls(
 
 
 def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator[SideComparison, None, None]:
-    """What is measured, one after the other."""
+    """The comparisons, one after the other."""
     topic = testbed.topic("filter", _QUEUES)
     message_sample.fill(testbed.below, topic.queue_keys, messages, tags=_TAGS, properties=_PROPERTIES)
     testbed.dispatch_all()

@@ -58,7 +58,7 @@ class Item:
 
 
 def items(log: GrowingLog, stack: ExitStack) -> Iterator[Item]:
-    """All items, for a log of the size that it has now. What they hold open is closed by the stack."""
+    """All items, for a log of the size that it has now. The stack closes the connections that they hold open."""
     settings = settings_for(log.testbed.broker)
     producer = stack.enter_context(Producer(f"{PREFIX}grower", settings=settings))
     admin = stack.enter_context(Admin(settings=settings)).on(log.testbed.broker.name)
@@ -106,7 +106,7 @@ def _index(log: GrowingLog) -> float:
 
 
 def _pulls(log: GrowingLog, stack: ExitStack) -> Iterator[Item]:
-    """By sessions as consumers have them."""
+    """Pulls by sessions as consumers have them."""
     topic, name = log.topics[0], log.testbed.broker.name
     log.testbed.dispatch_all()
     found = ends(log.testbed.connection, topic.queue_keys)
@@ -169,7 +169,7 @@ def _search(log: GrowingLog) -> Callable[[], float]:
 
 
 def _some_number(log: GrowingLog, randomly: random.Random) -> int:
-    """Of a message that is kept: retention takes the first ones, and other messages lie between."""
+    """The number of a message that is kept: retention takes the first ones, and other messages lie between."""
     return randomly.randrange(log.number - log.messages() * 7 // 10, log.number)
 
 

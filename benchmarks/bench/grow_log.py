@@ -116,7 +116,7 @@ class GrowingLog:
             pass
 
     def settle(self) -> None:
-        """What autovacuum would do in time."""
+        """Vacuum now, as autovacuum would do in time."""
         self.testbed.below.execute("VACUUM (ANALYZE) mqdb.commit_log, mqdb.queue_run, mqdb.message_index, mqdb.id_span")
         self.testbed.below.execute("VACUUM (ANALYZE) mqdb.checkpoint, mqdb.consumer_offset, mqdb.queue, mqdb.segment")
         # The disk is busy for a while with what was filled in.
@@ -132,7 +132,7 @@ class GrowingLog:
     def _cut(self, size: int) -> None:
         """Give the next segments the size that `mqdb serve` would choose for a log of so many messages.
 
-        Of a log for which one segment would do it still makes four, so that there is something to seal and to drop.
+        A log that fits into one segment still gets four, so that there is something to seal and to drop.
         """
         connection, rules = self.testbed.connection, RetentionRules()
         grown = segments.log(connection)._replace(last_pos=size)
@@ -155,7 +155,7 @@ class GrowingLog:
         segments.ensure(connection, 2)
 
     def _keep(self) -> None:
-        """What the segment keeper does with segments that are full."""
+        """Close and seal full segments, as the segment keeper does."""
         connection = self.testbed.connection
         segments.close_passed(connection)
         done_pos = min(checkpoint.done_pos for checkpoint in checkpoints.newest(connection).values())

@@ -21,7 +21,7 @@ _SMALLEST = 1_000
 
 
 def run_grow(context: typer.Context, options: Options, sizes: str, segment_records: int | None) -> None:
-    """Measure at each size, and print. What is not flat is a finding, not an error."""
+    """Measure at each size, and print. A cost that grows is a finding, not an error."""
     settings = start(context)
     wanted, steps_of = options.wanted, _sizes(sizes)
     options.brokers(settings)

@@ -1,4 +1,4 @@
-"""Transactions held open beside a benchmark, which nobody at work should feel."""
+"""Transactions held open beside a benchmark, which should not affect the other sessions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def held_transaction(testbed: Testbed) -> Iterator[None]:
 
 @contextmanager
 def held_send(testbed: Testbed) -> Iterator[None]:
-    """The same, in which a producer has sent a message to each queue of the benchmark."""
+    """A held transaction in which a producer has sent a message to each queue of the benchmark."""
     with (
         Producer("mqdb_bench_holder", settings=settings_for(testbed.broker)) as producer,
         _transaction(testbed) as connection,

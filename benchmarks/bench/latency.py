@@ -84,7 +84,7 @@ class _Idle(NamedTuple):
 
 
 def comparisons(testbed: Testbed, *, rate: float, seconds: float, topics: int) -> Generator[SideComparison, None, None]:
-    """What is measured, in milliseconds; over several topics only if there are to be more than one."""
+    """The comparisons, in milliseconds; over several topics only if `topics` is more than one."""
     topic = testbed.topic("latency", QUEUES)
     with served(testbed), staged(testbed, [topic]) as stage:
         stage.measure(rate, WARM_UP_SECONDS)
@@ -125,7 +125,7 @@ def comparisons(testbed: Testbed, *, rate: float, seconds: float, topics: int) -
 
 @contextmanager
 def served(testbed: Testbed) -> Iterator[None]:
-    """Sees to it that somebody runs the services: a process, unless one does already."""
+    """Starts a process that runs the services, unless another one does already."""
     with ExitStack() as stack:
         if not testbed.is_served():
             _started(stack, _serve, testbed.broker)
@@ -198,7 +198,7 @@ _BACKENDS: Final = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE
 
 
 def _serve(pipe: Pipe, broker: BrokerDsn) -> None:
-    """What `mqdb serve` runs, until the pipe is closed."""
+    """Run the services of `mqdb serve` until the pipe is closed."""
     with Server(settings_for(broker)) as server:
         deadline = time.monotonic() + _ARRIVAL_SECONDS
         while not server.is_leader and time.monotonic() < deadline:
@@ -290,7 +290,7 @@ def _consumer_options(broker: BrokerDsn) -> dict[str, Any]:
 
 
 def _send_in_tasks(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], options: Mapping[str, Any]) -> None:
-    """As `_send`, by a task for each message."""
+    """Send as `_send` does, by a task for each message."""
 
     async def work() -> None:
         async with AsyncProducer("mqdb_bench_tasks", settings=settings_for(broker)) as producer:

@@ -24,7 +24,7 @@ def describe() -> dict[str, Any]:
 
 
 def load_average() -> float | None:
-    """Of the last minute; None where the system does not say."""
+    """The load average of the last minute; None if the system does not tell it."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):
@@ -41,7 +41,7 @@ def _cpu_model() -> str:
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:
@@ -59,7 +59,7 @@ def durability(connection: "psycopg.Connection[Any]") -> dict[str, str]:
 
 
 class ProcessClock:
-    """The CPU time of one process of this machine; a server elsewhere has none that could be read."""
+    """The CPU time of one process of this machine. The CPU time of a server elsewhere cannot be read."""
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
@@ -100,7 +100,7 @@ def postmaster_pid(connection: "psycopg.Connection[Any]") -> int | None:
 
 
 def resident_bytes() -> int | None:
-    """What this process holds in memory now; None where that cannot be read. See proc_pid_statm(5)."""
+    """The memory of this process now; None if it cannot be read. See proc_pid_statm(5)."""
     try:
         return int((_PROC / "self" / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

@@ -1,6 +1,7 @@
-"""What a JVM and the Python workers below it hold in memory, and the CPU time they take, as Linux tells it.
+"""The memory of a JVM and of the Python workers below it, and the CPU time they take, as Linux tells it.
 
-Of a worker the proportional set size counts: workers are forks of one daemon, and share what they have not changed.
+For a worker the proportional set size counts: workers are forks of one daemon, and share pages that they have not
+changed.
 """
 
 import os
@@ -25,7 +26,7 @@ def memory_of(jvm: int) -> dict[str, float]:
 
 
 def cpu_seconds_of(jvm: int) -> float | None:
-    """Of the JVM and all below it, those that have ended too; None where the system does not say."""
+    """The CPU seconds of the JVM and all below it, also of ended ones; None if the system does not tell them."""
     table = _processes()
     if jvm not in table:
         return None

@@ -42,7 +42,7 @@ def message(topic: str, number: int) -> Message:
 
 
 def records(topic: str, queue_key: int, number: int) -> list[Record]:
-    """As many records of one queue, as `mqdb.broker.log.send` appends them."""
+    """`number` records of one queue, as `mqdb.broker.log.send` appends them."""
     ids = UniqueIdGenerator()
     now = datetime.now(UTC)
     return [record(message(topic, each), queue_key, ids.next(), now, "bench") for each in range(number)]

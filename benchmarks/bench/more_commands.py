@@ -1,4 +1,4 @@
-"""`do.py bench filter | schedule | grow | spark`: benchmarks for who works on mqdb, beside those of `commands`."""
+"""`do.py bench filter | schedule | grow | spark`: benchmarks for developers of mqdb, beside those of `commands`."""
 
 from functools import partial
 from typing import Annotated
@@ -21,7 +21,7 @@ def filter_(
     only: Only = None,
     as_json: Json = False,
 ) -> None:
-    """How fast pulls with a filter get through a queue.
+    """Measure the rate at which pulls with a filter get through a queue.
 
     \b
     [bold]Examples[/bold]
@@ -44,7 +44,7 @@ def filter_(
 def schedule(
     context: typer.Context,
     messages: Annotated[
-        int, typer.Option("--waiting", min=0, help="Messages that wait meanwhile, half in levels, half timers.")
+        int, typer.Option("--waiting", min=0, help="Number of waiting messages, half in levels, half timers.")
     ] = 1_000_000,
     rate: Annotated[float, typer.Option("--rate", min=1, help="Messages that fall due per second.")] = 10_000.0,
     seconds: Seconds = 5.0,
@@ -55,7 +55,7 @@ def schedule(
     only: Only = None,
     as_json: Json = False,
 ) -> None:
-    """How late messages come that wait for their time, and what it costs to look after a million of them.
+    """Measure the delay of messages that wait for their time, and the cost of a million waiting messages.
 
     \b
     [bold]Examples[/bold]
@@ -93,7 +93,7 @@ def grow(
     only: Only = None,
     as_json: Json = False,
 ) -> None:
-    """How the cost of each action grows with the messages that the log holds.
+    """Measure how the cost of each action grows with the number of messages in the log.
 
     Fills a log in steps and measures at each: sends, dispatch, pulls, look-ups, lists, pages of the dashboard,
     retention, the comparison after a restore, the start of the services.
@@ -127,7 +127,7 @@ def spark(
     only: Only = None,
     as_json: Json = False,
 ) -> None:
-    """How fast Spark reads a topic, writes one, and follows one in micro-batches.
+    """Measure the rates at which Spark reads a topic, writes one, and follows one in micro-batches.
 
     Needs pip install "mqdb\\[spark]", and Java or the one that comes with it.
 

@@ -64,7 +64,7 @@ def append_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operat
 def comparisons(
     testbed: Testbed, *, connections: int, jobs: int, seconds: float, batch: int, is_async: bool = False
 ) -> Generator[SideComparison, None, None]:
-    """What is measured, one after the other; with `is_async` also other numbers of tasks and threads."""
+    """The comparisons, one after the other; with `is_async` also other numbers of tasks and threads."""
     topic = testbed.topic("produce", 1)
     records = message_sample.records(topic.name, topic.queue_keys[0], batch)
     one = records[0]

@@ -186,7 +186,7 @@ def hand_off(broker: BrokerDsn, threads: int, *, record: Record) -> Iterator[Seq
 
 
 class _HandOff:
-    """From many threads to the one that has the connection."""
+    """A hand-off of rows from many threads to the one that has the connection."""
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         self._connection = connection
@@ -224,7 +224,7 @@ class _HandOff:
                 stored.release()
 
     def end(self) -> None:
-        """Nothing comes any more, and nobody waits."""
+        """End `insert_all` after the last row, when no thread waits."""
         self._queue.put(None)
 
 

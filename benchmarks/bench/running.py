@@ -1,4 +1,4 @@
-"""From a command to its report: where it runs, what it was asked for, what it found."""
+"""The way from a command to its report: the place where it runs, its options, and its findings."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -25,7 +25,7 @@ Comparisons: TypeAlias = Callable[[Testbed], Generator[SideComparison, None, Non
 
 
 class Options(NamedTuple):
-    """What all benchmarks can be asked for. `names` are those of the figures that there are."""
+    """The options that all benchmarks have. `names` are the names of all figures."""
 
     benchmark: str
     names: Sequence[str]
@@ -57,7 +57,7 @@ class Options(NamedTuple):
         return settings.brokers
 
     def plan(self, testbed: Testbed, announce: Callable[[str], None]) -> Plan:
-        """How often each figure is measured, and beside which transaction."""
+        """The number of rounds of each figure, and the transaction beside them."""
         if not (self.hold_transaction or self.hold_send or self.pairs):
             return Plan(self.rounds, announce=announce)
         hold = partial(held_send if self.hold_send else held_transaction, testbed)
@@ -65,7 +65,7 @@ class Options(NamedTuple):
 
     @property
     def held(self) -> str:
-        """What `plan` holds open, in words."""
+        """The transaction that `plan` holds open, in words."""
         if not (self.hold_transaction or self.hold_send or self.pairs):
             return "no"
         return ("in every other round" if self.pairs else "yes") + (", with a send in it" if self.hold_send else "")

@@ -5,8 +5,8 @@
     idle-levels, idle-timers  a round of the deliverer that finds nothing due
     wait-level, wait-timer    a delay of one second, from the call of send to the call of the listener
 
-What waits is half in levels and half timers. All but the rounds of `idle` is done by a process that serves, and its
-PostgreSQL; the CPU of PostgreSQL includes the looks of the benchmark at what has come.
+Half of the waiting messages are in levels, and half are timers. A process that serves, and its PostgreSQL, do all work
+except the rounds of `idle`. The CPU of PostgreSQL includes the benchmark's queries for arrived messages.
 """
 
 import time
@@ -59,7 +59,7 @@ _Deliverer: TypeAlias = Callable[[Context], Service[Any]]
 def comparisons(
     testbed: Testbed, *, messages: int, rate: float, seconds: float
 ) -> Generator[SideComparison, None, None]:
-    """What is measured, one after the other, while so many messages wait. `rate` is per second."""
+    """The comparisons, one after the other, while `messages` messages wait. `rate` is per second."""
     topic = testbed.topic("schedule", _QUEUES)
     levels, timers = waiting.in_levels(testbed, *_DUE_LEVELS), waiting.in_timers(testbed)
     with ExitStack() as stack:

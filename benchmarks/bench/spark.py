@@ -56,7 +56,7 @@ _ONE_STREAM: Final = "-c max_parallel_workers_per_gather=0 -c jit=off -c enable_
 
 
 def comparisons(testbed: Testbed, *, messages: int) -> Generator[SideComparison, None, None]:
-    """What is measured, one after the other. Raises ParameterInvalid where `mqdb serve` does work beside it."""
+    """The comparisons, one after the other. Raises ParameterInvalid if `mqdb serve` does work beside them."""
     from benchmarks.bench.spark_load import spark_load
 
     testbed.check_unserved("do.py bench spark")
@@ -83,7 +83,7 @@ def comparisons(testbed: Testbed, *, messages: int) -> Generator[SideComparison,
 
 
 class _Stage:
-    """What the figures share; made when the first of them needs it."""
+    """The common parts of the figures, made when the first figure needs them."""
 
     def __init__(self, testbed: Testbed, load: "SparkLoad", directory: Path, messages: int) -> None:
         self.testbed = testbed
@@ -100,7 +100,7 @@ class _Stage:
 
     @cached_property
     def topic(self) -> Topic:
-        """With all messages in it, which the sink has brought there."""
+        """A topic with all messages, which the sink has written."""
         topic = self.testbed.topic("spark", _QUEUES)
         self.load.write(self.prepared, topic.name)
         self.testbed.dispatch_all()

@@ -1,6 +1,6 @@
 """Spark's side of `do.py bench spark`: it reads a topic, writes into one, and follows one in micro-batches.
 
-A module of its own, for it imports pyspark. What is timed, and against what, `spark` decides.
+A module of its own, for it imports pyspark. `spark` decides which work is timed, and which sides are compared.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,10 @@ class Follower:
         self._seen = self._newest()
 
     def batch_ms(self) -> float:
-        """Of the batch that reads what has been sent since the last call. Returns when it is done."""
+        """The duration of the batch that reads the messages sent since the last call.
+
+        Returns when the batch is done.
+        """
         self._query.processAllAvailable()
         took = [
             each["durationMs"]["triggerExecution"]
@@ -59,7 +62,7 @@ class SparkLoad:
 
     @property
     def master(self) -> str:
-        """What runs the tasks, such as local[2]."""
+        """The master that runs the tasks, such as local[2]."""
         return str(self._spark.sparkContext.master)
 
     def prepare(self, flights: Path, messages: int, into: Path) -> None:
@@ -75,7 +78,7 @@ class SparkLoad:
         rows.write.format("mqdb").mode("append").option("url", self._dsn).option("topic", topic).save()
 
     def count(self, topic: str) -> int:
-        """How many messages a read finds."""
+        """The number of messages that a read finds."""
         return self._load(topic).count()
 
     def read(self, topic: str) -> None:

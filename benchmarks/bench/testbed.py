@@ -1,4 +1,4 @@
-"""The broker under test: a fresh one of its own, or one that is given, which gets back to what it was.
+"""The broker under test: a fresh one of its own, or a given one, whose former state is restored.
 
 Benchmarks of a cluster find a second one beside it, of the same kind.
 
@@ -82,12 +82,12 @@ class Testbed:
         return topic
 
     def make_room(self, seconds: float) -> None:
-        """See to it that what is sent in this time finds partitions, whether or not somebody keeps segments."""
+        """Make enough partitions for the messages of this time, whether or not a segment keeper runs."""
         (size,) = self.below.execute("SELECT segment_size FROM mqdb.broker").fetchone() or (1,)
         self.below.execute("SELECT mqdb.ensure_segments(%s)", (int(seconds * _MOST_A_SECOND) // size + 2,))
 
     def is_served(self) -> bool:
-        """Whether somebody runs the services: `mqdb serve` on the database that was given."""
+        """Whether a process runs the services: `mqdb serve` on the given database."""
         return is_attended(self.connection)
 
     def check_unserved(self, benchmark: str) -> None:

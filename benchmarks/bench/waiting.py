@@ -91,7 +91,7 @@ def in_timers(testbed: Testbed) -> WaitingPlace:
 
 
 def now_ms(testbed: Testbed) -> int:
-    """By the broker's clock, in milliseconds since 1970."""
+    """The time of the broker's clock, in milliseconds since 1970."""
     (now,) = testbed.below.execute(_NOW_MS).fetchone() or (0,)
     return int(now)
 
@@ -99,7 +99,7 @@ def now_ms(testbed: Testbed) -> int:
 def put(testbed: Testbed, topic: Topic, place: WaitingPlace, messages: int, first_due: int, step_ms: float) -> None:
     """Let messages for a topic wait, the first until `first_due`, and each `step_ms` longer than the one before.
 
-    Returns when whoever serves has taken them all in.
+    Returns when the process that serves has taken them all in.
     """
     common = {**message_sample.PROPERTIES, TAGS_CODE: str(tag_code(message_sample.TAG))}
     fixed = {
@@ -122,7 +122,7 @@ def put(testbed: Testbed, topic: Topic, place: WaitingPlace, messages: int, firs
 
 
 class Arrival(NamedTuple):
-    """What has come to a topic."""
+    """The messages that have come to a topic."""
 
     late_ms: list[float]
     """Of each message, from its time until it was visible, in ascending order."""
@@ -134,14 +134,17 @@ class Watch:
     """Looks on as messages come to a topic, every few milliseconds."""
 
     def __init__(self, testbed: Testbed, topic: Topic) -> None:
-        """What has come by now does not count."""
+        """Begin to watch. Messages that have come before do not count."""
         self._testbed = testbed
         self._keys = list(topic.queue_keys)
         self._first = self._look()[1]
         self._looks: list[tuple[float, list[int]]] = []
 
     def wait_for(self, messages: int, until_ms: float) -> Arrival:
-        """Returns when so many have come. Raises MessagesMissing where they have not a minute after `until_ms`."""
+        """Returns when `messages` messages have come.
+
+        Raises MessagesMissing if some are missing a minute after `until_ms`.
+        """
         missing = messages
         while missing:
             at, offsets = self._look()

@@ -1,8 +1,8 @@
 """Statements as they go over the wire: prepared once, with values encoded once, so that repeating one costs little.
 
-Of what a broker can do, a driver's work for each statement would show only a part: on two cores, Python spends as much
-on an INSERT as PostgreSQL, and two programs that both pay that look more alike than they are. So where a benchmark is
-about the database, its load calls libpq directly. One such call takes about 20 µs of CPU, waking up included.
+With a driver's work for each statement, a benchmark would show only a part of a broker's capacity. On two cores Python
+spends as much on an INSERT as PostgreSQL, and two programs that both pay that look more alike than they are. So the
+load of a benchmark about the database calls libpq directly. One such call takes about 20 µs of CPU, waking up included.
 """
 
 import re

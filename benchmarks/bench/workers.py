@@ -1,4 +1,4 @@
-"""Workers: the processes that make the load, so that one interpreter is not the limit of what is measured.
+"""Workers: the processes that make the load, so that one interpreter does not limit the measured rates.
 
 A load is a function that opens so many connections to a broker, and yields an operation for each: a call that does
 one thing and returns how many messages that were. Each operation is repeated by a thread of its own in one
@@ -43,7 +43,7 @@ class Pipeline(Protocol):
     """An operation that begins what ends later. It counts what has ended."""
 
     def __call__(self) -> int:
-        """Begin one; how many messages have ended meanwhile."""
+        """Begin one; returns how many messages have ended since the last call."""
 
     def drain(self) -> int:
         """Wait for all that is under way; how many messages that were."""
@@ -90,7 +90,7 @@ class LoadWorker:
         self._pipe.send(message)
 
     def answer(self) -> Any:
-        """Its next message. Raises what it raised, WorkerDied when it is gone."""
+        """The worker's next message. Raises the error that the worker raised, or WorkerDied if the worker is gone."""
         try:
             answer = self._pipe.recv()
         except EOFError:
@@ -122,7 +122,7 @@ def _guarded(function: Callable[..., None], pipe: Pipe, *arguments: object) -> N
 
 
 class Shift(NamedTuple):
-    """What a worker did in one round."""
+    """The work of one worker in one round."""
 
     messages: int
     ended_at: float
@@ -147,7 +147,7 @@ class Crew:
     def measure(self, load: Load, seconds: float, *, timed: bool = False, weighed: bool = False) -> Measurement:
         """Messages per second of all connections together, with the CPU time of both sides for each message.
 
-        Where it is `timed`, also how long an operation takes; `weighed`, what the largest process holds in memory.
+        With `timed` the result has the durations of operations, with `weighed` the memory of the largest process.
         """
         if not self._workers:
             self._workers = [LoadWorker(_work, self._broker) for _ in self._shares]

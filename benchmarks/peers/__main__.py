@@ -36,7 +36,7 @@ def main(
     only: Annotated[
         str | None, typer.Option(metavar="SIDES", help=f"Sides, separated by commas: {', '.join(SIDES)}.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each side has its turn.")] = 9,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of turns of each side.")] = 9,
     seconds: Annotated[
         float | None, typer.Option(min=0.5, help="Length of a measurement; unset, what suits the stage.")
     ] = None,
@@ -48,9 +48,9 @@ def main(
     foreign: Annotated[
         float, typer.Option(min=0.0, help="A measurement is thrown away if other programs used more CPUs than this.")
     ] = 0.1,
-    tries: Annotated[int, typer.Option(min=1, help="How often a measurement is made until it is quiet.")] = 5,
+    tries: Annotated[int, typer.Option(min=1, help="Largest number of tries for a quiet measurement.")] = 5,
     output: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="JSON lines; unset, .peers/results.jsonl, made anew.")
+        Path | None, typer.Option("--json", metavar="FILE", help="JSON lines; unset, a new .peers/results.jsonl.")
     ] = None,
     show: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Measure nothing: show the JSON lines of an earlier run.")

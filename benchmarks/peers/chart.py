@@ -1,6 +1,6 @@
 """The chart as SVG: for each work a group of bars, one for each side, with the range of the rounds as a line.
 
-It has its own colours for light and dark pages, a title for those who hear it, and a title on each bar.
+It has its own colours for light and dark pages, a title for screen readers, and a title on each bar.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""HTML and SVG as text that is escaped exactly once: what is no markup yet becomes it here, and nowhere else."""
+"""HTML and SVG as text that is escaped exactly once: plain text becomes markup here, and nowhere else."""
 
 import re
 from html import escape
@@ -25,7 +25,7 @@ def join(parts: "list[Markup] | tuple[Markup, ...]") -> Markup:
 
 
 def element(name: str, /, *content: object, **attributes: object) -> Markup:
-    """An element; what of its content is no Markup is escaped.
+    """An element; all content that is not Markup is escaped.
 
     Attributes are written with `-` for `_`, `class_` is `class`; one that is None is left out. Without content it is
     closed by `/>`, which HTML takes for the void elements and inside SVG only.

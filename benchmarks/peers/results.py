@@ -86,9 +86,11 @@ class Row:
 def until_quiet(
     measure: Callable[[], Mapping[str, float | None]], most_foreign: float, tries: int
 ) -> Sequence[tuple[bool, Mapping[str, float | None]]]:
-    """Measure until strangers took at most `most_foreign` CPUs, `tries` times at most; each try and whether to keep it.
+    """Measure until other programs took at most `most_foreign` CPUs, `tries` times at most.
 
-    The quiet one is the last. If there is none, none is kept.
+    Returns each try, and whether to keep it.
+
+    The quiet one is the last. Without a quiet try, no try is kept.
     """
     found: list[tuple[bool, Mapping[str, float | None]]] = []
     while len(found) < tries:

@@ -49,7 +49,7 @@ def run(
 ) -> list[Measurement]:
     """Measure everything. Each measurement is a line of `output` at once; `advance` is called for each task.
 
-    A client program that fails costs its figure, and `complain` is told.
+    A client program that fails costs its figure, and is reported to `complain`.
     """
     measurements: list[Measurement] = []
     for stage, number, side in plan.turns():

@@ -103,11 +103,11 @@ class Running:
         self._clocks = clocks
 
     def cpu_seconds(self) -> float:
-        """Of all server processes so far."""
+        """The CPU seconds of all server processes so far."""
         return sum(clock.seconds() or 0.0 for clock in self._clocks)
 
     def calm(self) -> None:
-        """Wait until the servers have finished with what earlier work has left."""
+        """Wait until the servers have finished all work that is left from before."""
         if self.database is not None:
             self.database.wait_for_autovacuum()
 
@@ -208,7 +208,7 @@ class Database:
         self._admin.execute(rename.format(sql.Identifier(self.name), sql.Identifier(f"{self.name}_fresh")))
 
     def renew(self) -> None:
-        """A copy of the template in place of the database that earlier measurements have filled."""
+        """Replace the database that earlier measurements have filled by a copy of the template."""
         self._admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name)))
         self._create(f"{self.name}_fresh")
         self._admin.execute("CHECKPOINT")
@@ -219,7 +219,7 @@ class Database:
         self._admin.execute(command.format(*map(sql.Identifier, names)))
 
     def wait_for_autovacuum(self, seconds: float = 30.0) -> None:
-        """Wait until no autovacuum worker is busy with what an earlier measurement has left."""
+        """Wait until no autovacuum worker is busy with tables of an earlier measurement."""
         deadline = time.monotonic() + seconds
         query = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'"
         while self._number(query) and time.monotonic() < deadline:

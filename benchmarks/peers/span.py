@@ -1,4 +1,4 @@
-"""A span of time that is measured: the CPU time of servers, clients and strangers, and the WAL."""
+"""A span of time that is measured: the CPU time of servers, clients and other programs, and the WAL."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def work(server: Running, role: str, **options: object) -> Work:
 
 
 class Span:
-    """From its making to `figures`. The clients are ready when it begins."""
+    """A span from its construction to `figures`. The clients are ready when it begins."""
 
     def __init__(self, server: Running, *clients: Client) -> None:
         self._server = server
@@ -117,7 +117,7 @@ def machine_load() -> float:
 
 
 def describe_commit() -> Mapping[str, str]:
-    """Which state of the checkout is measured."""
+    """The state of the checkout that is measured."""
     command = ("git", "describe", "--always", "--dirty")
     done = subprocess.run(command, cwd=install.CHECKOUT, capture_output=True, text=True)
     return {"commit": done.stdout.strip()}

@@ -31,7 +31,7 @@ _JOINING_SECONDS: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much each measurement does. None: what suits the stage."""
+    """The amount of work of each measurement. None means a value that suits the stage."""
 
     seconds: float | None = None
     messages: int | None = None

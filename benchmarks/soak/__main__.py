@@ -236,7 +236,7 @@ def _ask(process: "subprocess.Popen[str]") -> str:
 
 
 def _seen(api: str) -> int:
-    """How many messages Prometheus knows of."""
+    """The number of messages that Prometheus knows."""
     query = urllib.parse.urlencode({"query": 'sum(mqdb_messages_in_total{kind="normal"})'})
     with urllib.request.urlopen(f"{api}/api/v1/query?{query}") as answer:
         [found] = json.load(answer)["data"]["result"]

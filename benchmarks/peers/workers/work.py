@@ -1,6 +1,6 @@
 """Parts that all client programs share: options, the message, counting, and the loops that send.
 
-A program prints READY when its work begins, and at its end a line of JSON with what it did. A body has 200 bytes: the
+A program prints READY when its work begins, and at its end a line of JSON with its results. A body has 200 bytes: the
 time of the send in nanoseconds as 20 digits, then letters.
 """
 
