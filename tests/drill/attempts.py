@@ -45,7 +45,7 @@ class AttemptFile:
         os.write(self._file, (json.dumps(attempt) + "\n").encode())
 
     def read(self) -> Iterator[Attempt]:
-        """Those that have come since the last call."""
+        """The attempts that have come since the last call."""
         while text := os.pread(self._file, 1_000_000, self._position):
             self._position += len(text)
             *lines, self._rest = (self._rest + text).split(b"\n")

@@ -24,7 +24,7 @@ _END_SECONDS: Final = 30.0
 
 
 class LogMark(NamedTuple):
-    """How far a log had come."""
+    """The position that a log had reached."""
 
     position: int
 
@@ -94,7 +94,7 @@ class Launcher:
         self._path = os.pathsep.join([str(links), str(ROOT)])
 
     def start(self, name: str, clients: int, arguments: Sequence[str], python: str = sys.executable) -> LoadProcess:
-        """`python -m` with the arguments, and nobody's settings."""
+        """`python -m` with the arguments, and without settings of users."""
         log = self._directory / f"{name}.log"
         kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         environment = [f"{key}={value}" for key, value in {**kept, "PYTHONPATH": self._path}.items()]

@@ -111,7 +111,7 @@ class Node:
         self._process = programs.start(command, self.home, self.log)
 
     def stop(self) -> None:
-        """Both, in whatever state they are."""
+        """Stop Patroni and PostgreSQL in any state."""
         self.wake()
         process, self._process = self._process, None
         if process is not None:
@@ -132,7 +132,7 @@ class Node:
         self.postmaster.kill()
 
     def kill_patroni(self) -> None:
-        """Kill Patroni with -9. Its PostgreSQL goes on, and nobody supervises it until `start`."""
+        """Kill Patroni with -9. Its PostgreSQL goes on without supervision until `start`."""
         process, self._process = self._process, None
         assert process is not None
         psutil.Process(process.pid).kill()
@@ -161,7 +161,7 @@ class Node:
         return found
 
     def switch_points(self, timeline: int) -> dict[int, int]:
-        """By timeline where a later one branched off from it: the history of a timeline that this node has."""
+        """The history of a timeline on this node: for each earlier one the position at which it was left."""
         if timeline == 1:
             return {}
         lines = (self.data / "pg_wal" / f"{timeline:08X}.history").read_text().splitlines()
@@ -205,7 +205,7 @@ class Cluster:
         self.wait_until_healthy()
 
     def stop(self) -> None:
-        """All of it, in whatever state it is."""
+        """Stop all nodes and etcd in any state."""
         for node in self.nodes:
             node.stop()
         self.etcd.stop()
@@ -228,7 +228,7 @@ class Cluster:
     # -- answers of Patroni ------------------------------------------------------------------------
 
     def members(self) -> list[dict[str, Any]]:
-        """As the first node tells it that answers; [] if none does."""
+        """The members as the first answering node tells them; [] if no node answers."""
         for node in self.nodes:
             with suppress(OSError, ValueError):
                 url = f"http://{HOST}:{node.api_port}/cluster"
@@ -237,7 +237,7 @@ class Cluster:
         return []
 
     def leader(self) -> Node | None:
-        """The node that says it is the primary and holds the key; None if none does."""
+        """The node that says it is the primary and holds the key, or None."""
         return next((node for node in self.nodes if self.is_primary(node)), None)
 
     def is_primary(self, node: Node) -> bool:

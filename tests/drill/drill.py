@@ -61,7 +61,7 @@ class Drill:
 
     @contextmanager
     def running(self) -> Iterator["Drill"]:
-        """With topics, tables and all clients."""
+        """Run the drill with topics, tables and all clients."""
         leader = self.cluster.leader()
         assert leader is not None
         dsn = leader.dsn(USER, PASSWORD)
@@ -80,7 +80,7 @@ class Drill:
     def run(
         self, fault: str, progress: Progress = lambda _text: None, inject: Callable[[Cluster], Injected] | None = None
     ) -> Verdict:
-        """One fault and its verdict. Clients that still stand from the fault before are started anew.
+        """One fault and its verdict. Clients that still stand from the fault before are started again.
 
         `inject` is that of FAULTS unless it is given.
         """
@@ -109,7 +109,7 @@ class Drill:
         return self._judge.judge(Verdict(fault, self._haproxy), began, injected, marks)
 
     def _wait_for_reign(self, began: float) -> None:
-        """Until the last leader has reigned alone, and long enough to ask for something."""
+        """Wait until the last leader has reigned alone, and long enough for requests to it."""
         while (reigns := self._watch.reigns(began)) and time.monotonic() - alone_since(reigns) < BACK_SECONDS + 1:
             threading.Event().wait(0.5)
 

@@ -40,7 +40,7 @@ def _wait(seconds: float) -> None:
 
 
 def _wait_for_successor(cluster: Cluster, leader: Node, until: float) -> None:
-    """Until then at least, and until another leader has reigned for a while."""
+    """Wait until `until` at least, and until another leader has reigned for a while."""
     wait_until(lambda: (found := cluster.leader()) is not None and found is not leader, _FAIL_OVER_SECONDS)
     _wait(max(_REIGN_SECONDS, until - time.monotonic()))
 

@@ -22,7 +22,10 @@ _SHUTDOWN = " on-marked-down shutdown-sessions"
 
 @contextmanager
 def running_haproxy(cluster: Cluster, *, shuts_sessions: bool) -> Iterator[str]:
-    """Its address for the primary, as a DSN. Without `shuts_sessions` connections stay with a demoted node."""
+    """HAProxy in front of a cluster; gives its address for the primary, as a DSN.
+
+    Without `shuts_sessions` connections stay with a demoted node.
+    """
     port, other_port = programs.free_port(), programs.free_port()
     text = (DEPLOY / "patroni" / "haproxy.cfg").read_text()
     assert _SHUTDOWN in text

@@ -71,7 +71,10 @@ class Journal:
         return [f"{way}-{kind}" for way in self._ways for kind in kinds]
 
     def undelivered(self, group: str, stored: set[str]) -> list[str]:
-        """The stored messages that a group has not had. Of a group that began at the end, those that are newer."""
+        """The stored messages that a group has not had.
+
+        For a group that began at the end, only messages that are newer.
+        """
         deliveries = self.deliveries[group]
         missing = stored - deliveries.keys()
         if group.partition("-")[2] in GROUPS or not deliveries:
@@ -80,11 +83,11 @@ class Journal:
         return sorted(name for name in missing if name in self.attempts and self.attempts[name].began > since)
 
     def orderly(self) -> dict[str, list[Record]]:
-        """By group: all that each orderly consumer has had, in the order in which it had it."""
+        """All deliveries to each orderly consumer in their order, by group."""
         return {f"{way}-orderly": self._records[ClientName(way, "orderly", True)] for way in self._ways}
 
     def last_delivery(self, group: str) -> float:
-        """When the group had its last message; 0 if it had none."""
+        """The time of the group's last message; 0 without messages."""
         return max((moment for moments in self.deliveries[group].values() for moment in moments), default=0.0)
 
     def moments(self, client: ClientName, sent_since: float = 0.0) -> list[float]:
@@ -108,7 +111,7 @@ class Journal:
         return longest_pause([reign.began, *moments], reign.began, reign.ended)
 
     def acknowledged(self, before: float) -> dict[str, Attempt]:
-        """The messages that are stored, as their producers were told."""
+        """The messages that their producers know as stored."""
         return {
             name: each for name, each in self.attempts.items() if each.result is Result.STORED and each.ended <= before
         }

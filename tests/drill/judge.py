@@ -34,7 +34,7 @@ _WAIT_FOR_STANDBYS: Final = ("master", "own", "exactly-once")
 
 @dataclass
 class Verdict:
-    """Of one fault."""
+    """The verdict on one fault."""
 
     fault: str
     haproxy: str
@@ -202,7 +202,7 @@ class Judge:
         return leader
 
     def _stored(self) -> dict[str, dict[str, list[Place]]]:
-        """By topic and message: where it is."""
+        """The places of each message, by topic and message."""
         found: dict[str, defaultdict[str, list[Place]]] = {
             TOPIC: defaultdict(list),
             LATE_TOPIC: defaultdict(list),
@@ -217,7 +217,7 @@ class Judge:
         return {topic: dict(places) for topic, places in found.items()}
 
     def _undelivered(self, stored: dict[str, set[str]]) -> dict[str, list[str]]:
-        """By group: messages that it has not had although there was time."""
+        """The messages that each group has not had although there was time."""
 
         def left() -> dict[str, list[str]]:
             self._journal.look()
@@ -234,7 +234,7 @@ class Judge:
         return left()
 
     def _wrong_effects(self) -> list[str]:
-        """Of one snapshot: rows of transactions that do not fit to the messages."""
+        """Rows of transactions that do not fit the messages, all read in one snapshot."""
         with self._connect() as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             messages = {body for (body,) in connection.execute("SELECT encode(body, 'escape') FROM mqdb.commit_log")}

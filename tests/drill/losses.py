@@ -22,7 +22,7 @@ _REPLICATED: Final = ("master", "SEND_OK")
 
 
 class History(NamedTuple):
-    """That of the leader."""
+    """The history of the leader's log."""
 
     timeline: int
     #: The position at which each earlier timeline ended.
@@ -99,15 +99,16 @@ def _was_told_in(reign: Reign, attempt: Attempt) -> bool:
 
 
 def _was_blind(attempt: Attempt, reigns: Sequence[Reign]) -> bool:
-    """Whether it was acknowledged between the last look at a leader and the end of that leader.
+    """Whether an attempt was acknowledged between the last look at a leader and the end of that leader.
 
-    The leader that has won may have reigned already. What it commits it has: nobody has stopped it since.
+    The leader that has won may have reigned already. That leader still has all its commits, because it was not stopped
+    since.
     """
     return any(each.began <= attempt.ended and abs(attempt.ended - each.ended) <= _BLIND_SECONDS for each in reigns)
 
 
 def was_told_by_a_lost_leader(attempt: Attempt, reigns: Sequence[Reign], history: History) -> bool:
-    """Whether the outcome of a send was told by a leader whose timeline is gone.
+    """Whether a leader whose timeline is gone told the outcome of a send.
 
     It said rightly that a message was not stored. The frozen primary had it in hand, and committed it when it woke.
     """

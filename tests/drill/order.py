@@ -12,7 +12,7 @@ from tests.fixtures.fault_group import Record
 
 
 class Place(NamedTuple):
-    """Where a message is."""
+    """The place of a message."""
 
     queue: str
     queue_offset: int
@@ -28,7 +28,7 @@ def disorder(records: Iterable[Record], stored: Mapping[str, Sequence[Place]]) -
 
 
 def _out_of_order(deliveries: Iterable[Record]) -> list[Record]:
-    """Those of one queue.
+    """The deliveries of one queue that are out of order.
 
     After a fail-over the consumer may go back, and have messages again. A message must not come for the first time
     after a later one, and a step back must not follow a step back.

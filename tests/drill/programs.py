@@ -26,7 +26,7 @@ _TAKEN: Final[set[int]] = set()
 
 
 def missing() -> str | None:
-    """How to install the programs that are missing; None if all are there."""
+    """The command that installs missing programs; None if all are there."""
     packages = {package for program, package in PACKAGES.items() if shutil.which(program, path=_PATH) is None}
     if not (PG_BIN / "postgres").exists():
         packages.add("postgresql-15")
@@ -34,7 +34,7 @@ def missing() -> str | None:
 
 
 def program(name: str) -> str:
-    """Its path."""
+    """The path of a program."""
     found = shutil.which(name, path=_PATH)
     assert found is not None, f"{name} is missing"
     return found

@@ -3,7 +3,7 @@
     python -m tests.drill.rocketmq_client '{"front": "127.0.0.1:9876", "client": "haproxy", "attempts": ..., ...}'
 
 Runs in an environment of its own, with `rocketmq` and without mqdb. Sends five messages a second, and consumes in a
-group that begins at the end of the topic. An error of a send says nothing of what became of the message.
+group that begins at the end of the topic. An error of a send leaves the outcome of the message open.
 """
 
 import itertools

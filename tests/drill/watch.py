@@ -83,14 +83,14 @@ class Watch:
                 thread.join(2)
 
     def reigns(self, since: float) -> list[Reign]:
-        """Those that have lasted until then, or begun later."""
+        """The reigns that have lasted until `since`, or have begun later."""
         with self._lock:
             return [
                 Reign(each.node, each.timeline, each.began, each.ended) for each in self._reigns if each.ended >= since
             ]
 
     def sightings(self, name: str) -> list[Sighting]:
-        """Where a message was seen; [] if nowhere."""
+        """The sightings of a message; [] if it was not seen."""
         with self._lock:
             return self._sightings.get(name, [])[:]
 

@@ -62,7 +62,7 @@ class Example:
 
     @property
     def name(self) -> str:
-        """Its name, for people."""
+        """The name of the example, for people."""
         return " ".join(filter(None, (self.language, self.producer, self.consumer)))
 
 

@@ -28,7 +28,7 @@ def records_read(connection: Connection) -> int:
 
 
 def records_of(connection: Connection, call: Callable[[], T]) -> tuple[int, T]:
-    """How many rows of the log a call reads, and what it returns."""
+    """The number of rows of the log that a call reads, and its result."""
     before = records_read(connection)
     result = call()
     return records_read(connection) - before, result

@@ -117,7 +117,7 @@ def test_offsets_are_folded_by_their_keys(connection: Connection) -> None:
 
 
 def test_commits_are_taken_from_the_stored_offset_on(connection: Connection) -> None:
-    """Not from the lowest: a held snapshot keeps all that was ever folded in the index."""
+    """A scan from the lowest offset would be long: a held snapshot keeps all folded commits in the index."""
     text = sql_text("consumers/take_offset_commits")
     statement = text[text.index("WITH gone") : text.index(";", text.index("WITH gone"))]
     for name, type_ in (("id", "integer"), ("take_offset_commits.queue_keys", "integer[]"), ("floors", "bigint[]")):

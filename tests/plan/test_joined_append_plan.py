@@ -58,7 +58,7 @@ def generic_plan(connection: Connection, statement: joined_append.Statement) -> 
 
 
 def scans(plan: dict[str, Any]) -> dict[str, set[str]]:
-    """The indexes by which each table is read; the table's own name where it is read from end to end."""
+    """The indexes by which each table is read; the table's own name if it is read from end to end."""
     found: dict[str, set[str]] = {}
     for node in nodes(plan):
         if table := node.get("Relation Name"):

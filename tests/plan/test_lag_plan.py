@@ -1,4 +1,4 @@
-"""What the lag of all groups costs: each queue's end once, an entry for each queue with a lag, and few records.
+"""The cost of the lag of all groups: each queue's end once, an entry for each queue with a lag, and few records.
 
 Counted are the executions of a plan's nodes, with three groups that have all to read, in many segments.
 """
@@ -105,7 +105,7 @@ def plan_of_call(connection: Connection, call: Callable[[], object]) -> list[Nod
 
 
 def scans(plan: list[Node], parent: str) -> list[Node]:
-    """Those of partitions, which have to go by an index."""
+    """The scans of partitions, which have to use an index."""
     found = [node for node in plan if node.get("Relation Name", "").startswith(f"{parent}_")]
     assert {node["Node Type"] for node in found} <= {"Index Scan", "Index Only Scan"}
     return found

@@ -1,6 +1,6 @@
 """Hot statements keep to their indexes, with many segments, whatever the statistics say.
 
-The statements of dispatch are taken from the function itself, with parameters in place of its variables, and
+The statements of dispatch are taken from the function itself, with parameters instead of its variables. They are
 planned as the function plans them: generic, under its own settings.
 """
 
@@ -74,11 +74,11 @@ class Function:
         )
 
     def place(self, name: str) -> str:
-        """How the plan calls a variable."""
+        """The plan's name for a variable."""
         return f"${self.parameters.index(name) + 1}"
 
     def scans(self, service: str, max_rows: int = 50_000) -> list[Scan]:
-        """What the next batch of a service reads; it is run and rolled back."""
+        """The scans of the next batch of a service; the batch is run and rolled back."""
         self.connection.execute("BEGIN")
         row = self.connection.execute(
             "SELECT to_jsonb(b) FROM mqdb.begin_batch(%s) b", [service], prepare=False
@@ -192,7 +192,7 @@ def with_many_records(log: Connection, writer: Connection) -> None:
 
 
 def with_a_backlog(log: Connection, writer: Connection) -> None:
-    """The same, and hardly anything of it is dispatched."""
+    """The same segments, but hardly any of their records are dispatched."""
     append(log, queue_keys(log)[1], 5)
     dispatch(log)
     index_keys(log)
@@ -259,7 +259,7 @@ def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_inde
 
 
 def scans_of_look_up(connection: Connection, after_pos: int) -> list[Scan]:
-    """What it reads to find out about some ids; planned as by a session of mqdb."""
+    """The scans of a look-up of some ids, planned as by a session of mqdb."""
     statement = sql_text("log/find_records").split("FOR found IN")[1].split("    LOOP")[0]
     for number, name in enumerate(["unique_ids", "after_pos"], start=1):
         statement = statement.replace(f"find_records.{name}", f"${number}")

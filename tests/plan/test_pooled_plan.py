@@ -1,7 +1,7 @@
 """Clients behind a pooler keep to the indexes, though no setting of theirs gets through to the server.
 
-Each statement is planned when it comes, for its own values, by the planner's usual settings. What a whole client reads
-is judged by the server's own count.
+Each statement is planned when it comes, for its own values, by the planner's usual settings. The reads of a whole
+client are judged by the server's own count.
 """
 
 import pytest
@@ -68,5 +68,5 @@ def test_no_client_reads_a_segment_from_end_to_end(filled: Database, member: Mem
 
 
 def wait_until_told(database: Database) -> None:
-    """Until no session is left: each tells what it has read once a second, and the rest before it is gone."""
+    """Wait until no session is left: each reports its reads once a second, and the rest at its end."""
     wait_until(lambda: database.rows(CLIENTS) == [(0,)])

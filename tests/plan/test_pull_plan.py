@@ -71,7 +71,7 @@ def prepare(connection: Connection, message_filter: MessageFilter | None) -> Non
 def execute(
     connection: Connection, message_filter: MessageFilter | None, values: Mapping[str, object], explain: str
 ) -> str:
-    """What the pull that was planned does with these values."""
+    """The EXPLAIN output of the planned pull with these values."""
     statement = consume_queue.statement_of(message_filter)
     given = {**statement.literals, **values}
     arguments = sql.SQL(", ").join(sql.Literal(given[name]) for name in statement.names)
@@ -104,7 +104,7 @@ def test_the_ends_of_many_queues_are_found_by_their_index(analyzed: Connection) 
 
 
 class Work:
-    """What a pull has read, as its plan shows: rows that nodes gave or removed, all loops together."""
+    """The reads of a pull, as its plan shows: rows that nodes gave or removed, all loops together."""
 
     def __init__(self, plan: str) -> None:
         self.plan = plan
@@ -127,7 +127,7 @@ def _removed(node: str) -> int:
 
 @pytest.fixture
 def filled(database: Database, analyzed: Connection, request: pytest.FixtureRequest) -> tuple[Connection, int]:
-    """The same with a queue of messages, which came when the pull with the wanted filter had been planned."""
+    """The analyzed database with a queue of messages, which came after the pull with the wanted filter was planned."""
     prepare(analyzed, request.getfixturevalue("wanted"))
     setting_up = database.connect()
     dispatch_all(setting_up)

@@ -1,7 +1,7 @@
-"""What is new among timers is read by its offsets and positions, and no partition is opened that is not needed.
+"""New timers are read by their offsets and positions, and only the needed partitions are opened.
 
 The plans are generic ones, as the service has them, and are made at the worst time: while the segments are empty, and
-known to be. What is read of the table of those that wait is the business of test_timer_plan.py.
+known to be. test_timer_plan.py judges reads of the table of waiting timers.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """A round of the timer deliverer reads what is new and what is due, however much waits.
 
-The plans are generic ones, as the service has them, and are made at the worst time: while the slots are empty. What
-they read is counted when these have filled.
+The plans are generic ones, as the service has them, and are made at the worst time: while the slots are empty. Their
+reads are counted when the slots have filled.
 """
 
 import json

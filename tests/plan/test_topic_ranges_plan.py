@@ -1,6 +1,6 @@
-"""Reads in bulk follow the queue's index where a range is small, and read a segment from end to end where it is not.
+"""Reads in bulk follow the queue's index if a range is small, and otherwise read a segment from end to end.
 
-Also of partitions without statistics: they have grown since anybody looked at them, or nobody ever has.
+This also holds for partitions without statistics, which have grown since the last ANALYZE, or never had one.
 """
 
 import re

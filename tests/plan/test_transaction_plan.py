@@ -1,7 +1,7 @@
 """Half messages are ended, asked about and resolved by their indexes, and open no segment that they do not need.
 
-The plans are generic ones, as clients and services have them. Those of what reads the log are made at the worst time:
-while the segments are empty, and known to be. Of the half messages nearly all have ended, as always.
+The plans are generic ones, as clients and services have them. Plans of reads of the log are made at the worst time:
+while the segments are empty, and known to be. Nearly all half messages have ended, as always.
 """
 
 import re
@@ -59,7 +59,7 @@ def filled(postgres: EmbeddedPostgres, original: Database) -> Iterator[Database]
 
 @pytest.fixture
 def filled_engine(filled: Database) -> Iterator[Engine]:
-    """As services have it."""
+    """An engine as services have it."""
     engine = create_engine(filled.dsn)
     yield engine
     engine.dispose()
@@ -125,7 +125,7 @@ def assert_by_position(plan: str) -> None:
 
 
 def position(connection: Connection) -> dict[str, object]:
-    """Of the needed segment."""
+    """The positions of the needed segment."""
     statement = "SELECT start_pos FROM mqdb.segment WHERE segment = %s"
     [(start_pos,)] = driver(connection).execute(statement, [NEEDED]).fetchall()
     return {"positions": f"{{{start_pos}}}", "lowest_pos": start_pos, "past_pos": start_pos + 1}
@@ -187,7 +187,7 @@ def test_whether_there_is_work_is_read_from_indexes(checker: Connection) -> None
 
 @pytest.mark.parametrize("original", ["analyzed"], indirect=True)
 def test_how_far_the_log_is_needed_is_read_from_those_without_an_end(filled_engine: Engine) -> None:
-    """By retention, whose session plans as it likes."""
+    """Retention asks this, in a session without planner settings."""
     with filled_engine.connect() as connection:
         found = plans(connection, lambda: half_messages.first_prepared(connection))
 

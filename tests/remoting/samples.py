@@ -1,7 +1,7 @@
 """RocketMQ's own samples, unmodified: `rocketmq-example` from Maven.
 
-A sample is a consumer that runs for ever and a producer that ends, or one of them. What it has to do is seen in what
-it prints. Some have the name server 127.0.0.1:9876 in their code: a relay stands there while they run.
+A sample is a consumer that runs for ever and a producer that ends, or one of them. Its output shows whether it has done
+its work. Some have the name server 127.0.0.1:9876 in their code: a relay stands there while they run.
 """
 
 import re
@@ -28,7 +28,7 @@ _FIXED_PORT: Final = 9876
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What runs, and how many matches of the pattern the output has in the end: the consumer's, if there is one."""
+    """The programs of a sample, and the final number of matches in the output of the consumer, if there is one."""
 
     name: str
     topic: str

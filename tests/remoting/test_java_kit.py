@@ -1,7 +1,7 @@
 """RocketMQ's own Java client against mqdb: the cases of tests/remoting/kit, by version and serializer.
 
-The client of a user sends, consumes, retries and so on, and each case looks at what such a program sees. The cases of
-one client run in one JVM, and together.
+Each case sends, consumes, retries and so on as a user's program, and looks at the results that such a program gets. The
+cases of one client run in one JVM, and together.
 """
 
 import secrets
@@ -172,7 +172,7 @@ def run_with_keys(
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 @pytest.mark.parametrize("version", [NEW, OLD])
 def test_clients_of_several_keys_share_groups(run_with_keys: RunWithKeys, version: str, binary: bool) -> None:
-    """They share queues, but neither half messages nor replies; an administrator asks each of them."""
+    """The clients share queues, but neither half messages nor replies; an administrator asks each of them."""
     outcome = run_with_keys(version, "keys", ("keys",), binary)["keys"]
     assert outcome.ok, f"{outcome.detail}; {outcome.figures}"
 

@@ -1,7 +1,7 @@
 """A group with members in Java and in Python, while members, fronts and PostgreSQL are killed.
 
 Every run prints its seed and what was killed. MQDB_FAULT_RUNS says how many, MQDB_FAULT_SEED is the seed of the first.
-Of groups that consume in order there are three runs at most.
+Groups that consume in order have three runs at most.
 """
 
 import logging
@@ -46,7 +46,7 @@ PATIENCE_SECONDS = 180.0
 
 
 class FrontProcess:
-    """`mqdb remoting` on a port of its own, which stays the same when it is started again."""
+    """`mqdb remoting` on a port of its own, which it keeps when it is started again."""
 
     def __init__(self, dsn: str, log: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -77,7 +77,7 @@ class FrontProcess:
 
 
 class Load:
-    """Sends numbers until it is told to stop; one whose send failed is sent again."""
+    """Sends numbers until the test stops it; a number whose send failed is sent again."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -120,7 +120,7 @@ class Progress:
                     self._seen.append((time.monotonic(), {each.queue_id: each.next_offset for each in found}))
 
     def committed_before(self, queue_id: int, at: float) -> int:
-        """How much of a queue was surely committed at a time."""
+        """The offset of a queue that was surely committed at a time."""
         return max((offsets.get(queue_id, 0) for seen_at, offsets in self._seen if seen_at < at), default=0)
 
     def end(self) -> None:
@@ -188,7 +188,7 @@ def _consumed(member: KitProcess | ConsumerProcess) -> list[str]:
 
 
 def _calls(member: KitProcess | ConsumerProcess) -> Iterator[Call]:
-    """Those of the listener of an orderly member."""
+    """The calls of the listener of an orderly member."""
     if isinstance(member, OrderlyProcess):
         return member.calls()
     assert isinstance(member, KitProcess)
@@ -213,7 +213,7 @@ def create_topic(dsn: str) -> None:
 
 
 def test_a_member_in_java_and_one_in_python_share_a_group(database: Database, java_kit: GetKit, tmp_path: Path) -> None:
-    """They split the queues, and each takes over what the other leaves: nothing is lost, nothing comes twice."""
+    """The members split the queues, and each takes over those that the other leaves: nothing is lost or comes twice."""
     with ExitStack() as stack:
         front = stack.enter_context(served_front(database.dsn, tmp_path))
         create_topic(database.dsn)

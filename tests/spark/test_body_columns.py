@@ -74,7 +74,7 @@ def values(chance: random.Random) -> dict[str, Callable[[], Any]]:
 
 
 def bodies(seed: int, count: int) -> list[str]:
-    """Objects with some of the fields, in any order, and what is no object."""
+    """Objects with some of the fields, in any order, and texts that are not objects."""
     chance = random.Random(seed)
     makers = values(chance)
     found = ["", " ", "null", "[]", "5", "{", '{"i": 1,}', '{"i": 1, "i": 2}', '{"s": "\\ud800"}', '{"d": NaN}']

@@ -1,4 +1,4 @@
-"""Topics through Spark's JDBC reader: the messages that the options name, and no others, whatever happens meanwhile."""
+"""Topics through Spark's JDBC reader: exactly the messages that the options name, whatever happens during a read."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from tests.fixtures.spark_page import blocks
 
 @pytest.fixture(scope="module", autouse=True)
 def rounds(postgres: EmbeddedPostgres) -> Iterator[None]:
-    """Of a password: Java's driver refuses a server that asks for fewer."""
+    """Store passwords by more rounds: Java's driver refuses a server that asks for fewer."""
     set_rounds(postgres, 4_096)
     yield
     set_rounds(postgres, 1)

@@ -49,7 +49,7 @@ def run_archive(spark: "SparkSession", database: Database, path: Path) -> list[i
 
 
 def rows_of(path: Path) -> list[tuple[str, int, int, str]]:
-    """What the files of a folder hold, read without Spark."""
+    """The rows in the files of a folder, read without Spark."""
     found = []
     for file in path.rglob("*.parquet"):
         (name,) = (part.removeprefix("topic=") for part in file.parts if part.startswith("topic="))

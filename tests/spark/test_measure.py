@@ -1,4 +1,4 @@
-"""What `do.py bench spark` has Spark do. Never how fast it is."""
+"""The work that `do.py bench spark` gives Spark, without its speed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

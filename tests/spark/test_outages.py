@@ -60,5 +60,5 @@ def test_a_stream_outlives_outages(spark: SparkSession, past: Past, tmp_path: Pa
 
 
 def pause(seconds: float) -> None:
-    """Of the test: what it waits for is that this time passes."""
+    """Let this time pass, which the test needs."""
     threading.Event().wait(seconds)

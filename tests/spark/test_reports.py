@@ -1,4 +1,4 @@
-"""What Spark counts is what is there: dead letters by cause, messages by topic, tag and hour."""
+"""Spark's counts match the log: dead letters by cause, messages by topic, tag and hour."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

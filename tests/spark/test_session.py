@@ -1,4 +1,4 @@
-"""The session is ready for use: this Python in its workers, failed tasks tried again, nobody else let in."""
+"""The session is ready for use: this Python in its workers, failed tasks tried again, no other user let in."""
 
 import os
 import sys

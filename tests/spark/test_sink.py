@@ -23,7 +23,7 @@ def write(frame: DataFrame, database: Database, **options: str) -> None:
 
 
 def run_stream(spark: SparkSession, database: Database, folder: Path, **options: str) -> None:
-    """What is new among the text files of a folder, one file a batch; a row is a number and the name of a key."""
+    """Write the new text files of a folder, one file a batch; a row is a number and the name of a key."""
     lines = spark.readStream.schema("line string").option("maxFilesPerTrigger", 1).text(str(folder / "in"))
     (
         lines.selectExpr("line AS body", "split(line, ':')[0] AS sharding_key")

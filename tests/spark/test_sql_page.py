@@ -54,7 +54,7 @@ def orders(broker: Connection) -> None:
 
 
 def answers_of(rows: list[list[tuple[object, ...]]]) -> list[list[tuple[object, ...]]]:
-    """Those of the statements that answer something, sorted."""
+    """The rows of the statements that return rows, sorted."""
     return [sorted(each, key=str) for each in rows if each]
 
 

@@ -42,7 +42,7 @@ def change(id_: int, name: str, **more: object) -> Message:
 
 
 def tombstone(key: str) -> Message:
-    """As the sink writes a null value."""
+    """A message as the sink writes a null value."""
     return Message("customers", b"\0", keys=(key,), properties={"MQDB_KAFKA_VALUE": "null"})
 
 
