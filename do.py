@@ -102,7 +102,7 @@ def main(command: str = "", *arguments: str) -> None:
 
 
 def install(*extras: str) -> None:
-    """Bring .venv to what pyproject.toml, the lock and this Python ask for, unless it is there."""
+    """Bring .venv to the state that pyproject.toml, the lock and this Python require, unless it has it already."""
     # Of another Python, or moved here from elsewhere, it cannot be repaired: its programs point to what is gone.
     place = digest(f"{sys.version} {ROOT}".encode())
     content = digest(b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", *LOCKS)))
@@ -173,7 +173,7 @@ def install_by_pip(locked: str) -> bool:
 
 
 def install_with(what: str, *install: str, locked: str) -> bool:
-    """Install what is locked, and then the project: with hashes required, pip refuses what has none."""
+    """Install the locked packages, and then the project: pip requires hashes, and the project has no hash."""
     return step(f"installing {what}, once", *install, "--require-hashes", "-r", locked) and step(
         "installing mqdb", *install, "--no-deps", "--no-build-isolation", "-e", "."
     )

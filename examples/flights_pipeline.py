@@ -81,7 +81,7 @@ FROM (SELECT text::jsonb AS body FROM mqdb.message WHERE topic = %(topic)s) dela
 
 
 class Average(NamedTuple):
-    """How late the flights of an airline from an airport were on a day, in minutes."""
+    """The average delay of an airline's flights from an airport on a day, in minutes."""
 
     day: date
     origin: str
@@ -91,7 +91,7 @@ class Average(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the pipeline has stored, and what SQL makes of the same messages."""
+    """The averages that the pipeline has stored, and those that SQL computes from the same messages."""
 
     in_topic: list[Average]
     in_parquet: list[Average]
@@ -101,7 +101,7 @@ class Result(NamedTuple):
 
     @property
     def differences(self) -> int:
-        """Averages that one side has and the other has not, or not the same."""
+        """The number of averages that only one side has."""
         computed = Counter(self.computed)
         return sum(
             ((computed - stored) + (stored - computed)).total()
@@ -214,7 +214,7 @@ def check(spark: SparkSession, connection: psycopg.Connection, output: Path) -> 
 
 
 def count(connection: psycopg.Connection, topic: str) -> int:
-    """How many messages can be read."""
+    """The number of messages that can be read."""
     (number,) = connection.execute("SELECT count(*) FROM mqdb.message WHERE topic = %s", (topic,)).fetchone() or (0,)
     return int(number)
 

@@ -1,10 +1,10 @@
-"""What the shop stores."""
+"""The tables of the shop."""
 
 from django.db import models
 
 
 class Order(models.Model):
-    """An order that somebody has placed."""
+    """An order of a customer."""
 
     item = models.TextField()
     price = models.IntegerField()

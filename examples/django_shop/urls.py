@@ -1,4 +1,4 @@
-"""Where the routes of the shop are."""
+"""The routes of the shop."""
 
 from django.urls import path
 

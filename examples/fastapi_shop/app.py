@@ -26,7 +26,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """An order that somebody has placed."""
+    """An order of a customer."""
 
     __tablename__ = "fastapi_order"
 
@@ -37,14 +37,14 @@ class Order(Base):
 
 
 class NewOrder(BaseModel):
-    """What a customer sends."""
+    """An order as a customer sends it."""
 
     item: str
     price: int
 
 
 class ShownOrder(NewOrder):
-    """What a customer gets."""
+    """An order as a customer gets it."""
 
     id: int
     is_billed: bool

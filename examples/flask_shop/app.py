@@ -1,4 +1,4 @@
-"""A shop with Flask that announces its orders. Whoever consumes them is another process.
+"""A shop with Flask that announces its orders. Another process consumes them.
 
 export MQDB_DSN=postgresql://...   # as `mqdb serve` prints it
 flask --app examples.flask_shop.app run
