@@ -11,5 +11,6 @@ a dashboard imports this package and Jinja2.
     gate, login, login_sessions         who it is
     endpoint, visit, fields          a request
     pages, permissions, brokers      what there is to see, who may do what, where
+    pulse, live                      the live part of the overview, and its stream
     rendering, bodies, assets        how it looks; charts are in `mqdb.drawing`
 """

@@ -6,9 +6,10 @@ from datetime import timedelta
 from typing import Final
 
 from mqdb.common.dsn import BrokerDsn
+from mqdb.dashboard.pulse import Pulse
 from mqdb.settings import Settings
 from mqdb.settings.broker_list import brokers_of
-from mqdb.web.lag_history import LagHistory
+from mqdb.web.live_figures import LiveFigures
 from mqdb_client import Admin, BrokerAdmin, DoctorThresholds
 
 #: To find an embedded broker takes 3 ms, as much as the rest of a small page.
@@ -23,7 +24,8 @@ class Brokers:
         self.are_read_only = settings.web_read_only
         self.thresholds: Final = DoctorThresholds(reserved_hours=settings.file_reserved_time / timedelta(hours=1))
         #: Filled by a broker process that serves the dashboard, while it leads; empty elsewhere.
-        self.lag_history: Final = LagHistory()
+        self.figures: Final = LiveFigures()
+        self.pulse: Final = Pulse(self.figures)
         self._guard = threading.Lock()
         self._found: tuple[BrokerDsn, ...] = ()
         self._known_until = 0.0

@@ -15,6 +15,7 @@ from mqdb.dashboard.assets import STATIC
 from mqdb.dashboard.brokers import Brokers
 from mqdb.dashboard.endpoint import Endpoints, Page
 from mqdb.dashboard.gate import LOGIN, LOGOUT, Gate
+from mqdb.dashboard.live import Live
 from mqdb.dashboard.login import Login
 from mqdb.dashboard.login_sessions import Sessions
 from mqdb.dashboard.pages import (
@@ -59,8 +60,9 @@ class Dashboard:
     def __init__(self, settings: Settings, on_welcome: Callable[[str], None] = lambda line: None) -> None:
         """Connects to nothing yet. `on_welcome` gets the line with the new link when the last one has been used."""
         self.brokers: Final = Brokers(settings)
-        self.lag_history: Final = self.brokers.lag_history
+        self.figures: Final = self.brokers.figures
         """For the server that samples the broker of these pages."""
+        self.live: Final = Live(self.brokers.pulse)
         self._address: HttpAddress | None = None
         self._on_welcome = on_welcome
         proxies, guesses = Proxies.of(settings), Guesses()
@@ -76,6 +78,7 @@ class Dashboard:
             Route(LOGIN, login.login, methods=["GET", "POST"]),
             Route(LOGOUT, login.logout, methods=["POST"]),
             endpoints.route(Page("", _first), "/"),
+            Route("/b/{broker}/live", self.live.endpoint),
             *(endpoints.route(page) for subject in _SUBJECTS for page in subject.PAGES),
         ]
         gate = Middleware(

@@ -1,26 +1,26 @@
-"""Charts: the lag of a group over an hour as lines, and counts over time as columns.
+"""Charts: the lag of a group as lines, rates as stacked areas and small lines, and counts over time as columns.
 
 The drawing is stretched to the width that a page has. So its labels stand beside it, as text of the page.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from math import ceil
 from typing import Final, NamedTuple
 
 WIDTH: Final = 720
 HEIGHT: Final = 160
 _SPAN_SECONDS: Final = 3_600.0
 
-#: Without a sample for so long, the line is interrupted. They come every 15 s.
+#: Without a sample for so long, the line is interrupted. They come every 5 to 15 s.
 _GAP_SECONDS: Final = 60.0
 
 
-class LagPoint(NamedTuple):
-    """What a group had yet to consume, and when."""
+class Point(NamedTuple):
+    """The value of a figure at a time of the monotonic clock."""
 
-    taken_at: float
-    """By the monotonic clock."""
-    lag: int
+    at: float
+    value: float
 
 
 class LagChart(NamedTuple):
@@ -38,24 +38,91 @@ class LagChart(NamedTuple):
     """How long ago the first one was taken."""
 
 
-def lag_chart(points: Sequence[LagPoint], now: float) -> LagChart | None:
+def lag_chart(points: Sequence[Point], now: float) -> LagChart | None:
     """The chart of the samples of the last hour, the oldest first; None without any. `now` is by their clock."""
-    shown = [point for point in points if now - point.taken_at <= _SPAN_SECONDS]
+    shown = [point for point in points if now - point.at <= _SPAN_SECONDS]
     if not shown:
         return None
-    most = max(point.lag for point in shown)
+    most = int(max(point.value for point in shown))
     top = _rounded_up(most)
     lines: list[list[str]] = []
     last_at = None
     for point in shown:
-        if last_at is None or point.taken_at - last_at > _GAP_SECONDS:
+        if last_at is None or point.at - last_at > _GAP_SECONDS:
             lines.append([])
-        last_at = point.taken_at
-        x, y = WIDTH * (1 - (now - point.taken_at) / _SPAN_SECONDS), HEIGHT * (1 - point.lag / top)
+        last_at = point.at
+        x, y = WIDTH * (1 - (now - point.at) / _SPAN_SECONDS), HEIGHT * (1 - point.value / top)
         lines[-1].append(f"{x:.1f},{y:.1f}")
     # A line of one point is drawn as a dot if it has an end.
     drawn = [" ".join(line if len(line) > 1 else line * 2) for line in lines]
-    return LagChart(drawn, top, most, shown[-1].lag, now - shown[-1].taken_at, now - shown[0].taken_at)
+    return LagChart(drawn, top, most, int(shown[-1].value), now - shown[-1].at, now - shown[0].at)
+
+
+class Area(NamedTuple):
+    """A series in a stacked chart."""
+
+    name: str
+    path: str
+    """The outline of its area, as SVG writes it: "M x,y L x,y ... Z"."""
+    last: float
+    mean: float
+    most: float
+
+
+class AreaChart(NamedTuple):
+    """Series that are stacked, the first one at the foot, over a span that ends now."""
+
+    areas: list[Area]
+    top: int
+    """The value at the upper edge."""
+
+
+def area_chart(
+    series: Mapping[str, Sequence[Point]], now: float, span_seconds: float, columns: int = 120
+) -> AreaChart | None:
+    """The chart of some series; None if there is no point in the span. Each column is the mean of its points."""
+    means = {name: in_columns(points, now, span_seconds, columns) for name, points in series.items()}
+    known = [number for number in range(columns) if any(values[number] is not None for values in means.values())]
+    if not known:
+        return None
+    feet = [0.0] * columns
+    heads: list[tuple[str, list[float], list[float]]] = []
+    for name, values in means.items():
+        head = [foot + (value or 0.0) for foot, value in zip(feet, values, strict=True)]
+        heads.append((name, feet, head))
+        feet = head
+    top = _rounded_up(ceil(max(feet)))
+    areas = []
+    for name, foot, head in heads:
+        shown = [value for value in means[name] if value is not None] or [0.0]
+        outline = [*((number, head[number]) for number in known), *((number, foot[number]) for number in known[::-1])]
+        points = " L".join(
+            f"{WIDTH * (number + 0.5) / columns:.1f},{HEIGHT * (1 - value / top):.1f}" for number, value in outline
+        )
+        areas.append(Area(name, f"M{points} Z", shown[-1], sum(shown) / len(shown), max(shown)))
+    return AreaChart(areas, top)
+
+
+def spark_line(points: Sequence[Point], now: float, span_seconds: float, columns: int = 60) -> str:
+    """A small line of a series for SVG, as high as its highest value: "x,y x,y"; empty without points."""
+    values = in_columns(points, now, span_seconds, columns)
+    most = max((value for value in values if value is not None), default=0.0) or 1.0
+    shown = [(number, value) for number, value in enumerate(values) if value is not None]
+    shown = shown * 2 if len(shown) == 1 else shown
+    return " ".join(
+        f"{WIDTH * (number + 0.5) / columns:.1f},{HEIGHT * (1 - value / most):.1f}" for number, value in shown
+    )
+
+
+def in_columns(points: Sequence[Point], now: float, span_seconds: float, columns: int) -> list[float | None]:
+    """The mean of the points in each of so many parts of a span that ends now; None for a part without points."""
+    sums, counts = [0.0] * columns, [0] * columns
+    for at, value in points:
+        number = columns - 1 - int((now - at) * columns / span_seconds)
+        if 0 <= number < columns:
+            sums[number] += value
+            counts[number] += 1
+    return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
 
 
 class Column(NamedTuple):

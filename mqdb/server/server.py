@@ -57,7 +57,7 @@ from mqdb.web.loop_rounds import Rounds
 
 if TYPE_CHECKING:
     from mqdb.web.application import Metrics, Pages
-    from mqdb.web.lag_history import LagHistory
+    from mqdb.web.live_figures import LiveFigures
     from mqdb.web.web_server import WebServer
 
 logger = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ class WebParts(NamedTuple):
     """Additional parts of the web server, besides the metrics of the broker and its health."""
 
     pages: "Pages | None" = None
-    #: Gets the lag of each group, for the pages.
-    lag_history: "LagHistory | None" = None
+    #: Gets each sample, for the pages.
+    figures: "LiveFigures | None" = None
     #: Each makes metrics for the names of the broker and its cluster. They are told whether this process leads or not.
     metrics_of: "Sequence[Callable[[str, str], Metrics]]" = ()
 
@@ -334,7 +334,7 @@ class Server:
         from mqdb.web.web_server import serve_web
 
         config = SamplerConfig(per_queue=self.settings.metrics_topics)
-        sampler = Sampler(self._context_of(Sampler), config, self._web_parts.lag_history)
+        sampler = Sampler(self._context_of(Sampler), config, self._web_parts.figures)
         self._services.append(sampler)
         broker, info = self._broker(), self._info
         names = (info.broker_name, info.cluster_name) if info else (broker.name, self.settings.cluster_name)

@@ -37,7 +37,7 @@ def serve_broker(settings: Settings, on_serving: OnServing, on_welcome: Callable
     with dashboard_of(settings, on_welcome) as dashboard:
         web = WebParts(
             dashboard.application if dashboard else None,
-            dashboard.lag_history if dashboard else None,
+            dashboard.figures if dashboard else None,
             traffic.metrics_of() if settings.http else (),
         )
         server = Server(settings, outlives_owner=True, web=web)

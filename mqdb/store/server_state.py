@@ -38,7 +38,8 @@ _STATE = text(
                SELECT xact_start FROM pg_stat_activity
                WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
                UNION ALL SELECT prepared FROM pg_prepared_xacts) AS began (at)), 0)::double precision,
-           pg_notification_queue_usage()
+           pg_notification_queue_usage(),
+           CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') END::bigint
     """
 )
 
@@ -51,6 +52,8 @@ class ServerState(NamedTuple):
     longest_transaction_seconds: float
     notify_queue_ratio: float
     """0 to 1: at 1 commits with notifications fail."""
+    wal_bytes: int
+    """Bytes that the server has written to its log since it was set up; 0 on a standby."""
 
 
 def look(connection: Connection) -> ServerState:

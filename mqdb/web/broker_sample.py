@@ -46,6 +46,8 @@ class Sample:
     dispatch_behind: int
     """Positions, also of records that nobody can see yet, and of gaps."""
     dispatch_behind_seconds: float
+    dispatch_ages: list[float]
+    """Seconds that the first record of each of the latest batches had waited; [] if none was dispatched in a minute."""
     index_behind: int
     delays: list[LevelStanding]
     timers_waiting: int
@@ -91,6 +93,7 @@ def take(
         clients=clients.count_all(connection),
         dispatch_behind=max(log.last_pos - newest["dispatch"].done_pos, 0),
         dispatch_behind_seconds=checkpoints.oldest_unreached_seconds(connection, "dispatch"),
+        dispatch_ages=checkpoints.latest_ages(connection, "dispatch"),
         index_behind=max(log.last_pos - newest["index"].done_pos, 0),
         delays=delay_queues.list_delays(connection),
         timers_waiting=timers.waiting + max(messages_in[TIMER_TOPIC] - timers.next_offset, 0),

@@ -1,7 +1,7 @@
 """The sampler: asks the database for the metrics of a broker, as long as this process leads it.
 
-A scrape renders the last sample, so it never waits for the database. The database is asked every 15 s, however many
-monitors there are.
+A scrape and a page render the last sample, so they never wait for the database. The database is asked every 5 s,
+however many monitors and pages there are, and less often if a sample takes long.
 """
 
 import time
@@ -14,7 +14,7 @@ from mqdb.service.leadership import LeadershipConfig
 from mqdb.service.run import Run
 from mqdb.service.service import Context, LoopService
 from mqdb.web.broker_sample import Sample, take
-from mqdb.web.lag_history import LagHistory
+from mqdb.web.live_figures import LiveFigures
 
 #: A statement that takes longer would keep vacuum waiting.
 _STATEMENT_TIMEOUT = "30s"
@@ -24,7 +24,11 @@ _STATEMENT_TIMEOUT = "30s"
 class SamplerConfig:
     """The intervals of the sampler."""
 
-    interval: timedelta = timedelta(seconds=15)
+    interval: timedelta = timedelta(seconds=5)
+    longest_interval: timedelta = timedelta(seconds=15)
+    """The interval of a broker whose samples take more than a twentieth of `interval`."""
+    first_interval: timedelta = timedelta(seconds=1)
+    """Rates are known with the second sample."""
     storage_interval: timedelta = timedelta(seconds=60)
     """The interval for sizes, which read the size of each file."""
     per_queue: tuple[str, ...] = ()
@@ -38,13 +42,14 @@ class Sampler(LoopService[Sample]):
     name = "sampler"
 
     def __init__(
-        self, context: Context, config: SamplerConfig = SamplerConfig(), lag_history: LagHistory | None = None
+        self, context: Context, config: SamplerConfig = SamplerConfig(), figures: LiveFigures | None = None
     ) -> None:
-        """`lag_history` gets the lags of each sample."""
+        """`figures` gets each sample."""
         super().__init__(context)
         self._config = config
-        self._lag_history = lag_history
+        self._figures = figures
         self._storage_until = 0.0
+        self._is_warm = False
         self.latest: Sample | None = None
         """None before the first one, and when this process does not lead."""
 
@@ -61,13 +66,19 @@ class Sampler(LoopService[Sample]):
         sample = take(connection, self._config.service_set, sizes, self._config.per_queue)
         if last is None:
             self._storage_until = now + self._config.storage_interval.total_seconds()
+        self._is_warm = self.latest is not None
         self.latest = sample
-        if self._lag_history is not None:
-            self._lag_history.add(sample.taken_at, sample.lags)
+        if self._figures is not None:
+            self._figures.add(sample)
         return sample
 
     def pause_after(self, counts: Sample) -> timedelta:
-        return self._config.interval
+        config, twenty = self._config, timedelta(seconds=20 * counts.seconds)
+        interval = min(max(config.interval, twenty), config.longest_interval)
+        return interval if self._is_warm else min(config.first_interval, interval)
 
     def _leave(self, run: Run) -> None:
         self.latest = None
+        self._is_warm = False
+        if self._figures is not None:
+            self._figures.leave()

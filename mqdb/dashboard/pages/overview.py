@@ -1,7 +1,8 @@
-"""Overview: what needs attention, and how fast records come. The parts are loaded after the page."""
+"""Overview: the pulse of the broker, its health, dead letters and lags. The parts that ask the database come later."""
 
 from typing import Final
 
+from markupsafe import Markup
 from starlette.responses import Response
 
 from mqdb.dashboard.endpoint import Page
@@ -16,8 +17,8 @@ _LISTED: Final = frozenset({"lag", "dead-letters"})
 
 
 def overview(visit: Visit) -> Response:
-    """The frame; it asks the database nothing."""
-    return visit.page("overview.html")
+    """The frame with the pulse, if this process samples the broker; it asks the database nothing."""
+    return visit.page("overview.html", pulse=Markup(visit.brokers.pulse.render(visit.broker_name)[1]))
 
 
 def health(visit: Visit) -> Response:
@@ -37,13 +38,15 @@ def health(visit: Visit) -> Response:
 
 
 def attention(visit: Visit) -> Response:
-    """Groups that lag, and groups with dead letters."""
+    """Groups with dead letters, and groups that lag, unless the pulse shows these."""
     broker = visit.broker
-    groups = broker.groups.list()
+    has_pulse = visit.brokers.figures.latest[1] is not None
+    groups = [] if has_pulse else broker.groups.list()
     lagging = sorted((each for each in groups if each.lag), key=lambda each: -each.lag_seconds)
     letters = sorted(broker.dead_letters.groups(), key=lambda each: -each.letters)
     return visit.page(
         "overview_attention.html",
+        has_pulse=has_pulse,
         groups=len(groups),
         lagging=lagging[:_MOST],
         lagging_more=max(len(lagging) - _MOST, 0),
@@ -52,17 +55,4 @@ def attention(visit: Visit) -> Response:
     )
 
 
-def rate(visit: Visit) -> Response:
-    """Records per second since the last look, which the request brings along."""
-    log = visit.broker.retention.log()
-    now = log.now.timestamp()
-    try:
-        last_pos, last_at = int(visit.query.text("pos") or ""), float(visit.query.text("at") or "")
-    except ValueError:
-        per_second = None
-    else:
-        per_second = max(log.last_pos - last_pos, 0) / (now - last_at) if now > last_at else None
-    return visit.page("overview_rate.html", per_second=per_second, pos=log.last_pos, at=f"{now:.6f}", now=log.now)
-
-
-PAGES: Final = (Page("", overview), Page("health", health), Page("attention", attention), Page("rate", rate))
+PAGES: Final = (Page("", overview), Page("health", health), Page("attention", attention))

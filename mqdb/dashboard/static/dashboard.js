@@ -32,10 +32,27 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   }
 });
 
-// Every 2 s, and only while somebody looks. A part that has been asked for and is not there yet is not asked for again.
-setInterval(() => {
-  if (document.visibilityState !== "visible") return;
-  for (const part of document.querySelectorAll("[data-poll]:not(.htmx-request)")) {
-    htmx.trigger(part, "poll");
+// A live part gets its text from a stream, as long as somebody looks. What the reader has opened stays open.
+const streams = new Map();
+function follow() {
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const isWatched = document.visibilityState === "visible";
+    if (isWatched === streams.has(part)) continue;
+    if (!isWatched) {
+      streams.get(part).close();
+      streams.delete(part);
+      continue;
+    }
+    const stream = new EventSource(part.dataset.live);
+    stream.onmessage = (event) => {
+      if (!event.data) return;
+      const open = [...part.querySelectorAll("details[open]")].map((each) => each.id);
+      part.innerHTML = event.data;
+      for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+      prepare(part);
+    };
+    streams.set(part, stream);
   }
-}, 2000);
+}
+follow();
+document.addEventListener("visibilitychange", follow);

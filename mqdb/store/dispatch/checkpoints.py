@@ -1,6 +1,6 @@
 """Checkpoints: how far each service has read the commit log. Appended, never changed; the newest one counts."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Float, cast, delete, extract, func, select, true
@@ -47,6 +47,34 @@ def oldest_unreached_seconds(connection: Connection, service: str) -> float:
     age = cast(extract("epoch", func.mqdb.now() - first.limit(1).scalar_subquery()), Float)
     seconds: float = connection.scalars(select(func.greatest(age, 0.0))).one()
     return seconds
+
+
+def latest_ages(connection: Connection, service: str, most: int = 100) -> list[float]:
+    """The seconds that the first record of each batch had waited for the service: the latest batches of a minute.
+
+    Records that their append has placed have not waited, and do not count. Uses checkpoint_pkey and commit_log_pkey.
+    """
+    last = (
+        select(checkpoint.c.seq, checkpoint.c.done_pos, checkpoint.c.written_at, checkpoint.c.messages)
+        .where(checkpoint.c.service == service)
+        .order_by(checkpoint.c.seq.desc())
+        .limit(most + 1)
+        .subquery("last")
+    )
+    before = func.lead(last.c.done_pos).over(order_by=last.c.seq.desc()).label("before_pos")
+    steps = select(*last.c, before).subquery("steps")
+    first = (
+        select(commit_log.c.store_time)
+        .where(commit_log.c.log_pos > steps.c.before_pos, commit_log.c.log_pos <= steps.c.done_pos)
+        .where(commit_log.c.xid.is_not(None))
+        .order_by(commit_log.c.log_pos)
+        .limit(1)
+        .lateral("first")
+    )
+    age = cast(extract("epoch", steps.c.written_at - first.c.store_time), Float)
+    is_recent = steps.c.written_at > func.mqdb.now() - timedelta(minutes=1)
+    found = select(func.greatest(age, 0.0)).select_from(steps.join(first, true()))
+    return list(connection.scalars(found.where(is_recent, steps.c.messages > 0)))
 
 
 def prune(connection: Connection, service: str, first: int, past: int) -> int:

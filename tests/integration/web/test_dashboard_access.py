@@ -49,10 +49,10 @@ def topics(site: Site) -> list[str]:
 def test_a_stranger_sees_no_page(site: Site) -> None:
     stranger = site.stranger()
 
-    for path in ("/", B, B + "topics", B + "rate", "/b/nobody/topics", "/elsewhere", "/static", "/login/", "//login"):
+    for path in ("/", B, B + "topics", B + "live", "/b/nobody/topics", "/elsewhere", "/static", "/login/", "//login"):
         reply = stranger.get(path)
         assert (reply.status, reply.location) == (303, "/login"), path
-    part = stranger.get(B + "rate", **{"HX-Request": "true"})
+    part = stranger.get(B + "health", **{"HX-Request": "true"})
     assert (part.status, part.headers["hx-redirect"]) == (401, "/login")
     assert stranger.post(NEW, {"name": "t", "queues": "1"}).status == 401
     stranger.cookies["mqdb_00000000"] = "x"

@@ -10,6 +10,7 @@ import pytest
 from starlette.routing import Route
 
 from mqdb.embedded import EmbeddedPostgres
+from mqdb.web.time_series import Figure
 from mqdb_client import (
     Admin,
     ConsumeConcurrentlyStatus,
@@ -113,7 +114,8 @@ def places(site: Site) -> list[str]:
     return [
         *("", "topics", "topics/orders", "topics/orders/messages?bodies=1"),
         *(f"messages?id={site.shop.message}", f"messages/{site.shop.message}?body=1"),
-        *("groups", "groups/billing", "groups/billing/topics/orders", "dead-letters", "dead-letters/billing"),
+        *("groups", "groups/billing", "groups/billing/settings", "groups/billing/topics/orders"),
+        *("dead-letters", "dead-letters/billing"),
         *(letter + "?body=1", letter + "?edit=1", "scheduled", "transactions", "crons", "crons/nightly", "new-cron"),
         *("selectors?sql=amount%20%3E%201&topic=orders", "operations", "storage", "doctor", "new-topic"),
     ]
@@ -148,18 +150,25 @@ def test_each_page_works_without_a_fault_and_fits_the_screen(browser: "Browser",
 
 @pytest.mark.long
 def test_the_lag_of_a_group_is_drawn(page: "Page", site: Site) -> None:
-    wait_until(lambda: site.dashboard.lag_history.of("billing"))
+    wait_until(lambda: site.dashboard.figures.series.of(Figure.LAG, "billing"))
     page.goto(B + "groups/billing")
     expect(page.locator(".plot polyline")).to_have_count(1)
     assert page.locator(".plot polyline").evaluate("element => getComputedStyle(element).strokeWidth") == "2.5px"
 
 
 @pytest.mark.long
-def test_the_rate_is_renewed_while_somebody_looks(page: "Page") -> None:
-    page.get_by_text("records/s").wait_for()
-    with page.expect_response(lambda response: "/rate?pos=" in response.url):
-        pass
-    expect(page.locator(".tile strong")).to_have_text(re.compile("^[0-9]"))
+def test_the_overview_moves_by_itself_and_keeps_what_is_open(page: "Page", site: Site) -> None:
+    page.goto(B)
+    expect(page.locator(".tile").first).to_contain_text("messages/s")
+    with Producer("live", site.database.dsn) as producer:
+        producer.send_batch([Message("orders", b"1")] * 900)
+    page.get_by_text("As a table").click()
+    expect(page.locator("#stored-table td", has_text="orders")).to_be_visible()
+    before = page.locator("[data-live]").inner_html()
+
+    expect(page.locator("[data-live]")).not_to_have_js_property("innerHTML", before)
+
+    expect(page.locator("#stored-table td", has_text="orders")).to_be_visible()
 
 
 @pytest.mark.long
@@ -189,6 +198,7 @@ def test_a_viewer_looks_at_letters_and_finds_nothing_to_press(browser: "Browser"
         page.get_by_label("Your name").fill("vera")
         page.get_by_label("Password").fill("look")
         page.get_by_role("button", name="Log in").click()
+        page.get_by_role("link", name="Dead letters").click()
         page.get_by_role("link", name="billing").first.click()
         page.get_by_role("link", name=site.shop.letters[1]).click()
         page.get_by_role("link", name="Show the body").click()
@@ -243,6 +253,12 @@ def test_what_can_be_done_is_done_by_clicks(page: "Page", site: Site) -> None:
     page.get_by_text("offsets of billing in orders to earliest.").wait_for()
     expect(page.get_by_role("cell", name="offset.reset")).to_have_count(1)
 
+    page.goto(B + "groups/billing")
+    page.get_by_role("link", name="Change the settings").click()
+    page.get_by_label("Retries").fill("3")
+    page.get_by_role("button", name="Change them").click()
+    page.get_by_text("The settings of billing are changed.").wait_for()
+
     page.goto(B + "crons/nightly")
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Pause it").click()
@@ -287,7 +303,7 @@ def test_what_can_be_done_is_done_by_clicks(page: "Page", site: Site) -> None:
 
 @pytest.mark.long
 def test_ten_browsers_look_at_once(browser: "Browser", site: Site) -> None:
-    """Each has a session of its own. No page waits for another visitor, and each rate is renewed."""
+    """Each has a session of its own. No page waits for another visitor, and each has the figures."""
     with ExitStack() as closing:
         options = {"base_url": f"http://{site.address}"}
         pages = [closing.enter_context(new_page(browser, **options)) for _ in range(10)]
@@ -302,7 +318,7 @@ def test_ten_browsers_look_at_once(browser: "Browser", site: Site) -> None:
                 expect(page.locator(".later, .htmx-request")).to_have_count(0)
                 assert page.locator(".fault[role=alert]").count() == 0, place
         for page in pages:
-            expect(page.locator(".tile strong")).to_have_text(re.compile("^[0-9]"))
+            expect(page.locator(".tile strong").first).to_have_text(re.compile("^[0-9]"))
         pages[0].get_by_role("button", name="log out").click()
         pages[0].wait_for_url("**/login")
         pages[1].reload()

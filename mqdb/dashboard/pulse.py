@@ -1,0 +1,173 @@
+"""The pulse of a broker: the live part of the overview, made of samples that this process has in memory.
+
+It asks the database nothing. One rendering serves all viewers of a sample.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from mqdb.dashboard.rendering import render
+from mqdb.drawing.charts import Point, area_chart, spark_line
+from mqdb.drawing.templating import path
+from mqdb.web.live_figures import LiveFigures
+from mqdb.web.time_series import Figure, Span, TimeSeries
+
+_HOUR: Final = 3_600.0
+
+#: Charts show the first of these that has all points: a process that is two minutes old fills a chart of five.
+_SPANS: Final = (300.0, 900.0, _HOUR)
+
+#: Topics with an area of their own.
+_MOST_AREAS: Final = 8
+
+#: Lines of the list of groups.
+_MOST_GROUPS: Final = 12
+
+#: The lag of a group grows or shrinks by this time.
+_TREND_SECONDS: Final = 60.0
+
+#: A group with a younger backlog keeps up: a message is in the lag until its offset is committed, every 5 s.
+_FRESH_SECONDS: Final = 10.0
+
+
+class GroupPulse(NamedTuple):
+    """A group that has something to consume."""
+
+    name: str
+    lag: int
+    lag_seconds: float
+    per_second: float
+    drain_seconds: float | None
+    """The time until nothing is left if it goes on as in the last minute; None if the lag does not shrink."""
+    spark: str
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the oldest message is so young that it is about to be consumed."""
+        return self.lag_seconds < _FRESH_SECONDS
+
+
+class Pulse:
+    """Renders the live part, once for each sample. Any thread may use it."""
+
+    def __init__(self, figures: LiveFigures) -> None:
+        self.figures: Final = figures
+        self._guard = threading.Lock()
+        self._rendered: tuple[int, str, str] = (-1, "", "")
+
+    def render(self, broker: str) -> tuple[int, str]:
+        """The number of the last sample, and its part of the page; empty if this process has no sample."""
+        number, sample = self.figures.latest
+        with self._guard:
+            if self._rendered[:2] == (number, broker):
+                return number, self._rendered[2]
+            text = "" if sample is None else self._part(broker)
+            self._rendered = number, broker, text
+            return number, text
+
+    def _part(self, broker: str) -> str:
+        series, now = self.figures.series, time.monotonic()
+        span = span_of(series.of(Figure.DISK), now)
+        groups = groups_by_urgency(series, now, span)
+        midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        letters, since = growth_since(
+            series.of(Figure.LETTERS, span=Span.DAY), series.of(Figure.LETTERS), now, midnight
+        )
+        return render(
+            "overview_pulse.html",
+            url=lambda *parts: path("b", broker, *parts),
+            stored=_tile(series.of(Figure.STORED), now, span),
+            delivered=_tile(series.of(Figure.DELIVERED), now, span),
+            lag=_tile(series.of(Figure.LAG), now, span),
+            letters=letters,
+            letters_since=since,
+            letters_spark=spark_line(series.of(Figure.DEAD, span=Span.DAY), now, 24 * _HOUR),
+            slowest=next((each for each in groups if not each.keeps_up), None),
+            groups=groups[:_MOST_GROUPS],
+            more=max(len(groups) - _MOST_GROUPS, 0),
+            chart=area_chart(series.busiest(Figure.STORED, _MOST_AREAS), now, span),
+            minutes=span / 60,
+            dispatch=[_last(series.of(figure)) for figure in (Figure.DISPATCH_P50, Figure.DISPATCH_P99)],
+            timers=_last(series.of(Figure.TIMERS)),
+            halves=_last(series.of(Figure.HALVES)),
+            wal=_last(series.of(Figure.WAL)),
+            disk=_last(series.of(Figure.DISK)),
+        )
+
+
+class Tile(NamedTuple):
+    """A figure of now, and a small line of its last hour."""
+
+    value: float | None
+    spark: str
+
+
+def groups_by_urgency(series: TimeSeries, now: float, span: float) -> list[GroupPulse]:
+    """All groups with a lag: first those whose lag does not shrink, then by the time that they need to drain."""
+    found = []
+    for name in series.busiest(Figure.LAG, len(series.names(Figure.LAG))):
+        points = series.of(Figure.LAG, name)
+        lag = _last(points)
+        if not lag:
+            continue
+        found.append(
+            GroupPulse(
+                name,
+                int(lag),
+                _last(series.of(Figure.LAG_SECONDS, name)) or 0.0,
+                _last(series.of(Figure.DELIVERED, name)) or 0.0,
+                drain_seconds(points, now),
+                spark_line(points, now, span),
+            )
+        )
+    return sorted(found, key=_urgency)
+
+
+def _urgency(group: GroupPulse) -> tuple[bool, bool, float]:
+    return group.keeps_up, group.drain_seconds is not None, -(group.drain_seconds or group.lag)
+
+
+def span_of(points: Sequence[Point], now: float) -> float:
+    """The seconds that charts show."""
+    age = now - points[0].at if points else 0.0
+    return next((span for span in _SPANS if age <= span), _HOUR)
+
+
+def drain_seconds(points: Sequence[Point], now: float) -> float | None:
+    """The time until a lag is 0 if it goes on shrinking as in the last minute; None if it does not shrink."""
+    recent = [point for point in points if now - point.at <= _TREND_SECONDS]
+    if len(recent) < 2:
+        return None
+    first, last = recent[0], recent[-1]
+    per_second = (first.value - last.value) / (last.at - first.at)
+    return last.value / per_second if per_second > 0 else None
+
+
+def growth_since(
+    day: Sequence[Point], hour: Sequence[Point], now: float, midnight: datetime
+) -> tuple[int, datetime | None]:
+    """The growth of a count since midnight, or since its first point, and that time; 0 and None without points.
+
+    `midnight` is of today in UTC; the points have times of the monotonic clock.
+    """
+    clock = datetime.now(UTC)
+    known = [*day, *hour]
+    if not known:
+        return 0, None
+    since_midnight = now - (clock - midnight).total_seconds()
+    before = [point for point in known if point.at <= since_midnight]
+    begin = max(before, key=lambda point: point.at) if before else min(known, key=lambda point: point.at)
+    last = max(known, key=lambda point: point.at)
+    since = midnight if before else clock - timedelta(seconds=now - begin.at)
+    return max(int(last.value - begin.value), 0), since
+
+
+def _tile(points: Sequence[Point], now: float, span: float) -> Tile:
+    return Tile(_last(points), spark_line(points, now, span))
+
+
+def _last(points: Sequence[Point]) -> float | None:
+    return points[-1].value if points else None

@@ -1,0 +1,89 @@
+"""The figures of a broker as samples bring them: for the pages of the process that takes the samples."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import ceil
+from typing import Final
+
+from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from mqdb.web.broker_sample import Sample
+from mqdb.web.time_series import TOTAL, Figure, Key, TimeSeries
+
+
+class LiveFigures:
+    """The last sample, its predecessors as series, and the watchers of the next one. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self.series: Final = TimeSeries()
+        self._guard = threading.Lock()
+        self._latest: Sample | None = None
+        self._number = 0
+        self._wakes: set[Callable[[], None]] = set()
+
+    @property
+    def latest(self) -> tuple[int, Sample | None]:
+        """The last sample with its number; None while this process does not lead."""
+        with self._guard:
+            return self._number, self._latest
+
+    def add(self, sample: Sample) -> None:
+        """Take a sample, and wake the watchers."""
+        self.series.add(sample.taken_at, _counters(sample), _levels(sample))
+        self._set(sample)
+
+    def leave(self) -> None:
+        """This process no longer leads: there is no last sample. The series stay."""
+        self._set(None)
+
+    @contextmanager
+    def watching(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call `wake` after each sample, in the thread that took it, until the end of the block."""
+        with self._guard:
+            self._wakes.add(wake)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._wakes.discard(wake)
+
+    def _set(self, sample: Sample | None) -> None:
+        with self._guard:
+            self._latest, self._number = sample, self._number + 1
+            wakes = tuple(self._wakes)
+        for wake in wakes:
+            wake()
+
+
+def _counters(sample: Sample) -> dict[Key, float]:
+    counts: dict[Key, float] = {(Figure.WAL, TOTAL): sample.server.wal_bytes}
+    for topic, messages in sample.messages_in.items():
+        if topic.startswith(RETRY_PREFIX):
+            counts[Figure.RETRIED, topic.removeprefix(RETRY_PREFIX)] = messages
+        elif topic.startswith(DLQ_PREFIX):
+            counts[Figure.DEAD, topic.removeprefix(DLQ_PREFIX)] = messages
+        elif not is_system_topic(topic):
+            counts[Figure.STORED, topic] = messages
+    for each in sample.lags:
+        key = Figure.DELIVERED, each.group
+        counts[key] = counts.get(key, 0) + each.committed
+    return counts
+
+
+def _levels(sample: Sample) -> dict[Key, float]:
+    levels: dict[Key, float] = {
+        (Figure.TIMERS, TOTAL): sample.timers_waiting + sum(level.waiting for level in sample.delays),
+        (Figure.HALVES, TOTAL): sample.halves.prepared,
+        (Figure.DISK, TOTAL): sum(sample.storage_bytes.values()),
+    }
+    for topic, messages in sample.messages_in.items():
+        if topic.startswith(DLQ_PREFIX):
+            levels[Figure.LETTERS, topic.removeprefix(DLQ_PREFIX)] = messages
+    if ages := sorted(sample.dispatch_ages):
+        levels[Figure.DISPATCH_P50, TOTAL] = ages[ceil(len(ages) * 0.5) - 1]
+        levels[Figure.DISPATCH_P99, TOTAL] = ages[ceil(len(ages) * 0.99) - 1]
+    for each in sample.lags:
+        lag, age = (Figure.LAG, each.group), (Figure.LAG_SECONDS, each.group)
+        levels[lag] = levels.get(lag, 0) + each.lag
+        levels[age] = max(levels.get(age, 0), each.lag_seconds)
+    return levels

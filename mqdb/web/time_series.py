@@ -1,0 +1,198 @@
+"""The figures of a broker over the last hour and the last day, in memory: for charts, and gone with the process.
+
+Each sample adds a point to a series: a rate since the sample before, or a level. Series exist for topics and groups
+that have had something in this time, and their number is bounded: 9 kB each. A new leader begins without points.
+"""
+
+import math
+import threading
+from array import array
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from mqdb.drawing.charts import Point
+
+#: A topic or group beyond these is only part of the total. 2,000 series take 18 MB.
+MOST_SERIES: Final = 2_000
+
+#: The name of the series that has the sum of all topics or groups, also of those without a series.
+TOTAL: Final = ""
+
+#: The name of the sum of all series that `busiest` does not return.
+OTHERS: Final = "others"
+
+
+class Figure(StrEnum):
+    """A figure, and by which names it has series."""
+
+    STORED = "stored"
+    """Messages per second that a topic has taken; no retries, dead letters and system topics."""
+    DELIVERED = "delivered"
+    """Messages per second by which the offsets of a group have moved."""
+    RETRIED = "retried"
+    """Failed messages of a group that came again, per second."""
+    DEAD = "dead"
+    """Dead letters of a group per second."""
+    LETTERS = "letters"
+    """All dead letters of a group since it was created."""
+    LAG = "lag"
+    """Messages that a group has yet to consume."""
+    LAG_SECONDS = "lag_seconds"
+    """Age of the oldest message that a group has yet to consume."""
+    TIMERS = "timers"
+    """Messages that wait for a time."""
+    HALVES = "halves"
+    """Half messages without an end."""
+    DISPATCH_P50 = "dispatch_p50"
+    DISPATCH_P99 = "dispatch_p99"
+    """Seconds from storing a message until it has an offset, half and 99 % of the latest ones."""
+    WAL = "wal"
+    """Bytes per second of PostgreSQL's log."""
+    DISK = "disk"
+    """Bytes of the tables and indexes of the broker."""
+
+
+#: Counters: a series has their growth per second. All others are levels.
+RATES: Final = frozenset({Figure.STORED, Figure.DELIVERED, Figure.RETRIED, Figure.DEAD, Figure.WAL})
+
+Key: TypeAlias = tuple[Figure, str]
+
+
+class Span(StrEnum):
+    """The length of a series. Its points are 5 s or a minute apart."""
+
+    HOUR = "hour"
+    DAY = "day"
+
+
+class _Size(NamedTuple):
+    points: int
+    seconds: float
+
+
+_SIZES: Final = {Span.HOUR: _Size(720, 3_600.0), Span.DAY: _Size(1_440, 86_400.0)}
+
+#: Points of the day are this far apart.
+_MINUTE: Final = 60.0
+
+
+class TimeSeries:
+    """The series of one broker. One thread adds samples, any thread reads."""
+
+    def __init__(self, most_series: int = MOST_SERIES) -> None:
+        self._guard = threading.Lock()
+        self._rings = {span: _Rings(size.points, most_series) for span, size in _SIZES.items()}
+        self._counters: dict[Key, float] = {}
+        self._counted_at: float | None = None
+        self._minute = _Minute()
+
+    def add(self, at: float, counters: Mapping[Key, float], levels: Mapping[Key, float]) -> None:
+        """Add the figures of one sample, taken `at` a time of the monotonic clock.
+
+        The first sample gives no rates. A counter that is lower than before belongs to a topic that was made again, and
+        counts from 0; an offset that was reset to an earlier one counts as 0.
+        """
+        values = dict(levels)
+        before, seconds = self._counters, 0.0 if self._counted_at is None else at - self._counted_at
+        if seconds > 0:
+            for key, count in counters.items():
+                growth = count - before.get(key, 0)
+                if growth < 0:
+                    growth = count if key[0] is Figure.STORED else 0
+                values[key] = growth / seconds
+        self._counters, self._counted_at = dict(counters), at
+        for figure in {figure for figure, name in values if name != TOTAL}:
+            each = [value for (of, name), value in values.items() if of is figure and name != TOTAL]
+            values.setdefault((figure, TOTAL), max(each) if figure is Figure.LAG_SECONDS else sum(each))
+        with self._guard:
+            self._rings[Span.HOUR].add(at, values)
+            for minute_at, of_minute in self._minute.add(at, values):
+                self._rings[Span.DAY].add(minute_at, of_minute)
+
+    def of(self, figure: Figure, name: str = TOTAL, span: Span = Span.HOUR) -> list[Point]:
+        """The points of one series, the oldest first; [] without any."""
+        with self._guard:
+            return self._rings[span].of((figure, name))
+
+    def names(self, figure: Figure) -> list[str]:
+        """The names of the series of a figure, without the total."""
+        with self._guard:
+            return [name for of, name in self._rings[Span.HOUR].keys if of is figure and name != TOTAL]
+
+    def busiest(self, figure: Figure, most: int, span: Span = Span.HOUR) -> dict[str, list[Point]]:
+        """The series with the greatest sums, in that order, and OTHERS if there are more than `most`."""
+        with self._guard:
+            rings = self._rings[span]
+            found = {name: rings.of((of, name)) for of, name in rings.keys if of is figure and name != TOTAL}
+            total = rings.of((figure, TOTAL))
+        ranked = sorted(found, key=lambda name: -sum(point.value for point in found[name]))
+        shown = {name: found[name] for name in ranked[:most]}
+        if len(ranked) > most:
+            by_time: dict[float, float] = {}
+            for points in shown.values():
+                for point in points:
+                    by_time[point.at] = by_time.get(point.at, 0.0) + point.value
+            shown[OTHERS] = [Point(at, max(value - by_time.get(at, 0.0), 0.0)) for at, value in total]
+        return shown
+
+
+class _Rings:
+    """The points of one span: the sample of number n stands at n % `points`."""
+
+    def __init__(self, points: int, most: int) -> None:
+        self._points = points
+        self._most = most
+        self._count = 0
+        self._times = array("d", [0.0] * points)
+        self._values: dict[Key, array[float]] = {}
+        #: The number of the last sample in which a series had something; without it a series goes after its span.
+        self._last_active: dict[Key, int] = {}
+
+    def add(self, at: float, values: Mapping[Key, float]) -> None:
+        number, place = self._count, self._count % self._points
+        self._count += 1
+        self._times[place] = at
+        for key, value in values.items():
+            # A rate of 0 is the rule, a level of 0 is news.
+            if value or key[0] not in RATES:
+                self._last_active[key] = number
+                if key not in self._values and (key[1] == TOTAL or len(self._values) < self._most):
+                    self._values[key] = array("f", [math.nan] * self._points)
+        for key in [key for key, last in self._last_active.items() if number - last >= self._points]:
+            del self._last_active[key]
+            self._values.pop(key, None)
+        for key, ring in self._values.items():
+            ring[place] = values.get(key, math.nan)
+
+    @property
+    def keys(self) -> Iterable[Key]:
+        return self._values.keys()
+
+    def of(self, key: Key) -> list[Point]:
+        ring = self._values.get(key)
+        if ring is None:
+            return []
+        numbers = range(max(self._count - self._points, 0), self._count)
+        places = [number % self._points for number in numbers]
+        return [Point(self._times[place], ring[place]) for place in places if not math.isnan(ring[place])]
+
+
+class _Minute:
+    """The samples since the last point of the day: of a rate their mean, of a level the highest."""
+
+    def __init__(self) -> None:
+        self._begun: float | None = None
+        self._values: dict[Key, list[float]] = {}
+
+    def add(self, at: float, values: Mapping[Key, float]) -> list[tuple[float, dict[Key, float]]]:
+        """The minute that this sample ends, if it does."""
+        if self._begun is None:
+            self._begun = at
+        for key, value in values.items():
+            self._values.setdefault(key, []).append(value)
+        if at - self._begun < _MINUTE:
+            return []
+        point = {key: sum(found) / len(found) if key[0] in RATES else max(found) for key, found in self._values.items()}
+        self._begun, self._values = at, {}
+        return [(at, point)]
