@@ -32,7 +32,7 @@ def watch(client: str, find_reason: Callable[[], Reason], leave: Callable[[], No
             threading.Thread(target=_leave, args=(leave,), name="mqdb-abandoned", daemon=True).start()
             end()
             fields = {"client": client, "reason": reason}
-            logger.warning("a client without shutdown() leaves its group", extra=fields)
+            logger.warning("%(client)s leaves its group without shutdown(): %(reason)s", fields, extra=fields)
 
     end = look_often(look)
     return end

@@ -49,4 +49,5 @@ class Callbacks(Generic[T]):
             try:
                 callback(value)
             except Exception:
-                logger.exception("a callback failed", extra={"kind": self._name})
+                fields = {"kind": self._name}
+                logger.exception("callback for %(kind)s failed", fields, extra=fields)

@@ -39,17 +39,20 @@ _BUSY = frozenset({DispatchOutcome.DISPATCHED, DispatchOutcome.ADOPTED})
 class DispatchWatch:
     """Belongs to one thread, which calls `tend` when it is time and says when it heard an arrival.
 
-    `ask_attended` asks the broker on a connection of that thread, `connect` makes one to dispatch on.
+    `ask_attended` asks the broker on a connection of that thread, `connect` makes one to dispatch on. `broker_name` is
+    for the log.
     """
 
     def __init__(
         self,
         ask_attended: Callable[[], bool],
         connect: Callable[[], AbstractContextManager[Connection]],
+        broker_name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask_attended = ask_attended
         self._connect = connect
+        self._fields = {"broker": broker_name}
         self._clock = clock
         self._is_attended = True
         self._alone_since = math.inf
@@ -96,11 +99,14 @@ class DispatchWatch:
     def _learn(self, attended: bool, now: float) -> None:
         if attended:
             if self._is_told:
-                logger.info("a broker process attends to dispatch again")
+                logger.info("a broker process attends to dispatch again", extra=self._fields)
             self._is_told = self._has_dispatched = False
         elif self._is_attended:
             self._alone_since = now
         elif not self._is_told and now - self._alone_since >= ALONE_SECONDS:
-            logger.warning("no `mqdb serve` is alive: this process dispatches; nothing drops old messages")
+            sentence = (
+                "no `mqdb serve` is alive for broker %(broker)s: this process dispatches; nothing drops old messages"
+            )
+            logger.warning(sentence, self._fields, extra=self._fields)
             self._is_told = True
         self._is_attended = attended

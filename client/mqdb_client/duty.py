@@ -19,6 +19,7 @@ _RETRY_SECONDS: Final = 1.0
 class Duty:
     """Periodic work. One thread runs it; any thread may schedule it for another time.
 
+    `name` says what it does, as in "commit offsets of group readers".
     `work` returns the seconds until its next run, or None to rest until it is scheduled. After any error it runs again
     a second later. The first failure and the end of the failures are logged. An unreachable broker is reported to
     `outage` instead.
@@ -75,12 +76,11 @@ class Duty:
             return
         if not self._is_failing:
             self._is_failing = True
-            sentence = "a duty fails, and is tried again"
             fields = {"duty": self.name, "reason": describe(error).message}
             if issubclass(type(error), MqdbError):
-                logger.warning(sentence, extra=fields)
-            else:
-                log_error(logger, sentence, error, fields, logging.WARNING)
+                logger.warning("could not %(duty)s; will retry: %(reason)s", fields, extra=fields)
+            else:  # the traceback has the reason
+                log_error(logger, "could not %(duty)s; will retry", error, fields, logging.WARNING)
 
     def _rest(self, seconds: float | None) -> None:
         with self._guard:

@@ -130,9 +130,9 @@ class ClientInstance:
         self.answered_at = time.monotonic()
         self.is_forked = False
         self._registrations = Registrations(self.client_id, broker.name, self.connect, lambda: self.is_met)
-        self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrival")
-        self._group_changes: Callbacks[str | None] = Callbacks("group change")
-        self._requests: Callbacks[frozenset[str] | None] = Callbacks("request")
+        self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrivals")
+        self._group_changes: Callbacks[str | None] = Callbacks("group changes")
+        self._requests: Callbacks[frozenset[str] | None] = Callbacks("requests")
         #: The ids of clients that come through this one, besides its own.
         self.guests: set[str] = set()
         self._waiting_for_arrivals: set[object] = set()
@@ -144,11 +144,11 @@ class ClientInstance:
         self.request_slots = threading.BoundedSemaphore(MAX_REQUESTS)
         self._end_looks: Callable[[], None] = lambda: None
         self.routes = Routes(self.connect)
-        self._dispatch_watch = DispatchWatch(self._ask_attended, self.connect)
-        self._telling = Duty("tell of changes and requests", self._tell, self.outage, due=False)
-        self._presence = Duty("presence", self._announce_again, self.outage, due=False)
-        self._heartbeat = Duty("heartbeat", self._beat_and_refresh, self.outage, due=False)
-        self._dispatch = Duty("dispatch", self._tend_dispatch, self.outage)
+        self._dispatch_watch = DispatchWatch(self._ask_attended, self.connect, broker.name)
+        self._telling = Duty(f"pass on news of broker {broker.name}", self._tell, self.outage, due=False)
+        self._presence = Duty(f"re-register with broker {broker.name}", self._announce_again, self.outage, due=False)
+        self._heartbeat = Duty(f"renew heartbeat of broker {broker.name}", self._beat_and_refresh, self.outage, due=False)
+        self._dispatch = Duty(f"dispatch on broker {broker.name}", self._tend_dispatch, self.outage)
         self._notifications = NotificationThread(
             self.connections.listener,
             greet=self._greet,

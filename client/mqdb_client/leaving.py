@@ -62,19 +62,22 @@ def _wait(group: str, left: "Future[None]", listeners: Callable[[], int], second
         if is_for_listeners:
             give_up_at = now + LEAVE_SECONDS
         elif now >= give_up_at:
-            logger.warning("left without an answer of the broker, which finds out by itself", extra={"group": group})
+            fields: dict[str, object] = {"group": group}
+            sentence = "left group %(group)s without an answer from the broker; the registration will expire"
+            logger.warning(sentence, fields, extra=fields)
             return
         if is_for_listeners != before or is_for_listeners == said:
             continue
         said = is_for_listeners
         if is_for_listeners:
-            # The numbers are in the sentence: a program that has not set up logging shows nothing else.
+            fields = {"group": group, "running": running, "seconds": round(deadline - now, 1)}
             logger.warning(
-                "shutdown waits for %d running listeners, %.1f s at most (shutdown_timeout); "
-                "a second SIGINT or SIGTERM leaves them at once",
-                running,
-                deadline - now,
-                extra={"group": group},
+                "shutdown in group %(group)s waits for %(running)d running listeners, %(seconds).1f s at most "
+                "(shutdown_timeout); a second SIGINT or SIGTERM leaves them at once",
+                fields,
+                extra=fields,
             )
         else:
-            logger.warning("shutdown waits for the broker, %.0f s at most", LEAVE_SECONDS, extra={"group": group})
+            fields = {"group": group, "seconds": LEAVE_SECONDS}
+            sentence = "shutdown in group %(group)s waits for the broker, %(seconds).0f s at most"
+            logger.warning(sentence, fields, extra=fields)

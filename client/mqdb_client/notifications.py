@@ -211,7 +211,9 @@ class NotificationThread:
                 self._listen()
             except Exception as error:
                 if not isinstance(error, _EXPECTED):
-                    logger.exception("the notification thread failed; will reconnect", extra={"broker": self._target})
+                    fields = {"broker": self._target}
+                    sentence = "notification thread of broker %(broker)s failed; will reconnect"
+                    logger.exception(sentence, fields, extra=fields)
                 self._outage.covers(self, BrokerUnavailable(self._target, _line(error)))
                 self._disconnect()
                 self._reconnect()

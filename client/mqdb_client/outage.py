@@ -14,8 +14,8 @@ from mqdb.errors import BrokerUnavailable
 
 logger = logging.getLogger(__name__)
 
-BEGINS: Final = "lost the connection to the broker"
-OVER: Final = "connected to the broker again"
+BEGINS: Final = "lost the connection to the broker %(broker)s: %(reason)s"
+OVER: Final = "connected to the broker again: %(broker)s, after %(after_seconds)s s"
 
 _FORETOLD_SECONDS: Final = 5.0
 
@@ -54,7 +54,7 @@ class Outage:
         at, foretold = self._foretold
         reason = foretold if time.monotonic() - at < _FORETOLD_SECONDS else error.reason
         fields = {"broker": self._target, "server": self.server, "reason": reason}
-        logger.log(logging.WARNING if is_first else logging.DEBUG, BEGINS, extra=fields)
+        logger.log(logging.WARNING if is_first else logging.DEBUG, BEGINS, fields, extra=fields)
         return True
 
     def leave(self, who: object) -> None:
@@ -69,8 +69,13 @@ class Outage:
         with self._guard:
             seconds = self._settle(who)
         if seconds is not None:
-            fields = {"broker": self._target, "server": self.server, "timeline": self.timeline}
-            logger.info(OVER, extra={**fields, "after_seconds": round(seconds, 3)})
+            fields = {
+                "broker": self._target,
+                "server": self.server,
+                "timeline": self.timeline,
+                "after_seconds": round(seconds, 3),
+            }
+            logger.info(OVER, fields, extra=fields)
 
     @property
     def is_under_way(self) -> bool:

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.user_error import attribute_of, log_error
-from mqdb.errors import PropertiesBroken
+from mqdb.errors import PropertiesBroken, shown
 
 logger = logging.getLogger(__name__)
 
@@ -125,32 +125,32 @@ class OperationHooks:
     def _around(self, context: OperationContext, hooks: tuple[OperationHook, ...]) -> Iterator[OperationContext]:
         # In the main thread Ctrl-C may come while a hook runs. In others sys.exit() would end a thread of a client.
         caught = Exception if threading.current_thread() is threading.main_thread() else BaseException
-        call_each(hooks, lambda hook: hook.operation_before, context, _FAILED, caught)
+        call_each(hooks, lambda hook: hook.operation_before, context, context.group, caught)
         try:
             yield context
         except BaseException as error:
             context.error = error
             raise
         finally:
-            call_each(hooks, lambda hook: hook.operation_after, context, _FAILED, caught)
+            call_each(hooks, lambda hook: hook.operation_after, context, context.group, caught)
 
 
 def call_each(
     hooks: Sequence[_Hook],
     method_of: Callable[[_Hook], Callable[[_Context], None]],
     context: _Context,
-    sentence: str,
+    group: str,
     caught: type[BaseException] = Exception,
 ) -> None:
-    """Call a method of each hook. If one raises what is `caught`, log it with a sentence, and go on."""
+    """Call a method of each hook of a client in `group`. If one raises what is `caught`, log it, and go on."""
     for hook in hooks:
         try:
             method_of(hook)(context)
         except caught as error:
-            log_error(logger, sentence, error, {"hook": attribute_of(hook, "hook_name")})
+            fields = {"group": group, "hook": shown(attribute_of(hook, "hook_name"))}
+            log_error(logger, "hook %(hook)s of group %(group)s failed", error, fields)
 
 
-_FAILED: Final = "a hook of operations failed"
 _UNSEEN: Final[AbstractContextManager[None]] = nullcontext()
 
 #: Of all clients of the process.

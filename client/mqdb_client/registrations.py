@@ -113,7 +113,9 @@ class Registrations:
             with self._connect() as connection:
                 is_present = membership.heartbeat(connection, self._client_id)
             if not is_present:
-                logger.warning("the broker had given this client up", extra={"client_id": self._client_id})
+                fields = {"client_id": self._client_id, "broker": self._broker_name}
+                sentence = "broker %(broker)s had removed client %(client_id)s; will re-register it"
+                logger.warning(sentence, fields, extra=fields)
             if not is_present or self._accepted != self._known.keys():
                 self.renew()
 
@@ -127,8 +129,17 @@ class Registrations:
                 except BrokerUnavailable:
                     raise
                 except MqdbError as error:  # the affair of this group, and no reason to be missing in the others
-                    fields = {"group": registration.group, "broker": self._broker_name, "reason": str(error)}
-                    logger.warning("the broker refuses a client, which is tried again", extra=fields)
+                    fields = {
+                        "group": registration.group,
+                        "client_id": self._client_id,
+                        "broker": self._broker_name,
+                        "reason": str(error),
+                    }
+                    logger.warning(
+                        "broker %(broker)s refused client %(client_id)s in group %(group)s; will retry: %(reason)s",
+                        fields,
+                        extra=fields,
+                    )
 
     def _register(self, registration: Registration, *, may_be_down: bool) -> StoredSubscriptions | None:
         registration = registration._replace(client_id=self._client_id)
@@ -164,7 +175,11 @@ class Registrations:
                 membership.take_back(connection, registration, replaced)
         except MqdbError as error:
             fields = {"group": registration.group, "broker": self._broker_name, "reason": str(error)}
-            logger.warning("a change of subscriptions could not be taken back", extra=fields)
+            logger.warning(
+                "could not undo a change of subscriptions of group %(group)s on broker %(broker)s: %(reason)s",
+                fields,
+                extra=fields,
+            )
 
     def _restore(self, before: Registration, was_accepted: bool) -> None:
         self._known[_key(before)] = before

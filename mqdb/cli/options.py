@@ -65,8 +65,12 @@ def warn_of_unknown_variables() -> None:
     from mqdb.settings import unknown_variables
 
     for variable in unknown_variables():
-        near = {"did_you_mean": variable.near} if variable.near else {}
-        logger.warning("an environment variable is not known and is ignored", extra={"variable": variable.name, **near})
+        fields = {"variable": variable.name}
+        sentence = "ignored unknown environment variable %(variable)s"
+        if variable.near:
+            fields["did_you_mean"] = variable.near
+            sentence = "ignored unknown environment variable %(variable)s; did you mean %(did_you_mean)s?"
+        logger.warning(sentence, fields, extra=fields)
 
 
 def given(context: typer.Context, name: str, default: Any = None) -> Any:

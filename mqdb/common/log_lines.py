@@ -1,13 +1,27 @@
-"""Log lines: the fixed sentence that all code of mqdb logs, and beside it what it is about."""
+"""Log lines: the sentence that mqdb logs, and its fields.
+
+A warning or an error names its most important fields in the sentence, so that each formatter shows them:
+
+    fields = {"group": group, "topic": topic, "reason": str(error)}
+    logger.warning("could not pull topic %(topic)s for group %(group)s: %(reason)s", fields, extra=fields)
+
+As `extra` the fields are attributes of the record, which the formatters of this module show.
+"""
 
 import json
 import logging
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Final
 
 from mqdb.common.printable import printable
 
 #: What every record has, so that the rest is what the caller gave as `extra`.
 _COMMON = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+#: A field in a sentence.
+_NAMED: Final = re.compile(r"%\((\w+)\)")
 
 
 class FieldFormatter(logging.Formatter):
@@ -17,8 +31,8 @@ class FieldFormatter(logging.Formatter):
         handler.setFormatter(FieldFormatter())
         logging.basicConfig(handlers=[handler])
 
-    Fields are what the caller of a logger gives as `extra`. A control character, of a message perhaps, comes as its
-    number.
+    Fields are the `extra` of a call of a logger. Those that the sentence names are not repeated. A control character,
+    of a message perhaps, comes as its number.
     """
 
     def __init__(self) -> None:
@@ -29,8 +43,9 @@ class FieldFormatter(logging.Formatter):
         return printable(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The sentence and its fields; a traceback comes on the lines after it."""
-        fields = [f"{name}={_shown(value)}" for name, value in _fields(record).items()]
+        """The sentence and the other fields; a traceback comes on the lines after it."""
+        named = _NAMED.findall(str(record.msg)) if isinstance(record.args, Mapping) else []
+        fields = [f"{name}={_shown(value)}" for name, value in _fields(record).items() if name not in named]
         return " ".join([super().formatMessage(record), *fields])
 
 

@@ -61,17 +61,22 @@ def log_error(
     logger: logging.Logger,
     sentence: str,
     error: BaseException,
-    extra: Mapping[str, object],
+    fields: Mapping[str, object],
     level: int = logging.ERROR,
 ) -> None:
-    """Log an error with its traceback. The record has the error itself, unless handlers would fail to show it."""
+    """Log an error with its traceback. The record has the error itself, unless handlers would fail to show it.
+
+    The sentence names fields, as in `"%(group)s"`; the record has all of them.
+    """
     text = describe(error)
     # The record tells where the caller logs, not this function.
     if text.is_usual:
         exc_info = type(error), error, _TRACEBACK.__get__(error)
-        logger.log(level, sentence, exc_info=exc_info, extra=extra, stacklevel=2)
+        logger.log(level, sentence, fields, exc_info=exc_info, extra=fields, stacklevel=2)
     else:
-        logger.log(level, "%s\n%s", sentence, text.traceback.rstrip("\n"), extra=extra, stacklevel=2)
+        with_traceback = f"{sentence}\n%(traceback)s"
+        values = {**fields, "traceback": text.traceback.rstrip("\n")}
+        logger.log(level, with_traceback, values, extra=fields, stacklevel=2)
 
 
 def chain_of(error: BaseException) -> list[BaseException]:

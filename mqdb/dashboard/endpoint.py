@@ -71,7 +71,8 @@ def _made(handler: Handler, visit: Visit) -> Response:
     except MqdbError as error:
         return error_page(visit, str(error), _status_of(error))
     except Exception:
-        logger.exception("a page failed", extra={"path": visit.request.url.path})
+        fields = {"path": visit.request.url.path}
+        logger.exception("page %(path)s failed", fields, extra=fields)
         return error_page(visit, "the page failed; the log of the process says why", 500)
 
 

@@ -92,7 +92,8 @@ class SharedPostgres:
             self._running = homes.read_run_file(Home(self._server.home)) or self._running
             return Supervision.UNCHANGED
         self._running = None
-        logger.warning("took over PostgreSQL from an owner that is gone", extra={"port": self._server.port})
+        fields = {"port": self._server.port}
+        logger.warning("took over PostgreSQL on port %(port)s from an owner that is gone", fields, extra=fields)
         return Supervision.TAKEN_OVER
 
     def watch(self) -> None:
@@ -108,7 +109,9 @@ class SharedPostgres:
                 pause = _WATCH_SECONDS
             except Exception:  # whatever it is, nobody else would try again
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-                logger.exception("PostgreSQL does not run", extra={"next_attempt_in_seconds": pause})
+                fields = {"next_attempt_in_seconds": pause}
+                sentence = "PostgreSQL does not run; next attempt in %(next_attempt_in_seconds)g s"
+                logger.exception(sentence, fields, extra=fields)
 
     def close(self) -> None:
         """Stops watching, and the server if it is this process's own."""

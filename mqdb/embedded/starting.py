@@ -57,7 +57,8 @@ def wait_while_starting(home: Home) -> None:
     """Returns when no broker is starting there. Raises BrokerUnavailable after PATIENCE_SECONDS."""
     if not is_starting(home):
         return
-    logger.warning("a broker is starting in this home, waiting for it", extra={"home": str(home.path)})
+    fields = {"home": str(home.path)}
+    logger.warning("waiting for a broker that is starting in home %(home)s", fields, extra=fields)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while is_starting(home):
         if time.monotonic() > deadline:

@@ -173,7 +173,8 @@ class EmbeddedPostgres:
         with self._guard:
             if self._process is None or not self._process.exited.is_set():
                 return False
-            logger.warning("PostgreSQL has ended, starting it again", extra={"exit_code": self._process.returncode})
+            fields = {"exit_code": self._process.returncode}
+            logger.warning("PostgreSQL ended with exit code %(exit_code)s; restarting it", fields, extra=fields)
             self.restart()
             return True
 
@@ -219,7 +220,9 @@ class EmbeddedPostgres:
             return False
         self._process = AdoptedServer(pid, self._home.data)
         self._note_running(running.port)
-        logger.warning("adopted the PostgreSQL of an owner that is gone", extra={"pid": pid, "port": running.port})
+        fields = {"pid": pid, "port": running.port}
+        sentence = "adopted PostgreSQL, process %(pid)s on port %(port)s, from an owner that is gone"
+        logger.warning(sentence, fields, extra=fields)
         return True
 
     def _runs_so(self, port: int) -> bool:

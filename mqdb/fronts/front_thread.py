@@ -113,7 +113,8 @@ class FrontThread(ABC):
             asyncio.run(self._serve_until_stopped(started))
         except BaseException as error:
             if started.done():
-                logger.exception("the front for RocketMQ's clients failed")
+                fields = {"protocol": self._protocol}
+                logger.exception("front for %(protocol)s failed", fields, extra=fields)
             else:
                 started.set_exception(error)
 

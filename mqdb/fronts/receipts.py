@@ -64,7 +64,8 @@ class Receipts:
             await self._database.run(back)
         except MqdbError as error:
             fields = {"group": group, "count": len(handles), "reason": str(error)}
-            logger.log(level_of(error), "could not give back undelivered messages", extra=fields)
+            sentence = "could not give back %(count)s undelivered messages of group %(group)s: %(reason)s"
+            logger.log(level_of(error), sentence, fields, extra=fields)
 
     async def _ack_all(self, group: str) -> None:
         """Acknowledge in batches until no handles are left, also those that arrive while a statement is under way."""

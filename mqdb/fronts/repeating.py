@@ -10,8 +10,8 @@ from mqdb_client.outage import level_of
 logger = logging.getLogger(__name__)
 
 
-async def repeat(seconds: Callable[[], float], work: Callable[[], Awaitable[None]], trouble: str) -> None:
-    """Do it for ever, with a pause before each turn. `trouble` goes to the log, once for failures in a row."""
+async def repeat(seconds: Callable[[], float], work: Callable[[], Awaitable[None]], duty: str) -> None:
+    """Do it for ever, with a pause before each turn. Failures in a row are logged once: "could not" and `duty`."""
     is_failing = False
     while True:
         await asyncio.sleep(seconds())
@@ -21,5 +21,7 @@ async def repeat(seconds: Callable[[], float], work: Callable[[], Awaitable[None
         except Exception as error:
             if not is_failing:
                 unexpected = None if isinstance(error, MqdbError) else error
-                logger.log(level_of(error), trouble, extra={"reason": str(error)}, exc_info=unexpected)
+                fields = {"duty": duty, "reason": str(error)}
+                sentence = "could not %(duty)s; will retry: %(reason)s"
+                logger.log(level_of(error), sentence, fields, extra=fields, exc_info=unexpected)
             is_failing = True

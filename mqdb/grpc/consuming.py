@@ -99,7 +99,7 @@ class SdkConsuming:
             yield ReceiveMessageResponse(status=_NOTHING)
             yield delivered
             return
-        frames = self._frames(call, messages)
+        frames = self._frames(call, group, messages)
         handles = [frame.message.system_properties.receipt_handle for frame in frames]
         if request.auto_renew:
             self._in_flight.keep(call.client_id, group, handles, request.attempt_id)
@@ -115,16 +115,29 @@ class SdkConsuming:
                 self._database.spawn(self._in_flight.give_back(group, unsent))
             raise
 
-    def _frames(self, call: Call, messages: Sequence[ReceivedMessage]) -> list[ReceiveMessageResponse]:
+    def _frames(self, call: Call, group: str, messages: Sequence[ReceivedMessage]) -> list[ReceiveMessageResponse]:
         """Messages as the client reads them. One that no SDK could read comes again, and is dead in the end."""
         frames = []
         for message in messages:
             try:
                 frames.append(ReceiveMessageResponse(message=message_for(message, call.namespace, self._store_host)))
             except Exception as error:
-                fields = {"queue": str(message.queue), "offset": message.queue_offset, "reason": str(error)}
+                fields = {
+                    "group": group,
+                    "message_id": message.message_id,
+                    "delivery": message.delivery_attempt,
+                    "queue": str(message.queue),
+                    "offset": message.queue_offset,
+                    "reason": str(error),
+                }
                 unexpected = None if isinstance(error, MqdbError) else error
-                logger.warning("could not deliver a message to an SDK", extra=fields, exc_info=unexpected)
+                logger.warning(
+                    "could not encode message %(message_id)s at offset %(offset)s of queue %(queue)s, delivery "
+                    "%(delivery)s, for an SDK of group %(group)s: %(reason)s",
+                    fields,
+                    extra=fields,
+                    exc_info=unexpected,
+                )
         return frames
 
     async def _wait(

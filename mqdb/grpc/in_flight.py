@@ -69,7 +69,7 @@ class SdkInFlight(Receipts):
         #: Held while a statement prolongs: what it changes nobody else may change.
         self._prolonging = asyncio.Lock()
         self._failing: set[str] = set()
-        database.spawn(repeat(lambda: _LOOK_SECONDS, self._prolong, "cannot prolong messages"))
+        database.spawn(repeat(lambda: _LOOK_SECONDS, self._prolong, "prolong messages of SDKs"))
 
     def keep(self, client_id: str, group: str, handles: Sequence[str], attempt_id: str) -> None:
         """Prolong the time of messages that a client is given now, as the answer to a receive."""
@@ -161,7 +161,8 @@ class SdkInFlight(Receipts):
             except MqdbError as error:  # the affair of this group
                 if group not in self._failing:
                     fields = {"group": group, "reason": str(error)}
-                    logger.warning("could not prolong messages of a group", extra=fields)
+                    sentence = "could not prolong messages of group %(group)s; will retry: %(reason)s"
+                    logger.warning(sentence, fields, extra=fields)
                 self._failing.add(group)
 
     async def _prolong_some(self, group: str, given: Sequence[tuple[str, _Held]]) -> None:

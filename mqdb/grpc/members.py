@@ -99,7 +99,7 @@ class SdkMembers:
         self.clients: dict[str, SdkClient] = {}
         self._groups = KnownGroups(database)
         self._of_keys = Counter[str]()
-        database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "cannot tell of clients"))
+        database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "renew heartbeats of SDKs"))
 
     def heard(self, call: Call) -> SdkClient:
         """A client has called. Raises CallRefused if there are too many."""
@@ -207,7 +207,8 @@ class SdkMembers:
             await self.leave(client, None)
         except MqdbError as error:  # the broker gives it up by itself
             fields = {"client_id": client.call.client_id, "reason": str(error)}
-            logger.log(level_of(error), "could not take a client out of its groups", extra=fields)
+            sentence = "could not remove client %(client_id)s from its groups: %(reason)s"
+            logger.log(level_of(error), sentence, fields, extra=fields)
 
     # -- how ----------------------------------------------------------------------------------
 
@@ -259,7 +260,8 @@ class SdkMembers:
             raise refusal
         if str(refusal) != str(client.refused.get(group, ("", ""))[1]):
             fields = {"group": group, "client_id": client.call.client_id, "reason": str(refusal)}
-            logger.warning("the broker refuses a client", extra=fields)
+            sentence = "the broker refused client %(client_id)s in group %(group)s: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
         client.refused[group] = (registration, refusal)
 
     def _checker(self, client: SdkClient, topic: str) -> Registration:

@@ -106,9 +106,9 @@ class SdkQuestions:
                         del self._open[next(iter(self._open))]
                     await self._ask(client, request, nonce)
         except MqdbError as error:
-            logger.log(
-                level_of(error), "could not read the requests to a client", extra={"group": group, "reason": str(error)}
-            )
+            fields = {"client_id": client.call.client_id, "group": group, "reason": str(error)}
+            sentence = "could not read the requests to client %(client_id)s of group %(group)s: %(reason)s"
+            logger.log(level_of(error), sentence, fields, extra=fields)
 
     async def _ask(self, client: SdkClient, request: ClientRequest, nonce: str) -> None:
         command: TelemetryCommand | None = None
@@ -142,4 +142,6 @@ class SdkQuestions:
         try:
             await self._database.run(partial(client_requests.answer, request_id=int(nonce), result=result))
         except MqdbError as error:
-            logger.log(level_of(error), "an answer of a client is lost", extra={"reason": str(error)})
+            fields = {"request_id": nonce, "reason": str(error)}
+            sentence = "lost the answer of a client to request %(request_id)s: %(reason)s"
+            logger.log(level_of(error), sentence, fields, extra=fields)

@@ -104,7 +104,8 @@ class SdkTransactions:
             may_know = right in await self._keys.held_by(call.access_key, right)
         except MqdbError as error:  # it is asked again when its time has come
             fields = {"topic": topic, "reason": str(error)}
-            logger.log(level_of(error), "could not ask about transactions", extra=fields)
+            sentence = "could not ask about transactions in topic %(topic)s; will retry: %(reason)s"
+            logger.log(level_of(error), sentence, fields, extra=fields)
             return
         asked = self._asked.get((client, topic), {})
         self._asked[client, topic] = {check.log_pos: check.check_times for check in checks}

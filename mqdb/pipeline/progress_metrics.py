@@ -147,7 +147,7 @@ class QueryMetricsListener(StreamingQueryListener):
                     found.append(messages_of_batch(connection, metrics.query_id, metrics.batch_id))
         except MqdbError as error:
             fields = {"query": metrics.query_id, "reason": str(error)}
-            logger.warning("could not read the ledger of a query", extra=fields)
+            logger.warning("could not read the ledger of query %(query)s: %(reason)s", fields, extra=fields)
             return None
         messages = [count for count in found if count is not None]
         return SinkMetrics(rows, sum(messages)) if messages else None

@@ -53,4 +53,5 @@ class SystemdSupervisor:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
                 end.sendto(state, address)
         except OSError as error:  # no reason to end: whoever waits for the sign decides that
-            logger.warning("systemd cannot be told", extra={"state": state.decode(), "error": str(error)})
+            fields = {"state": state.decode(), "error": str(error)}
+            logger.warning("could not send %(state)s to systemd: %(error)s", fields, extra=fields)

@@ -99,7 +99,8 @@ def _ipv4_of(host: str) -> str:
     try:
         return socket.gethostbyname(host)
     except OSError:
-        logger.warning("clients cannot look up offset ids: the name has no IPv4 address", extra={"host": host})
+        fields = {"host": host}
+        logger.warning("clients cannot look up offset ids: %(host)s has no IPv4 address", fields, extra=fields)
         return host
 
 
@@ -119,8 +120,8 @@ class _Core:
         self._database = database
         self._access = access
         self._connections: set[Connection] = set()
-        self._begun = HeldMemory(_MOST_BEGUN_BYTES, "those that have begun a frame")
-        self._strangers = HeldMemory(_MOST_STRANGERS_BYTES, "those that have signed nothing")
+        self._begun = HeldMemory(_MOST_BEGUN_BYTES, "with an unfinished frame")
+        self._strangers = HeldMemory(_MOST_STRANGERS_BYTES, "without a signed request")
         self._is_full = False
         self._most_connections = most_connections()
         place = (_ipv4_of(address.host), address.port)
@@ -169,7 +170,7 @@ class _Core:
         self._traffic.refused += 1
         if not self._is_full:
             fields = {"connections": self._most_connections}
-            logger.warning("too many connections; refusing new ones", extra=fields)
+            logger.warning("refusing new connections: the limit is %(connections)s", fields, extra=fields)
             self._is_full = True
         connection.close()
 

@@ -208,7 +208,8 @@ class Server:
             if not self.settings.wait_for_primary:
                 raise
             self.waits_for_primary = True
-            logger.warning("waits for the primary", extra={"reason": str(error)})
+            fields = {"reason": str(error)}
+            logger.warning("waiting for the primary: %(reason)s", fields, extra=fields)
             # Only for the names in the metrics.
             with suppress(MqdbError), connected(self.dsn, "mqdb serve", server_choice.ServerRole.ANY) as connection:
                 self._info = broker_info(connection)
@@ -217,10 +218,9 @@ class Server:
         wanted = self.settings.port
         postgres = open_or_attach(self.settings.home, port=wanted, outlives_owner=self._outlives_owner)
         if wanted not in (0, postgres.port):
-            logger.warning(
-                "the PostgreSQL of this home is running on another port",
-                extra={"port": postgres.port, "wanted_port": wanted},
-            )
+            fields = {"port": postgres.port, "wanted_port": wanted}
+            sentence = "PostgreSQL of this home runs on port %(port)s already, not on port %(wanted_port)s"
+            logger.warning(sentence, fields, extra=fields)
         return postgres
 
     def _broker(self) -> BrokerDsn:
@@ -290,10 +290,14 @@ class Server:
             raise SettingInvalid("dsn", redact(broker.dsn), self.settings.origin("dsn"), reason)
         self.settings.check_cluster_name(found.cluster_name)
         if mend_state(connection):
-            logger.warning("rebuilt the dispatcher's state, which an early fail-over had broken")
+            mended = {"broker": broker.name}
+            sentence = "rebuilt the state of the dispatcher of %(broker)s, which an early fail-over had broken"
+            logger.warning(sentence, mended, extra=mended)
         kept, given = broker_settings(self.settings), self.settings
         for change in change_settings(connection, kept, given.delay_levels, given.default_durability):
-            logger.warning("changed a setting of the broker", extra=change._asdict())
+            changed = change._asdict()
+            sentence = "changed setting %(setting)s of the broker from %(before)s to %(after)s"
+            logger.warning(sentence, changed, extra=changed)
         self.waits_for_primary = False
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:

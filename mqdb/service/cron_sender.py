@@ -41,11 +41,16 @@ class CronSender(LoopService[CronRound]):
         for firing in counts.firings:
             fields = {"cron": firing.name, "topic": firing.topic, "scheduled_at": firing.scheduled_at.isoformat()}
             if firing.skipped:
-                logger.warning("skipped a cron: its topic is gone or takes no messages", extra=fields)
+                sentence = (
+                    "skipped cron %(cron)s at %(scheduled_at)s: topic %(topic)s is gone or takes no messages"
+                )
+                logger.warning(sentence, fields, extra=fields)
             if firing.left_out:
-                logger.warning("skipped times of a cron that had passed", extra=fields)
+                sentence = "skipped missed times of cron %(cron)s of topic %(topic)s, from %(scheduled_at)s on"
+                logger.warning(sentence, fields, extra=fields)
         for name, error in counts.broken.items():
-            logger.error("paused a cron that cannot be sent", extra={"cron": name, "reason": str(error)})
+            fields = {"cron": name, "reason": str(error)}
+            logger.error("paused cron %(cron)s, which cannot be sent: %(reason)s", fields, extra=fields)
         return counts
 
     def pause_after(self, counts: CronRound) -> timedelta:

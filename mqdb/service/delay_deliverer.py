@@ -41,9 +41,9 @@ class DelayDeliverer(Deliverer[DelayRound]):
         self._first_segment = counts.first_segment
         self._adapt(counts.messages, counts.took)
         for topic, count in counts.skipped.items():
-            logger.warning(
-                "skipped delayed messages: their topic or group is gone", extra={"topic": topic, "count": count}
-            )
+            fields = {"topic": topic, "count": count}
+            sentence = "skipped %(count)s delayed messages of topic %(topic)s: the topic or its group is gone"
+            logger.warning(sentence, fields, extra=fields)
         tell_unreadable("delayed messages", counts.unreadable)
         self._tell_missing(counts)
         return counts
@@ -62,5 +62,6 @@ class DelayDeliverer(Deliverer[DelayRound]):
         missing = frozenset((error.queue_key, error.queue_offset) for error in counts.missing)
         for error in counts.missing:
             if (error.queue_key, error.queue_offset) not in self._missing:
-                logger.error("a delay level stands still", extra={"reason": str(error)})
+                fields = {"reason": str(error)}
+                logger.error("a delay level stands still: %(reason)s", fields, extra=fields)
         self._missing = missing

@@ -125,7 +125,8 @@ class Leadership(LoopService[LeadershipState]):
             if not self._is_silent(incumbent, now):
                 return LeadershipState.FOLLOWER
             if leader.end_backend(connection, config.service_set, incumbent):
-                logger.warning("ended the connection of a hung leader")
+                hung = {"service_set": config.service_set, "epoch": incumbent.epoch}
+                logger.warning("ended the connection of the hung leader of epoch %(epoch)s", hung, extra=hung)
         epoch = leader.elect(connection, config.service_set, self.holder, config.lease, incumbent)
         if epoch is None:
             return LeadershipState.FOLLOWER
@@ -152,7 +153,8 @@ class Leadership(LoopService[LeadershipState]):
             super()._tell_failure(fields, trace)
         else:
             lost = {"holder": self.holder, "epoch": self._term.epoch, "reason": fields["reason"]}
-            logger.warning("lost leadership", exc_info=trace, extra=lost)
+            sentence = "lost leadership of epoch %(epoch)s: %(reason)s"
+            logger.warning(sentence, lost, exc_info=trace, extra=lost)
 
     def _tell_success(self, run: Run) -> None:
         if self._term is None:  # else the log knows of the election

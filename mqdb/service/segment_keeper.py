@@ -171,13 +171,14 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
             return []
         self._force_again_at = self._context.clock.monotonic() + config.force_pause.total_seconds()
         going = before_delays(oldest, self._first_kept(connection))
+        fields = {"disk_used_percent": disk_used}
         if going:
-            what = "dropping messages early, the disk is full"
+            sentence = "dropping messages early: %(disk_used_percent).0f %% of the disk is used"
         elif before_delays(oldest, _first_waiting_segment(connection)):
-            what = "the disk is full of messages that are not archived"
+            sentence = "%(disk_used_percent).0f %% of the disk is used; the oldest messages are not archived"
         else:
-            what = "the disk is full of messages that wait"
-        logger.warning(what, extra={"disk_used_percent": disk_used})
+            sentence = "%(disk_used_percent).0f %% of the disk is used; the oldest messages wait for their delivery time"
+        logger.warning(sentence, fields, extra=fields)
         return going
 
     def _first_kept(self, connection: Connection) -> int:

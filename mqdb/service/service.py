@@ -125,7 +125,8 @@ class Service(ABC, Generic[CountsT]):
             if not self._has_ended(run, self.grace.total_seconds()):
                 run.cut()
                 if not self._has_ended(run, _CUT_SECONDS):
-                    logger.warning("a round did not end in time", extra={"service": self.name})
+                    fields = {"service": self.name}
+                    logger.warning("round of service %(service)s did not end in time", fields, extra=fields)
                     return
             run.close()
 
@@ -173,7 +174,8 @@ class Service(ABC, Generic[CountsT]):
         return pause
 
     def _tell_failure(self, fields: dict[str, object], trace: Exception | None) -> None:
-        logger.warning("a round failed", exc_info=trace, extra=fields)
+        sentence = "round of service %(service)s failed; will retry: %(reason)s"
+        logger.warning(sentence, fields, exc_info=trace, extra=fields)
 
     def _tell_success(self, run: Run) -> None:
         logger.info("rounds succeed again", extra={"service": self.name, "failures": run.failures})
@@ -308,8 +310,9 @@ class PeriodicService(Service[CountsT]):
 def tell_unreadable(what: str, positions: Sequence[int]) -> None:
     """Log that a round has skipped unreadable records, which no producer writes."""
     if positions:
-        fields = {"count": len(positions), "first_log_pos": positions[0]}
-        logger.warning("skipped %s that no producer can have sent", what, extra=fields)
+        fields = {"count": len(positions), "kind": what, "first_log_pos": positions[0]}
+        sentence = "skipped %(count)s %(kind)s that no producer can have sent, first at position %(first_log_pos)s"
+        logger.warning(sentence, fields, extra=fields)
 
 
 def create_scheduler() -> BackgroundScheduler:

@@ -57,17 +57,20 @@ class TimerDeliverer(Deliverer[TimerRound]):
             milliseconds = counts.late // timedelta(milliseconds=1)
             logger.debug("delivered timers", extra={"messages": counts.messages, "late_ms": milliseconds})
         for topic, count in counts.skipped.items():
-            logger.warning("skipped timers: their topic is gone", extra={"topic": topic, "count": count})
+            fields = {"topic": topic, "count": count}
+            logger.warning("skipped %(count)s timers of topic %(topic)s: the topic is gone", fields, extra=fields)
         tell_unreadable("timers", counts.unreadable)
         if counts.missing:
-            logger.error("the log has lost timers that were not collected", extra={"count": counts.missing})
+            missing = {"count": counts.missing}
+            logger.error("the log lost %(count)s timers that were not collected", missing, extra=missing)
         self._tell_lateness(counts)
 
     def _tell_lateness(self, counts: TimerRound) -> None:
         """When messages begin to come late, and what it has come to when they do no longer."""
         if counts.messages and counts.late >= self._late:
             if not self._late_messages:
-                logger.warning("timers are late", extra={"late_seconds": round(counts.late.total_seconds(), 1)})
+                fields = {"late_seconds": round(counts.late.total_seconds(), 1)}
+                logger.warning("timers are %(late_seconds)s s late", fields, extra=fields)
             self._late_messages += counts.messages
             self._latest = max(self._latest, counts.late)
         elif self._late_messages and counts.next_due_in:

@@ -119,9 +119,12 @@ class TransactionChecker(PeriodicService[CheckerCounts]):
     def _tell_given_up(self, checked: Checked) -> None:
         if checked.lost:
             fields = {"count": len(checked.lost), "first_log_pos": checked.lost[0]}
-            logger.error("gave up half messages that the log has lost", extra=fields)
+            sentence = "gave up %(count)s half messages that the log lost, first at position %(first_log_pos)s"
+            logger.error(sentence, fields, extra=fields)
         if checked.discarded:
             fields = {"count": len(checked.discarded), "first_log_pos": checked.discarded[0]}
-            logger.warning(
-                "gave up half messages; list them with: mqdb transaction list --state discarded", extra=fields
+            sentence = (
+                "gave up %(count)s half messages, first at position %(first_log_pos)s; list them with: "
+                "mqdb transaction list --state discarded"
             )
+            logger.warning(sentence, fields, extra=fields)

@@ -56,10 +56,12 @@ class Reach:
         try:
             answers = self._brokers.admin().on_each(lambda broker: broker.retention.log())
         except MqdbError as error:
-            logger.warning("no broker can be asked", extra={"error": str(error)})
+            fields = {"error": str(error)}
+            logger.warning("could not ask any broker: %(error)s", fields, extra=fields)
             return Report({"brokers": "cannot be found, the log says why"})
         for name, fault in answers.failures.items():
-            logger.warning("a broker does not answer", extra={"broker": name, "error": str(fault)})
+            fields = {"broker": name, "error": str(fault)}
+            logger.warning("broker %(broker)s did not answer: %(error)s", fields, extra=fields)
         failing = dict.fromkeys(answers.failures, "cannot be used, the log says why")
         return Report(dict.fromkeys(answers.results, PASSED) | failing)
 

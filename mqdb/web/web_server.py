@@ -82,7 +82,8 @@ class WebServer:
         try:
             self._server.run(sockets=[self._socket])
         except Exception:
-            logger.exception("the web server failed", extra={"address": str(self.address)})
+            fields = {"address": str(self.address)}
+            logger.exception("web server at %(address)s failed", fields, extra=fields)
 
 
 def serve_web(settings: Settings, address: HttpAddress, application: ASGIApp) -> WebServer:

@@ -35,7 +35,7 @@ class Consumer:
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
         self.given.append(message.body)
         prices: dict[str, int] = {}
-        return judge(lambda: prices["price"])
+        return judge("billing", message, lambda: prices["price"])
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ def test_services_end_at_a_standby(stocked: Stocked, command: str) -> None:
 def test_serve_waits_for_the_primary_if_it_is_asked_to(stocked: Stocked, way: Proxy) -> None:
     place = replace(stocked.place, dsn=way.dsn)
     with place.running("serve", "--wait-for-primary") as process:
-        assert "waits for the primary" in process.error_line()
+        assert "waiting for the primary" in process.error_line()
         way.lead_to(stocked.standby.primary.dsn)
         process.line_with("serves broker-a")
         code, errors = process.interrupt()
@@ -159,7 +159,7 @@ def test_serve_waits_for_the_primary_if_it_is_asked_to(stocked: Stocked, way: Pr
 
 def test_a_wait_for_the_primary_is_interrupted(stocked: Stocked) -> None:
     with stocked.place.running("serve", MQDB_WAIT_FOR_PRIMARY="true") as process:
-        assert "waits for the primary" in process.error_line()
+        assert "waiting for the primary" in process.error_line()
         code, errors = process.interrupt()
 
     assert (code, "Traceback" in errors) == (0, False)

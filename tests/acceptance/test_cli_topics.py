@@ -133,7 +133,7 @@ def test_config_names_variables_that_nothing_reads(tmp_path: Path) -> None:
     shown = Place(tmp_path).call("config", "--json", MQDB_PROT="geheim")
 
     assert shown.code == 0
-    assert shown.errors.endswith("is ignored variable=MQDB_PROT did_you_mean=MQDB_PORT\n")
+    assert shown.errors.endswith("variable MQDB_PROT; did you mean MQDB_PORT?\n")
     assert "geheim" not in shown.text + shown.errors
     json.loads(shown.text)
 

@@ -84,7 +84,7 @@ def test_a_second_signal_ends_a_member_whose_listener_hangs(
     assert process.end(number) == -number
     [line] = process.said_of_shutdown
     assert "Traceback" not in "".join(process.errors)
-    assert line.startswith("shutdown waits for 1 running listeners, 2")
+    assert line.startswith("shutdown in group readers waits for 1 running listeners, 2")
     assert line.endswith("a second SIGINT or SIGTERM leaves them at once")
     heir = Inbox()
     member(heir, consume_thread_nums=1)

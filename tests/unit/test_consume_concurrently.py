@@ -148,6 +148,24 @@ def test_what_fails_is_consumed_again_and_nothing_else_is(
     assert queue.position().next_offset == 3
 
 
+def test_plain_logging_names_the_message_at_which_a_listener_failed(
+    consuming: Consuming, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    logging.basicConfig()
+    queue = queue_of()
+
+    deliver(consuming(lambda _messages: 1 / 0, send_back=SentBack()), queue, 1)
+    wait_until(lambda: len(queue) == 0)
+
+    line, *_, last = capsys.readouterr().err.splitlines()
+    assert line == (
+        "ERROR:mqdb_client.consumer.listeners.consume_concurrently:listener of group readers failed at message "
+        f"{0:032X} of topic orders, delivery 1, batch of 1"
+    )
+    assert last == "ZeroDivisionError: division by zero"
+
+
 def test_a_listener_that_asks_for_later_is_no_error(consuming: Consuming, caplog: pytest.LogCaptureFixture) -> None:
     answers = [SUCCESS, LATER]
     queue = queue_of()
@@ -469,7 +487,7 @@ def test_in_broadcasting_what_fails_is_done_with(consuming: Consuming, caplog: p
     wait_until(lambda: len(queue) == 0)
 
     assert queue.position().next_offset == 2
-    assert "messages have failed, and do not come again in broadcasting" in caplog.text
+    assert "broadcasting group readers has no retries" in caplog.text
 
 
 class Incomparable:

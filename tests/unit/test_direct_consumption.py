@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,12 @@ from mqdb.common.message import MessageQueue
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client import ConsumeConcurrentlyStatus
-from mqdb_client.consumer.listeners.direct_consumption import DirectResult, consume_directly, judge
+from mqdb_client.consumer.listeners.direct_consumption import (
+    ConsumeMessageDirectlyResult,
+    DirectResult,
+    consume_directly,
+    judge,
+)
 from mqdb_client.consumer.listeners.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from mqdb_client.consumer.listeners.running_calls import RunningCall
 from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
@@ -20,6 +26,11 @@ from tests.fixtures.processes import wait_until
 def message() -> ReceivedMessage:
     queue = MessageQueue("orders", "broker-a", 0)
     return ReceivedMessage(queue, 7, 9, b"\0" * 16, None, None, {}, b"body", 0, 0, "here", 0, 0, 0, 0, 8)
+
+
+def judged(call: Callable[[], object]) -> ConsumeMessageDirectlyResult:
+    """The result for a message of a group's listener that does this."""
+    return judge("readers", message(), call)
 
 
 @pytest.mark.parametrize(
@@ -37,14 +48,14 @@ def message() -> ReceivedMessage:
 )
 def test_row_73_each_answer_has_its_result(answer: object, result: str) -> None:
     """Checklist row 73, for the answers."""
-    told = judge(lambda: answer)
+    told = judged(lambda: answer)
 
     assert (told.result, told.remark, told.traceback) == (result, "", "")
 
 
 @pytest.mark.parametrize("answer", ["fine\0", 7, {"a": 1}], ids=["text", "number", "unhashable"])
 def test_an_answer_that_means_nothing_counts_as_later_and_is_told(answer: object) -> None:
-    told = judge(lambda: answer)
+    told = judged(lambda: answer)
 
     assert told.result is DirectResult.CR_LATER
     assert told.remark.startswith("the listener returned ")
@@ -57,7 +68,7 @@ def raising(error: BaseException) -> Any:
 
 @pytest.mark.parametrize("error", [ValueError("no\0price"), SystemExit("no")], ids=["exception", "exit"])
 def test_an_exception_is_told_with_its_traceback(error: BaseException) -> None:
-    told = judge(lambda: raising(error))
+    told = judged(lambda: raising(error))
 
     assert told.result is DirectResult.CR_THROW_EXCEPTION
     assert type(error).__name__ in told.remark
@@ -69,7 +80,7 @@ def test_an_exception_is_told_with_its_traceback(error: BaseException) -> None:
 def test_it_is_told_how_long_it_took() -> None:
     waiting = threading.Event()
 
-    assert judge(lambda: waiting.wait(0.02)).spent_ms >= 20
+    assert judged(lambda: waiting.wait(0.02)).spent_ms >= 20
 
 
 def test_a_listener_gets_the_message_and_a_context_if_it_wants_one() -> None:
@@ -84,7 +95,7 @@ def test_a_listener_gets_the_message_and_a_context_if_it_wants_one() -> None:
         return ConsumeOrderlyStatus.COMMIT
 
     one = message()
-    results = [consume_directly(plain, one), consume_directly(orderly, one, orderly=True)]
+    results = [consume_directly("readers", plain, one), consume_directly("readers", orderly, one, orderly=True)]
 
     assert given == [[one], ([one], one.queue)]
     assert [(told.result, told.is_orderly) for told in results] == [("CR_SUCCESS", False), ("CR_COMMIT", True)]

@@ -36,7 +36,7 @@ def test_a_client_waits_until_it_is_ready_and_says_so_once(tmp_path: Path, caplo
         wait_until(lambda: caplog.messages)
     waiting.result()
 
-    assert caplog.messages == ["a broker is starting in this home, waiting for it"]
+    assert caplog.messages == [f"waiting for a broker that is starting in home {home.path}"]
 
 
 def test_a_client_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,8 @@ def test_a_file_that_holds_something_else_is_replaced_by_its_copy(
     with caplog.at_level(logging.WARNING):
         assert next_offset(opened(), FIRST) == 17
 
-    assert [record.getMessage() for record in caplog.records] == ["offset file is broken"]
+    [record] = caplog.records
+    assert record.getMessage().startswith("could not read offset file ")
 
 
 def test_the_copy_is_of_what_counted_last_also_after_a_restart(opened: Opened) -> None:

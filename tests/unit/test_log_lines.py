@@ -18,6 +18,17 @@ def test_a_line_ends_with_the_fields_of_its_record() -> None:
     assert line.partition(" ")[2] == "INFO mqdb.server: started it port=5432 who='a b'"
 
 
+def test_a_field_that_the_sentence_names_is_not_repeated() -> None:
+    fields = {"group": "billing", "count": 3}
+    record = logging.makeLogRecord({"name": "mqdb", "levelname": "INFO", "msg": "group %(group)s failed"})
+    record.args = fields
+    vars(record).update(fields)
+
+    line = FieldFormatter().format(record)
+
+    assert line.partition(" ")[2] == "INFO mqdb: group billing failed count=3"
+
+
 def test_no_control_character_of_a_message_reaches_the_terminal() -> None:
     hostile = "\x1b]0;mine\x07\x9b31m"
     try:

@@ -116,10 +116,11 @@ def test_what_was_not_meant_is_logged(orderly: Orderly, caplog: pytest.LogCaptur
     deliver(orderly(Script(SUSPEND, None, lambda: 1 / 0, ROLLBACK)), queue, 2)
     wait_until(lambda: len(queue) == 0)
 
+    place = f"message {0:032X} of topic orders, delivery"
     assert [record.getMessage() for record in caplog.records] == [
-        "listener returned None instead of a ConsumeOrderlyStatus",
-        "listener failed",
-        "listener returned ROLLBACK, which counts as SUCCESS with auto_commit",
+        f"listener of group readers returned None instead of a ConsumeOrderlyStatus for {place} 2, batch of 2",
+        f"listener of group readers failed at {place} 3, batch of 2",
+        f"took ROLLBACK as SUCCESS, because the listener of group readers has auto_commit: {place} 4, batch of 2",
     ]
 
 
@@ -145,7 +146,7 @@ def test_a_wish_of_a_wrong_type_is_logged_and_counts_for_nothing(
 
     assert next(calls) == deliveries
     assert "TypeError" not in caplog.text
-    assert f"listener asks for {name} = {wish!r}, which counts for nothing" in caplog.text
+    assert f"ignored {name} = {wish!r} of the listener of group readers in queue" in caplog.text
 
 
 def test_what_a_listener_does_to_its_list_does_not_matter(orderly: Orderly) -> None:

@@ -128,7 +128,7 @@ def test_a_hook_that_exits_ends_no_thread_of_a_client(caplog: pytest.LogCaptureF
 
     assert len(outcomes) == 1
     assert len(sound.seen) == 2
-    assert [record.getMessage() for record in caplog.records] == ["a hook of operations failed"] * 2
+    assert [record.getMessage() for record in caplog.records] == ["hook None of group readers failed"] * 2
 
 
 def test_a_hook_without_a_name_changes_no_call_of_a_listener(caplog: pytest.LogCaptureFixture) -> None:

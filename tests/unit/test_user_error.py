@@ -12,11 +12,12 @@ from mqdb.common.user_error import MAX_CHARACTERS, MAX_LINKED_ERRORS, chain_of, 
 from mqdb_client import LocalTransactionState
 from mqdb_client.aio import ids_that_may_be_stored
 from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeReturnType
-from mqdb_client.consumer.listeners.direct_consumption import DirectResult, judge
+from mqdb_client.consumer.listeners.direct_consumption import DirectResult
 from mqdb_client.tracing import Tracing
 from mqdb_client.transaction.transaction_listener import TransactionAnswer
 from tests.fixtures.odd_errors import ODD_ERRORS, Falsy, Unreadable, long_chain, ring
 from tests.fixtures.spans import Spans, attributes
+from tests.unit.test_direct_consumption import judged
 from tests.unit.test_failure import HOST, NOON
 from tests.unit.test_process_hooks import RETRIES, retry
 
@@ -68,11 +69,11 @@ class Records(logging.Handler):
 def test_each_is_logged_once_with_its_traceback(make: Callable[[], BaseException]) -> None:
     handler = Records()
 
-    log_error(handler.logger, "listener failed", raised(make()), {"queue": "orders-0"})
+    log_error(handler.logger, "listener failed in %(queue)s", raised(make()), {"queue": "orders-0"})
 
     [record] = handler.records
     shown = logging.Formatter().format(record)
-    assert shown.startswith("listener failed\n")
+    assert shown.startswith("listener failed in orders-0\n")
     assert "raise error" in shown
     assert len(shown) < 20 * MAX_CHARACTERS
     assert vars(record)["queue"] == "orders-0"
@@ -82,7 +83,7 @@ def test_each_is_logged_once_with_its_traceback(make: Callable[[], BaseException
 def test_a_usual_error_is_logged_as_it_is() -> None:
     handler, error = Records(), raised(KeyError("sku"))
 
-    log_error(handler.logger, "listener failed", error, {})
+    log_error(handler.logger, "listener failed in %(queue)s", error, {"queue": "orders-0"})
 
     assert handler.records[0].exc_info == (KeyError, error, error.__traceback__)
 
@@ -124,7 +125,7 @@ def test_a_message_that_somebody_asks_a_listener_to_consume_tells_of_each(make: 
     def listener() -> object:
         raise make()
 
-    told = judge(listener)
+    told = judged(listener)
 
     assert told.result is DirectResult.CR_THROW_EXCEPTION
     assert told.remark
@@ -134,7 +135,7 @@ def test_a_message_that_somebody_asks_a_listener_to_consume_tells_of_each(make: 
 @odd_ones
 @pytest.mark.usefixtures("quiet")
 def test_a_transaction_listener_that_raises_it_does_not_know(make: Callable[[], BaseException]) -> None:
-    with TransactionAnswer("check_local_transaction", "17", BaseException) as answer:
+    with TransactionAnswer("check_local_transaction", "senders", "orders", "17", BaseException) as answer:
         raise make()
 
     assert answer.state is LocalTransactionState.UNKNOWN

@@ -90,7 +90,7 @@ class LoopSends:
         self._oneway_bytes += size
         future = self._begin(pending).future
         self._oneway.add(future)
-        future.add_done_callback(partial(self._end_oneway, pending.topic, size))
+        future.add_done_callback(partial(self._end_oneway, pending, size))
 
     async def settled(self, unique_id: UUID) -> None:
         """Wait for the end of a send whose task was cancelled."""
@@ -140,11 +140,13 @@ class LoopSends:
         most = config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size_bytes
         return len(self._oneway) < most[0] and size <= most[1]
 
-    def _end_oneway(self, topic: str, size: int, future: "asyncio.Future[Sequence[SendResult]]") -> None:
+    def _end_oneway(self, pending: PendingSend, size: int, future: "asyncio.Future[Sequence[SendResult]]") -> None:
         self._oneway.discard(future)
         self._oneway_bytes -= size
         if not future.cancelled() and (error := future.exception()) is not None:
-            logger.warning("a oneway send has failed", extra={"topic": topic, "reason": reason_of(error)})
+            fields = {"topic": pending.topic, "message_id": pending.message_ids[0], "reason": reason_of(error)}
+            sentence = "oneway send of message %(message_id)s to topic %(topic)s failed: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
 
     async def _find_route(self, pending: PendingSend) -> None:
         """Wait for the route of a topic that is not known. One thread asks for all tasks that want it."""

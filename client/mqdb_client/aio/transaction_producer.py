@@ -136,7 +136,9 @@ class AsyncTransactionProducer(AsyncProducer):
         try:
             state = LocalTransactionState.ROLLBACK
             if (prepared := prepared_of(pending, sent)) is not None:
-                with TransactionAnswer("execute_local_transaction", sent.message_id) as answer:
+                with TransactionAnswer(
+                    "execute_local_transaction", self.group, prepared.topic, sent.message_id
+                ) as answer:
                     answer.given = await self._listener.execute_local_transaction(prepared, argument)
                 state = answer.state
             return await asyncio.to_thread(self._below.end, running, sent, state)

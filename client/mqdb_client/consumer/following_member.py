@@ -134,7 +134,8 @@ class FollowingMember:
             except Exception as error:  # the edge of the thread: whatever fails is logged, and tried again
                 unexpected = None if isinstance(error, MqdbError) else error
                 fields = {"group": self._group, "reason": str(error)}
-                logger.log(level_of(error), "cannot consume as the group does", extra=fields, exc_info=unexpected)
+                sentence = "could not consume in the mode of group %(group)s; will retry: %(reason)s"
+                logger.log(level_of(error), sentence, fields, extra=fields, exc_info=unexpected)
                 seconds = _AGAIN_SECONDS
 
     def _follow(self) -> None:

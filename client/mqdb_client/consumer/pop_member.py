@@ -206,7 +206,8 @@ class PopMember:
                 if not outage.covers(self, error) and self._pauses is None:
                     unexpected = None if isinstance(error, MqdbError) else error
                     fields = {"group": self._group, "reason": str(error)}
-                    logger.warning("cannot pop", extra=fields, exc_info=unexpected)
+                    sentence = "could not pop messages for group %(group)s; will retry: %(reason)s"
+                    logger.warning(sentence, fields, extra=fields, exc_info=unexpected)
                 self._pauses = self._pauses or pauses(_LONGEST_PAUSE_SECONDS)
                 self._seconds = next(self._pauses)
         with suppress(MqdbError):  # else the messages come again when their time has passed
@@ -240,7 +241,10 @@ class PopMember:
             self._pace.count(len(acks))
             if refused:
                 fields = {"group": self._group, "count": refused}
-                logger.warning("consumed messages come again: their time has passed", extra=fields)
+                sentence = (
+                    "acknowledged %(count)s messages of group %(group)s after their invisible time; they come again"
+                )
+                logger.warning(sentence, fields, extra=fields)
             if self._is_leaving and not self.has_successor:
                 for queue in self.held:
                     self._give_back(connection, queue.give_up(), is_unread=True)

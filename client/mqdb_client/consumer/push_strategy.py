@@ -266,14 +266,16 @@ class PushStrategy(ConsumerStrategy):
         """Have the listener consume one message, without an effect on offsets and retries."""
         orderly = self._consumption.orderly
         if not self._consumption.exactly_once:
-            return consume_directly(self._blocking_listener(), message, orderly=orderly)
+            return consume_directly(self._config.group, self._blocking_listener(), message, orderly=orderly)
         context = ConsumeOrderlyContext(message.queue) if orderly else ConsumeConcurrentlyContext(message.queue)
         transactions = ListenerTransactions(self._instances[message.queue.broker_name], self._loop_calls)
         call = transactions.blocking(self._consumption.with_context)
 
         def consume() -> ConsumeMessageDirectlyResult:
             with transactions.begin() as connection:
-                result = judge(lambda: call([message], connection, context), is_orderly=orderly)
+                result = judge(
+                    self._config.group, message, lambda: call([message], connection, context), is_orderly=orderly
+                )
                 if result.result in (DirectResult.CR_SUCCESS, DirectResult.CR_COMMIT):
                     driver(connection).commit()
             return result

@@ -115,7 +115,8 @@ class RequestAnswers:
                 if not self._instance.outage.covers(self, error) and retry_seconds is None:
                     unexpected = None if isinstance(error, MqdbError) else error
                     fields = {"group": self._group, "reason": str(error)}
-                    logger.warning("cannot see what is asked", extra=fields, exc_info=unexpected)
+                    sentence = "could not read requests to group %(group)s; will retry: %(reason)s"
+                    logger.warning(sentence, fields, extra=fields, exc_info=unexpected)
                 retry_seconds = _RETRY_SECONDS
 
     def _begin_all(self) -> bool:
@@ -154,9 +155,12 @@ class RequestAnswers:
             answered = True
             logger.debug("answered a request", extra=fields)
         except MqdbError as error:
-            logger.warning("cannot answer a request", extra=fields | {"reason": str(error)})
+            fields["reason"] = str(error)
+            sentence = "could not answer request %(request_id)s (%(kind)s) to group %(group)s: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
         except Exception:
-            logger.exception("cannot answer a request", extra=fields)
+            sentence = "could not answer request %(request_id)s (%(kind)s) to group %(group)s"
+            logger.exception(sentence, fields, extra=fields)
         finally:
             with self._guard:
                 self._in_progress.discard(request.request_id)
@@ -174,7 +178,8 @@ class RequestAnswers:
         except MqdbError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours, and whoever asks hears of it as well
-            log_error(logger, "failed at a request", error, {"group": self._group, "kind": request.kind})
+            fields = {"group": self._group, "kind": request.kind, "request_id": request.request_id}
+            log_error(logger, "request %(request_id)s (%(kind)s) to group %(group)s failed", error, fields)
             reason = reason_of(error)
         with self._connecting, self._instance.connect() as connection:
             if reason:

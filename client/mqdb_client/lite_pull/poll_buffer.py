@@ -96,7 +96,12 @@ class PollBuffer:
                 offset = self._starts.pop(queue)
                 if self._is_of_another_history(assigned):
                     fields = {"group": self._group, "queue": str(queue), "queue_offset": offset}
-                    logger.warning("seek forgotten: the log has another history by now", extra=fields)
+                    logger.warning(
+                        "ignored the seek of group %(group)s in queue %(queue)s to offset %(queue_offset)s: the log "
+                        "has another history now",
+                        fields,
+                        extra=fields,
+                    )
                 else:
                     assigned.seek(offset)
             elif before is not None and is_corrected and before.is_moved:

@@ -126,6 +126,7 @@ class PolledOffsetStore(BrokerOffsetStore):
 class _Take(NamedTuple):
     """The take of a queue without an owner: its number, and the time at which the offset was last reset by hand."""
 
+    queue: MessageQueue
     epoch: int
     reset_at: datetime | None
 
@@ -152,7 +153,7 @@ class UnownedOffsetStore(PolledOffsetStore):
         begun = self._begin(connection, {key: wanted[key] for key in new}, start)
         taken = []
         for queue_key, next_offset, segment, reset_at, _ in [*committed, *begun]:
-            take = self._takes[queue_key] = _Take(next(self._numbers), reset_at)
+            take = self._takes[queue_key] = _Take(wanted[queue_key], next(self._numbers), reset_at)
             taken.append(OwnedQueue(queue_key, take.epoch, next_offset, segment))
         return taken
 
@@ -194,8 +195,9 @@ class UnownedOffsetStore(PolledOffsetStore):
         with self._committing:
             refused, lost = self._commit(connection, [self._buffer.latest(own) for own in owned])
         for key in refused.keys() - self._refused:
-            fields = {"group": self._group, "queue_key": key, "owner": refused[key]}
-            logger.warning("offset not committed: a member owns the queue", extra=fields)
+            fields = {"group": self._group, "queue": str(self._takes[key].queue), "owner": refused[key]}
+            sentence = "did not commit the offset of group %(group)s in queue %(queue)s: member %(owner)s owns it"
+            logger.warning(sentence, fields, extra=fields)
         self._refused.difference_update(own.queue_key for own in owned)
         self._refused |= refused.keys()
         lost_keys = {position.queue_key for position in lost}

@@ -86,6 +86,7 @@ class TopicWatch:
         try:
             listener(topic, queues)
         except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
-            log_error(logger, "a topic listener failed", error, {"group": self._group, "topic": topic})
+            fields = {"group": self._group, "topic": topic}
+            log_error(logger, "topic listener of group %(group)s failed at topic %(topic)s", error, fields)
         finally:
             self.is_calling = False

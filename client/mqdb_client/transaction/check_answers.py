@@ -83,7 +83,8 @@ class CheckAnswers:
                 if not self._link.instance.outage.covers(self, error) and retry_seconds is None:
                     unexpected = None if isinstance(error, MqdbError) else error
                     fields = {"group": self._group, "broker": self._link.name, "reason": str(error)}
-                    logger.warning("cannot answer what is asked about transactions", extra=fields, exc_info=unexpected)
+                    sentence = "could not answer checks of group %(group)s on broker %(broker)s; will retry: %(reason)s"
+                    logger.warning(sentence, fields, extra=fields, exc_info=unexpected)
                 retry_seconds = _RETRY_SECONDS
 
     def _open(self) -> list[HalfCheck]:
@@ -100,19 +101,33 @@ class CheckAnswers:
             message = check.message
             with self._seen(ClientOperation.CHECK_TRANSACTION, message) as context:
                 # Also sys.exit(), which would end the thread, and leave all later checks without an answer.
-                with TransactionAnswer("check_local_transaction", message.message_id, BaseException) as answer:
+                with TransactionAnswer(
+                    "check_local_transaction", self._group, message.topic, message.message_id, BaseException
+                ) as answer:
                     answer.given = self._listener.check_local_transaction(message)
                 state = answer.state
                 if context is not None:
                     context.outcome = state
-            fields: dict[str, object] = {"transaction_id": message.message_id, "answer": state}
+            fields: dict[str, object] = {
+                "group": self._group,
+                "broker": self._link.name,
+                "topic": message.topic,
+                "transaction_id": message.message_id,
+                "answer": state,
+            }
             try:
                 ended = self._end(check, state)
             except BrokerUnavailable:
                 raise
             except MqdbError as error:
                 # Its topic is gone, perhaps: the next check finds out, and those behind it do not wait.
-                logger.warning("the answer to a check was refused", extra=fields | {"reason": str(error)})
+                refused = fields | {"reason": str(error)}
+                logger.warning(
+                    "broker %(broker)s refused answer %(answer)s of group %(group)s to the check of transaction "
+                    "%(transaction_id)s in topic %(topic)s: %(reason)s",
+                    refused,
+                    extra=refused,
+                )
                 ended = self._end(check, LocalTransactionState.UNKNOWN)
             logger.debug("answered a check", extra=fields | {"state": ended.state, "check_times": check.check_times})
 

@@ -110,10 +110,12 @@ class TransactionAnswer:
 
     given: object = None
 
-    def __init__(self, call: str, message_id: str, failures: type[BaseException] = Exception) -> None:
+    def __init__(
+        self, call: str, group: str, topic: str, message_id: str, failures: type[BaseException] = Exception
+    ) -> None:
         """Exceptions of the types `failures` are logged, and count as a missing answer."""
         self._failures = failures
-        self._fields: dict[str, object] = {"call": call, "transaction_id": message_id}
+        self._fields: dict[str, object] = {"call": call, "group": group, "topic": topic, "transaction_id": message_id}
 
     def __enter__(self) -> "TransactionAnswer":
         return self
@@ -121,7 +123,11 @@ class TransactionAnswer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
         if error is None or kind is None or not issubclass(kind, self._failures):
             return False
-        log_error(logger, "a transaction listener failed; the broker will ask again", error, self._fields)
+        sentence = (
+            "transaction listener of group %(group)s failed in %(call)s for message %(transaction_id)s of topic "
+            "%(topic)s; the broker will ask again"
+        )
+        log_error(logger, sentence, error, self._fields)
         return True
 
     @property
@@ -134,5 +140,10 @@ class TransactionAnswer:
             return self.given
         if self.given is not None:
             fields = self._fields | {"answer": shown(self.given)}
-            logger.error("a transaction listener gave no LocalTransactionState", extra=fields)
+            logger.error(
+                "transaction listener of group %(group)s returned %(answer)s instead of a LocalTransactionState in "
+                "%(call)s for message %(transaction_id)s of topic %(topic)s",
+                fields,
+                extra=fields,
+            )
         return LocalTransactionState.UNKNOWN

@@ -150,7 +150,7 @@ class TransactionProducer(Producer):
         (sent,) = running.sending.send(pending)
         state = LocalTransactionState.ROLLBACK
         if (prepared := prepared_of(pending, sent)) is not None:
-            with TransactionAnswer("execute_local_transaction", sent.message_id) as answer:
+            with TransactionAnswer("execute_local_transaction", self.group, prepared.topic, sent.message_id) as answer:
                 answer.given = self._listener.execute_local_transaction(prepared, argument)
             state = answer.state
         return self._end(running, sent, state)
@@ -181,7 +181,12 @@ class TransactionProducer(Producer):
     def _tell(self, link: BrokerLink, sent: SendResult, state: LocalTransactionState) -> None:
         """Tell the broker once; what is lost, it asks for."""
         request = EndTransaction(self.group, sent.log_pos, parse_unique_id(sent.message_id), state)
-        fields = {"transaction_id": sent.message_id, "outcome": state}
+        fields: dict[str, object] = {
+            "group": self.group,
+            "topic": sent.queue.topic,
+            "transaction_id": sent.message_id,
+            "outcome": state,
+        }
         late = BrokerUnavailable(link.instance.target, f"no answer within {self._timeout_seconds:g} s")
         queue, client_id = sent.queue, link.instance.client_id
         try:
@@ -192,18 +197,34 @@ class TransactionProducer(Producer):
                     context.outcome = state
                 ended = link.ask(partial(end, request=request), time.monotonic() + self._timeout_seconds, late)
         except MqdbError as error:
-            extra = fields | {"reason": str(error)}
-            logger.warning("the end of a transaction was not told, the broker will ask", extra=extra)
+            fields["reason"] = str(error)
+            logger.warning(
+                "could not report %(outcome)s of transaction %(transaction_id)s of group %(group)s in topic %(topic)s; "
+                "the broker will ask: %(reason)s",
+                fields,
+                extra=fields,
+            )
             return
         if not ended.has_changed:
-            logger.warning("a transaction had ended before", extra=fields | {"state": ended.state})
+            fields["state"] = ended.state
+            logger.warning(
+                "transaction %(transaction_id)s of group %(group)s in topic %(topic)s had ended as %(state)s before "
+                "%(outcome)s was reported",
+                fields,
+                extra=fields,
+            )
 
 
 def prepared_of(pending: PendingSend, sent: SendResult) -> PreparedMessage | None:
     """The argument of the listener for a half message; None if the half message has to be rolled back."""
     if sent.status is not SendStatus.SEND_OK:
-        fields = {"transaction_id": sent.message_id, "status": sent.status}
-        logger.warning("rolled a message back, its send is not as durable as was asked for", extra=fields)
+        fields = {"topic": pending.topic, "transaction_id": sent.message_id, "status": sent.status}
+        logger.warning(
+            "rolled back transaction %(transaction_id)s of topic %(topic)s: the send of its half message ended with "
+            "%(status)s",
+            fields,
+            extra=fields,
+        )
         return None
     (half,) = pending.messages
     return PreparedMessage(

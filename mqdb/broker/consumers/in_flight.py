@@ -20,5 +20,6 @@ def read_in_flight(
     for request in requests:
         if request not in found:
             fields = {"group": group, "queue": str(request.queue), "offset": request.offset}
-            logger.warning("retention has dropped a message in flight", extra=fields)
+            sentence = "retention dropped a message in flight of group %(group)s: offset %(offset)s of queue %(queue)s"
+            logger.warning(sentence, fields, extra=fields)
     return found

@@ -49,7 +49,8 @@ def return_leftovers(connection: Connection) -> int:
             raise
         except MqdbError as error:
             fields = {"group": group, "reason": str(error)}
-            logger.warning("could not send popped messages back to a group that pulls", extra=fields)
+            sentence = "could not send popped messages back to group %(group)s, which pulls; will retry: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
     return count
 
 

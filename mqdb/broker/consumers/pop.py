@@ -427,8 +427,21 @@ def _give_up(connection: Connection, wish: _Wish, messages: Sequence[ReceivedMes
     except BrokerUnavailable:
         raise
     except MqdbError as error:
-        fields = {"group": wish.group, "count": len(messages), "reason": str(error)}
-        logger.warning("could not append messages that have failed too often to the DLQ", extra=fields)
+        first = messages[0]
+        fields = {
+            "group": wish.group,
+            "message_id": first.message_id,
+            "queue": str(first.queue),
+            "delivery": first.delivery_attempt,
+            "count": len(messages),
+            "reason": str(error),
+        }
+        logger.warning(
+            "could not append %(count)s messages to the DLQ of group %(group)s, first %(message_id)s of queue "
+            "%(queue)s, delivery %(delivery)s; will retry: %(reason)s",
+            fields,
+            extra=fields,
+        )
 
 
 def _acknowledged(connection: Connection, group: str, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:

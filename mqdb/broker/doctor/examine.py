@@ -95,7 +95,8 @@ def _look(connection: Connection, check: DoctorCheck, thresholds: DoctorThreshol
     except MqdbError as error:
         return [_failed(check, str(error))]
     except Exception as error:  # what nobody has thought of is what a doctor is asked about
-        logger.exception("a check of the doctor failed", extra={"check": check.name})
+        fields = {"check": check.name}
+        logger.exception("check %(check)s of the doctor failed", fields, extra=fields)
         return [_failed(check, repr(error))]
     of_its_own = "; of what the role may see" if guest and check.is_partial else ""
     return [

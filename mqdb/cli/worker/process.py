@@ -129,7 +129,8 @@ class _Process:
         try:
             await consumers.stop()
         except MqdbError as error:
-            logger.error("the worker does not stop well", extra={"reason": str(error)})
+            fields = {"application": self._order.target, "reason": str(error)}
+            logger.error("worker of %(application)s did not stop in order: %(reason)s", fields, extra=fields)
             return False
         finally:
             await self._app.aclose()
@@ -145,7 +146,9 @@ class _Process:
             except Transient as error:
                 if self._order.is_once:
                     raise
-                logger.warning("the worker cannot start yet, and tries again", extra={"reason": str(error)})
+                fields = {"application": self._order.target, "reason": str(error)}
+                sentence = "could not start the worker of %(application)s; will retry: %(reason)s"
+                logger.warning(sentence, fields, extra=fields)
                 try:
                     await asyncio.wait_for(self._is_stopping.wait(), pause)
                 except TimeoutError:

@@ -210,7 +210,10 @@ class Supervisor:
         failures = self._failures[worker.number] = self._failures.get(worker.number, 0) + 1 if is_soon else 0
         pause = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE) if failures else 0.0
         fields = {"worker": worker.number, "pid": worker.process.pid, "by": how, "successor_in_seconds": pause}
-        logger.warning("a worker has ended, and gets a successor", extra=fields)
+        sentence = (
+            "worker %(worker)s, process %(pid)s, ended by %(by)s; its successor starts in %(successor_in_seconds)g s"
+        )
+        logger.warning(sentence, fields, extra=fields)
         self._starts.append((time.monotonic() + pause, worker.number))
         self._starts.sort()
 
@@ -218,7 +221,9 @@ class Supervisor:
         """Stop, because the application cannot run. With `reloads`, wait for a change of its files instead."""
         if self._reloads:
             self._waits_for_change = True
-            logger.warning("the application cannot run; waiting for a change of its files")
+            fields = {"application": self._order.target}
+            sentence = "application %(application)s cannot run; waiting for a change of its files"
+            logger.warning(sentence, fields, extra=fields)
             return
         self._code = UNUSABLE
         self._stop()

@@ -90,7 +90,8 @@ def archive(
             segment = _archived(spark, dsn, connection, files, contents, folder)
             if segment is None:
                 dropped.append(contents.segment)
-                logger.warning("a segment was dropped before it was archived", extra={"segment": contents.segment})
+                fields = {"segment": contents.segment}
+                logger.warning("segment %(segment)s was dropped before it was archived", fields, extra=fields)
             else:
                 if not verbs.record(connection, segment):
                     raise ArchiveBusy

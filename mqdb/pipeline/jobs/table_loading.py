@@ -132,7 +132,9 @@ class _TableWriting:
         self._patiently(lambda: target_table.commit_batch(self._table, query_id, batch_id, attempts))
         if skipped := sum(number for _, number in staged):
             self.skipped += skipped
-            logger.warning("left out messages that cannot become rows", extra={"batch": batch_id, "count": skipped})
+            fields = {"topic": self._load.topic, "batch": batch_id, "count": skipped}
+            sentence = "left out %(count)s messages of topic %(topic)s in batch %(batch)s, which cannot become rows"
+            logger.warning(sentence, fields, extra=fields)
 
     def _patiently(self, work: Any) -> Any:
         def translating() -> Any:

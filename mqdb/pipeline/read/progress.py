@@ -61,7 +61,8 @@ class GroupProgress:
     def _warn(self, reason: str) -> None:
         if reason != self._last_warning:
             self._last_warning = reason
-            logger.warning("could not write the progress of a query", extra={"group": self._group, "reason": reason})
+            fields = {"group": self._group, "reason": reason}
+            logger.warning("could not write the progress of group %(group)s: %(reason)s", fields, extra=fields)
 
 
 def _write(connection: Connection, group: str, news: Mapping[Queue, int]) -> list[str]:

@@ -225,7 +225,7 @@ class Writing:
                 sink.clear_writes(connection, [each.write for each in staged], is_guest=is_guest)
                 sink.sweep(connection, is_guest=is_guest)
         except MqdbError:  # Spark has an error to tell already
-            logger.warning("could not delete staged rows; a later sweep will", exc_info=True)
+            logger.warning("could not delete staged rows on %s; a later sweep will", self.options.target, exc_info=True)
 
     def check(self) -> None:
         """Ask the database what it can say before any task runs.
@@ -278,7 +278,8 @@ class Writing:
         try:
             sink.sweep(connection, forgotten_sink, is_guest=is_guest)
         except psycopg.Error:
-            logger.warning("could not delete the staged rows of old tasks; a later sweep will", exc_info=True)
+            sentence = "could not delete the staged rows of old tasks on %s; a later sweep will"
+            logger.warning(sentence, self.options.target, exc_info=True)
 
 
 class Stage:

@@ -85,7 +85,9 @@ class Claims:
         try:
             await self.write_unwritten()
         except MqdbError as error:
-            logger.warning("stopped without a last commit; messages will come again", extra={"reason": str(error)})
+            fields = {"reason": str(error)}
+            sentence = "stopped without a last commit; messages will come again: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
 
     # -- who has what -------------------------------------------------------------------------
 
@@ -254,12 +256,9 @@ class Claims:
             except Exception as error:
                 if not is_failing:
                     unexpected = None if isinstance(error, MqdbError) else error
-                    logger.log(
-                        level_of(error),
-                        "could not commit; will retry",
-                        extra={"reason": str(error)},
-                        exc_info=unexpected,
-                    )
+                    fields = {"reason": str(error)}
+                    sentence = "could not commit offsets of clients; will retry: %(reason)s"
+                    logger.log(level_of(error), sentence, fields, extra=fields, exc_info=unexpected)
                 is_failing = True
 
     # -- giving back, and losing --------------------------------------------------------------
@@ -291,7 +290,12 @@ class Claims:
         self._lost[claim.client_id, claim.group, claim.queue_key] = claim
         fields = {"group": claim.group, "queue": str(claim.queue), "client_id": claim.client_id}
         if claim.history == self._database.instance.history:
-            logger.warning("queue lost: another member has it, or its offset was set", extra=fields)
+            logger.warning(
+                "client %(client_id)s of group %(group)s lost queue %(queue)s: another member has it, or its offset "
+                "was set",
+                fields,
+                extra=fields,
+            )
         else:
             logger.info("queue lost: the server was restarted, or replaced by another one", extra=fields)
         self._listener.lost(claim)
@@ -309,7 +313,12 @@ class Claims:
             await self.release(mine)
         except MqdbError as error:
             fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
-            logger.warning("left without a last commit; messages will come again", extra=fields)
+            logger.warning(
+                "client %(client_id)s left group %(group)s without a last commit; messages will come again: "
+                "%(reason)s",
+                fields,
+                extra=fields,
+            )
         for claim in mine:
             self._forget(claim)
 
@@ -348,9 +357,9 @@ class Claims:
                 )
             )
         except MqdbError as error:
-            logger.log(
-                level_of(error), "could not look up the owners of queues", extra={"group": group, "reason": str(error)}
-            )
+            fields = {"group": group, "reason": str(error)}
+            sentence = "could not look up the owners of queues of group %(group)s: %(reason)s"
+            logger.log(level_of(error), sentence, fields, extra=fields)
             return
         if may_consume:
             self.switched_off.discard(group)

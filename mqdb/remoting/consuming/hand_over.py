@@ -125,7 +125,9 @@ class HandOver:
             try:
                 await self._claims.release(idle)
             except MqdbError as error:
-                logger.log(level_of(error), "could not give queues back", extra={"group": group, "reason": str(error)})
+                fields = {"group": group, "reason": str(error)}
+                sentence = "could not give back queues of group %(group)s: %(reason)s"
+                logger.log(level_of(error), sentence, fields, extra=fields)
 
     async def _not_shares(self, group: str, claims: Collection[Claim]) -> set[Claim]:
         """The claims that other members of the group should have; empty if that cannot be found out."""
@@ -134,9 +136,9 @@ class HandOver:
         try:
             shares = await self._database.run(lambda connection: _shares(connection, group, claims))
         except MqdbError as error:
-            logger.log(
-                level_of(error), "could not look up the shares of members", extra={"group": group, "reason": str(error)}
-            )
+            fields = {"group": group, "reason": str(error)}
+            sentence = "could not look up the shares of members of group %(group)s: %(reason)s"
+            logger.log(level_of(error), sentence, fields, extra=fields)
             return set()
         return {claim for claim in claims if (claim.client_id, claim.queue_key) not in shares}
 

@@ -191,8 +191,9 @@ class ClientOffsets:
             await asyncio.sleep(self._commit_seconds)
             try:
                 await self._write()
-            except Exception:
-                logger.exception("could not commit for readers")
+            except Exception as error:
+                fields = {"reason": str(error)}
+                logger.exception("could not commit offsets of readers; will retry: %(reason)s", fields, extra=fields)
 
     async def _write(self) -> None:
         async with self._writing:  # who asks how far a group has come waits for what is under way, too
@@ -204,9 +205,9 @@ class ClientOffsets:
                 try:
                     await self._write_group(group, wanted)
                 except MqdbError as error:
-                    logger.log(
-                        level_of(error), "could not commit for a reader", extra={"group": group, "reason": str(error)}
-                    )
+                    fields = {"group": group, "reason": str(error)}
+                    sentence = "could not commit offsets of readers of group %(group)s: %(reason)s"
+                    logger.log(level_of(error), sentence, fields, extra=fields)
 
     async def _write_group(self, group: str, wanted: dict[Reading, int]) -> None:
         if await self._groups.pops(group):
@@ -234,7 +235,8 @@ class ClientOffsets:
         )
         for key, owner in refused.owned.items():
             fields = {"group": group, "queue": str(last[key][0].queue), "owner": owner}
-            logger.warning("offset not committed: a member owns the queue", extra=fields)
+            sentence = "did not commit the offset of group %(group)s in queue %(queue)s: member %(owner)s owns it"
+            logger.warning(sentence, fields, extra=fields)
         if refused.reset:
             keys = sorted(refused.reset)
             moved = await self._database.run(partial(committed_positions, group=group, queue_keys=keys))

@@ -230,8 +230,20 @@ class Pops:
             try:
                 pages.append(self._encoded(header, message))
             except (MqdbError, FrameInvalid) as error:  # it comes again, and is dead in the end
-                fields = {"queue": str(message.queue), "offset": message.queue_offset, "reason": str(error)}
-                logger.warning("could not deliver a message to a client of RocketMQ", extra=fields)
+                fields = {
+                    "group": header.group,
+                    "message_id": message.message_id,
+                    "delivery": message.delivery_attempt,
+                    "queue": str(message.queue),
+                    "offset": message.queue_offset,
+                    "reason": str(error),
+                }
+                logger.warning(
+                    "could not encode message %(message_id)s at offset %(offset)s of queue %(queue)s, delivery "
+                    "%(delivery)s, for a client of group %(group)s: %(reason)s",
+                    fields,
+                    extra=fields,
+                )
             else:
                 told.append(message)
         if not told:

@@ -144,7 +144,8 @@ class Replies:
                         partial(pull, requests=self._places, filter=chosen, scan_limit=_SCAN_LIMIT)
                     )
                 except MqdbError as error:
-                    logger.log(level_of(error), "could not read replies", extra={"reason": str(error)})
+                    unread = {"reason": str(error)}
+                    logger.log(level_of(error), "could not read replies: %(reason)s", unread, extra=unread)
                     return
                 if len(results) < len(self._places):  # the topic was deleted
                     await self._begin()
@@ -179,7 +180,8 @@ class Replies:
         try:
             await self._push(connection, fields, body)
         except (TimeoutError, ConnectionResetError):
-            logger.warning("a client has not taken a reply", extra={"peer": connection.peer})
+            lost = {"peer": connection.peer}
+            logger.warning("client %(peer)s did not take a reply", lost, extra=lost)
 
     async def _push(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> None:
         """326: push a reply to a client, and wait for its answer, because it may be gone.

@@ -91,8 +91,13 @@ class ClientTransactions:
         except MqdbError as error:
             # It is oneway: no client hears of it. A client that errs again and again is one line.
             if connection not in self._refused:
-                fields = {"peer": connection.peer, "log_pos": log_pos, "reason": str(error)}
-                logger.warning("an end of a transaction was refused", extra=fields)
+                fields = {"peer": connection.peer, "group": request.group, "log_pos": log_pos, "reason": str(error)}
+                logger.warning(
+                    "refused the end of the transaction at position %(log_pos)s by %(peer)s of group %(group)s: "
+                    "%(reason)s",
+                    fields,
+                    extra=fields,
+                )
             self._refused.add(connection)
             raise
         self._refused.discard(connection)
@@ -119,9 +124,9 @@ class ClientTransactions:
             try:
                 checks += await self._database.run(find)
             except MqdbError as error:  # it is asked again when its time has come
-                logger.log(
-                    level_of(error), "could not ask about transactions", extra={"group": group, "reason": str(error)}
-                )
+                fields = {"group": group, "reason": str(error)}
+                sentence = "could not ask group %(group)s about transactions; will retry: %(reason)s"
+                logger.log(level_of(error), sentence, fields, extra=fields)
                 return
         asked = self._asked.get(client, {})
         self._asked[client] = {check.log_pos: check.check_times for check in checks}

@@ -119,9 +119,9 @@ class Connection(asyncio.Protocol):
                 self._take(frame)
                 start = end
         except FrameInvalid as error:
-            logger.warning(
-                "closed a connection that does not speak the protocol", extra={"peer": self.peer, "reason": str(error)}
-            )
+            fields = {"peer": self.peer, "reason": str(error)}
+            sentence = "closed the connection of %(peer)s, which does not speak the protocol: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
             self._traffic.invalid += 1
             self.close()
             return
@@ -188,7 +188,9 @@ class Connection(asyncio.Protocol):
             try:
                 self._write(_response(request, answer))
             except FrameInvalid as error:
-                logger.exception("could not write an answer", extra={"code": request.code})
+                fields = {"peer": self.peer, "code": request.code}
+                sentence = "could not write the answer to a request of %(peer)s with code %(code)s"
+                logger.exception(sentence, fields, extra=fields)
                 answer = Answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
                 self._write(_response(request, answer))
         self._traffic.ended(request.code, answer.code, self._now() - request.heard_at)
@@ -248,7 +250,8 @@ class Connection(asyncio.Protocol):
         self._traffic.sent_bytes += len(data)
         transport.write(data)
         if transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
-            logger.warning("closed the connection of a client that does not read", extra={"peer": self.peer})
+            fields = {"peer": self.peer}
+            logger.warning("closed the connection of %(peer)s, which does not read", fields, extra=fields)
             self.close()
         self._count()
 

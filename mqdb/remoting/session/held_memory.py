@@ -43,7 +43,10 @@ class HeldMemory:
         while self._bytes > self._most_bytes:
             first = next(iter(self._held))
             fields = {"peer": first.peer, "whose": self._whose, "bytes": self._held[first]}
-            logger.warning("closed a connection that holds memory for long", extra=fields)
+            sentence = (
+                "closed the connection of %(peer)s, which held %(bytes)s bytes: all connections %(whose)s held too much"
+            )
+            logger.warning(sentence, fields, extra=fields)
             first.close()  # which releases it
 
     def release(self, connection: Holder) -> None:

@@ -81,7 +81,8 @@ class SocketListener:
                 client, _ = await self._loop.sock_accept(self._socket)
             except OSError as error:  # no file is left, perhaps; who waits is accepted later
                 if not is_failing:
-                    logger.warning("could not accept connections; will retry", extra={"reason": str(error)})
+                    fields = {"reason": str(error)}
+                    logger.warning("could not accept connections; will retry: %(reason)s", fields, extra=fields)
                 is_failing = True
                 await asyncio.sleep(1.0)
                 continue

@@ -68,7 +68,7 @@ class FrontMembers:
         self._instance = database.instance
         self._listener = listener
         self.clients: dict[str, Client] = {}
-        database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "cannot tell of clients"))
+        database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "renew heartbeats of clients"))
 
     def close(self) -> None:
         """Wait for no client: its time would end while the loop does."""
@@ -258,9 +258,11 @@ class FrontMembers:
                 await self._enter(client, consumer)
             except MqdbError as error:
                 fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
-                logger.log(
-                    level_of(error), "could not re-register a client; will retry at its next heartbeat", extra=fields
+                sentence = (
+                    "could not re-register client %(client_id)s in group %(group)s; will retry at its next heartbeat: "
+                    "%(reason)s"
                 )
+                logger.log(level_of(error), sentence, fields, extra=fields)
 
     async def _register(self, registration: Registration) -> MqdbError | None:
         try:
@@ -273,7 +275,8 @@ class FrontMembers:
         """Once, and not at each heartbeat."""
         if now.why_not is not None and (before is None or str(before.why_not) != str(now.why_not)):
             fields = {"group": registration.group, "client_id": registration.client_id, "reason": str(now.why_not)}
-            logger.warning("the broker refuses a client", extra=fields)
+            sentence = "the broker refused client %(client_id)s in group %(group)s: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
 
     def _checker(self, client: Client, group: str) -> Registration:
         return Registration(
@@ -313,7 +316,8 @@ class FrontMembers:
                 await self._leave(client, group, kind)
             except MqdbError as error:  # the broker gives it up by itself
                 fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
-                logger.log(level_of(error), "could not take a client out of its group", extra=fields)
+                sentence = "could not remove client %(client_id)s from group %(group)s: %(reason)s"
+                logger.log(level_of(error), sentence, fields, extra=fields)
 
     def changed(self, group: str | None) -> None:
         """A group has other members or free queues; None: perhaps any, and the front may have been away."""
@@ -330,7 +334,8 @@ class FrontMembers:
         try:
             await self._renew(clients)
         except MqdbError as error:
-            logger.log(level_of(error), "could not re-register clients; will retry", extra={"reason": str(error)})
+            fields = {"reason": str(error)}
+            logger.log(level_of(error), "could not re-register clients; will retry: %(reason)s", fields, extra=fields)
 
     async def _renew(self, clients: list[Client]) -> None:
         """Enter them again: the broker has lost them, or this front has lost the broker.

@@ -181,7 +181,9 @@ class Questions:
                     self._in_progress.add(request.request_id)
                     self._database.spawn(self._answer_for(client, request))
         except MqdbError as error:
-            logger.log(level_of(error), "could not look up open requests", extra={"group": group, "reason": str(error)})
+            fields = {"client_id": client.client_id, "group": group, "reason": str(error)}
+            sentence = "could not read the requests to client %(client_id)s of group %(group)s: %(reason)s"
+            logger.log(level_of(error), sentence, fields, extra=fields)
 
     def _open_requests(
         self, database: DatabaseConnection, client: Client, group: str, besides: Collection[int]
@@ -201,8 +203,14 @@ class Questions:
                 answer = partial(client_requests.refuse, reason="it is a client of RocketMQ: ask it with mqadmin")
             await self._database.run(partial(answer, request_id=request.request_id))
         except MqdbError as error:
-            fields = {"client_id": client.client_id, "kind": request.kind, "reason": str(error)}
-            logger.warning("a client has not answered a request", extra=fields)
+            fields = {
+                "client_id": client.client_id,
+                "request_id": request.request_id,
+                "kind": request.kind,
+                "reason": str(error),
+            }
+            sentence = "client %(client_id)s did not answer request %(request_id)s (%(kind)s): %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
         finally:
             self._in_progress.discard(request.request_id)
 

@@ -246,7 +246,7 @@ def test_a_flood_of_notifications_wakes_at_a_bounded_rate_and_holds_up_nothing(
 def test_forged_arrivals_keep_nobody_from_dispatching(log: Connection, engine: Engine, queue: int) -> None:
     """No broker process is alive, and consumers dispatch. The clock is moved."""
     now = 0.0
-    watch = DispatchWatch(lambda: False, engine.connect, clock=lambda: now)
+    watch = DispatchWatch(lambda: False, engine.connect, "broker-a", clock=lambda: now)
     append(log, queue)
 
     for _ in range(60):

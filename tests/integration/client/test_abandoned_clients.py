@@ -53,10 +53,10 @@ def clients(broker: Connection) -> int:
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings and errors in the log of mqdb."""
     records = [record for record in caplog.records if record.name.startswith("mqdb")]
-    return [record.getMessage() for record in records if record.levelno >= logging.WARNING]
+    return [str(record.msg) for record in records if record.levelno >= logging.WARNING]
 
 
-SAID = ["a client without shutdown() leaves its group"]
+SAID = ["%(client)s leaves its group without shutdown(): %(reason)s"]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_listener_that_hangs_is_left_in_time_and_its_messages_go_to_others(
         assert (left.value.group, left.value.listeners) == ("readers", 1)
         [line] = said(caplog)
         assert re.fullmatch(
-            r"shutdown waits for 1 running listeners, [01]\.[0-9] s at most \(shutdown_timeout\); "
+            r"shutdown in group readers waits for 1 running listeners, [01]\.[0-9] s at most \(shutdown_timeout\); "
             "a second SIGINT or SIGTERM leaves them at once",
             line,
         )

@@ -185,7 +185,7 @@ def test_it_reads_beside_the_members_of_its_group_and_commits_nothing_of_theirs(
     with pytest.raises(QueueOwned, match=r"orders@broker-a:0 of group 'readers' belongs to its member"):
         consumer.commit()
     consumer.poll(timedelta(0))
-    wait_until(lambda: "offset not committed: a member owns the queue" in caplog.messages)
+    wait_until(lambda: "did not commit the offset of group readers in queue orders@broker-a:0" in caplog.text)
     assert committed(broker, route) == [0]
     owner.shutdown()
     consumer.commit()

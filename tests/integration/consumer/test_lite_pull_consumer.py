@@ -277,7 +277,7 @@ def test_a_commit_of_a_queue_that_another_member_has_taken_is_refused(
 
     with pytest.raises(QueueLost, match=r"orders@broker-a:0"):
         consumer.commit()
-    wait_until(lambda: "queue lost: another member has it, or its offset was set" in caplog.messages)
+    wait_until(lambda: "group readers lost queue orders@broker-a:0" in caplog.text)
 
 
 # -- seek and pause -----------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(
     inbox.wait_for(1)
 
     assert inbox.bodies == ["first"]
-    warnings = [record for record in caplog.records if record.message == "topic does not exist yet"]
+    warnings = [record for record in caplog.records if "does not exist yet" in record.message]
     assert len(warnings) == 1
 
 
@@ -172,9 +172,9 @@ def raising(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
 
 FAILURES: dict[str, tuple[Any, str]] = {
     "RECONSUME_LATER": (lambda _: LATER, ""),
-    "None": (lambda _: None, "listener returned None instead of a ConsumeConcurrentlyStatus"),
-    "another value": (lambda _: True, "listener returned True instead of a ConsumeConcurrentlyStatus"),
-    "exception": (raising, "listener failed"),
+    "None": (lambda _: None, "listener of group readers returned None instead of a ConsumeConcurrentlyStatus for message "),
+    "another value": (lambda _: True, "listener of group readers returned True instead of a ConsumeConcurrentlyStatus for message "),
+    "exception": (raising, "listener of group readers failed at message "),
 }
 
 
@@ -200,7 +200,8 @@ def test_row_55_what_a_listener_fails_is_sent_back(
     assert broker.execute(text(waiting)).all() == [(2, "bad", 1)]
     assert inbox.bodies == ["good 1", "good 2", "good 3"]
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert [record.message for record in errors] == ([logged] if logged else [])
+    assert len(errors) == bool(logged)
+    assert all(record.message.startswith(logged) for record in errors)
 
 
 def test_a_slow_message_does_not_hold_up_its_queue(broker: Connection, member: Member) -> None:

@@ -87,7 +87,7 @@ def test_a_database_in_a_state_that_nobody_thought_of_is_examined_on(
     behind, segments = examine.examine(broker, only=["dispatch-behind", "segments"])
 
     assert (behind.status, behind.error is None, segments.status) == (FindingStatus.UNKNOWN, False, OK)
-    assert [record.message for record in caplog.records] == ["a check of the doctor failed"]
+    assert [record.message for record in caplog.records] == ["check dispatch-behind of the doctor failed"]
 
 
 @pytest.mark.parametrize(("check", "catch_up"), [("dispatch-behind", dispatch_all), ("index-behind", index_keys)])

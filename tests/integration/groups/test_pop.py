@@ -325,7 +325,7 @@ def test_what_retention_has_dropped_is_said(
 
     assert bodies(orders.pop()) == ["b"]
     assert orders.in_flight() == 1
-    assert "retention has dropped a message in flight" in caplog.text
+    assert "retention dropped a message in flight of group workers" in caplog.text
 
 
 def test_a_pop_without_messages_says_when_one_comes_again(make_queues: Callable[..., Queues]) -> None:
@@ -404,7 +404,7 @@ def test_a_letter_that_cannot_be_buried_keeps_nobody_from_popping(
     orders.send("b")
 
     assert bodies(orders.pop()) == ["b"]
-    assert "could not append messages that have failed too often to the DLQ" in caplog.text
+    assert "could not append 1 messages to the DLQ of group workers" in caplog.text
     orders.broker.execute(text("UPDATE mqdb.topic SET perm = 6 WHERE topic = '%RETRY%workers'"))
     orders.pass_time(31)
     orders.pop()

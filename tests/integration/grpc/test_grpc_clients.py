@@ -350,7 +350,7 @@ def test_a_group_that_fails_keeps_no_other_from_being_prolonged(
     monkeypatch.setattr(in_flight, "_LEFT_SECONDS", 60.0)
 
     wait_until(lambda: broker.exec_driver_sql(until).scalar_one() > before)
-    wait_until(lambda: caplog.messages.count("could not prolong messages of a group") == 1)
+    wait_until(lambda: caplog.text.count("could not prolong messages of group") == 1)
 
 
 def test_what_is_popped_in_the_moment_in_which_its_client_goes_comes_to_another(

@@ -253,13 +253,13 @@ def test_a_full_disk_takes_nothing_that_is_not_archived(
     caplog.set_level(logging.WARNING, "mqdb.service")
     full = replace(CONFIG, disk_used_percent=lambda: 99.0)
     assert keep(full) == KeeperCounts()
-    assert [record.getMessage() for record in caplog.records] == ["the disk is full of messages that are not archived"]
+    assert [record.getMessage() for record in caplog.records] == ["99 % of the disk is used; the oldest messages are not archived"]
     caplog.clear()
 
     archive_first(broker)
 
     assert keep(full) == replace(KeeperCounts(), drained=1, dropped=1)
-    assert [record.getMessage() for record in caplog.records] == ["dropping messages early, the disk is full"]
+    assert [record.getMessage() for record in caplog.records] == ["dropping messages early: 99 % of the disk is used"]
 
 
 def test_a_segment_that_retention_gives_up_meanwhile_does_not_count_as_empty(broker: Connection) -> None:

@@ -297,7 +297,7 @@ def test_a_nearly_full_disk_makes_young_segments_go_one_by_one(
 
     assert keeper.round() == replace(NOTHING, drained=1, dropped=1)
     assert list(states(log)) == [3, 4, 5, 6]
-    assert {record.getMessage() for record in caplog.records} == {"dropping messages early, the disk is full"}
+    assert {record.getMessage()[:23] for record in caplog.records} == {"dropping messages early"}
 
 
 def test_a_nearly_full_disk_spares_what_is_not_sealed(

@@ -132,8 +132,8 @@ def test_what_is_not_sent_is_told(broker: Connection, engine: Engine, caplog: py
 
     CronSender(Context(engine.connect)).run_once(broker)
 
-    assert sorted((vars(line)["cron"], line.getMessage()) for line in caplog.records) == [
-        ("a", "skipped a cron: its topic is gone or takes no messages"),
-        ("b", "paused a cron that cannot be sent"),
-        ("c", "skipped times of a cron that had passed"),
+    assert sorted((vars(line)["cron"], " ".join(line.getMessage().split()[:4])) for line in caplog.records) == [
+        ("a", "skipped cron a at"),
+        ("b", "paused cron b, which"),
+        ("c", "skipped missed times of"),
     ]

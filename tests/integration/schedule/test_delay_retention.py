@@ -65,7 +65,9 @@ def test_a_full_disk_takes_no_message_that_waits_for_its_delivery(
 
     assert keep(replace(CONFIG, disk_used_percent=lambda: 99.0)) == NOTHING
 
-    assert [record.getMessage() for record in caplog.records] == ["the disk is full of messages that wait"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "99 % of the disk is used; the oldest messages wait for their delivery time"
+    ]
 
 
 def test_where_nothing_waits_all_that_is_dispatched_may_go(broker: Connection, keep: Keep) -> None:

@@ -309,7 +309,7 @@ def test_a_client_asks_less_often_for_the_leader_while_nothing_arrives(engine: E
         asked.append(round(now, 3))
         return True
 
-    watch = DispatchWatch(ask, engine.connect, clock=lambda: now)
+    watch = DispatchWatch(ask, engine.connect, "broker-a", clock=lambda: now)
     pauses = []
     for _ in range(8):
         pauses.append(watch.tend())

@@ -177,7 +177,7 @@ def test_the_connection_of_a_leader_that_hangs_is_ended(
         wait_until(lambda: not looking.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall())
         assert lease(database) == ("second", 2, False)
         hung.invalidate()
-    assert [record.getMessage() for record in caplog.records] == ["ended the connection of a hung leader"]
+    assert [record.getMessage() for record in caplog.records] == ["ended the connection of the hung leader of epoch 1"]
 
 
 @pytest.mark.parametrize("jump", ["-1 hour", "20 s", "1 hour"])

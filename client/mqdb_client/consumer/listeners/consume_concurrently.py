@@ -25,12 +25,14 @@ from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, ConsumeMe
 from mqdb_client.consumer.listeners.consume_service import abandon
 from mqdb_client.consumer.listeners.loop_tasks import LoopTasks
 from mqdb_client.consumer.listeners.message_listener import (
+    LISTENER_FAILED,
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     MessageListener,
     retry_of,
     status_of,
     takes_context,
+    where,
 )
 from mqdb_client.consumer.listeners.running_calls import RunningCall, RunningCalls
 from mqdb_client.consumer.listeners.send_back import RECONSUME_DELAY, SendBack, SendBackThread
@@ -154,14 +156,19 @@ class ConsumeConcurrently:
 
     def _abandon(self, call: RunningCall, error: BaseException) -> None:
         """A call has failed by an error that its listener did not raise."""
-        abandon(call.process_queue, call.messages, error, are_in_hand=self.calls.end(call))
+        abandon(self._group, call.process_queue, call.messages, error, are_in_hand=self.calls.end(call))
 
     def _conclude(self, call: RunningCall, verdict: _Verdict) -> None:
         """A call of the listener has ended."""
         process_queue, messages = call.process_queue, call.messages
         if not self.calls.end(call):
-            fields = _where(messages) | {"seconds": round(time.monotonic() - call.started_at, 1)}
-            logger.warning("a listener that was given up has returned, for nothing", extra=fields)
+            fields = where(self._group, messages) | {"seconds": round(time.monotonic() - call.started_at, 1)}
+            logger.warning(
+                "ignored the answer of the listener of group %(group)s, which was given up, after %(seconds)s s: "
+                "message %(message_id)s of topic %(topic)s, delivery %(delivery)s, batch of %(count)s",
+                fields,
+                extra=fields,
+            )
             return
         if verdict.failure is None:
             process_queue.finish(messages)
@@ -177,7 +184,13 @@ class ConsumeConcurrently:
             self._send_back[process_queue.queue.broker_name].put(process_queue, messages, failure, retry)
         else:
             process_queue.finish(messages)
-            logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
+            fields = where(self._group, messages)
+            logger.warning(
+                "dropped failed message %(message_id)s of topic %(topic)s, batch of %(count)s: broadcasting group "
+                "%(group)s has no retries",
+                fields,
+                extra=fields,
+            )
 
     def _returned(
         self,
@@ -199,11 +212,11 @@ class ConsumeConcurrently:
         observed: ConsumeMessageContext | None,
         error: BaseException,
     ) -> _Verdict:
-        log_error(logger, "listener failed", error, _where(call.messages))
+        log_error(logger, LISTENER_FAILED, error, where(self._group, call.messages))
         if observed is not None:
             self._tell(observed, call, None, error)
         failure = Failure.of(error, self._host, self._clock.now())
-        return _Verdict(0, failure, retry_of(context))
+        return _Verdict(0, failure, retry_of(self._group, context))
 
     def _tell(
         self, observed: ConsumeMessageContext, call: RunningCall, answer: object, error: BaseException | None
@@ -223,10 +236,16 @@ class ConsumeConcurrently:
             return _Verdict(len(messages))
         if status in (_SUCCESS, _LATER):
             consumed = max(context.ack_index + 1, 0) if status == _SUCCESS else 0
-            return _Verdict(consumed, Failure.later(self._host, self._clock.now()), retry_of(context))
-        sentence = "listener returned %s instead of a ConsumeConcurrentlyStatus"
-        logger.error(sentence, shown(answer), extra=_where(messages))
-        return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), retry_of(context))
+            return _Verdict(consumed, Failure.later(self._host, self._clock.now()), retry_of(self._group, context))
+        fields = where(self._group, messages) | {"answer": shown(answer)}
+        logger.error(
+            "listener of group %(group)s returned %(answer)s instead of a ConsumeConcurrentlyStatus for message "
+            "%(message_id)s of topic %(topic)s, delivery %(delivery)s, batch of %(count)s",
+            fields,
+            extra=fields,
+        )
+        failure = Failure.no_answer(answer, self._host, self._clock.now())
+        return _Verdict(0, failure, retry_of(self._group, context))
 
     # -- what the threads that send back ask for --------------------------------------------
 
@@ -236,12 +255,12 @@ class ConsumeConcurrently:
 
     def _give_up_calls(self) -> None:
         for call in self.calls.give_up(self._consume_timeout.total_seconds()):
-            fields = _where(call.messages) | {"seconds": self._consume_timeout.total_seconds()}
-            logger.warning("a listener takes too long, its messages are sent back", extra=fields)
+            fields = where(self._group, call.messages) | {"seconds": self._consume_timeout.total_seconds()}
+            logger.warning(
+                "gave up the listener of group %(group)s after %(seconds)g s; will send back message %(message_id)s "
+                "of topic %(topic)s, delivery %(delivery)s, batch of %(count)s",
+                fields,
+                extra=fields,
+            )
             failure = Failure.timeout(self._host, self._clock.now(), self._consume_timeout)
             self._fail(call.process_queue, call.messages, failure, Retry(FIRST_RETRY_LEVEL))
-
-
-def _where(messages: list[ReceivedMessage]) -> dict[str, object]:
-    first = messages[0]
-    return {"queue": str(first.queue), "queue_offset": first.queue_offset, "count": len(messages)}

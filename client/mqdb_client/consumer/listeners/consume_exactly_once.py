@@ -31,8 +31,9 @@ from mqdb_client.consumer.listeners.message_listener import (
     MessageListenerExactlyOnce,
     asked,
     retry_of,
+    where,
 )
-from mqdb_client.consumer.listeners.orderly_verdict import clamp, where
+from mqdb_client.consumer.listeners.orderly_verdict import clamp
 from mqdb_client.consumer.listeners.queue_line import QueueLine
 from mqdb_client.consumer.listeners.running_calls import RunningCalls
 from mqdb_client.consumer.listeners.send_back import RECONSUME_DELAY
@@ -79,6 +80,7 @@ class ConsumeExactlyOnce:
         `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
         With `loop_calls` the listener is asynchronous. It has its transactions there, and a thread waits for each.
         """
+        self._group = group
         self.calls = RunningCalls()
         self._listeners = {
             broker_name: ExactlyOnceListener(
@@ -147,7 +149,7 @@ class ConsumeExactlyOnce:
         try:
             end, seconds = self._process(process_queue, messages)
         except BaseException as error:  # noqa: BLE001 - the thread must go on
-            abandon(process_queue, messages, error)
+            abandon(self._group, process_queue, messages, error)
             return 0.0
         if end is End.COMMITTED:
             process_queue.finish(messages)
@@ -165,18 +167,17 @@ class ConsumeExactlyOnce:
         for _ in range(_COLLISIONS):
             if attempt.end is not End.COLLIDED or process_queue.is_lost:
                 break
-            logger.info("a transaction has met others, and is tried again", extra=where(messages))
+            logger.info("retrying a transaction that collided with others", extra=where(self._group, messages))
             attempt = listener.attempt(process_queue, messages)
-        self._report(process_queue, attempt)
+        self._report(process_queue.queue.broker_name, messages, attempt)
         if attempt.end in (End.COMMITTED, End.UNKNOWN):
             return attempt.end, 0.0
         if attempt.end is End.UNREACHED:
             return attempt.end, _UNREACHED_SECONDS
         return self._settle(process_queue, messages, attempt)
 
-    def _report(self, process_queue: ProcessQueue, attempt: ConsumeAttempt) -> None:
-        """Say what an operator wants to know; that a broker cannot be reached, once."""
-        queue, broker_name = process_queue.queue, process_queue.queue.broker_name
+    def _report(self, broker_name: str, messages: list[ReceivedMessage], attempt: ConsumeAttempt) -> None:
+        """Log what an operator needs; that a broker cannot be reached, once."""
         outage, error = self._outages[broker_name], attempt.error
         if error is None:
             outage.works(self)
@@ -186,17 +187,32 @@ class ConsumeExactlyOnce:
         # After LoopClosed the consumer leaves its group, and the log says so.
         if is_away or type(error) is LoopClosed:
             return
-        fields = {"queue": str(queue), "reason": attempt.reason}
+        fields = where(self._group, messages) | {"broker": broker_name, "reason": attempt.reason}
         if attempt.end is End.UNKNOWN:
-            logger.warning("a transaction was refused or not answered, the queue is taken again", extra=fields)
+            logger.warning(
+                "could not commit the transaction of group %(group)s for message %(message_id)s of topic %(topic)s, "
+                "delivery %(delivery)s, batch of %(count)s; will take queue %(queue)s again: %(reason)s",
+                fields,
+                extra=fields,
+            )
         elif attempt.end is End.COLLIDED:
-            logger.warning("a transaction has met others too often, and counts as failed", extra=fields)
+            logger.warning(
+                "transaction of group %(group)s for message %(message_id)s of topic %(topic)s, delivery %(delivery)s, "
+                "batch of %(count)s, failed after too many collisions with others: %(reason)s",
+                fields,
+                extra=fields,
+            )
         elif attempt.end is End.UNREACHED and broker_name not in self._unreached:
             self._unreached.add(broker_name)
-            logger.warning("transactions fail, and are tried again", extra=fields)
+            logger.warning(
+                "could not run transactions of group %(group)s on broker %(broker)s, first for message %(message_id)s "
+                "of topic %(topic)s, delivery %(delivery)s; will retry: %(reason)s",
+                fields,
+                extra=fields,
+            )
         elif attempt.end is not End.UNREACHED and broker_name in self._unreached:
             self._unreached.discard(broker_name)
-            logger.info("transactions are done again", extra={"broker": broker_name})
+            logger.info("transactions succeed again", extra={"group": self._group, "broker": broker_name})
 
     # -- what becomes of messages that have failed ----------------------------------------------
 
@@ -208,9 +224,10 @@ class ConsumeExactlyOnce:
         context, pause = attempt.context, self._reconsume_delay
         end = End.FAILED
         if isinstance(context, ConsumeConcurrentlyContext):
-            end = listener.send_back(process_queue, messages, attempt, retry_of(context), self._max_reconsume_times)
+            retry = retry_of(self._group, context)
+            end = listener.send_back(process_queue, messages, attempt, retry, self._max_reconsume_times)
         elif isinstance(context, ConsumeOrderlyContext):
-            wanted = asked(context, "suspend_current_queue_time")
+            wanted = asked(self._group, context, "suspend_current_queue_time")
             pause = clamp(self._suspend_time if wanted is None else wanted)
             if self._have_failed_too_often(messages, context):
                 end = listener.send_back(process_queue, messages, attempt, Retry(-1), self._max_reconsume_times)
@@ -222,6 +239,6 @@ class ConsumeExactlyOnce:
 
     def _have_failed_too_often(self, messages: list[ReceivedMessage], context: ConsumeOrderlyContext) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
-        wanted = asked(context, "max_reconsume_times")
+        wanted = asked(self._group, context, "max_reconsume_times")
         most = self._max_reconsume_times if wanted is None else wanted
         return most is not None and all(message.reconsume_times >= most for message in messages)

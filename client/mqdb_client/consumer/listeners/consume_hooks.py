@@ -17,7 +17,7 @@ from mqdb.errors import ParameterInvalid
 from mqdb_client.process_hooks import OperationHook, call_each, enroll, topic_of
 
 #: Also sys.exit(), which would end the thread of the listener.
-_CAUGHT: Final = ("a consume message hook failed", BaseException)
+_CAUGHT: Final = BaseException
 
 
 class ConsumeReturnType(StrEnum):
@@ -115,7 +115,7 @@ class ConsumeHooks:
             return None
         context = ConsumeMessageContext(self._group, queue, messages, client_id=self.client_id)
         context._hooks = self._hooks
-        call_each(context._hooks, lambda hook: hook.consume_message_before, context, *_CAUGHT)
+        call_each(context._hooks, lambda hook: hook.consume_message_before, context, context.group, _CAUGHT)
         return context
 
     def end(
@@ -128,7 +128,7 @@ class ConsumeHooks:
         """Call the hooks after a call of the listener. Raises nothing."""
         context.status, context.return_type, context.error = status, return_type, error
         context.is_success = return_type is ConsumeReturnType.SUCCESS
-        call_each(context._hooks, lambda hook: hook.consume_message_after, context, *_CAUGHT)
+        call_each(context._hooks, lambda hook: hook.consume_message_after, context, context.group, _CAUGHT)
 
 
 def return_type_of(

@@ -28,7 +28,13 @@ from mqdb_client.consumer.listeners.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, return_type_of
 from mqdb_client.consumer.listeners.consume_service import abandon
 from mqdb_client.consumer.listeners.loop_calls import LoopClosed, WaitedTasks
-from mqdb_client.consumer.listeners.message_listener import ConsumeOrderlyContext, MessageListenerOrderly, takes_context
+from mqdb_client.consumer.listeners.message_listener import (
+    LISTENER_FAILED,
+    ConsumeOrderlyContext,
+    MessageListenerOrderly,
+    takes_context,
+    where,
+)
 from mqdb_client.consumer.listeners.orderly_verdict import (
     SUSPEND_TIME_MAX,
     Decision,
@@ -36,7 +42,6 @@ from mqdb_client.consumer.listeners.orderly_verdict import (
     clamp,
     failed,
     verdict_of,
-    where,
 )
 from mqdb_client.consumer.listeners.queue_line import LinedQueue, QueueLine
 from mqdb_client.consumer.listeners.running_calls import RunningCalls
@@ -140,7 +145,7 @@ class ConsumeOrderly:
             try:
                 suspend_time = self._consume(lane, messages)
             except BaseException as error:  # noqa: BLE001 - the thread must go on
-                abandon(process_queue, messages, error)
+                abandon(self._group, process_queue, messages, error)
                 suspend_time = None
             if suspend_time is not None:
                 self._line.pause(lane, suspend_time.total_seconds())
@@ -158,7 +163,13 @@ class ConsumeOrderly:
         finally:
             self.calls.end(call)
         if process_queue.is_lost:
-            logger.warning("a listener has returned for nothing, its queue is lost", extra=where(messages))
+            fields = where(self._group, messages)
+            logger.warning(
+                "ignored the answer of the listener of group %(group)s, whose queue %(queue)s was lost: message "
+                "%(message_id)s of topic %(topic)s, delivery %(delivery)s, batch of %(count)s",
+                fields,
+                extra=fields,
+            )
             process_queue.fail(messages)
         elif verdict.decision is Decision.COMMIT:
             # First what was kept: as long as this batch runs, a queue that was dropped is not handed over.
@@ -191,12 +202,12 @@ class ConsumeOrderly:
         try:
             # A copy: what the listener does to its list must not change which messages are done.
             answer = self._listener(messages[:]) if context is None else self._listener(messages[:], context)
-            verdict = verdict_of(answer, messages, context)
+            verdict = verdict_of(self._group, answer, messages, context)
         except LoopClosed as error:
             verdict = OrderlyVerdict(Decision.SUSPEND, SUSPEND_TIME_MAX, error=error)
         except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
-            log_error(logger, "listener failed", error, where(messages))
-            verdict = failed(context, error)
+            log_error(logger, LISTENER_FAILED, error, where(self._group, messages))
+            verdict = failed(self._group, context, error)
         if observed is not None:
             seconds = time.monotonic() - started_at
             end = return_type_of(verdict.answer, verdict.is_success, verdict.error, seconds, self._consume_timeout)
@@ -214,9 +225,14 @@ class ConsumeOrderly:
 
     def _give_up(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: OrderlyVerdict) -> bool:
         """Send messages to the dead letter queue; False when that fails."""
-        fields = where(messages) | {"reconsume_times": messages[0].reconsume_times}
+        fields = where(self._group, messages)
         if self._send_back is None:
-            logger.warning("messages have failed too often, and do not come again in broadcasting", extra=fields)
+            logger.warning(
+                "dropped message %(message_id)s of topic %(topic)s after delivery %(delivery)s, batch of %(count)s: "
+                "broadcasting group %(group)s has no dead letter queue",
+                fields,
+                extra=fields,
+            )
             return True
         failure = verdict.failure(self._host, self._clock)
         history = process_queue.history
@@ -231,7 +247,17 @@ class ConsumeOrderly:
                     context.outcome = results
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue must go on being looked after
             fields["reason"] = str(error)
-            logger.warning("messages cannot be sent to the dead letter queue, and block their queue", extra=fields)
+            logger.warning(
+                "could not send message %(message_id)s of topic %(topic)s to the dead letter queue of group %(group)s "
+                "after delivery %(delivery)s, batch of %(count)s; will consume it again: %(reason)s",
+                fields,
+                extra=fields,
+            )
             return False
-        logger.warning("messages have failed too often, and went to the dead letter queue", extra=fields)
+        logger.warning(
+            "sent message %(message_id)s of topic %(topic)s to the dead letter queue of group %(group)s after delivery "
+            "%(delivery)s, batch of %(count)s",
+            fields,
+            extra=fields,
+        )
         return True

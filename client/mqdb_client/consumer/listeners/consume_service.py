@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.user_error import describe, log_error
 from mqdb_client.consumer.listeners.loop_tasks import LoopTasks
+from mqdb_client.consumer.listeners.message_listener import where
 from mqdb_client.consumer.listeners.running_calls import RunningCalls
 from mqdb_client.consumer.listeners.worker_threads import WorkerThreads
 from mqdb_client.consumer.queues.process_queue import ProcessQueue
@@ -45,7 +46,12 @@ class ConsumeService(Protocol):
 
 
 def abandon(
-    process_queue: ProcessQueue, messages: list[ReceivedMessage], error: BaseException, *, are_in_hand: bool = True
+    group: str,
+    process_queue: ProcessQueue,
+    messages: list[ReceivedMessage],
+    error: BaseException,
+    *,
+    are_in_hand: bool = True,
 ) -> None:
     """Drop a queue after an error that no listener raised: a fault of ours, or of a logging handler of the user's.
 
@@ -54,8 +60,11 @@ def abandon(
     process_queue.drop()
     if are_in_hand:
         process_queue.fail(messages)
-    fields = {"queue": str(process_queue.queue), "queue_offset": messages[0].queue_offset, "count": len(messages)}
+    sentence = (
+        "consumption in group %(group)s failed at message %(message_id)s of topic %(topic)s, delivery %(delivery)s, "
+        "batch of %(count)s; will take queue %(queue)s again"
+    )
     try:
-        log_error(logger, "consumption failed, and the queue is taken again", error, fields)
+        log_error(logger, sentence, error, where(group, messages))
     except BaseException:  # noqa: BLE001 - the handler that has failed before, as a rule; the thread must go on
         sys.stderr.write(describe(error).traceback)

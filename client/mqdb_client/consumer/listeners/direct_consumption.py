@@ -24,6 +24,7 @@ from mqdb_client.consumer.listeners.message_listener import (
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     status_of,
+    where,
     with_context,
 )
 
@@ -64,22 +65,28 @@ class ConsumeMessageDirectlyResult:
 
 
 def consume_directly(
-    listener: Callable[..., Any], message: ReceivedMessage, *, orderly: bool = False
+    group: str, listener: Callable[..., Any], message: ReceivedMessage, *, orderly: bool = False
 ) -> ConsumeMessageDirectlyResult:
     """Call a concurrent or an orderly listener with one message."""
     context = ConsumeOrderlyContext(message.queue) if orderly else ConsumeConcurrentlyContext(message.queue)
-    return judge(lambda: with_context(listener)([message], context), is_orderly=orderly)
+    return judge(group, message, lambda: with_context(listener)([message], context), is_orderly=orderly)
 
 
-def judge(call: Callable[[], object], *, is_orderly: bool = False) -> ConsumeMessageDirectlyResult:
-    """Make the call, which is one of a listener, and say what its answer means, or its exception."""
+def judge(
+    group: str, message: ReceivedMessage, call: Callable[[], object], *, is_orderly: bool = False
+) -> ConsumeMessageDirectlyResult:
+    """Make the call, which gives a listener of the group this message, and say what its answer or exception means."""
     begin = time.monotonic()
     failure: Failure | None = None
     answer: object = None
     try:
         answer = call()
     except BaseException as error:  # noqa: BLE001 - also sys.exit(), which is no reason to end the thread of the caller
-        log_error(logger, "listener failed in a message that it was asked to consume", error, {}, logging.WARNING)
+        sentence = (
+            "direct consumption of message %(message_id)s of topic %(topic)s, delivery %(delivery)s, failed in the "
+            "listener of group %(group)s"
+        )
+        log_error(logger, sentence, error, where(group, [message]), logging.WARNING)
         failure = Failure.of(error, "", datetime.now(UTC))
     spent_ms = round((time.monotonic() - begin) * 1_000, 3)
     if failure is not None:

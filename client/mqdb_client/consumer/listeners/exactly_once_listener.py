@@ -29,6 +29,7 @@ from mqdb_client.consumer.listeners.consume_hooks import ConsumeHooks, return_ty
 from mqdb_client.consumer.listeners.listener_transactions import ListenerTransactions, is_lost
 from mqdb_client.consumer.listeners.loop_calls import LoopCalls, LoopClosed
 from mqdb_client.consumer.listeners.message_listener import (
+    LISTENER_FAILED,
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyContext,
@@ -36,8 +37,8 @@ from mqdb_client.consumer.listeners.message_listener import (
     MessageListenerExactlyOnce,
     status_of,
     takes_context,
+    where,
 )
-from mqdb_client.consumer.listeners.orderly_verdict import where
 from mqdb_client.consumer.listeners.running_calls import RunningCalls
 from mqdb_client.consumer.listeners.send_back import seen_by_hooks
 from mqdb_client.consumer.queues.process_queue import ProcessQueue
@@ -175,7 +176,7 @@ class ExactlyOnceListener:
             )
             for message in messages
         ]
-        fields = where(messages)
+        fields = where(self._group, messages)
         try:
             with seen_by_hooks(self._group, messages, failure) as context, self._instance.connect() as connection:
                 require_history(connection, process_queue.history)
@@ -185,12 +186,20 @@ class ExactlyOnceListener:
                     context.outcome = results
         except (QueueLost, BrokerUnavailable) as error:
             fields["reason"] = str(error)
-            sentence = "failed messages were perhaps not sent back, the queue is taken again"
-            logger.log(level_of(error), sentence, extra=fields)
+            sentence = (
+                "could not confirm that message %(message_id)s of topic %(topic)s, delivery %(delivery)s, batch of "
+                "%(count)s, was sent back for group %(group)s; will take queue %(queue)s again: %(reason)s"
+            )
+            logger.log(level_of(error), sentence, fields, extra=fields)
             return End.UNKNOWN
         except MqdbError as error:
             fields["reason"] = str(error)
-            logger.warning("failed messages cannot be sent back, and are consumed here again", extra=fields)
+            logger.warning(
+                "could not send back message %(message_id)s of topic %(topic)s for group %(group)s, delivery "
+                "%(delivery)s, batch of %(count)s; will consume it here again: %(reason)s",
+                fields,
+                extra=fields,
+            )
             return End.FAILED
         return End.COMMITTED
 
@@ -220,7 +229,7 @@ class ExactlyOnceListener:
             answer = self._listener(messages[:], connection, *([context] if self._takes_context else []))
             _check_context(context)
         except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
-            return _rolled_back(connection, messages, ConsumeAttempt(End.FAILED, error=error, context=context))
+            return self._rolled_back(connection, messages, ConsumeAttempt(End.FAILED, error=error, context=context))
         finally:
             self._calls.end(call)
         attempt = ConsumeAttempt(End.FAILED, answer, context=context)
@@ -229,7 +238,13 @@ class ExactlyOnceListener:
         if does_commit:
             return self._commit(connection, process_queue, messages, attempt)
         if does_commit is None:
-            logger.error("listener returned %s instead of one of its statuses", shown(answer), extra=where(messages))
+            fields = where(self._group, messages) | {"answer": shown(answer)}
+            logger.error(
+                "listener of group %(group)s returned %(answer)s instead of one of its statuses for message "
+                "%(message_id)s of topic %(topic)s, delivery %(delivery)s, batch of %(count)s",
+                fields,
+                extra=fields,
+            )
         return attempt
 
     def _commit(
@@ -246,19 +261,20 @@ class ExactlyOnceListener:
         except (QueueLost, BrokerUnavailable, asyncio.CancelledError) as error:
             return attempt._replace(end=End.UNKNOWN, error=error)
         except MqdbError as error:
-            return _rolled_back(connection, messages, attempt._replace(error=error))
+            return self._rolled_back(connection, messages, attempt._replace(error=error))
         return attempt._replace(end=End.COMMITTED)
 
-
-def _rolled_back(connection: Connection, messages: list[ReceivedMessage], attempt: ConsumeAttempt) -> ConsumeAttempt:
-    """The same attempt, with whether its error is the listener's."""
-    if is_lost(connection):
-        return attempt._replace(end=End.UNREACHED)
-    if attempt.error is not None and not _COLLISIONS.isdisjoint(_sqlstates(attempt.error)):
-        return attempt._replace(end=End.COLLIDED)
-    if attempt.error is not None:
-        log_error(logger, "listener failed", attempt.error, where(messages))
-    return attempt
+    def _rolled_back(
+        self, connection: Connection, messages: list[ReceivedMessage], attempt: ConsumeAttempt
+    ) -> ConsumeAttempt:
+        """The same attempt, with whether its error is the listener's."""
+        if is_lost(connection):
+            return attempt._replace(end=End.UNREACHED)
+        if attempt.error is not None and not _COLLISIONS.isdisjoint(_sqlstates(attempt.error)):
+            return attempt._replace(end=End.COLLIDED)
+        if attempt.error is not None:
+            log_error(logger, LISTENER_FAILED, attempt.error, where(self._group, messages))
+        return attempt
 
 
 def _sqlstates(error: BaseException) -> Iterator[str]:

@@ -9,7 +9,7 @@ RocketMQ: MessageListenerConcurrently, MessageListenerOrderly, and their statuse
 import inspect
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -22,8 +22,15 @@ from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.errors import ParameterInvalid, shown
 from mqdb_client.option_rules import Rule, or_none
+from mqdb_client.process_hooks import topic_of
 
 logger = logging.getLogger(__name__)
+
+#: The sentence about a listener that has raised, with the fields of `where`.
+LISTENER_FAILED: Final = (
+    "listener of group %(group)s failed at message %(message_id)s of topic %(topic)s, delivery %(delivery)s, "
+    "batch of %(count)s"
+)
 
 _T = TypeVar("_T")
 
@@ -104,20 +111,41 @@ _REQUESTS: Final = {
 }
 
 
-def asked(context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str) -> Any:
+def asked(group: str, context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str) -> Any:
     """A wish that a listener has left in its context. One that breaks its rule is logged, and the default returned."""
     value, rule = _plain(getattr(context, name)), _REQUESTS[name]
     if rule.allows(value):
         return value
-    fields = {"queue": str(context.queue), "reason": rule.reason}
-    logger.error("listener asks for %s = %s, which counts for nothing", name, shown(value), extra=fields)
+    fields = {
+        "group": group,
+        "queue": str(context.queue),
+        "option": name,
+        "value": shown(value),
+        "reason": rule.reason,
+    }
+    sentence = "ignored %(option)s = %(value)s of the listener of group %(group)s in queue %(queue)s: it %(reason)s"
+    logger.error(sentence, fields, extra=fields)
     return 0 if name == "delay_level_when_next_consume" else None
 
 
-def retry_of(context: ConsumeConcurrentlyContext) -> Retry:
+def retry_of(group: str, context: ConsumeConcurrentlyContext) -> Retry:
     """The retry that a listener asks for its failed messages."""
-    level, delay = asked(context, "delay_level_when_next_consume"), asked(context, "delay_when_next_consume")
-    return Retry(level, delay, asked(context, "max_reconsume_times"))
+    wishes = ("delay_level_when_next_consume", "delay_when_next_consume", "max_reconsume_times")
+    return Retry(*(asked(group, context, wish) for wish in wishes))
+
+
+def where(group: str, messages: Sequence[ReceivedMessage]) -> dict[str, object]:
+    """The fields of a log record about the messages of one call: those of the first message, and their count."""
+    first = messages[0]
+    return {
+        "group": group,
+        "topic": topic_of([first]) or first.queue.topic,
+        "message_id": first.message_id,
+        "delivery": first.delivery_attempt,
+        "count": len(messages),
+        "queue": str(first.queue),
+        "queue_offset": first.queue_offset,
+    }
 
 
 #: Called by several threads at once, with 1 to `consume_message_batch_max_size` messages of one queue, ascending.

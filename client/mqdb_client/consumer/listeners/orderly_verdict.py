@@ -14,6 +14,7 @@ from mqdb_client.consumer.listeners.message_listener import (
     ConsumeOrderlyStatus,
     asked,
     status_of,
+    where,
 )
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ _WITHOUT_AUTO_COMMIT: Final[dict[str, Decision]] = _WITH_AUTO_COMMIT | {
 
 
 def verdict_of(
-    answer: object, messages: list[ReceivedMessage], context: ConsumeOrderlyContext | None
+    group: str, answer: object, messages: list[ReceivedMessage], context: ConsumeOrderlyContext | None
 ) -> OrderlyVerdict:
     """The verdict for an answer. An answer that is not a status is logged, and counts as a request to suspend.
 
@@ -85,33 +86,43 @@ def verdict_of(
     status = status_of(answer)
     decision = None if status is None else meanings.get(status)
     if decision is None:
-        logger.error("listener returned %s instead of a ConsumeOrderlyStatus", shown(answer), extra=where(messages))
+        fields = where(group, messages) | {"answer": shown(answer)}
+        logger.error(
+            "listener of group %(group)s returned %(answer)s instead of a ConsumeOrderlyStatus for message "
+            "%(message_id)s of topic %(topic)s, delivery %(delivery)s, batch of %(count)s",
+            fields,
+            extra=fields,
+        )
     elif is_auto and (status == ConsumeOrderlyStatus.COMMIT or status == ConsumeOrderlyStatus.ROLLBACK):
-        logger.warning("listener returned %s, which counts as SUCCESS with auto_commit", status, extra=where(messages))
-    return _verdict(decision or Decision.SUSPEND, context, answer=answer)
+        fields = where(group, messages) | {"answer": status}
+        logger.warning(
+            "took %(answer)s as SUCCESS, because the listener of group %(group)s has auto_commit: message "
+            "%(message_id)s of topic %(topic)s, delivery %(delivery)s, batch of %(count)s",
+            fields,
+            extra=fields,
+        )
+    return _verdict(group, decision or Decision.SUSPEND, context, answer=answer)
 
 
-def failed(context: ConsumeOrderlyContext | None, error: BaseException) -> OrderlyVerdict:
+def failed(group: str, context: ConsumeOrderlyContext | None, error: BaseException) -> OrderlyVerdict:
     """The verdict on messages whose listener has raised."""
-    return _verdict(Decision.SUSPEND, context, error=error)
+    return _verdict(group, Decision.SUSPEND, context, error=error)
 
 
 def _verdict(
-    decision: Decision, context: ConsumeOrderlyContext | None, answer: object = None, error: BaseException | None = None
+    group: str,
+    decision: Decision,
+    context: ConsumeOrderlyContext | None,
+    answer: object = None,
+    error: BaseException | None = None,
 ) -> OrderlyVerdict:
     if context is None:
         return OrderlyVerdict(decision, answer=answer, error=error)
-    wanted = asked(context, "suspend_current_queue_time")
+    wanted = asked(group, context, "suspend_current_queue_time")
     suspend_time = None if wanted is None else clamp(wanted)
-    return OrderlyVerdict(decision, suspend_time, answer, asked(context, "max_reconsume_times"), error)
+    return OrderlyVerdict(decision, suspend_time, answer, asked(group, context, "max_reconsume_times"), error)
 
 
 def clamp(suspend_time: timedelta) -> timedelta:
     """A suspend time within the limits of 10 ms and 30 s."""
     return min(max(suspend_time, SUSPEND_TIME_MIN), SUSPEND_TIME_MAX)
-
-
-def where(messages: list[ReceivedMessage]) -> dict[str, object]:
-    """Fields of a log record about messages of one queue."""
-    first = messages[0]
-    return {"queue": str(first.queue), "queue_offset": first.queue_offset, "count": len(messages)}

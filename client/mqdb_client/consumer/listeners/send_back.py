@@ -28,6 +28,7 @@ from mqdb.common.failure import Failure
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb_client.consumer.listeners.message_listener import where
 from mqdb_client.consumer.queues.process_queue import ProcessQueue
 from mqdb_client.process_hooks import ClientOperation, OperationContext, operations, topic_of
 
@@ -81,7 +82,7 @@ class SendBackThread:
         reconsume_delay: timedelta = RECONSUME_DELAY,
     ) -> None:
         self._group = group
-        self._fields: Final = {"group": group, "broker": broker_name}
+        self._broker_name = broker_name
         self._send_back = send_back
         self._retry = retry
         self._tick = tick
@@ -158,20 +159,23 @@ class SendBackThread:
                     if context is not None:
                         context.outcome = list(islice(results, len(each.messages)))
         except Exception as error:  # noqa: BLE001 - the edge of the loop
-            self._note(error)
+            self._note(held[0].messages, error)
             return error
         if self._is_failing:
             self._is_failing = False
-            logger.info("messages are sent back again", extra=self._fields)
+            logger.info("messages are sent back again", extra={"group": self._group, "broker": self._broker_name})
         return None
 
-    def _note(self, error: Exception) -> None:
+    def _note(self, messages: list[ReceivedMessage], error: Exception) -> None:
         if not self._is_failing:
             self._is_failing = True
+            fields = where(self._group, messages) | {"broker": self._broker_name, "reason": str(error)}
             logger.warning(
-                "failed messages cannot be sent back, and are consumed here again",
+                "could not send failed messages of group %(group)s back to broker %(broker)s, first message "
+                "%(message_id)s of topic %(topic)s, delivery %(delivery)s; will consume them here again: %(reason)s",
+                fields,
                 exc_info=None if isinstance(error, MqdbError) else error,
-                extra=self._fields | {"reason": str(error)},
+                extra=fields,
             )
 
     def _settle(self, batch: Sequence[_Failed], error: Exception | None) -> None:

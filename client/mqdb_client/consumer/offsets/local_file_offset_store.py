@@ -62,7 +62,12 @@ class LocalFileOffsetStore:
         for key, (next_offset, _) in positions.items():
             if next_offset != known[key].next_offset:
                 fields = {"queue": str(wanted[key]), "queue_offset": known[key].next_offset, "next_offset": next_offset}
-                logger.warning("offset of another history of the log, going on at one of this log's", extra=fields)
+                logger.warning(
+                    "continued queue %(queue)s at offset %(next_offset)s: offset %(queue_offset)s of the file is of "
+                    "another history of the log",
+                    fields,
+                    extra=fields,
+                )
         starts = self._starts(connection, {key: held[key] for key in held.keys() - known.keys()}, start)
         proofs = prove(connection, starts, history)
         if proofs is None:

@@ -133,7 +133,8 @@ class LocalOffsets:
                 continue
             except (OSError, ValueError) as exc:
                 reasons.append(f"{path.name}: {exc}")
-                logger.warning("offset file is broken", extra={"path": str(path), "reason": str(exc)})
+                fields = {"path": str(path), "reason": str(exc)}
+                logger.warning("could not read offset file %(path)s: %(reason)s", fields, extra=fields)
                 continue
             self._is_whole = path is self.path
             return offsets

@@ -166,10 +166,12 @@ class PullService:
             except MqdbError as error:
                 if not self._outage.covers(self, error) and not self._is_told:
                     self._is_told = True
-                    logger.warning("pulling fails, and is tried again", extra=self._fields(error))
+                    fields = self._fields(error)
+                    logger.warning("could not pull for group %(group)s; will retry: %(reason)s", fields, extra=fields)
                 self._wait_out()
-            except Exception:
-                logger.exception("pulling fails, and is tried again", extra={"group": self._group})
+            except Exception as error:
+                fields = self._fields(error)
+                logger.exception("could not pull for group %(group)s; will retry", fields, extra=fields)
                 self._wait_out()
         self._outage.leave(self)
 
@@ -300,7 +302,8 @@ class PullService:
         if topic not in self._topic_pauses:
             self._topic_pauses[topic] = pauses(MAX_PAUSE_SECONDS)
             fields = self._fields(error) | {"topic": topic}
-            logger.warning("pulling a topic fails, and is tried again", extra=fields)
+            sentence = "could not pull topic %(topic)s for group %(group)s; will retry: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
         keys = [each.request.queue_key for each in asked]
         self._resting.update(dict.fromkeys(keys, time.monotonic() + next(self._topic_pauses[topic])))
         self._horizon = UNKNOWN_HORIZON
@@ -336,9 +339,11 @@ class PullService:
         """The queue is not pulled until the next poll; the others must not wait for it."""
         if error.queue_key not in self._missing:
             self._missing.add(error.queue_key)
-            logger.error("a queue stands still", extra=self._fields(error))
+            held = self._queues.get(error.queue_key)
+            fields = self._fields(error) | {"queue": str(held.queue if held else error.queue_key)}
+            logger.error("queue %(queue)s stands still for group %(group)s: %(reason)s", fields, extra=fields)
 
-    def _fields(self, error: MqdbError) -> dict[str, object]:
+    def _fields(self, error: Exception) -> dict[str, object]:
         return {"group": self._group, "reason": str(error)}
 
     def _take_over(self, process_queue: ProcessQueue, result: PullResult, message_filter: MessageFilter | None) -> bool:

@@ -109,7 +109,12 @@ class QueueOwnership:
             "queue": str(self._held[min(missing)].queue),
         }
         fields |= {"queue_offset": proof.queue_offset, "msg_id": str(proof.msg_id)}
-        logger.warning("queues lost: the log has another history, without a message that was read", extra=fields)
+        logger.warning(
+            "group %(group)s lost %(count)s queues: the log has another history, without message %(msg_id)s, which was "
+            "read at offset %(queue_offset)s of queue %(queue)s",
+            fields,
+            extra=fields,
+        )
 
     def take(
         self,
@@ -183,8 +188,18 @@ class QueueOwnership:
         if not self._store.correct(connection, corrected):
             self._lose([illegal])
             return None
-        fields = {"group": self._group, "queue": str(illegal.queue), "queue_offset": illegal.next_offset}
-        logger.warning("offset does not exist, going on at another", extra=fields | {"next_offset": next_offset})
+        fields = {
+            "group": self._group,
+            "queue": str(illegal.queue),
+            "queue_offset": illegal.next_offset,
+            "next_offset": next_offset,
+        }
+        logger.warning(
+            "group %(group)s continues queue %(queue)s at offset %(next_offset)s: offset %(queue_offset)s does not "
+            "exist",
+            fields,
+            extra=fields,
+        )
         return self._hold(illegal.queue, corrected, illegal.lease_ends - self._lease_seconds)
 
     def renew(self, connection: Connection) -> list[ProcessQueue]:
@@ -215,7 +230,11 @@ class QueueOwnership:
             held.drop(is_lost=True)
             self._forget(held)
             fields = {"group": self._group, "queue": str(held.queue)}
-            logger.warning("queue lost: another member has it, or its offset was set", extra=fields)
+            logger.warning(
+                "group %(group)s lost queue %(queue)s here: another member has it, or its offset was set",
+                fields,
+                extra=fields,
+            )
 
     def _forget(self, held: ProcessQueue) -> None:
         del self._held[held.queue_key]

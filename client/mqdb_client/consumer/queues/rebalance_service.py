@@ -96,13 +96,13 @@ class RebalanceService:
         self._is_leaving = False
         self._is_abandoning = False
         self._patience_ends: float | None = None
-        self._leaving = Duty("leave", self._drop_all, due=False)
-        self._correcting = Duty("correct offsets", self._correct, outage, due=False)
-        self._giving_back = Duty("give queues back", self._give_back, outage, due=False)
-        self._rebalancing = Duty("rebalance", self._rebalance, outage)
-        self._renewing = Duty("renew leases", self._renew, outage, due=False)
-        self._committing = Duty("commit offsets", self._commit, outage, due=False)
-        self._reaping = Duty("reap members", self._reap, outage)
+        self._leaving = Duty(f"drop queues of group {group}", self._drop_all, due=False)
+        self._correcting = Duty(f"correct offsets of group {group}", self._correct, outage, due=False)
+        self._giving_back = Duty(f"give back queues of group {group}", self._give_back, outage, due=False)
+        self._rebalancing = Duty(f"rebalance group {group}", self._rebalance, outage)
+        self._renewing = Duty(f"renew leases of group {group}", self._renew, outage, due=False)
+        self._committing = Duty(f"commit offsets of group {group}", self._commit, outage, due=False)
+        self._reaping = Duty(f"reap members of group {group}", self._reap, outage)
         self._duties = (
             self._leaving,
             self._correcting,
@@ -201,7 +201,8 @@ class RebalanceService:
                 self._ownership.give_back(connection, unsettled=True)
         except MqdbError as error:
             fields = {"group": self._group, "reason": str(error)}
-            logger.warning("left without a last commit, messages will come again", extra=fields)
+            sentence = "left group %(group)s without a last commit; messages will come again: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:

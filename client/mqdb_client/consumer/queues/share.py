@@ -61,7 +61,8 @@ class TopicPresence:
             is_somewhere = any(heard.values())
             if not is_somewhere and len(heard) == self._brokers and topic not in self._is_reported:
                 self._is_reported.add(topic)
-                logger.warning("topic does not exist yet", extra={"group": self._group, "topic": topic})
+                fields = {"group": self._group, "topic": topic}
+                logger.warning("topic %(topic)s of group %(group)s does not exist yet", fields, extra=fields)
             return is_somewhere
 
 
@@ -117,8 +118,11 @@ class Shares:
         may_consume = membership.may_consume(connection, self._group)
         if may_consume is not self._has_consumed:
             self._has_consumed = may_consume
-            switched = "group is switched on again" if may_consume else "group is switched off, and reads nothing"
-            logger.warning(switched, extra={"group": self._group})
+            fields = {"group": self._group}
+            if may_consume:
+                logger.warning("group %(group)s is switched on again", fields, extra=fields)
+            else:
+                logger.warning("group %(group)s is switched off and reads nothing", fields, extra=fields)
         return may_consume
 
     def starting_point(self, queue: MessageQueue, share: Share) -> StartingPoint:

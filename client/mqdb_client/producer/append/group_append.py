@@ -244,7 +244,8 @@ class GroupAppend:
                 self._lead_next()
             except Exception:
                 # Its units have been told; those that come later need this thread.
-                logger.exception("an append failed in an unforeseen way")
+                fields = {"broker": self._held.target}
+                logger.exception("append to broker %(broker)s failed in an unforeseen way", fields, extra=fields)
 
     def _has_work(self) -> bool:
         """Wait for work; False at the end. While it waits, it wakes threads that were not woken: see `_await_woken`."""

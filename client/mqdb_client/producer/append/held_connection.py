@@ -127,7 +127,7 @@ class HeldConnection:
         """
         self._connect = connect
         self._tell_lost = lost
-        self._target = target
+        self.target = target
         self._is_shared = is_shared
         # Reentrant, so that whoever has taken it can give it back also where Ctrl-C comes as it is taken.
         self._turn = threading.RLock()
@@ -255,7 +255,7 @@ class HeldConnection:
                 if not self._changed.wait(max(0.0, until - time.monotonic())):
                     if until < deadline and self.why_lost is None:  # the others need not wait as long
                         reason = f"to connect takes more than {IMPATIENT_SECONDS:g} s"
-                        self.why_lost = BrokerUnavailable(self._target, reason)
+                        self.why_lost = BrokerUnavailable(self.target, reason)
                     raise NotRun(self.why_lost)
             return link
 
@@ -282,12 +282,12 @@ class HeldConnection:
                 raise Overdue(is_undone=False) from error
             if isinstance(error, StorageRefused) and error.sqlstate == READ_ONLY:
                 # Seen behind a pooler, which knows no primary.
-                reason = error = ServerIsStandby(self._target, error.reason)
+                reason = error = ServerIsStandby(self.target, error.reason)
             if isinstance(error, ServerIsStandby):
                 raise NotRun(error) from error
             if isinstance(error, StorageRefused) and not _is_idle(run.link.driver):
                 # A PANIC has the SQLSTATE of its cause (53100: no room to flush the log), and may follow a commit.
-                reason = BrokerUnavailable(self._target, f"the session has ended: {error.reason}")
+                reason = BrokerUnavailable(self.target, f"the session has ended: {error.reason}")
                 raise reason from error
             raise
         finally:
@@ -370,7 +370,8 @@ class HeldConnection:
             return False
         except Exception:
             # Nobody else would try again.
-            logger.exception("cannot connect")
+            fields = {"broker": self.target}
+            logger.exception("could not connect to broker %(broker)s; will retry", fields, extra=fields)
             return False
         return True
 

@@ -150,9 +150,11 @@ class ReplyReader:
                     self._on_news()
                 if not self._link.instance.outage.covers(self, error) and waits is None:
                     fields = {"broker": self._link.name, "reason": str(error)}
-                    logger.warning("replies cannot be read, and it is tried again", extra=fields)
+                    sentence = "could not read replies from broker %(broker)s; will retry: %(reason)s"
+                    logger.warning(sentence, fields, extra=fields)
             except Exception:
-                logger.exception("replies cannot be read, and it is tried again", extra={"broker": self._link.name})
+                fields = {"broker": self._link.name}
+                logger.exception("could not read replies from broker %(broker)s; will retry", fields, extra=fields)
             else:
                 waits = None
                 self._link.instance.outage.works(self)

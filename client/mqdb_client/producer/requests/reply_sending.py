@@ -86,7 +86,8 @@ class ReplySending:
         """Send a reply and only log a failure; False if it has to be sent like other messages."""
         sending = self.send_async(message, timeout_seconds)
         if sending is not None and (error := sending.exception()) is not None:
-            logger.warning("a oneway reply failed", extra={"topic": message.topic, "reason": str(error)})
+            fields = {"topic": message.topic, "reason": str(error)}
+            logger.warning("oneway reply to topic %(topic)s failed: %(reason)s", fields, extra=fields)
         return sending is not None
 
 

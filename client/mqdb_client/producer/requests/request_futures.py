@@ -35,7 +35,7 @@ class WaitingRequest:
         self.is_async = is_async
         self.future: Future[ReceivedMessage] = Future()
         self.future.set_running_or_notify_cancel()
-        self._topic = topic
+        self.topic = topic
         self._timeout_seconds = timeout.total_seconds()
         self.deadline = time.monotonic() + self._timeout_seconds
 
@@ -52,7 +52,7 @@ class WaitingRequest:
 
     def late(self) -> RequestTimeout:
         """The error for a request whose time is over."""
-        return RequestTimeout(self._topic, self.correlation_id, self._timeout_seconds)
+        return RequestTimeout(self.topic, self.correlation_id, self._timeout_seconds)
 
     def result(self) -> ReceivedMessage:
         """Wait for the reply. Raises RequestTimeout, and what the request has ended with otherwise."""
@@ -164,7 +164,9 @@ class RequestFutures:
             try:
                 request.end(outcome)
             except BaseException as error:  # noqa: BLE001 - a callback's sys.exit() would end all others
-                log_error(logger, "the callback of an async request has ended in an unforeseen way", error, {})
+                fields = {"topic": request.topic, "correlation_id": request.correlation_id}
+                sentence = "callback of request %(correlation_id)s to topic %(topic)s failed in an unforeseen way"
+                log_error(logger, sentence, error, fields)
 
     def _next_ended(self) -> tuple[WaitingRequest, Outcome] | None:
         """Wait for the next request that has ended; None after `close`."""

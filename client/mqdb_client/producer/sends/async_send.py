@@ -135,9 +135,10 @@ class _AsyncSend(HandedSend):
         elif self.future is not None:
             self.future.set_exception(outcome)
         else:
-            logger.warning(
-                "a oneway send has failed", extra={"topic": self.pending.topic, "reason": reason_of(outcome)}
-            )
+            pending = self.pending
+            fields = {"topic": pending.topic, "message_id": pending.message_ids[0], "reason": reason_of(outcome)}
+            sentence = "oneway send of message %(message_id)s to topic %(topic)s failed: %(reason)s"
+            logger.warning(sentence, fields, extra=fields)
 
 
 class _Signal(Enum):

@@ -27,6 +27,8 @@ from mqdb_client.producer.sends.settling import OpenSend, Settling
 
 logger = logging.getLogger(__name__)
 
+_UNFORESEEN: Final = "send to topic %(topic)s failed in an unforeseen way"
+
 # They only work while something is wrong.
 _JUDGING_THREADS: Final = 2
 
@@ -102,7 +104,7 @@ class HandedSends:
         try:
             self._conclude(send, attempt)
         except BaseException as error:  # noqa: BLE001 - a callback's sys.exit() would end all other sends
-            log_error(logger, "a send has ended in an unforeseen way", error, {})
+            log_error(logger, _UNFORESEEN, error, {"topic": send.pending.topic})
             send.end(error)
 
     def end_late(self) -> None:
@@ -158,7 +160,8 @@ class HandedSends:
         try:
             self._judge(*failed)
         except BaseException as error:  # noqa: BLE001 - a callback's sys.exit() would end all other sends
-            log_error(logger, "a send has ended in an unforeseen way", error, {})
+            send, *_ = failed
+            log_error(logger, _UNFORESEEN, error, {"topic": send.pending.topic})
 
     def _judge(self, send: HandedSend, attempt: Attempt, error: MqdbError | NoAnswer) -> None:
         try:

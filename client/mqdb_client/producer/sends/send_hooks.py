@@ -15,14 +15,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from mqdb.common.message import Message, MessageQueue
 from mqdb.errors import ParameterInvalid
 from mqdb_client.process_hooks import OperationHook, call_each, enroll
 from mqdb_client.producer.sends.send_result import SendResult
-
-_FAILED: Final = "a send message hook failed"
 
 
 class SendMode(StrEnum):
@@ -165,14 +163,14 @@ class Hooks:
         for hook in self._check_forbidden:
             hook.check_forbidden(context)
         context._hooks = self._send_message
-        call_each(context._hooks, lambda hook: hook.send_message_before, context, _FAILED)
+        call_each(context._hooks, lambda hook: hook.send_message_before, context, context.producer_group)
 
     def end(
         self, context: SendMessageContext, results: Sequence[SendResult] = (), error: BaseException | None = None
     ) -> None:
         """Call the hooks after an attempt. Raises nothing."""
         context.results, context.error = results, error
-        call_each(context._hooks, lambda hook: hook.send_message_after, context, _FAILED)
+        call_each(context._hooks, lambda hook: hook.send_message_after, context, context.producer_group)
 
 
 def _no_hook(hook: object, kind: type) -> ParameterInvalid:

@@ -65,7 +65,9 @@ class Settling:
             try:
                 thread.start()
             except RuntimeError:
-                logger.exception("a send is not settled together with others")
+                fields = {"broker": asked.link.name, "topic": open_.attempt.topic}
+                sentence = "settles a send to topic %(topic)s on broker %(broker)s alone, without a thread for several"
+                logger.exception(sentence, fields, extra=fields)
             else:
                 self._open[asked] = [open_]
                 return
@@ -121,5 +123,7 @@ def _found(asked: _Asked, batch: list[OpenSend]) -> Mapping[UUID, StoredAt] | No
     except (MqdbError, NoAnswer):
         return None  # each asks for itself, and has the error for its own sentence
     except Exception:
-        logger.exception("sends could not be settled in an unforeseen way")
+        fields = {"broker": asked.link.name, "topic": last.topic, "count": len(batch)}
+        sentence = "could not settle %(count)s sends on broker %(broker)s, one of them to topic %(topic)s"
+        logger.exception(sentence, fields, extra=fields)
         return None
