@@ -17,6 +17,7 @@ from mqdb.cli.config import config
 from mqdb.cli.consume import consume
 from mqdb.cli.consumer import app as consumer
 from mqdb.cli.cron import app as cron
+from mqdb.cli.database import dsn, psql
 from mqdb.cli.delay import app as delay
 from mqdb.cli.demo.command import demo
 from mqdb.cli.dlq.dead_letter_commands import app as dlq
@@ -93,8 +94,10 @@ def mqdb(
         print(context.get_help())
 
 
-for function in (serve, web, remoting, grpc, worker, demo, migrate, send, consume, config, doctor):
+for function in (serve, web, remoting, grpc, worker, demo, migrate, send, consume, config, dsn, doctor):
     app.command(cls=Command)(function)
+# Options that it does not know are psql's.
+app.command(cls=Command, context_settings={"ignore_unknown_options": True})(psql)
 app.add_typer(topic, name="topic")
 app.add_typer(message, name="message")
 app.add_typer(group, name="group")

@@ -1,14 +1,25 @@
-"""The command that opens a broker's database in psql: one that works as it stands, and shows no password."""
+"""The calls of psql for a broker's database: a line for a shell, and a process. Neither shows the password."""
 
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
+
+from psycopg.conninfo import conninfo_to_dict
 
 from mqdb.common.dsn import without_secrets
 from mqdb.embedded import find_postgres
 from mqdb.settings import Settings
+
+
+class PsqlCall(NamedTuple):
+    """A psql to start, with variables for its environment. The password is one of them."""
+
+    program: str
+    dsn: str
+    environment: dict[str, str]
 
 
 def psql_command(dsn: str, home: Path | None = None, program: str = "psql") -> str:
@@ -17,17 +28,37 @@ def psql_command(dsn: str, home: Path | None = None, program: str = "psql") -> s
     """
     if home is None:
         return f"{shlex.quote(program)} {shlex.quote(without_secrets(dsn))}"
-    # In the environment: a psql before version 16 does not know it, and refuses a URI that holds it.
     secrets = f'PGPASSWORD="$(cat {shlex.quote(str(home / "password"))})" PGREQUIREAUTH=scram-sha-256'
-    plain = without_secrets(dsn).replace("&require_auth=scram-sha-256", "")
-    return f"{secrets} {shlex.quote(program)} {shlex.quote(plain)}"
+    return f"{secrets} {shlex.quote(program)} {shlex.quote(_plain(dsn))}"
 
 
 def psql_of(settings: Settings, dsn: str) -> str:
     """The command for the broker of these settings, whose database is at `dsn`."""
     if settings.broker is not None:
         return psql_command(dsn)
-    return psql_command(dsn, settings.home, "psql" if _understands_embedded() else _bundled())
+    return psql_command(dsn, settings.home, _program())
+
+
+def psql_call(settings: Settings, dsn: str) -> PsqlCall:
+    """The process for the broker of these settings, whose database is at `dsn`."""
+    password = conninfo_to_dict(dsn).get("password")
+    environment = {} if password is None else {"PGPASSWORD": str(password)}
+    if settings.broker is not None:
+        return PsqlCall(shutil.which("psql") or _bundled(), without_secrets(dsn), environment)
+    return PsqlCall(_program(), _plain(dsn), environment | {"PGREQUIREAUTH": "scram-sha-256"})
+
+
+def _plain(dsn: str) -> str:
+    """The DSN of the embedded broker without its secrets and the method of authentication.
+
+    That goes into the environment: a psql before version 16 does not know it, and refuses a URI that holds it.
+    """
+    return without_secrets(dsn).replace("&require_auth=scram-sha-256", "")
+
+
+def _program() -> str:
+    """A psql for the embedded broker."""
+    return "psql" if _understands_embedded() else _bundled()
 
 
 def _understands_embedded() -> bool:

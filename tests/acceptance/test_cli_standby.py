@@ -82,6 +82,8 @@ ELSEWHERE = {
     "worker",
     "demo",
     "config",
+    "dsn",
+    "psql",
     "spark archive",
     "spark package",
     "spark replay",
