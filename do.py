@@ -8,6 +8,7 @@
     python3 do.py peers [...]   mqdb beside other brokers on this machine: peers --help
     python3 do.py drill [...]   clients while a cluster of Patroni fails over: drill --help
     python3 do.py docs [...]    the site, into build/site; docs serve shows it while you write
+    python3 do.py screenshots   the pictures of the dashboard in docs/images, by Chromium; with a directory more of them
     python3 do.py run ...       any other command of mqdb: run topic list
     python3 do.py lock          the lock files anew, for what pyproject.toml asks for; needs uv
 
@@ -58,7 +59,7 @@ def main(command: str = "", *arguments: str) -> None:
     # Nothing in this file may be newer than Python 3.6, or an old Python could not even say this.
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit("do.py: mqdb needs Python 3.11 or newer, this is {}.{}".format(*sys.version_info))
-    if command not in ("demo", "test", "check", "bench", "peers", "drill", "docs", "run", "lock"):
+    if command not in ("demo", "test", "check", "bench", "peers", "drill", "docs", "screenshots", "run", "lock"):
         sys.exit(__doc__)
     if command == "lock":
         lock()
@@ -70,6 +71,10 @@ def main(command: str = "", *arguments: str) -> None:
         install("spark", "test")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         become(PYTHON, "-m", "tests.drill", *arguments)
+    if command == "screenshots":
+        install("spark", "test")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+        become(PYTHON, "-m", "website.screenshots", *arguments)
     if command == "docs":
         install("docs", "spark")
         os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")

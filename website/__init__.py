@@ -1,1 +1,4 @@
-"""The site: its generated pages (`reference`), and what MkDocs calls to add them (`hooks`)."""
+"""The site: its generated pages (`reference`), the hooks by which MkDocs adds them (`hooks`), and its pictures.
+
+`screenshots` makes pictures of the dashboard of `example_shop`.
+"""

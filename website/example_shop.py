@@ -1,0 +1,207 @@
+"""A broker with something to see on its dashboard: a shop whose billing is that of the tutorial.
+
+Group `billing` gives up the orders that misspell a field, `mailer` is slow, and `reports` has no member.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import sin
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple
+
+import psycopg
+
+from mqdb.common.http_address import HttpAddress
+from mqdb.dashboard.dashboard import Dashboard
+from mqdb.embedded import EmbeddedPostgres, temporary_home
+from mqdb.server import Server, WebParts
+from mqdb.settings import Settings
+from mqdb.store.consumers.groups import TopicLag
+from mqdb_client import (
+    Admin,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+ORDERS: Final = 400
+#: One order of so many misspells a field: the third, which is that of the tutorial, and others.
+_MISSPELLED: Final = 80
+_THIRD: Final = 3
+
+_ITEMS: Final = ("lamp", "chair", "table", "shelf")
+_SAMPLE_SECONDS: Final = 15
+_PATIENCE_SECONDS: Final = 60.0
+
+
+class ExampleShop(NamedTuple):
+    """A dashboard, and what to look at."""
+
+    dashboard: Dashboard
+    address: HttpAddress
+    letter: str
+    """Id of the dead letter of order 3."""
+    directory: str
+    """Where billing runs, as its tracebacks name it."""
+
+
+@contextmanager
+def serving_shop() -> Iterator[ExampleShop]:
+    """Serve the dashboard of a broker that is made for this, and send orders as long as the block runs."""
+    with (
+        temporary_home() as home,
+        TemporaryDirectory() as directory,
+        EmbeddedPostgres(home) as postgres,
+        _serving(postgres.dsn) as (dashboard, address),
+        Producer("shop", postgres.dsn) as producer,
+    ):
+        _create(postgres.dsn)
+        for number in range(1, ORDERS + 1):
+            producer.send(order(number), sharding_key=str(number))
+        with _worker(postgres.dsn, Path(directory)), _slow_mailer(postgres.dsn), _sending(producer):
+            letter = _third_letter(postgres.dsn)
+            _wait_until(lambda: _lag_of_billing(postgres.dsn) == 0)
+            _remember_an_hour(dashboard)
+            yield ExampleShop(dashboard, address, letter, directory)
+
+
+def order(number: int) -> Message:
+    """An order. Its tag, price and region depend on the number."""
+    price = "prise" if number % _MISSPELLED == _THIRD else "price"
+    amount = 30 if number == _THIRD else 17 * number % 500
+    return Message(
+        "orders",
+        json.dumps({"item": _ITEMS[(number - _THIRD) % len(_ITEMS)], price: amount}),
+        tag=("paid", "new", "refunded")[number % 3],
+        keys=str(number),
+        properties={"amount": str(amount), "region": ("EU", "US")[number % 2]},
+    )
+
+
+def _create(dsn: str) -> None:
+    """The topics, and the groups that are to have read nothing."""
+    with Admin(dsn) as admin:
+        for name in ("orders", "shipments", "visits"):
+            admin.topics.create(name, actor="ada")
+    for group in ("mailer", "reports"):
+        consumer = PushConsumer(group, dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+        consumer.subscribe("orders", "paid || refunded" if group == "mailer" else "*")
+        consumer.register_listener(lambda messages: ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
+        consumer.start()
+        consumer.shutdown()
+
+
+@contextmanager
+def _worker(dsn: str, directory: Path) -> Iterator[None]:
+    """`mqdb worker` with billing.py of the tutorial."""
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"```python\n(# billing\.py\n.*?)```", page, re.DOTALL)
+    (directory / "billing.py").write_text(program)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MQDB_")}
+    environ |= {"MQDB_DSN": dsn, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")])}
+    command = [sys.executable, "-m", "mqdb", "worker", "billing:app"]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=directory, env=environ, stdout=quiet, stderr=quiet)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(_PATIENCE_SECONDS)
+
+
+def _third_letter(dsn: str) -> str:
+    """The id of the dead letter of order 3, when billing has given up all orders that it cannot read."""
+    wrong = len([number for number in range(1, ORDERS + 1) if number % _MISSPELLED == _THIRD])
+    with psycopg.connect(dsn, autocommit=True) as connection:
+
+        def letters() -> dict[str, str]:
+            return dict(connection.execute("SELECT keys, msg_id FROM mqdb.dlq").fetchall())
+
+        _wait_until(lambda: len(letters()) == wrong)
+        return letters()[str(_THIRD)]
+
+
+def _lag_of_billing(dsn: str) -> int:
+    with Admin(dsn) as admin:
+        return sum(each.lag for each in admin.groups.topics("billing"))
+
+
+@contextmanager
+def _slow_mailer(dsn: str) -> Iterator[None]:
+    """A consumer whose first listeners do not return before the block ends."""
+    is_over = threading.Event()
+
+    def send_mail(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        is_over.wait()
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    consumer = PushConsumer("mailer", dsn)
+    consumer.subscribe("orders", "paid || refunded")
+    consumer.register_listener(send_mail)
+    consumer.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        consumer.shutdown()
+
+
+@contextmanager
+def _sending(producer: Producer) -> Iterator[None]:
+    """Send while the block runs, so that the overview has a rate to show."""
+    is_over = threading.Event()
+
+    def send() -> None:
+        while not is_over.wait(0.02):
+            producer.send(Message("visits", "a visit"))
+
+    thread = threading.Thread(target=send, name="visits")
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextmanager
+def _serving(dsn: str) -> Iterator[tuple[Dashboard, HttpAddress]]:
+    """The broker with its dashboard."""
+    settings = Settings(dsn=dsn, http="127.0.0.1:0")
+    dashboard = Dashboard(settings)
+    try:
+        with Server(settings, web=WebParts(dashboard.application, dashboard.lag_history)) as server:
+            _wait_until(lambda: server.is_leader)
+            assert server.http_address is not None
+            yield dashboard, server.http_address
+    finally:
+        dashboard.close()
+
+
+def _remember_an_hour(dashboard: Dashboard) -> None:
+    """Give the dashboard the lag of billing in the last hour, which it would have seen if it had run for so long."""
+    now = time.monotonic()
+    for seconds in range(3_600, 0, -_SAMPLE_SECONDS):
+        lag = round(min(1.0, seconds / 300) * (150 + 90 * sin(seconds / 420) + 60 * sin(seconds / 150)))
+        dashboard.lag_history.add(now - seconds, [TopicLag("billing", "orders", lag, 0.0, 0, 0, 0, 0)])
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the shop is not ready after {_PATIENCE_SECONDS:g} s")
+        time.sleep(0.1)
