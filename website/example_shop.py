@@ -24,7 +24,7 @@ from mqdb.dashboard.dashboard import Dashboard
 from mqdb.embedded import EmbeddedPostgres, temporary_home
 from mqdb.server import Server, WebParts
 from mqdb.settings import Settings
-from mqdb.store.consumers.groups import TopicLag
+from mqdb.web.time_series import TOTAL, BrokerFigure, TimeSeries
 from mqdb_client import (
     Admin,
     ConsumeConcurrentlyStatus,
@@ -43,7 +43,7 @@ _MISSPELLED: Final = 80
 _THIRD: Final = 3
 
 _ITEMS: Final = ("lamp", "chair", "table", "shelf")
-_SAMPLE_SECONDS: Final = 15
+_SAMPLE_SECONDS: Final = 5
 _PATIENCE_SECONDS: Final = 60.0
 
 
@@ -74,7 +74,6 @@ def serving_shop() -> Iterator[ExampleShop]:
         with _worker(postgres.dsn, Path(directory)), _slow_mailer(postgres.dsn), _sending(producer):
             letter = _third_letter(postgres.dsn)
             _wait_until(lambda: _lag_of_billing(postgres.dsn) == 0)
-            _remember_an_hour(dashboard)
             yield ExampleShop(dashboard, address, letter, directory)
 
 
@@ -182,8 +181,9 @@ def _serving(dsn: str) -> Iterator[tuple[Dashboard, HttpAddress]]:
     """The broker with its dashboard."""
     settings = Settings(dsn=dsn, http="127.0.0.1:0")
     dashboard = Dashboard(settings)
+    _remember_an_hour(dashboard.figures.series)
     try:
-        with Server(settings, web=WebParts(dashboard.application, dashboard.lag_history)) as server:
+        with Server(settings, web=WebParts(dashboard.application, dashboard.figures)) as server:
             _wait_until(lambda: server.is_leader)
             assert server.http_address is not None
             yield dashboard, server.http_address
@@ -191,12 +191,25 @@ def _serving(dsn: str) -> Iterator[tuple[Dashboard, HttpAddress]]:
         dashboard.close()
 
 
-def _remember_an_hour(dashboard: Dashboard) -> None:
-    """Give the dashboard the lag of billing in the last hour, which it would have seen if it had run for so long."""
+def _remember_an_hour(series: TimeSeries) -> None:
+    """Give the dashboard the samples of the last hour, which it would have taken if it had run for so long."""
     now = time.monotonic()
+    stored = dict.fromkeys(("orders", "shipments", "visits"), 0.0)
+    delivered = 0.0
     for seconds in range(3_600, 0, -_SAMPLE_SECONDS):
-        lag = round(min(1.0, seconds / 300) * (150 + 90 * sin(seconds / 420) + 60 * sin(seconds / 150)))
-        dashboard.lag_history.add(now - seconds, [TopicLag("billing", "orders", lag, 0.0, 0, 0, 0, 0)])
+        wave = 1 + 0.4 * sin(seconds / 420) + 0.2 * sin(seconds / 150)
+        for topic, per_second in (("orders", 42), ("shipments", 17), ("visits", 9)):
+            stored[topic] += per_second * wave * _SAMPLE_SECONDS
+        delivered += 60 * wave * _SAMPLE_SECONDS
+        lag = round(min(1.0, seconds / 300) * 150 * wave)
+        series.add(
+            now - seconds,
+            {(BrokerFigure.STORED, topic): count for topic, count in stored.items()}
+            | {(BrokerFigure.DELIVERED, "billing"): delivered},
+            {(BrokerFigure.LAG, "billing"): lag, (BrokerFigure.LAG_SECONDS, "billing"): lag / 50}
+            | {(BrokerFigure.DISK, TOTAL): 1e9},
+        )
+    series.interrupt()
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:

@@ -147,7 +147,9 @@ class ClientInstance:
         self._dispatch_watch = DispatchWatch(self._ask_attended, self.connect, broker.name)
         self._telling = Duty(f"pass on news of broker {broker.name}", self._tell, self.outage, due=False)
         self._presence = Duty(f"re-register with broker {broker.name}", self._announce_again, self.outage, due=False)
-        self._heartbeat = Duty(f"renew heartbeat of broker {broker.name}", self._beat_and_refresh, self.outage, due=False)
+        self._heartbeat = Duty(
+            f"renew heartbeat of broker {broker.name}", self._beat_and_refresh, self.outage, due=False
+        )
         self._dispatch = Duty(f"dispatch on broker {broker.name}", self._tend_dispatch, self.outage)
         self._notifications = NotificationThread(
             self.connections.listener,

@@ -13,7 +13,7 @@ from mqdb.dashboard.rendering import render
 from mqdb.drawing.charts import Point, area_chart, spark_line
 from mqdb.drawing.templating import path
 from mqdb.web.live_figures import LiveFigures
-from mqdb.web.time_series import Figure, Span, TimeSeries
+from mqdb.web.time_series import BrokerFigure, SeriesSpan, TimeSeries
 
 _HOUR: Final = 3_600.0
 
@@ -70,31 +70,31 @@ class Pulse:
 
     def _part(self, broker: str) -> str:
         series, now = self.figures.series, time.monotonic()
-        span = span_of(series.of(Figure.DISK), now)
+        span = span_of(series.of(BrokerFigure.DISK), now)
         groups = groups_by_urgency(series, now, span)
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         letters, since = growth_since(
-            series.of(Figure.LETTERS, span=Span.DAY), series.of(Figure.LETTERS), now, midnight
+            series.of(BrokerFigure.LETTERS, span=SeriesSpan.DAY), series.of(BrokerFigure.LETTERS), now, midnight
         )
         return render(
             "overview_pulse.html",
             url=lambda *parts: path("b", broker, *parts),
-            stored=_tile(series.of(Figure.STORED), now, span),
-            delivered=_tile(series.of(Figure.DELIVERED), now, span),
-            lag=_tile(series.of(Figure.LAG), now, span),
+            stored=_tile(series.of(BrokerFigure.STORED), now, span),
+            delivered=_tile(series.of(BrokerFigure.DELIVERED), now, span),
+            lag=_tile(series.of(BrokerFigure.LAG), now, span),
             letters=letters,
             letters_since=since,
-            letters_spark=spark_line(series.of(Figure.DEAD, span=Span.DAY), now, 24 * _HOUR),
+            letters_spark=spark_line(series.of(BrokerFigure.DEAD, span=SeriesSpan.DAY), now, 24 * _HOUR),
             slowest=next((each for each in groups if not each.keeps_up), None),
             groups=groups[:_MOST_GROUPS],
             more=max(len(groups) - _MOST_GROUPS, 0),
-            chart=area_chart(series.busiest(Figure.STORED, _MOST_AREAS), now, span),
+            chart=area_chart(series.busiest(BrokerFigure.STORED, _MOST_AREAS), now, span),
             minutes=span / 60,
-            dispatch=[_last(series.of(figure)) for figure in (Figure.DISPATCH_P50, Figure.DISPATCH_P99)],
-            timers=_last(series.of(Figure.TIMERS)),
-            halves=_last(series.of(Figure.HALVES)),
-            wal=_last(series.of(Figure.WAL)),
-            disk=_last(series.of(Figure.DISK)),
+            dispatch=[_last(series.of(figure)) for figure in (BrokerFigure.DISPATCH_P50, BrokerFigure.DISPATCH_P99)],
+            timers=_last(series.of(BrokerFigure.TIMERS)),
+            halves=_last(series.of(BrokerFigure.HALVES)),
+            wal=_last(series.of(BrokerFigure.WAL)),
+            disk=_last(series.of(BrokerFigure.DISK)),
         )
 
 
@@ -108,8 +108,8 @@ class Tile(NamedTuple):
 def groups_by_urgency(series: TimeSeries, now: float, span: float) -> list[GroupPulse]:
     """All groups with a lag: first those whose lag does not shrink, then by the time that they need to drain."""
     found = []
-    for name in series.busiest(Figure.LAG, len(series.names(Figure.LAG))):
-        points = series.of(Figure.LAG, name)
+    for name in series.busiest(BrokerFigure.LAG, len(series.names(BrokerFigure.LAG))):
+        points = series.of(BrokerFigure.LAG, name)
         lag = _last(points)
         if not lag:
             continue
@@ -117,8 +117,8 @@ def groups_by_urgency(series: TimeSeries, now: float, span: float) -> list[Group
             GroupPulse(
                 name,
                 int(lag),
-                _last(series.of(Figure.LAG_SECONDS, name)) or 0.0,
-                _last(series.of(Figure.DELIVERED, name)) or 0.0,
+                _last(series.of(BrokerFigure.LAG_SECONDS, name)) or 0.0,
+                _last(series.of(BrokerFigure.DELIVERED, name)) or 0.0,
                 drain_seconds(points, now),
                 spark_line(points, now, span),
             )

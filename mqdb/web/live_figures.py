@@ -8,7 +8,7 @@ from typing import Final
 
 from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from mqdb.web.broker_sample import Sample
-from mqdb.web.time_series import TOTAL, Figure, Key, TimeSeries
+from mqdb.web.time_series import TOTAL, BrokerFigure, Key, TimeSeries
 
 
 class LiveFigures:
@@ -33,7 +33,8 @@ class LiveFigures:
         self._set(sample)
 
     def leave(self) -> None:
-        """This process no longer leads: there is no last sample. The series stay."""
+        """This process no longer leads: there is no last sample. The series stay, and have a gap."""
+        self.series.interrupt()
         self._set(None)
 
     @contextmanager
@@ -56,34 +57,34 @@ class LiveFigures:
 
 
 def _counters(sample: Sample) -> dict[Key, float]:
-    counts: dict[Key, float] = {(Figure.WAL, TOTAL): sample.server.wal_bytes}
+    counts: dict[Key, float] = {(BrokerFigure.WAL, TOTAL): sample.server.wal_bytes}
     for topic, messages in sample.messages_in.items():
         if topic.startswith(RETRY_PREFIX):
-            counts[Figure.RETRIED, topic.removeprefix(RETRY_PREFIX)] = messages
+            counts[BrokerFigure.RETRIED, topic.removeprefix(RETRY_PREFIX)] = messages
         elif topic.startswith(DLQ_PREFIX):
-            counts[Figure.DEAD, topic.removeprefix(DLQ_PREFIX)] = messages
+            counts[BrokerFigure.DEAD, topic.removeprefix(DLQ_PREFIX)] = messages
         elif not is_system_topic(topic):
-            counts[Figure.STORED, topic] = messages
+            counts[BrokerFigure.STORED, topic] = messages
     for each in sample.lags:
-        key = Figure.DELIVERED, each.group
+        key = BrokerFigure.DELIVERED, each.group
         counts[key] = counts.get(key, 0) + each.committed
     return counts
 
 
 def _levels(sample: Sample) -> dict[Key, float]:
     levels: dict[Key, float] = {
-        (Figure.TIMERS, TOTAL): sample.timers_waiting + sum(level.waiting for level in sample.delays),
-        (Figure.HALVES, TOTAL): sample.halves.prepared,
-        (Figure.DISK, TOTAL): sum(sample.storage_bytes.values()),
+        (BrokerFigure.TIMERS, TOTAL): sample.timers_waiting + sum(level.waiting for level in sample.delays),
+        (BrokerFigure.HALVES, TOTAL): sample.halves.prepared,
+        (BrokerFigure.DISK, TOTAL): sum(sample.storage_bytes.values()),
     }
     for topic, messages in sample.messages_in.items():
         if topic.startswith(DLQ_PREFIX):
-            levels[Figure.LETTERS, topic.removeprefix(DLQ_PREFIX)] = messages
+            levels[BrokerFigure.LETTERS, topic.removeprefix(DLQ_PREFIX)] = messages
     if ages := sorted(sample.dispatch_ages):
-        levels[Figure.DISPATCH_P50, TOTAL] = ages[ceil(len(ages) * 0.5) - 1]
-        levels[Figure.DISPATCH_P99, TOTAL] = ages[ceil(len(ages) * 0.99) - 1]
+        levels[BrokerFigure.DISPATCH_P50, TOTAL] = ages[ceil(len(ages) * 0.5) - 1]
+        levels[BrokerFigure.DISPATCH_P99, TOTAL] = ages[ceil(len(ages) * 0.99) - 1]
     for each in sample.lags:
-        lag, age = (Figure.LAG, each.group), (Figure.LAG_SECONDS, each.group)
+        lag, age = (BrokerFigure.LAG, each.group), (BrokerFigure.LAG_SECONDS, each.group)
         levels[lag] = levels.get(lag, 0) + each.lag
         levels[age] = max(levels.get(age, 0), each.lag_seconds)
     return levels

@@ -23,7 +23,7 @@ TOTAL: Final = ""
 OTHERS: Final = "others"
 
 
-class Figure(StrEnum):
+class BrokerFigure(StrEnum):
     """A figure, and by which names it has series."""
 
     STORED = "stored"
@@ -54,12 +54,14 @@ class Figure(StrEnum):
 
 
 #: Counters: a series has their growth per second. All others are levels.
-RATES: Final = frozenset({Figure.STORED, Figure.DELIVERED, Figure.RETRIED, Figure.DEAD, Figure.WAL})
+RATES: Final = frozenset(
+    {BrokerFigure.STORED, BrokerFigure.DELIVERED, BrokerFigure.RETRIED, BrokerFigure.DEAD, BrokerFigure.WAL}
+)
 
-Key: TypeAlias = tuple[Figure, str]
+Key: TypeAlias = tuple[BrokerFigure, str]
 
 
-class Span(StrEnum):
+class SeriesSpan(StrEnum):
     """The length of a series. Its points are 5 s or a minute apart."""
 
     HOUR = "hour"
@@ -71,7 +73,7 @@ class _Size(NamedTuple):
     seconds: float
 
 
-_SIZES: Final = {Span.HOUR: _Size(720, 3_600.0), Span.DAY: _Size(1_440, 86_400.0)}
+_SIZES: Final = {SeriesSpan.HOUR: _Size(720, 3_600.0), SeriesSpan.DAY: _Size(1_440, 86_400.0)}
 
 #: Points of the day are this far apart.
 _MINUTE: Final = 60.0
@@ -99,28 +101,32 @@ class TimeSeries:
             for key, count in counters.items():
                 growth = count - before.get(key, 0)
                 if growth < 0:
-                    growth = count if key[0] is Figure.STORED else 0
+                    growth = count if key[0] is BrokerFigure.STORED else 0
                 values[key] = growth / seconds
         self._counters, self._counted_at = dict(counters), at
         for figure in {figure for figure, name in values if name != TOTAL}:
             each = [value for (of, name), value in values.items() if of is figure and name != TOTAL]
-            values.setdefault((figure, TOTAL), max(each) if figure is Figure.LAG_SECONDS else sum(each))
+            values.setdefault((figure, TOTAL), max(each) if figure is BrokerFigure.LAG_SECONDS else sum(each))
         with self._guard:
-            self._rings[Span.HOUR].add(at, values)
+            self._rings[SeriesSpan.HOUR].add(at, values)
             for minute_at, of_minute in self._minute.add(at, values):
-                self._rings[Span.DAY].add(minute_at, of_minute)
+                self._rings[SeriesSpan.DAY].add(minute_at, of_minute)
 
-    def of(self, figure: Figure, name: str = TOTAL, span: Span = Span.HOUR) -> list[Point]:
+    def interrupt(self) -> None:
+        """The next sample gives no rates, as the first one: what has happened since the last one is not known."""
+        self._counters, self._counted_at = {}, None
+
+    def of(self, figure: BrokerFigure, name: str = TOTAL, span: SeriesSpan = SeriesSpan.HOUR) -> list[Point]:
         """The points of one series, the oldest first; [] without any."""
         with self._guard:
             return self._rings[span].of((figure, name))
 
-    def names(self, figure: Figure) -> list[str]:
+    def names(self, figure: BrokerFigure) -> list[str]:
         """The names of the series of a figure, without the total."""
         with self._guard:
-            return [name for of, name in self._rings[Span.HOUR].keys if of is figure and name != TOTAL]
+            return [name for of, name in self._rings[SeriesSpan.HOUR].keys if of is figure and name != TOTAL]
 
-    def busiest(self, figure: Figure, most: int, span: Span = Span.HOUR) -> dict[str, list[Point]]:
+    def busiest(self, figure: BrokerFigure, most: int, span: SeriesSpan = SeriesSpan.HOUR) -> dict[str, list[Point]]:
         """The series with the greatest sums, in that order, and OTHERS if there are more than `most`."""
         with self._guard:
             rings = self._rings[span]

@@ -188,6 +188,16 @@ def test_an_age_costs_one_record(lagging: Connection, look: Callable[[Connection
     assert sum(scan["Actual Rows"] for scan in scans(found, "commit_log")) <= 1
 
 
+def test_the_ages_of_the_latest_batches_cost_a_record_for_each(lagging: Connection) -> None:
+    found = plan_of_call(lagging, lambda: checkpoints.latest_ages(lagging, "dispatch", most=5))
+
+    steps = [node for node in found if node.get("Relation Name") == "checkpoint"]
+    assert {node.get("Index Name") for node in steps} == {"checkpoint_pkey"}
+    assert sum(node["Actual Rows"] for node in steps) <= 6
+    assert {scan.get("Index Name", "").startswith("commit_log") for scan in scans(found, "commit_log")} <= {True}
+    assert sum(scan["Actual Rows"] * scan["Actual Loops"] for scan in scans(found, "commit_log")) <= 5
+
+
 def test_open_half_messages_cost_nothing_for_those_that_have_ended(lagging: Connection) -> None:
     found = plan_of_call(lagging, lambda: open_halves.count(lagging))
 

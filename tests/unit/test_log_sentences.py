@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = {
     str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))

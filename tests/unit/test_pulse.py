@@ -6,7 +6,7 @@ import pytest
 
 from mqdb.dashboard.pulse import drain_seconds, groups_by_urgency, growth_since, span_of
 from mqdb.drawing.charts import HEIGHT, WIDTH, Point, area_chart, in_columns, spark_line
-from mqdb.web.time_series import Figure, TimeSeries
+from mqdb.web.time_series import BrokerFigure, TimeSeries
 
 NOW = 10_000.0
 
@@ -62,8 +62,8 @@ def test_a_group_that_does_not_catch_up_comes_first_and_one_that_keeps_up_last()
     series = TimeSeries()
     lags = {"fresh": (5, 5), "draining": (100, 50), "slow": (100, 90), "stuck": (10, 20), "done": (9, 0)}
     for step, at in enumerate((NOW - 30, NOW)):
-        levels = {(Figure.LAG, name): float(lag[step]) for name, lag in lags.items()}
-        ages = {(Figure.LAG_SECONDS, name): 2.0 if name == "fresh" else 60.0 for name in lags}
+        levels = {(BrokerFigure.LAG, name): float(lag[step]) for name, lag in lags.items()}
+        ages = {(BrokerFigure.LAG_SECONDS, name): 2.0 if name == "fresh" else 60.0 for name in lags}
         series.add(at, {}, levels | ages)
 
     found = groups_by_urgency(series, NOW, 300.0)

@@ -4,15 +4,15 @@ import random
 from itertools import pairwise
 
 from mqdb.drawing.charts import Point
-from mqdb.web.time_series import OTHERS, TOTAL, Figure, Key, Span, TimeSeries
+from mqdb.web.time_series import OTHERS, TOTAL, BrokerFigure, Key, SeriesSpan, TimeSeries
 
 
 def stored(**messages: float) -> dict[Key, float]:
-    return {(Figure.STORED, topic): count for topic, count in messages.items()}
+    return {(BrokerFigure.STORED, topic): count for topic, count in messages.items()}
 
 
 def lag(**messages: float) -> dict[Key, float]:
-    return {(Figure.LAG, group): count for group, count in messages.items()}
+    return {(BrokerFigure.LAG, group): count for group, count in messages.items()}
 
 
 def test_a_counter_becomes_a_rate_from_the_second_sample_on() -> None:
@@ -22,30 +22,34 @@ def test_a_counter_becomes_a_rate_from_the_second_sample_on() -> None:
     series.add(105.0, stored(orders=1_050, payments=10), {})
     series.add(115.0, stored(orders=1_050, payments=40), {})
 
-    assert series.of(Figure.STORED, "orders") == [Point(105.0, 10), Point(115.0, 0)]
-    assert series.of(Figure.STORED, "payments") == [Point(105.0, 2), Point(115.0, 3)]
-    assert series.of(Figure.STORED) == [Point(105.0, 12), Point(115.0, 3)]
+    assert series.of(BrokerFigure.STORED, "orders") == [Point(105.0, 10), Point(115.0, 0)]
+    assert series.of(BrokerFigure.STORED, "payments") == [Point(105.0, 2), Point(115.0, 3)]
+    assert series.of(BrokerFigure.STORED) == [Point(105.0, 12), Point(115.0, 3)]
 
 
 def test_a_topic_that_was_made_again_counts_from_zero_and_an_offset_that_was_reset_counts_as_nothing() -> None:
     series = TimeSeries()
-    series.add(0.0, stored(orders=1_000) | {(Figure.DELIVERED, "billing"): 1_000}, {})
+    series.add(0.0, stored(orders=1_000) | {(BrokerFigure.DELIVERED, "billing"): 1_000}, {})
 
-    series.add(5.0, stored(orders=20) | {(Figure.DELIVERED, "billing"): 20}, {})
+    series.add(5.0, stored(orders=20) | {(BrokerFigure.DELIVERED, "billing"): 20}, {})
 
-    assert series.of(Figure.STORED, "orders") == [Point(5.0, 4)]
-    assert series.of(Figure.DELIVERED, "billing") == []
+    assert series.of(BrokerFigure.STORED, "orders") == [Point(5.0, 4)]
+    assert series.of(BrokerFigure.DELIVERED, "billing") == []
 
 
 def test_a_level_is_kept_as_it_is_and_its_total_is_the_sum_or_for_an_age_the_highest() -> None:
     series = TimeSeries()
 
-    series.add(1.0, {}, lag(billing=3, mail=0) | {(Figure.LAG_SECONDS, "billing"): 7, (Figure.LAG_SECONDS, "mail"): 2})
+    series.add(
+        1.0,
+        {},
+        lag(billing=3, mail=0) | {(BrokerFigure.LAG_SECONDS, "billing"): 7, (BrokerFigure.LAG_SECONDS, "mail"): 2},
+    )
 
-    assert [series.of(Figure.LAG, name) for name in ("billing", "mail", TOTAL, "nobody")] == [
+    assert [series.of(BrokerFigure.LAG, name) for name in ("billing", "mail", TOTAL, "nobody")] == [
         *([Point(1.0, 3)], [Point(1.0, 0)], [Point(1.0, 3)], [])
     ]
-    assert series.of(Figure.LAG_SECONDS) == [Point(1.0, 7)]
+    assert series.of(BrokerFigure.LAG_SECONDS) == [Point(1.0, 7)]
 
 
 def test_the_busiest_are_named_and_all_others_are_one_series() -> None:
@@ -54,8 +58,12 @@ def test_the_busiest_are_named_and_all_others_are_one_series() -> None:
 
     series.add(10.0, stored(a=10, b=40, c=30, d=20), {})
 
-    assert series.busiest(Figure.STORED, 2) == {"b": [Point(10.0, 4)], "c": [Point(10.0, 3)], OTHERS: [Point(10.0, 3)]}
-    assert list(series.busiest(Figure.STORED, 4)) == ["b", "c", "d", "a"]
+    assert series.busiest(BrokerFigure.STORED, 2) == {
+        "b": [Point(10.0, 4)],
+        "c": [Point(10.0, 3)],
+        OTHERS: [Point(10.0, 3)],
+    }
+    assert list(series.busiest(BrokerFigure.STORED, 4)) == ["b", "c", "d", "a"]
 
 
 def test_an_hour_has_each_sample_and_a_day_a_point_for_each_minute() -> None:
@@ -64,7 +72,7 @@ def test_an_hour_has_each_sample_and_a_day_a_point_for_each_minute() -> None:
     for number in range(2_000):
         series.add(number * 5.0, {}, lag(billing=number))
 
-    hour, day = series.of(Figure.LAG, "billing"), series.of(Figure.LAG, "billing", Span.DAY)
+    hour, day = series.of(BrokerFigure.LAG, "billing"), series.of(BrokerFigure.LAG, "billing", SeriesSpan.DAY)
     assert [point.value for point in hour] == list(range(1_280, 2_000))
     assert [point.value for point in day[:3]] == [12, 24, 36]
     assert all(after.at - before.at == 60.0 for before, after in pairwise(day))
@@ -77,8 +85,8 @@ def test_a_deleted_group_goes_when_its_last_point_has_gone() -> None:
     for number in range(1, 721):
         series.add(number * 5.0, {}, lag(new=number))
 
-    assert series.of(Figure.LAG, "old") == []
-    assert len(series.of(Figure.LAG, "new")) == 720
+    assert series.of(BrokerFigure.LAG, "old") == []
+    assert len(series.of(BrokerFigure.LAG, "new")) == 720
 
 
 def test_names_beyond_the_bound_are_part_of_the_total_only() -> None:
@@ -88,8 +96,8 @@ def test_names_beyond_the_bound_are_part_of_the_total_only() -> None:
 
     series.add(1.0, stored(**rates), {})
 
-    assert sum(len(series.of(Figure.STORED, name)) for name in rates) <= 3
-    assert series.of(Figure.STORED) == [Point(1.0, 100)]
+    assert sum(len(series.of(BrokerFigure.STORED, name)) for name in rates) <= 3
+    assert series.of(BrokerFigure.STORED) == [Point(1.0, 100)]
 
 
 def test_the_total_is_the_sum_of_the_series_at_each_time() -> None:
@@ -103,8 +111,8 @@ def test_the_total_is_the_sum_of_the_series_at_each_time() -> None:
 
     for most in (1, 3, 8):
         sums: dict[float, float] = {}
-        for points in series.busiest(Figure.STORED, most).values():
+        for points in series.busiest(BrokerFigure.STORED, most).values():
             for point in points:
                 sums[point.at] = sums.get(point.at, 0) + point.value
-        for at, value in series.of(Figure.STORED):
+        for at, value in series.of(BrokerFigure.STORED):
             assert abs(sums[at] - value) < 0.01, f"seed {seed}"

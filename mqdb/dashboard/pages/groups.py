@@ -13,7 +13,7 @@ from mqdb.dashboard.permissions import Kind
 from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.drawing.charts import lag_chart
 from mqdb.errors import ParameterInvalid
-from mqdb.web.time_series import Figure
+from mqdb.web.time_series import BrokerFigure
 from mqdb_client import Boundary, ConsumeFromWhere, ConsumeMode
 
 _A_PAGE: Final = 100
@@ -63,7 +63,7 @@ def settings(visit: Visit) -> Response:
 def lag(visit: Visit) -> Response:
     """The lag of the group in the last hour, as far as this process has sampled it."""
     name = visit.part("group")
-    chart = lag_chart(visit.brokers.figures.series.of(Figure.LAG, name), time.monotonic())
+    chart = lag_chart(visit.brokers.figures.series.of(BrokerFigure.LAG, name), time.monotonic())
     return visit.page("group_lag.html", group=name, chart=chart)
 
 

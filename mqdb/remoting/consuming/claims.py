@@ -314,8 +314,7 @@ class Claims:
         except MqdbError as error:
             fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
             logger.warning(
-                "client %(client_id)s left group %(group)s without a last commit; messages will come again: "
-                "%(reason)s",
+                "client %(client_id)s left group %(group)s without a last commit; messages will come again: %(reason)s",
                 fields,
                 extra=fields,
             )

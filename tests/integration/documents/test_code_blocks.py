@@ -23,7 +23,7 @@ import yaml
 import do
 from mqdb.cli.app import app
 from mqdb.settings import unknown_variables
-from mqdb_client import Message, Producer
+from mqdb_client import ConsumeFromWhere, LitePullConsumer, Message, Producer
 from tests.fixtures import warm_process
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.deploy_tools import run_tool
@@ -66,6 +66,7 @@ RUN_HERE: Final = (
     ("README.md", "python", "@app.cron"),
     ("README.md", "sql", ""),
     ("docs/applications.md", "python", "app.send("),
+    ("docs/how-it-works.md", "sql", ""),
     ("docs/rocketmq-5-sdks.md", "python", ""),
     ("docs/security.md", "sql", ""),
     ("docs/spark.md", "sql", "SET LOGGED"),
@@ -90,6 +91,8 @@ OTHER_COMMANDS: Final = {
     "echo": "prints the exit code of the command before",
     "curl": "reads a page that tests/integration/web reads",
     "python": "starts a program of examples, which tests/acceptance/test_examples.py tests",
+    "uvicorn": "serves examples/fastapi_shop, which has a test",
+    "flask": "serves examples/flask_shop, which has a test",
 }
 
 #: Languages that are not read here, and the tests that run such programs.
@@ -186,7 +189,7 @@ def check_command(program: str, *arguments: str) -> None:
         assert f"python3 do.py {arguments[1]} " in str(do.__doc__)
     else:
         assert program in OTHER_COMMANDS
-        assert program != "python" or (ROOT / arguments[0]).is_file()
+        assert program != "python" or arguments[:2] == ("-m", "django") or (ROOT / arguments[0]).is_file()
 
 
 @pytest.mark.parametrize("block", to_read("yaml"))
@@ -344,6 +347,21 @@ def test_the_transaction_of_readme_sends(database: Database, log: Connection) ->
     [(_, offset, tag, keys, text, _)] = log.execute(query.encode()).fetchall()
     assert (offset, tag, keys, text) == (0, "paid", "17", '{"total": 42}')
     assert database.rows("SELECT balance FROM account") == [(58,)]
+
+
+def test_each_step_of_a_message_is_a_row(database: Database, log: Connection) -> None:
+    prepare(database.dsn)
+    block = block_with("docs/how-it-works.md", "mqdb.commit_log", "sql")
+    log.execute("SELECT mqdb.send('orders', 'one'::text)")
+    dispatch_all(log)
+    consumer = LitePullConsumer("reading", database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe("orders")
+    with consumer:
+        wait_until(consumer.poll)
+        consumer.commit()
+
+    for statement in block.text.strip().split(";")[:-1]:
+        assert len(log.execute(statement.encode()).fetchall()) >= 1, statement
 
 
 def test_workers_of_any_language_pop(database: Database, log: Connection, tmp_path: Path) -> None:

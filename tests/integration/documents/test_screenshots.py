@@ -22,4 +22,4 @@ def test_a_picture_is_made(tmp_path: Path) -> None:
 def test_each_picture_in_the_repository_is_used_and_made_by_the_script() -> None:
     pictures = sorted(picture.file_name for picture in screenshots.used())
 
-    assert pictures == sorted(path.name for path in screenshots.IMAGES.iterdir())
+    assert pictures == sorted(path.name for path in screenshots.IMAGES.glob("*.png"))

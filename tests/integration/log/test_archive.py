@@ -253,7 +253,9 @@ def test_a_full_disk_takes_nothing_that_is_not_archived(
     caplog.set_level(logging.WARNING, "mqdb.service")
     full = replace(CONFIG, disk_used_percent=lambda: 99.0)
     assert keep(full) == KeeperCounts()
-    assert [record.getMessage() for record in caplog.records] == ["99 % of the disk is used; the oldest messages are not archived"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "99 % of the disk is used; the oldest messages are not archived"
+    ]
     caplog.clear()
 
     archive_first(broker)

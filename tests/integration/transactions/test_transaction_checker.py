@@ -99,7 +99,10 @@ def test_what_the_log_has_lost_is_told(
 
     assert service.run_once(broker) == CheckerCounts(lost=1, pruned=1)
     (line,) = caplog.records
-    assert (line.message, vars(line)["first_log_pos"]) == (f"gave up 1 half messages that the log lost, first at position {half.log_pos}", half.log_pos)
+    assert (line.message, vars(line)["first_log_pos"]) == (
+        f"gave up 1 half messages that the log lost, first at position {half.log_pos}",
+        half.log_pos,
+    )
 
 
 def test_after_an_outage_a_round_takes_several_batches(

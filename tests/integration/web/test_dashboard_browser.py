@@ -10,7 +10,7 @@ import pytest
 from starlette.routing import Route
 
 from mqdb.embedded import EmbeddedPostgres
-from mqdb.web.time_series import Figure
+from mqdb.web.time_series import BrokerFigure
 from mqdb_client import (
     Admin,
     ConsumeConcurrentlyStatus,
@@ -150,7 +150,7 @@ def test_each_page_works_without_a_fault_and_fits_the_screen(browser: "Browser",
 
 @pytest.mark.long
 def test_the_lag_of_a_group_is_drawn(page: "Page", site: Site) -> None:
-    wait_until(lambda: site.dashboard.figures.series.of(Figure.LAG, "billing"))
+    wait_until(lambda: site.dashboard.figures.series.of(BrokerFigure.LAG, "billing"))
     page.goto(B + "groups/billing")
     expect(page.locator(".plot polyline")).to_have_count(1)
     assert page.locator(".plot polyline").evaluate("element => getComputedStyle(element).strokeWidth") == "2.5px"

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from mqdb.embedded import EmbeddedPostgres
-from mqdb.web.time_series import Figure
+from mqdb.web.time_series import BrokerFigure
 from mqdb_client import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
 from tests.fixtures.consumers import Gate
 from tests.fixtures.dashboard import Site, Visitor, serving_alone, serving_site
@@ -30,7 +30,7 @@ def ann(site: Site) -> Visitor:
 
 
 def test_the_lag_of_a_group_is_drawn_from_the_samples_of_the_process(site: Site, ann: Visitor) -> None:
-    wait_until(lambda: site.dashboard.figures.series.of(Figure.LAG, "billing"))
+    wait_until(lambda: site.dashboard.figures.series.of(BrokerFigure.LAG, "billing"))
 
     drawn = ann.page(B + "groups/billing/lag")
     assert ("1 message behind now, 1 at most" in drawn, drawn.count("<polyline ")) == (True, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from mqdb.dashboard.live import MOST_STREAMS
 from mqdb.embedded import EmbeddedPostgres
-from mqdb.web.time_series import Figure
+from mqdb.web.time_series import BrokerFigure
 from mqdb_client import Message, Producer
 from tests.fixtures.dashboard import Site, Visitor, serving_alone, serving_site
 from tests.fixtures.postgres import Database, new_database
@@ -58,7 +58,7 @@ def test_a_page_gets_the_figures_at_once_and_again_with_each_sample(site: Site) 
         with Producer("live", site.database.dsn) as producer:
             producer.send_batch([Message("orders", b"1")] * 500)
 
-        wait_until(lambda: any(point.value > 0 for point in figures.series.of(Figure.STORED, "orders")))
+        wait_until(lambda: any(point.value > 0 for point in figures.series.of(BrokerFigure.STORED, "orders")))
         while ">orders</a>" not in (part := next_event(answer)):
             pass
 
