@@ -136,7 +136,7 @@ class ClientInstance:
         #: The ids of clients that come through this one, besides its own.
         self.guests: set[str] = set()
         self._waiting_for_arrivals: set[object] = set()
-        #: What was heard and not passed on yet. Only the notification thread knows it.
+        #: Changes and requests that were heard and not passed on yet. Only the notification thread knows them.
         self._changed_groups: set[str] = set()
         self._asked: set[str] = set()
         self._wake_limit = WakeLimit()
@@ -147,9 +147,7 @@ class ClientInstance:
         self._dispatch_watch = DispatchWatch(self._ask_attended, self.connect, broker.name)
         self._telling = Duty(f"pass on news of broker {broker.name}", self._tell, self.outage, due=False)
         self._presence = Duty(f"re-register with broker {broker.name}", self._announce_again, self.outage, due=False)
-        self._heartbeat = Duty(
-            f"renew heartbeat of broker {broker.name}", self._beat_and_refresh, self.outage, due=False
-        )
+        self._heartbeat = Duty(f"send heartbeats to {broker.name}", self._beat_and_refresh, self.outage, due=False)
         self._dispatch = Duty(f"dispatch on broker {broker.name}", self._tend_dispatch, self.outage)
         self._notifications = NotificationThread(
             self.connections.listener,
@@ -189,7 +187,7 @@ class ClientInstance:
 
     def close(self) -> None:
         """Leave all groups and close the connections. Calling it twice has no effect."""
-        if self.is_forked:  # whoever held the lock at the time of the fork never gives it back
+        if self.is_forked:  # a thread that held the lock at the time of the fork never gives it back
             return
         with self._opening:
             if not self._is_open:

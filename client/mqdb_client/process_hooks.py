@@ -42,9 +42,9 @@ class OperationContext:
     operation: ClientOperation
     group: str
     client_id: str
-    #: "" where the messages are of several topics, or of none yet.
+    #: "" if the messages are of several topics, or there are no messages yet.
     topic: str
-    #: "" where they may be of several brokers.
+    #: "" if they may be of several brokers.
     broker_name: str
     message_ids: Sequence[str] = ()
     messages: Sequence[ReceivedMessage] = ()
@@ -56,7 +56,7 @@ class OperationContext:
 class OperationHook(Protocol):
     """Sees the operations of all clients of the process, in the threads that do them; be quick there."""
 
-    #: What the log calls it.
+    #: Its name in the log.
     hook_name: str
 
     def operation_before(self, context: OperationContext) -> None:
@@ -147,7 +147,8 @@ def call_each(
         try:
             method_of(hook)(context)
         except caught as error:
-            fields = {"group": group, "hook": shown(attribute_of(hook, "hook_name"))}
+            name = attribute_of(hook, "hook_name")
+            fields = {"group": group, "hook": name if type(name) is str else shown(name)}
             log_error(logger, "hook %(hook)s of group %(group)s failed", error, fields)
 
 

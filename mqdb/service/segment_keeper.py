@@ -177,9 +177,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         elif before_delays(oldest, _first_waiting_segment(connection)):
             sentence = "%(disk_used_percent).0f %% of the disk is used; the oldest messages are not archived"
         else:
-            sentence = (
-                "%(disk_used_percent).0f %% of the disk is used; the oldest messages wait for their delivery time"
-            )
+            sentence = "%(disk_used_percent).0f %% of the disk is used; the oldest messages wait for their time"
         logger.warning(sentence, fields, extra=fields)
         return going
 

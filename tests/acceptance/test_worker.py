@@ -151,7 +151,7 @@ def test_a_process_that_is_killed_gets_a_successor_and_nothing_is_lost(
 
     assert len(worker.pids) == 2
     assert before[0] not in worker.pids
-    assert any("by='signal 9' successor_in_seconds=" in line for line in worker.errors)
+    assert any("ended by signal 9; its successor starts in" in line for line in worker.errors)
     wait_until(lambda: {*worker.got} == {f"{number}" for number in range(80)})
     assert worker.end() == 0
 
@@ -278,7 +278,7 @@ def test_a_variable_that_nothing_reads_is_logged_once(work: Work, monkeypatch: p
 
     assert worker.wait() == 78
     (line,) = [line for line in worker.errors if "MQDB_DEFAULT_TOPIC_QUEUES" in line]
-    assert line.rstrip().endswith("did_you_mean=MQDB_DEFAULT_TOPIC_QUEUE_NUMS")
+    assert line.rstrip().endswith("did you mean MQDB_DEFAULT_TOPIC_QUEUE_NUMS?")
     assert "geheim" not in "".join(worker.errors)
 
 

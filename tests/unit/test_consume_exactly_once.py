@@ -308,7 +308,7 @@ def test_in_order_what_a_listener_cannot_ask_for_counts_for_nothing(
     wait_until(lambda: consumed(queue))
 
     assert script.calls == [([0], 0), ([0], 1)]
-    assert "listener asks for suspend_current_queue_time = 5, which counts for nothing" in caplog.text
+    assert "ignored suspend_current_queue_time = 5 of the listener of group readers" in caplog.text
 
 
 def test_in_order_a_batch_is_dead_when_none_of_it_may_be_tried_again(consuming: Consuming) -> None:

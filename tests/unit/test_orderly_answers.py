@@ -118,9 +118,9 @@ def test_what_was_not_meant_is_logged(orderly: Orderly, caplog: pytest.LogCaptur
 
     place = f"message {0:032X} of topic orders, delivery"
     assert [record.getMessage() for record in caplog.records] == [
-        f"listener of group readers returned None instead of a ConsumeOrderlyStatus for {place} 2, batch of 2",
-        f"listener of group readers failed at {place} 3, batch of 2",
-        f"took ROLLBACK as SUCCESS, because the listener of group readers has auto_commit: {place} 4, batch of 2",
+        f"listener of group readers returned None instead of a ConsumeOrderlyStatus for {place} 2, batch of 1",
+        f"listener of group readers failed at {place} 3, batch of 1",
+        f"took ROLLBACK as SUCCESS, because the listener of group readers has auto_commit: {place} 4, batch of 1",
     ]
 
 

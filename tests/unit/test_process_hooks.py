@@ -148,7 +148,7 @@ def test_a_hook_without_a_name_changes_no_call_of_a_listener(caplog: pytest.LogC
     assert context is not None
     hooks.end(context, None, ConsumeReturnType.RETURNNULL)
 
-    assert [record.getMessage() for record in caplog.records] == ["a consume message hook failed"] * 2
+    assert [record.getMessage() for record in caplog.records] == ["hook None of group readers failed"] * 2
 
 
 def test_without_a_hook_there_is_no_context() -> None:

@@ -172,14 +172,8 @@ def raising(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
 
 FAILURES: dict[str, tuple[Any, str]] = {
     "RECONSUME_LATER": (lambda _: LATER, ""),
-    "None": (
-        lambda _: None,
-        "listener of group readers returned None instead of a ConsumeConcurrentlyStatus for message ",
-    ),
-    "another value": (
-        lambda _: True,
-        "listener of group readers returned True instead of a ConsumeConcurrentlyStatus for message ",
-    ),
+    "None": (lambda _: None, "listener of group readers returned None instead of a ConsumeConcurrentlyStatus"),
+    "another value": (lambda _: True, "listener of group readers returned True instead of a ConsumeConcurrentlyStatus"),
     "exception": (raising, "listener of group readers failed at message "),
 }
 

@@ -66,7 +66,7 @@ def test_a_full_disk_takes_no_message_that_waits_for_its_delivery(
     assert keep(replace(CONFIG, disk_used_percent=lambda: 99.0)) == NOTHING
 
     assert [record.getMessage() for record in caplog.records] == [
-        "99 % of the disk is used; the oldest messages wait for their delivery time"
+        "99 % of the disk is used; the oldest messages wait for their time"
     ]
 
 
