@@ -5,12 +5,14 @@
     python -m checks.prose --shrink        lowers the numbers in prose_known.txt
     python -m checks.prose --count         prints how many sentences match, by kind of text and pattern
 
-It reads docstrings, help texts, error sentences, log lines, COMMENT ON, the texts of the dashboard and Markdown. Its
-patterns find candidates, and a reader decides: a sentence that is right as it stands goes to prose_accepted.txt.
+It reads docstrings, help texts, error sentences, log lines, COMMENT ON, the texts of the dashboard and Markdown. In
+`mqdb` and `client` it also reads all other literals: reasons of errors, findings of the doctor, what commands print.
+Its patterns find candidates, and a reader decides: a sentence that is right as it stands goes to prose_accepted.txt.
 """
 
 import argparse
 import ast
+import inspect
 import re
 import sys
 from collections import Counter
@@ -22,6 +24,9 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parent.parent
 KNOWN: Final = ROOT / "checks" / "prose_known.txt"
 ACCEPTED: Final = ROOT / "checks" / "prose_accepted.txt"
+
+#: Folders whose literals are all read.
+_OWN_CODE: Final = ("client", "mqdb")
 
 #: Text that people wrote elsewhere, or that a program wrote.
 _SKIPPED: Final = (".venv", ".git", ".peers", "build", "dist", "target", "node_modules", "vendored", "data")
@@ -115,12 +120,38 @@ def sentences(root: Path = ROOT) -> Iterator[Sentence]:
         parts = path.relative_to(root).parts
         if any(part in _SKIPPED or part.endswith(".egg-info") for part in parts) or not path.is_file():
             continue
-        reader = _READERS.get(path.suffix)
+        reader = _of_own_code if path.suffix == ".py" and parts[0] in _OWN_CODE else _READERS.get(path.suffix)
         if reader is not None:
             for line, kind, text in reader(path.read_text(encoding="utf-8")):
                 for sentence in _split(text):
                     yield Sentence(path.relative_to(root).as_posix(), line, kind, sentence)
                     kind = "docstring" if kind == "summary" else kind  # it is the first sentence
+
+
+def _of_own_code(source: str) -> Iterator[tuple[int, str, str]]:
+    """All that `_of_python` reads, and each other literal."""
+    found = list(_of_python(source))
+    yield from found
+    read = {text for *_, text in found}
+    yield from ((line, kind, text) for line, kind, text in _literals(ast.parse(source)) if text not in read)
+
+
+def _literals(node: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """All literals below a node, except docstrings of modules, classes and functions."""
+    if isinstance(node, ast.Constant | ast.JoinedStr) and (text := _text(node)):
+        yield node.lineno, "text", text
+    docstring: ast.stmt | None = None
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        docstring = next(iter(node.body), None)
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.Expr(value=ast.Constant(value=str(text))):  # the docstring of an attribute
+                if child is not docstring:
+                    yield child.lineno, "docstring", _without_blocks(inspect.cleandoc(text))
+            case ast.Constant() if isinstance(node, ast.JoinedStr):  # a part of the text
+                pass
+            case _:
+                yield from _literals(child)
 
 
 def _of_python(source: str) -> Iterator[tuple[int, str, str]]:
@@ -192,8 +223,10 @@ def _of_markdown(source: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _of_sql(source: str) -> Iterator[tuple[int, str, str]]:
-    for found in re.finditer(r"COMMENT ON [^;]*? IS '((?:[^']|'')*)'", source):
-        yield source.count("\n", 0, found.start()) + 1, "comment on", found[1].replace("''", "'")
+    code = re.sub(r"--.*", "", source)
+    for found in re.finditer(r"(COMMENT ON [^;']*? IS )?'((?:[^']|'')*)'", code):
+        kind = "comment on" if found[1] else "text"
+        yield code.count("\n", 0, found.start()) + 1, kind, found[2].replace("''", "'")
 
 
 class _Page(HTMLParser):

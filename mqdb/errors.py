@@ -427,7 +427,7 @@ class TopicNotAllowed(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ201")
     """A system topic that takes no message from outside. Source: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET."""
 
     topic: str
-    sentence = "topic {topic!r} belongs to the broker; nobody may send to it"
+    sentence = "topic {topic!r} belongs to the broker, and takes no messages from outside"
 
 
 class TopicNotWritable(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ202"):
@@ -959,7 +959,7 @@ class SendGivenUp(NotStored, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
 
     topic: str
     timeout_seconds: float
-    #: What was in the way last, where that is known.
+    #: The last obstacle, if it is known.
     reason: str = ""
 
     sentence = "gave up after {timeout_seconds:g} s to send to topic {topic!r}; nothing was stored{because}"
@@ -1047,7 +1047,7 @@ class BrokerUnavailable(Transient, code=ResponseCode.CONNECT_BROKER_FAILED):
     target: str
     reason: str
     sentence = "no broker at {target}: {reason}"
-    #: Whether it may help to wait. It does not if somebody has made a mistake.
+    #: Whether it may help to wait. It does not if a setting is wrong.
     may_pass = True
 
 

@@ -42,7 +42,7 @@ class BrokerMetrics:
         broker = ("broker",)
         words = "Outages: how often clients of the process were without their broker."
         self._outages = Counter("mqdb_client_outages", words, broker, registry=registry)
-        words = "How long clients of the process were without their broker."
+        words = "Time that clients of the process were without their broker."
         self._seconds = Counter("mqdb_client_outage_seconds", words, broker, registry=registry)
         words = "Appends that PostgreSQL has refused."
         self._refused = Counter("mqdb_client_refused_appends", words, (*broker, "sqlstate"), registry=registry)

@@ -57,9 +57,9 @@ class MetricsHook:
 
         sent, consumed = ("topic", "result"), ("consumer_group", "topic", "result")
         try:
-            self._send = histogram("mqdb_client_send_seconds", "How long attempts to send took.", *sent)
+            self._send = histogram("mqdb_client_send_seconds", "Durations of attempts to send.", *sent)
             self._sent = counter("mqdb_client_sent_messages", "Messages that attempts to send were for.", *sent)
-            self._process = histogram("mqdb_client_process_seconds", "How long calls of the listener took.", *consumed)
+            self._process = histogram("mqdb_client_process_seconds", "Durations of calls of the listener.", *consumed)
             self._consumed = counter("mqdb_client_consumed_messages", "Messages given to the listener.", *consumed)
             words = "From the storing of a message to the call of the listener."
             self._delivery = histogram("mqdb_client_delivery_seconds", words, "consumer_group", "topic")

@@ -108,7 +108,7 @@ def grant(
             try:
                 acl.open_schema(connection, principal)
             except acl.NO_SUCH_ROLE as error:
-                reason = "is no role of this server; CREATE ROLE makes one"
+                reason = "is not a role of this server; CREATE ROLE makes one"
                 raise ParameterInvalid("principal", principal, reason) from error
         if known is None and its != Principal():
             acl.add_principal(connection, principal, its)
@@ -154,7 +154,7 @@ def set_secret(connection: Connection, principal: str, secret: str | None, *, ac
         raise ParameterInvalid("secret", "***", f"needs {MIN_SECRET_LENGTH} or more printable characters")
     with transaction(connection):
         if not acl.set_secret(connection, principal, secret):
-            reason = "is no external principal; first: mqdb acl grant KEY --external --send TOPIC"
+            reason = "is not an external principal; first: mqdb acl grant KEY --external --send TOPIC"
             raise ParameterInvalid("principal", principal, reason)
         operations.record(
             connection, Verb.ACL_SECRET, actor, object=principal, after={"has_secret": secret is not None}
@@ -216,7 +216,7 @@ _NAMESPACE: Final = "[a-zA-Z0-9_-]{1,60}"
 
 
 def _said(principal: str, its: Principal) -> str:
-    kind = "is a role" if its.is_role else "is no role"
+    kind = "is a role" if its.is_role else "is not a role"
     return f"{principal!r} {kind}, and has rights in {its.namespace or 'no namespace'}"
 
 

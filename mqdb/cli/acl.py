@@ -59,7 +59,7 @@ Namespace = Annotated[
     ),
 ]
 
-#: What a role may do, by the access and the type of the resource.
+#: The rights of a role, by the access and the type of the resource.
 _VERBS = {
     ("SEND", "TOPIC"): "send to",
     ("READ", "TOPIC"): "read",
@@ -265,7 +265,7 @@ def _read(file: Path) -> "dict[str, Rights]":
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ParameterInvalid("file", str(file), str(error)) from error
-    known = {**dict.fromkeys(Rights.KINDS, "list of texts"), "namespace": "text", "external": "true or false"}
+    known = {**dict.fromkeys(Rights.KINDS, "a list of texts"), "namespace": "a text", "external": "true or false"}
     for role, rights in tables.items():
         if not isinstance(rights, dict) or not rights.keys() <= known.keys():
             names = ", ".join(f"`{name}`" for name in known)
@@ -273,14 +273,14 @@ def _read(file: Path) -> "dict[str, Rights]":
             raise ParameterInvalid("file", str(file), reason)
         for name, value in rights.items():
             if not _fits(value, known[name]):
-                raise ParameterInvalid("file", str(file), f"{name} of role {role!r} is no {known[name]}")
+                raise ParameterInvalid("file", str(file), f"{name} of role {role!r} must be {known[name]}")
     return {role: Rights(**rights) for role, rights in tables.items()}
 
 
 def _fits(value: object, kind: str) -> bool:
-    if kind == "list of texts":
+    if kind == "a list of texts":
         return isinstance(value, list) and all(isinstance(each, str) for each in value)
-    return isinstance(value, str if kind == "text" else bool)
+    return isinstance(value, str if kind == "a text" else bool)
 
 
 def _changed(change: "RightChange") -> Row:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 app = command_group(
     """Look at consumer groups, change them, and set their offsets.
 
-    A group is made by its first consumer. Where the DSN lists several brokers
+    A group is made by its first consumer. If the DSN lists several brokers,
     each keeps the group's settings and offsets for itself, and a command works
     on all of them.
 

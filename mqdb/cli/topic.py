@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 app = command_group(
     """Create, list, show, change and delete topics.
 
-    Where the DSN lists several brokers, on all of them; a broker that cannot
-    be reached does not keep the others from theirs.
+    If the DSN lists several brokers, a command works on all of them. A broker
+    that cannot be reached does not keep it from the others.
 
     \b
     [bold]Examples[/bold]

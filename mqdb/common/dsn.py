@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 SHAPE = "postgresql://user:password@host:port/database"
 
-#: In place of a secret, and in place of a whole text that is no DSN.
+#: Replaces a secret, and a whole text that is not a DSN.
 HIDDEN: Final = "***"
 
 _BROKER_NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]*"
@@ -33,7 +33,7 @@ _URI = re.compile(
     re.VERBOSE,
 )
 _LIKE_A_DSN = re.compile(r"postgres(?:ql)?(?:\+\w+)?:|password|:[^/]*@", re.IGNORECASE)
-# SQLAlchemy's names of other drivers. They are listed, as what stands there by mistake may be a part of a password.
+# SQLAlchemy's names of other drivers. They are listed, because another text there may be a part of a password.
 _OTHER_DRIVER = re.compile(
     rf"(?:^|;\s*)(?:{_BROKER_NAME}=)?postgres(?:ql)?\+(?P<driver>asyncpg|psycopg2|psycopg2cffi|psycopg_async|pg8000)://",
     re.IGNORECASE,
@@ -200,5 +200,5 @@ def _fault(options: str | None) -> str:
         if unquote(name) not in _options():
             near = get_close_matches(unquote(name), _options(), n=1)
             remedy = f"; did you mean {near[0]}?" if near else ""
-            return f"option {number} after the ? is none that libpq knows{remedy}"
+            return f"option {number} after the ? is unknown to libpq{remedy}"
     return f"libpq cannot read it; write {SHAPE}"

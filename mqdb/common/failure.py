@@ -53,7 +53,7 @@ class Failure:
     @classmethod
     def no_answer(cls, answer: object, host: str, time: datetime) -> "Failure":
         """The failure of a listener that did not return a status, most often None."""
-        return cls(shown(answer), f"the listener returned {shown(answer)}, which is no status", "", host, time)
+        return cls(shown(answer), f"the listener returned {shown(answer)}, which is not a status", "", host, time)
 
     def properties(self, attempt: int) -> dict[str, str]:
         """The properties of the failure for a copy of the message. `attempt` counts deliveries, the first is 1.

@@ -43,7 +43,7 @@ class Session:
         self.person = person
         self.standing = standing
         self.form_token = secrets.token_urlsafe(24)
-        """Forms carry it; no page of a stranger knows it."""
+        """Forms carry it; a page of another site cannot know it."""
         self.notices: list[str] = []
         """Sentences for the next page."""
         self.used_at = time.monotonic()

@@ -27,15 +27,15 @@ class LagChart(NamedTuple):
     """The lag of a group, as a page draws it."""
 
     lines: list[str]
-    """Of each line its points, as SVG writes them: "x,y x,y"."""
+    """The points of each line, as SVG writes them: "x,y x,y"."""
     top: int
     """The lag at the upper edge."""
     most: int
     last: int
     last_seconds: float
-    """How long ago the last sample was taken."""
+    """The age of the last sample."""
     seconds: float
-    """How long ago the first one was taken."""
+    """The age of the first sample."""
 
 
 def lag_chart(points: Sequence[Point], now: float) -> LagChart | None:

@@ -1,7 +1,7 @@
-"""Who runs PostgreSQL. It refuses to work for root, so root hands it to another account.
+"""The account that runs PostgreSQL. PostgreSQL refuses to work for root, so root hands it to another account.
 
-The account must exist already: nothing here adds users, and no directory that somebody else made
-gets another owner or mode. What the account cannot reach is reported, or copied where it can.
+The account must exist already: nothing here adds users, and no directory that mqdb did not make gets another owner or
+mode. A file that the account cannot reach is reported, or copied to a place that it can reach.
 """
 
 import os
@@ -35,7 +35,7 @@ def service_account(environ: Mapping[str, str] = os.environ) -> Account | None:
         accounts = (_find_account(name) for name in CANDIDATES)
         account = next((account for account in accounts if account is not None), None)
         if account is None:
-            reason = f"PostgreSQL refuses to run as root, and there is none of {', '.join(CANDIDATES)}; name a user"
+            reason = f"PostgreSQL refuses to run as root, and no user is called {' or '.join(CANDIDATES)}; name a user"
             raise SettingInvalid("pg_user", None, "MQDB_PG_USER", reason)
         return account
     account = _find_account(wished)
@@ -88,7 +88,7 @@ def run_as(account: Account | None, command: Sequence[str | Path], *, cwd: Path)
 
 
 def postgres_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for PostgreSQL's programs: nobody's PGDATA or PGPORT, and messages in English.
+    """The environment for PostgreSQL's programs: without PGDATA and PGPORT, and with messages in English.
 
     The supervisor reads a few of these messages.
     """

@@ -1,4 +1,4 @@
-"""Which PostgreSQL programs to use: found on this machine, never downloaded.
+"""The search for PostgreSQL's programs: they are found on this machine, never downloaded.
 
 The first set that fits wins. A data directory can be served only by the major version that wrote it,
 so the search goes on until the major fits, and the error at its end names both versions.

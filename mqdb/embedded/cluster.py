@@ -1,8 +1,7 @@
 """The database cluster in a data directory: how it is made, and how it is reached.
 
 Two database users, each with a password of its own: `postgres`, the superuser that only the supervisor needs, and
-`mqdb`, the owner of database `mqdb`, who has no more rights than an administrator would give it on a server of their
-own.
+`mqdb`, the owner of database `mqdb`. `mqdb` has the rights that an administrator would give it on another server.
 
 While the server is down, any user of the machine can listen on its port. So every connection insists on SCRAM, in
 which the server proves that it knows the password, and which does not tell it.
@@ -111,7 +110,7 @@ def connect_when_ready(process: ServerProcess, port: int, password: str, home: H
         except psycopg.OperationalError as exc:
             # libpq passes on no SQLSTATE for a refused connection, only the text, which is English (lc_messages).
             refused = "password authentication failed" in str(exc)
-            # It may be a stranger who refuses: one who took the port a moment earlier. Then ours is about to end.
+            # Another server may refuse, which took the port a moment earlier. Then ours is about to end.
             if process.exited.wait(_STRANGER_SECONDS if refused else 0):
                 raise PostgresFailed(f"ended with exit code {process.returncode}", "") from exc
             if refused:

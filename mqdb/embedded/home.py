@@ -13,7 +13,7 @@ All files have mode 0600. Root's home has mode 0711, so that PostgreSQL's accoun
 can be read can be locked.
 
 run.json outlives the server: the next owner takes the port from it, so that the address in a client's hand stays
-valid. Whoever reads it has to ask the server itself whether it lives (`attach` does).
+valid. A reader of run.json has to ask the server itself whether it lives (`attach` does).
 """
 
 import json
@@ -38,7 +38,7 @@ _LOG_BYTES_KEPT = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class RunningPostgres:
-    """How to reach a server. `pid` is the process that owns it, `postgres_pid` the postmaster."""
+    """The way to a server. `pid` is the process that owns it, `postgres_pid` the postmaster."""
 
     dsn: str
     port: int
@@ -101,7 +101,7 @@ def check_reachable(home: Home, account: Account | None) -> None:
 
 
 def data_version(home: Home) -> int | None:
-    """Major version of the cluster, None where there is none yet."""
+    """Major version of the cluster; None if there is no cluster yet."""
     with refusing(home.data):
         try:
             return int((home.data / "PG_VERSION").read_text())
@@ -148,7 +148,7 @@ def write_run_file(home: Home, running: RunningPostgres) -> None:
 
 
 def read_run_file(home: Home) -> RunningPostgres | None:
-    """What the latest owner wrote; None where there is nothing that can be understood."""
+    """The file that the latest owner wrote; None if it is missing or cannot be understood."""
     with refusing(home.path):
         try:
             return RunningPostgres(**json.loads(home.run_file.read_text()))

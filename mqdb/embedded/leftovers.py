@@ -1,11 +1,11 @@
-"""What a killed owner or a killed postmaster leaves behind in a data directory, and how it is cleared away.
+"""The remains of a killed owner or a killed postmaster in a data directory, and how they are cleared away.
 
-Called only by the holder of the directory's lock: then nobody else has a right to a server in there.
+Called only by the holder of the directory's lock: then no other process has a right to a server in there.
 - The owner was killed: its postmaster is shutting down, or about to. It is asked again and waited for.
 - The postmaster was killed: its backends notice when they next wait for something. One that computes does not,
   and as long as it lives, PostgreSQL refuses to start (the shared memory block is still in use).
-- postmaster.pid names a process number that has since been given to somebody else, or that is a zombie nobody
-  collects (usual in containers): PostgreSQL would take it for a living postmaster for ever.
+- postmaster.pid names a process number that another process has by now, or a zombie that is never collected (usual in
+  containers): PostgreSQL would take it for a living postmaster for ever.
 """
 
 import logging
@@ -56,7 +56,7 @@ def serves(pid: int, data: Path) -> bool:
     if sys.platform == "linux":
         process = Path("/proc", str(pid))
         try:
-            # The working directory of a zombie cannot be read. A shell that somebody opened in there is no server.
+            # The working directory of a zombie cannot be read. A shell that was opened in there is not a server.
             return Path(os.readlink(process / "cwd")) == data and (process / "comm").read_text() == "postgres\n"
         except OSError:
             return False

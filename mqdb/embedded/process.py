@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.1 if sys.platform == "linux" else 1.0
 
 
 class ServerProcess:
-    """A running server. `exited` is set as soon as it has ended, for whatever reason."""
+    """A running server. `exited` is set as soon as it has ended, for any reason."""
 
     def __init__(
         self,
@@ -130,12 +130,12 @@ class AdoptedServer:
         threading.Thread(target=self._watch, name="mqdb-postgres", daemon=True).start()
 
     def _watch(self) -> None:
-        # Nobody tells the end of a process that is no child; and it may stay as a zombie, which `serves` sees through.
+        # The end of a process that is not a child is not announced. It may stay as a zombie, which `serves` detects.
         while serves(self.pid, self._data):
             time.sleep(_LOOK_SECONDS)
         self.exited.set()
 
     def stop(self) -> None:
-        """As that of a ServerProcess."""
+        """Stop the server, as `ServerProcess.stop` does."""
         end_server(self._data)
         self.exited.wait()

@@ -47,7 +47,7 @@ def _answers(dsn: str) -> bool:
 
 
 class Supervision(Enum):
-    """What one look at the server led to."""
+    """The outcome of one look at the server."""
 
     UNCHANGED = "unchanged"
     RESTARTED = "restarted"
@@ -58,7 +58,7 @@ class SharedPostgres:
     """The server of a home, run by this process or by another one; made by `open_or_attach`."""
 
     def __init__(self, owned: EmbeddedPostgres, running: RunningPostgres | None) -> None:
-        """With `running`, `owned` has not been started: it is what takes over one day."""
+        """If `running` is given, `owned` has not been started, and takes over when that server ends."""
         self._server = owned
         self._running = running
         self._closing = threading.Event()

@@ -1,6 +1,6 @@
 """The mark of a broker that starts in a home: a lock that it holds until clients may come.
 
-Before that its database may be missing, starting, or without a schema, and a client would be told one of the three.
+Before that its database may be missing, starting, or without a schema, and a client would get one of these errors.
 Clients look with a shared lock, so that two who look do not see each other; the kernel frees the lock of a broker
 that is killed.
 """
@@ -18,7 +18,7 @@ from mqdb.errors import BrokerUnavailable
 
 logger = logging.getLogger(__name__)
 
-#: How long a client waits for a broker that starts.
+#: The longest time that a client waits for a broker that starts.
 PATIENCE_SECONDS = 10.0
 
 #: The longest that a client holds the lock to look. A file lock has no wait with a time-out: hence the polls.
@@ -42,7 +42,7 @@ def mark_starting(home: Home) -> Iterator[None]:
 
 
 def is_starting(home: Home) -> bool:
-    """Whether a broker is starting there now. False where that may not be seen: the home is another user's."""
+    """Whether a broker is starting there now. False if this may not be seen, because the home is another user's."""
     try:
         descriptor = os.open(home.starting_file, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 _LOG_TAIL_LINES = 15
-# What the server says while the previous one is not quite gone, and how long we believe that.
+# The words of the server while the previous one is not quite gone, and the time for which we wait then.
 _NOT_GONE_YET = ("is still in use", 'lock file "postmaster.pid" already exists')
 _PATIENCE_SECONDS = 10.0
 _RETRY_SECONDS = 0.1
@@ -128,7 +128,7 @@ class EmbeddedPostgres:
     # -- what it does -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Returns when the server takes connections. Makes the home and the cluster where they are missing.
+        """Returns when the server takes connections. Makes the home and the cluster if they are missing.
 
         Raises DataDirectoryBusy at once when another process owns the directory, PortInUse when the port of the
         constructor is taken, and the others of the EmbeddedError family. After an error nothing is left running.
@@ -151,7 +151,7 @@ class EmbeddedPostgres:
                 raise
 
     def stop(self) -> None:
-        """Fast shutdown, then the directory is free for others. Without effect where nothing runs."""
+        """Fast shutdown, then the directory is free for others. Without effect if no server runs."""
         with self._guard:
             process, self._process = self._process, None
             if process is not None:
@@ -248,7 +248,7 @@ class EmbeddedPostgres:
         raise PortInUse(self._wished_port)
 
     def _serve(self, port: int) -> None:
-        """Starts the server, waits until it is ready, and says where it is."""
+        """Starts the server, waits until it is ready, and notes its address."""
         started = time.monotonic()
         while True:
             try:

@@ -84,7 +84,7 @@ class FrontThread(ABC):
 
     def _loop_state(self) -> str:
         if self._thread is None or not self._thread.is_alive():
-            return "does not serve any more, the log says why"
+            return "is not serving; the log says why"
         is_stuck = time.monotonic() - self._turned_at > _STUCK_SECONDS
         return f"its loop has not turned for {_STUCK_SECONDS:.0f} s" if is_stuck else PASSED
 
@@ -125,7 +125,7 @@ class FrontThread(ABC):
         async with AsyncExitStack() as stack:
             instance.open()
             stack.callback(instance.close)
-            # Where nobody serves, whoever consumes has to look after dispatch.
+            # If no `mqdb serve` runs, consumers have to look after dispatch.
             stack.enter_context(instance.awaiting_arrivals())
             database = Database(instance, self._protocol)
             stack.push_async_callback(database.close)

@@ -21,7 +21,7 @@ class EndedCalls:
     __slots__ = ("codes", "durations")
 
     def __init__(self) -> None:
-        #: How many got which code.
+        #: The number of calls by code.
         self.codes: dict[int, int] = {}
         #: How long a receive has waited is a part of it.
         self.durations = Durations()
@@ -63,7 +63,7 @@ class CallTrafficCollector(FamilyCollector):
         calls = list(traffic.calls.items())
         ended = [((call, _NAMES[code]), number) for call, each in calls for code, number in list(each.codes.items())]
         yield self._counters("mqdb_grpc_calls", "Calls that have ended.", ("call", "code"), ended)
-        words = "How long calls took, with the time that receives have waited."
+        words = "Durations of calls, with the time that receives have waited."
         yield self._durations("mqdb_grpc_call_seconds", words, "call", [(call, each.durations) for call, each in calls])
         yield self._gauge("mqdb_grpc_clients", "Clients that have called lately.", traffic.clients)
         yield self._gauge("mqdb_grpc_streams", "Telemetry streams that are open.", traffic.streams)

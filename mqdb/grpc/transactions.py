@@ -68,7 +68,7 @@ class SdkTransactions:
         topic = topic_of(request.topic, call.namespace)
         await self._keys.require_of(call.access_key, topic_right(Access.SEND, topic))
         if not (request.transaction_id.isdecimal() and len(request.transaction_id) < 19 and request.message_id):
-            raise CallRefused(Code.INVALID_TRANSACTION_ID, f"{request.transaction_id!r} is no transaction id")
+            raise CallRefused(Code.INVALID_TRANSACTION_ID, f"{request.transaction_id!r} is not a transaction id")
         is_answer = request.source == TransactionSource.SOURCE_SERVER_CHECK
         ended = EndTransaction(
             call.producer_group(topic),

@@ -38,7 +38,7 @@ def deferred(*numbers: int) -> Iterator[None]:
 
 
 class Interruption:
-    """Whether somebody has asked this process to end. No lock is taken: a handler may run while it is held."""
+    """Whether a signal has asked this process to end. No lock is taken: a handler may run while it is held."""
 
     def __init__(self) -> None:
         self._was_asked = False
@@ -60,7 +60,7 @@ class Interruption:
 
 @contextmanager
 def interruption() -> Iterator[Interruption]:
-    """What SIGINT and SIGTERM interrupt, and SIGHUP unless the process was started to ignore it, as by nohup."""
+    """A block that SIGINT, SIGTERM and SIGHUP interrupt; not SIGHUP if it was ignored at the start, as by nohup."""
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     interrupted = Interruption()
     with handled(STOP_SIGNALS if is_ignored else (*STOP_SIGNALS, signal.SIGHUP), interrupted._interrupt):

@@ -17,7 +17,7 @@ _STOPPING: Final = b"STOPPING=1"
 
 
 class SystemdSupervisor:
-    """The systemd that waits for signs of life. It restarts a process that gives none for WatchdogSec."""
+    """The systemd that waits for signs of life. It restarts a process without a sign of life for WatchdogSec."""
 
     def __init__(self) -> None:
         """Takes the variables out of the environment: an embedded PostgreSQL would use them as well."""

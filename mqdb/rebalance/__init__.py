@@ -1,8 +1,8 @@
 """Rebalance: which member of a group reads which queues.
 
-Every member computes its own share from the same two lists, and nobody tells anybody. That works because a strategy
-looks at nothing but its arguments, and puts both lists in order itself. The lists are those of one broker, whose
-queues are shared out among the members that it knows. RocketMQ: AllocateMessageQueueStrategy.
+Every member computes its own share from the same two lists, and members need no messages to agree. That works because
+a strategy looks at nothing but its arguments, and puts both lists in order itself. The lists are those of one broker,
+whose queues are shared out among the members that it knows. RocketMQ: AllocateMessageQueueStrategy.
 
     allocate_averagely              runs of neighbouring queues, as even as can be
     allocate_averagely_by_circle    one queue to each member in turn

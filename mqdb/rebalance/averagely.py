@@ -1,4 +1,4 @@
-"""By averages: as many queues for each member as for any other, give or take one."""
+"""Averages: each member gets as many queues as any other, give or take one."""
 
 from collections.abc import Sequence
 

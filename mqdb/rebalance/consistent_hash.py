@@ -1,4 +1,4 @@
-"""By consistent hash: when a member comes or goes, only the queues that it gets or had change hands."""
+"""A consistent hash: when a member comes or goes, only the queues that it gets or had change hands."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ def allocate_by_consistent_hash(group: str, client_id: str, queues: Sequence[T],
 
 
 def _ring(client_ids: Iterable[str]) -> dict[int, str]:
-    """Which member stands at which place. Where two would, the last in order does, so that all see the same ring."""
+    """The member at each place. If two members have one place, it goes to the last in order, so all see one ring."""
     return {_hash(f"{member}-{number}"): member for member in sorted(client_ids) for number in range(VIRTUAL_NODES)}
 
 

@@ -1,4 +1,4 @@
-"""By configuration: the member reads the queues that it was given by hand."""
+"""A configuration: the member reads the queues that it was given by hand."""
 
 from collections.abc import Collection, Sequence
 

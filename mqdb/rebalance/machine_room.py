@@ -1,4 +1,4 @@
-"""By machine room: messages are consumed where their broker stands."""
+"""Machine rooms: messages are consumed in the room of their broker."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -11,7 +11,7 @@ ROOM_SEPARATOR: Final = "@"
 
 
 def allocate_by_machine_room(consumer_idcs: Collection[str]) -> AllocationStrategy[MessageQueue]:
-    """A strategy that shares out the queues of brokers in `consumer_idcs`, and leaves the others to nobody.
+    """A strategy that shares out the queues of brokers in `consumer_idcs`; the other queues are not read.
 
     A broker there is called `room@name`. Each member gets a run of queues of equal size, and the first ones a queue
     of the rest each. Source: AllocateMessageQueueByMachineRoom.
@@ -37,8 +37,8 @@ def allocate_machine_room_nearby(
 ) -> AllocationStrategy[T]:
     """A strategy that shares out the queues of a room among its members, by `inner`.
 
-    The queues of rooms without a member are shared out among all members, room by room, so that none is left to
-    nobody. All members have to give the same answers to where a queue and a client are.
+    The queues of rooms without a member are shared out among all members, room by room, so that each queue has a
+    reader. All members have to give the same answers to where a queue and a client are.
     Source: AllocateMachineRoomNearby.
     """
 
@@ -61,6 +61,6 @@ def allocate_machine_room_nearby(
 
 
 def _room(broker_name: str) -> str | None:
-    """None for a name that does not tell a room, as RocketMQ reads it: with no separator, or with several."""
+    """The room in a name; None for a name without a separator or with several, as RocketMQ reads it."""
     room, *rest = broker_name.split(ROOM_SEPARATOR)
     return room if len(rest) == 1 else None

@@ -1,4 +1,4 @@
-"""What an allocation strategy is."""
+"""The type of an allocation strategy."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar

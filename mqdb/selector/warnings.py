@@ -105,10 +105,10 @@ def _boolean_literal(node: Node) -> Iterator[str]:
         case Equal(PropertyNode(name), BooleanLiteral(value)) if value is node.is_negated:
             yield f"is true for every text of {name} but 'true': for '0', 'yes' and 'no' alike"
         case Equal(BooleanLiteral(), PropertyNode(name)) if node.is_negated:
-            yield f"is an error where {name} is there, and true where it is missing; write the property first"
+            yield f"is an error if {name} is there, and true if {name} is missing; write the property first"
         case Equal(BooleanLiteral() as literal, PropertyNode(name)):
             meant = written(Equal(PropertyNode(name), literal))
-            yield f"is an error where {name} is there, and false where it is missing: never true; write {meant}"
+            yield f"is an error if {name} is there, and false if {name} is missing: never true; write {meant}"
 
 
 def _two_literals(node: Node) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _two_properties(node: Node) -> Iterator[str]:
 
 def _minus_property(node: Node) -> Iterator[str]:
     if isinstance(node, Negative) and isinstance(_magnitude(node), PropertyNode):
-        yield "is null, for a property is a text: < and > with it are never true, and IS NULL and = with a null are"
+        yield "is null, because a property is a text: < and > with it are never true, and IS NULL and = with a null are"
 
 
 def _empty_range(node: Node) -> Iterator[str]:

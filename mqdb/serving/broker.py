@@ -119,7 +119,7 @@ class FrontTraffic(NamedTuple):
         return cls(remoting, CallTraffic())
 
     def metrics_of(self) -> "list[Callable[[str, str], Metrics]]":
-        """What makes their metrics."""
+        """The functions that make their metrics."""
         makers: list[Callable[[str, str], Metrics]] = []
         if self.remoting is not None:
             from mqdb.remoting.session.metrics import TrafficCollector

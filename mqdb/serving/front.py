@@ -20,7 +20,7 @@ def front_of(
 ) -> "Iterator[Front | None]":
     """The front for RocketMQ's clients, if the settings say where; `traffic` gets its counts.
 
-    Raises CannotListen, and SettingInvalid for what it cannot use.
+    Raises CannotListen, and SettingInvalid for a setting that it cannot use.
     """
     if settings.remoting_address is None:
         yield None

@@ -28,7 +28,7 @@ def grpc_front_of(
 
     With `shares_port` several processes may listen there.
 
-    Raises CannotListen, and SettingInvalid for what it cannot use.
+    Raises CannotListen, and SettingInvalid for a setting that it cannot use.
     """
     address, tls_address = settings.grpc_address, settings.grpc_tls_address
     if address is None:

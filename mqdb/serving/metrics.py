@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def metrics_served(settings: "Settings", probes: "Probes", *metrics: "Metrics") -> "Iterator[HttpAddress]":
-    """Answer probes and scrapes at the HTTP address of the settings. Yields where that is. Raises CannotListen."""
+    """Answer probes and scrapes at the HTTP address of the settings. Yields the address. Raises CannotListen."""
     from mqdb.web.application import create_application
     from mqdb.web.proxies import Proxies
     from mqdb.web.web_server import serve_web

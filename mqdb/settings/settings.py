@@ -68,7 +68,7 @@ class Settings(BaseModel):
     home: Directory = Field(default_factory=default_home)
     """The directory of the embedded PostgreSQL, of `mqdb.toml` and of offsets of broadcasting consumers."""
     port: int = Field(default=0, ge=0, le=65535)
-    """Of the embedded PostgreSQL; 0 is any free one."""
+    """The port of the embedded PostgreSQL; 0 is any free one."""
     broker_name: str = "broker-a"
     """The name of a broker whose DSN does not say it."""
     cluster_name: str = "DefaultCluster"
@@ -82,15 +82,15 @@ class Settings(BaseModel):
     default_topic_queue_nums: int = Field(default=4, ge=1, le=1_024)
     """The number of queues of a topic that a producer creates. RocketMQ: defaultTopicQueueNums."""
     send_message_timeout: Annotated[timedelta, *at_least("1ms")] = timedelta(seconds=3)
-    """How long a send takes at most, with its retries. RocketMQ: sendMsgTimeout."""
+    """The longest time of a send, with its retries. RocketMQ: sendMsgTimeout."""
     file_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(hours=72)
-    """How long a message is kept, consumed or not."""
+    """The time for which a message is kept, consumed or not."""
     delete_when: Hours = (4,)
     """Hours of the day, local time, at which messages older than `file_reserved_time` are dropped."""
     disk_max_used_space_percent: Percent = 75
-    """Of the embedded PostgreSQL's disk: above it old messages are dropped at any hour."""
+    """Above this use of the embedded PostgreSQL's disk old messages are dropped at any hour."""
     disk_clean_forcibly_percent: Percent = 85
-    """Above it messages younger than `file_reserved_time` are dropped as well."""
+    """Above this use messages younger than `file_reserved_time` are dropped as well."""
     retain_until_archived: bool = False
     """Drop nothing that `mqdb spark archive` has not archived with all topics, however old, however full the disk."""
     enable_property_filter: bool = True
@@ -98,11 +98,11 @@ class Settings(BaseModel):
     filter_support_retry: bool = False
     """Judge a retry by the SQL92 filter of its topic again; `mqdb serve` sets it for its broker."""
     message_delay_level: str | None = None
-    """How long delay level 1, 2, ... take, with the units s, m, h and d; `mqdb serve` sets it for its broker."""
+    """The delays of the levels 1, 2, ..., with the units s, m, h and d; `mqdb serve` sets it for its broker."""
     transaction_timeout: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=6)
-    """How old a half message is when its producer is asked about it for the first time."""
+    """The age of a half message when its producer is asked about it for the first time."""
     transaction_check_interval: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=30)
-    """How long a producer has to answer before one is asked again."""
+    """The time that a producer has to answer before one is asked again."""
     transaction_check_max: int = Field(default=15, ge=1, le=1_000_000)
     """After so many checks without an end a half message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
     reject_transaction_message: bool = False
@@ -112,11 +112,12 @@ class Settings(BaseModel):
     actor: str | None = None
     """The person or program behind the changes of this process. If unset, commands name the user who runs them."""
     operation_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(days=365)
-    """How long `mqdb serve` keeps what people and tools have changed."""
+    """The time for which `mqdb serve` keeps the list of changes by people and tools."""
     timer_max_delay: Annotated[timedelta, *at_least("1s")] | None = None
-    """How far ahead a time of delivery may lie, unset as far as one likes; `mqdb serve` sets it for its broker."""
+    """The longest time until a time of delivery; unset, there is no limit. `mqdb serve` sets it for its broker."""
     web_password: Annotated[str, Field(min_length=1)] | None = None
-    """What `http` asks for: the dashboard in a form, `/metrics` as the password of any user or as a bearer token."""
+    """The password for `http`: the dashboard asks for it in a form, `/metrics` takes it as the password of any user or
+    as a bearer token."""
     web_viewer_password: Annotated[str, Field(min_length=1)] | None = None
     """The password of viewers: they see the dashboard and `/metrics`, and change nothing."""
     web_user_header: Annotated[str, Field(pattern="^[A-Za-z0-9-]+$")] | None = None
@@ -124,7 +125,7 @@ class Settings(BaseModel):
     web_trusted_proxies: str | None = None
     """Addresses or networks of the proxies that may send `web_user_header`, separated by commas."""
     web_read_only: bool = False
-    """Let nobody change anything in the dashboard, whose sessions in the database are read-only, too."""
+    """Refuse all changes in the dashboard, whose sessions in the database are read-only, too."""
     metrics_per_queue: Topics | None = None
     """Topics of which `/metrics` tells each queue, separated by commas; whole names."""
     http: str | None = None
@@ -147,9 +148,9 @@ class Settings(BaseModel):
     grpc: Address | None = None
     """Where `mqdb serve` and `mqdb grpc` answer RocketMQ 5's SDKs, as host:port; unset, `mqdb serve` does not."""
     grpc_tls: Address | None = None
-    """Where they answer SDKs by TLS as well, which those for Java, Go, C# and C++ use unless they are told not to."""
+    """The address for SDKs that use TLS, as host:port. The SDKs for Java, Go, C# and C++ use TLS by default."""
     grpc_certificate: File | None = None
-    """The certificate of `grpc_tls` in PEM; unset, one is made at each start, which nobody has vouched for."""
+    """The certificate of `grpc_tls` in PEM; unset, a self-signed one is made at each start."""
     grpc_certificate_key: File | None = None
     """Its key, in PEM and not encrypted; unset, it is in the file of the certificate."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -44,7 +44,7 @@ class Sample:
     queue_lags: list[QueueLag]
     clients: list[ClientCount]
     dispatch_behind: int
-    """Positions, also of records that nobody can see yet, and of gaps."""
+    """Positions, also of gaps and of records that are not visible yet."""
     dispatch_behind_seconds: float
     dispatch_ages: list[float]
     """Seconds that the first record of each of the latest batches had waited; [] if none was dispatched in a minute."""

@@ -61,9 +61,9 @@ class BrokerCollector(FamilyCollector):
         is_leader = self._is_leader()
         build = [((__version__, self._revision), 1)]
         yield self._gauge("mqdb_up", "Whether the database answers this process.", self._health.database_answers())
-        words = "Whether the way to the database leads to a standby, where this process cannot serve."
+        words = "Whether the way to the database leads to a standby, so that this process cannot serve."
         yield self._gauge("mqdb_server_is_standby", words, self._health.leads_to_standby())
-        words = "How often this process has found that the server was restarted or replaced."
+        words = "Times that this process has found that the server was restarted or replaced."
         yield self._counters("mqdb_history_changes", words, (), [((), self._histories.changes)])
         yield self._gauge("mqdb_leader", "Whether this process leads: it runs the services.", is_leader)
         yield self._gauges("mqdb_build_info", "Version and revision of the schema.", ("version", "revision"), build)
@@ -90,7 +90,7 @@ class BrokerCollector(FamilyCollector):
             name, words = "mqdb_dispatch_messages", "Messages that this process has given their offsets."
             yield self._counters(name, words, (), [((), dispatcher.sums["messages"])])
             took = list(dispatcher.durations.items())
-            yield self._durations("mqdb_dispatch_seconds", "How long rounds of dispatch took.", "outcome", took)
+            yield self._durations("mqdb_dispatch_seconds", "Durations of rounds of dispatch.", "outcome", took)
         checker = self._rounds.services.get(TransactionChecker.name)
         if checker is not None:
             sums = checker.sums
@@ -105,9 +105,9 @@ class BrokerCollector(FamilyCollector):
 
     def _of_sample(self, sample: Sample) -> Iterator[Metric]:
         age = time.monotonic() - sample.taken_at
-        yield self._gauge("mqdb_sample_age_seconds", "Age of what is said of the database.", age)
-        yield self._gauge("mqdb_sample_seconds", "How long it took to ask the database.", sample.seconds)
-        yield self._gauge("mqdb_leader_epoch", "How often leadership has changed.", sample.epoch)
+        yield self._gauge("mqdb_sample_age_seconds", "Age of the figures of the database.", age)
+        yield self._gauge("mqdb_sample_seconds", "Time that it took to ask the database.", sample.seconds)
+        yield self._gauge("mqdb_leader_epoch", "Changes of leadership so far.", sample.epoch)
         yield from self._of_topics(sample)
         yield from self._of_queues(sample)
         yield from self._of_groups(sample)
@@ -191,8 +191,8 @@ class BrokerCollector(FamilyCollector):
         yield self._gauges("mqdb_scheduled_messages", words, ("kind",), waiting)
         level = max((level.late.total_seconds() for level in sample.delays if level.late is not None), default=0.0)
         late = [(("level",), max(level, 0.0)), (("timer",), sample.timers_late_seconds)]
-        yield self._gauges("mqdb_scheduled_late_seconds", "How long the first one has been due.", ("kind",), late)
-        words = "How long the first recurring send has been due."
+        yield self._gauges("mqdb_scheduled_late_seconds", "Time since the first one was due.", ("kind",), late)
+        words = "Time since the first recurring send was due."
         yield self._gauge("mqdb_cron_late_seconds", words, sample.crons.late_seconds)
         yield self._gauge("mqdb_cron_paused", "Recurring sends that are paused.", sample.crons.paused)
 
@@ -219,9 +219,9 @@ class BrokerCollector(FamilyCollector):
     def _of_server(self, sample: Sample) -> Iterator[Metric]:
         words = "Transactions since the oldest snapshot that keeps vacuum waiting."
         yield self._gauge("mqdb_xmin_age_transactions", words, sample.server.xmin_age)
-        words = "How long the longest transaction of the server has been open."
+        words = "Age of the longest transaction of the server."
         yield self._gauge("mqdb_longest_transaction_seconds", words, sample.server.longest_transaction_seconds)
-        words = "How full the server's queue of notifications is, 0 to 1."
+        words = "Use of the server's queue of notifications, 0 to 1."
         yield self._gauge("mqdb_notify_queue_ratio", words, sample.server.notify_queue_ratio)
 
     def _of_replication(self, found: Replication) -> Iterator[Metric]:
@@ -231,7 +231,7 @@ class BrokerCollector(FamilyCollector):
         waits = found.sync_waits
         words = "Sessions whose commit waits for a synchronous standby."
         yield self._gauge("mqdb_sync_waiting_sessions", words, waits.sessions)
-        yield self._gauge("mqdb_sync_wait_seconds", "How long the oldest of them has waited.", waits.oldest_seconds)
+        yield self._gauge("mqdb_sync_wait_seconds", "Wait of the oldest of them.", waits.oldest_seconds)
         states = Counter((each.sync_state or "unknown",) for each in found.receivers)
         words = "Standbys and subscribers that are connected to the server."
         yield self._gauges("mqdb_standbys", words, ("sync_state",), states.items())
@@ -244,10 +244,10 @@ class BrokerCollector(FamilyCollector):
                 bytes_behind[names] = max(bytes_behind.get(names, 0), each.behind_bytes)
                 seconds_behind[names] = max(seconds_behind.get(names, 0), each.behind_seconds)
         label = ("standby",)
-        words = "What a standby has yet to replay."
+        words = "Bytes that a standby has yet to replay."
         behind = bounded_counts(bytes_behind.items(), self._most)
         yield self._gauges("mqdb_standby_behind_bytes", words, label, behind)
-        words = "How long the last records took until a standby had replayed them."
+        words = "Time until a standby had replayed the last records."
         behind = bounded_counts(seconds_behind.items(), self._most)
         yield self._gauges("mqdb_standby_behind_seconds", words, label, behind)
         kept = bounded_counts([((slot.name,), slot.kept_bytes) for slot in found.slots], self._most)
@@ -259,7 +259,7 @@ class BrokerCollector(FamilyCollector):
         words = "Files of PostgreSQL's log that could not be archived."
         yield self._counters("mqdb_archiver_failures", words, (), [((), failures)])
         failing = None if archiver is None else archiver.failing_seconds
-        words = "How long nothing was archived, if the last try has failed."
+        words = "Time since the last archived file, if the last try has failed."
         yield self._gauge("mqdb_archiver_failing_seconds", words, failing or 0)
         words = "Tables that cannot be changed: a publication takes them, and they have no replica identity."
         yield self._gauge("mqdb_published_tables_without_identity", words, found.unidentified_tables)

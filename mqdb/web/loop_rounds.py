@@ -28,9 +28,9 @@ class LoopRounds:
         self.rounds = 0
         self.failures = 0
         self.sums: Counter[str] = Counter()
-        """What the rounds say that they did, where they count what SUMMED names."""
+        """The counts of all rounds, by the names in SUMMED, if the rounds have such counts."""
         self.durations: dict[str, Durations] = {}
-        """By what the rounds call their outcome: "FAILED" for an error, "" where they have no name for it."""
+        """By the rounds' names of their outcomes: "FAILED" for an error, "" for an outcome without a name."""
         self.succeeded_at: float | None = None
         """Unix time in seconds; None before the first success."""
         self.outcome: object = None

@@ -143,10 +143,10 @@ def test_rights_come_from_a_file(place: Place, tmp_path: Path) -> None:
             "[shop]\nown = []",
             "role 'shop' needs a table with some of `send`, `read`, `group`, `operate`",
         ),
-        ("[shop]\nsend = [1]", "send of role 'shop' is no list of texts"),
-        ("[shop]\nnamespace = 1", "namespace of role 'shop' is no text"),
-        ("[shop]\nexternal = 1", "external of role 'shop' is no true or false"),
-        ('[nobody]\nsend = ["orders"]', "is no role of this server"),
+        ("[shop]\nsend = [1]", "send of role 'shop' must be a list of texts"),
+        ("[shop]\nnamespace = 1", "namespace of role 'shop' must be a text"),
+        ("[shop]\nexternal = 1", "external of role 'shop' must be true or false"),
+        ('[nobody]\nsend = ["orders"]', "is not a role of this server"),
     ],
 )
 def test_a_file_that_says_nonsense_changes_nothing(place: Place, tmp_path: Path, text: str, sentence: str) -> None:
@@ -163,7 +163,7 @@ def test_a_file_that_says_nonsense_changes_nothing(place: Place, tmp_path: Path,
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("grant", "nobody", "--send", "orders"), "is no role of this server; CREATE ROLE makes one"),
+        (("grant", "nobody", "--send", "orders"), "is not a role of this server; CREATE ROLE makes one"),
         (("grant", SHOP), "give at least one topic or group"),
         (("grant", SHOP, "--group", "or*"), "group"),
         (("check", SHOP), "name a topic with --send, --read and so on, or a group with --group"),

@@ -119,7 +119,7 @@ def test_several_brokers_have_a_column(place: Place, shared_database: Database) 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--only", "leeder"], "is no check"),
+        (["--only", "leeder"], "is not a check"),
         (["--threshold", "leader=1"], "names no threshold"),
         (["--threshold", "lag_warn_seconds=soon"], "is not written NAME=NUMBER"),
         (["--broker", "broker-x"], "there is no such broker"),

@@ -70,7 +70,7 @@ def test_a_lone_dsn_may_carry_its_name() -> None:
         ("postgresql://h:65536/db", "from 1 to 65535"),
         ("postgresql://h:abc/db", "from 1 to 65535"),
         ("postgresql://u:p%zz@h/db", "%25"),
-        ("postgresql://h/db?sslmode=require&no_such_option=1", "option 2 after the ? is none that libpq knows"),
+        ("postgresql://h/db?sslmode=require&no_such_option=1", "option 2 after the ? is unknown to libpq"),
         ("postgresql://h/db?ssl_mode=require", "did you mean sslmode?"),
         ("postgresql://h/db?sslmode", "option 1 after the ? is not name=value"),
         ("postgresql://u:p%00@h/db", "libpq cannot read it"),

@@ -93,7 +93,7 @@ def test_a_timeout_says_how_long_it_was() -> None:
 
 
 def test_an_answer_that_is_no_status_is_shown() -> None:
-    assert Failure.no_answer(True, HOST, NOON).message == "the listener returned True, which is no status"
+    assert Failure.no_answer(True, HOST, NOON).message == "the listener returned True, which is not a status"
 
 
 def test_the_first_delivery_is_attempt_1() -> None:

@@ -87,3 +87,28 @@ option("--x", help="written anew")
         ("page.html", "page", "set it anew"),
         ("page.html", "page", "Shown X anew"),
     }
+
+
+def test_all_literals_of_the_client_and_of_mqdb_are_read(tmp_path: Path) -> None:
+    (tmp_path / "mqdb").mkdir()
+    (tmp_path / "mqdb" / "code.py").write_text(
+        '''"""What waits."""
+class Row:
+    """Read once."""
+    count: int
+    """Counted anew."""
+raise Invalid("topic", topic, f"is {topic!r}, " f"and no {'more here' if is_old else 'name'}")
+'''
+    )
+    (tmp_path / "mqdb" / "refuse.sql").write_text("RAISE EXCEPTION 'it is no ''group'''; -- it's not read")
+
+    read = {(sentence.kind, sentence.text) for sentence in sentences(tmp_path)}
+
+    assert read == {
+        ("summary", "What waits."),
+        ("summary", "Read once."),
+        ("docstring", "Counted anew."),
+        ("text", "is X, and no X"),
+        ("text", "more here"),
+        ("text", "it is no 'group'"),
+    }

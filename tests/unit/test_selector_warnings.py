@@ -29,7 +29,7 @@ def reasons(expression: str) -> list[str]:
         ("a = FALSE", "a = FALSE", "every text of a but 'true'"),
         ("a <> TRUE", "a <> TRUE", "every text of a but 'true'"),
         ("TRUE = a", "TRUE = a", "never true; write a = TRUE"),
-        ("FALSE <> a", "FALSE <> a", "true where it is missing"),
+        ("FALSE <> a", "FALSE <> a", "true if a is missing"),
         ("'no' = FALSE", "'no' = FALSE", "same for every message"),
         ("1 < 2", "1 < 2", "same for every message"),
         ("a > 5", "a > 5", "for decimals write 5.0"),

@@ -120,12 +120,12 @@ def test_a_value_that_does_not_fit_makes_a_bad_row(type_: str, text: str) -> Non
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("{", "the body is no JSON: Expecting property name"),
-        ("{'v': 1}", "the body is no JSON"),  # from_json takes it
-        ('{"v": 1} x', "the body is no JSON: Extra data"),  # from_json ignores the rest
+        ("{", "the body is not JSON: Expecting property name"),
+        ("{'v': 1}", "the body is not JSON"),  # from_json takes it
+        ('{"v": 1} x', "the body is not JSON: Extra data"),  # from_json ignores the rest
         ("null", r"the body is of JSON type null, and holds no struct<v:int>"),
         ('[{"v": 1}]', r"the body is of JSON type array"),
-        ("[" * 100_000, "the body is no JSON"),
+        ("[" * 100_000, "the body is not JSON"),
         (b'{"v": "\xff"}', "the body is not UTF-8: invalid start byte at byte 7"),
     ],
     ids=repr,
@@ -146,7 +146,7 @@ def test_bad_rows_that_are_skipped_are_counted_and_logged(caplog: pytest.LogCapt
 
     assert [row["n"] for row in rows] == list(range(40, 64, 2))
     assert len(caplog.records) == 11
-    assert "left out a bad row: topic 'orders', queue 3, offset 41: the body is no JSON" in caplog.text
+    assert "left out a bad row: topic 'orders', queue 3, offset 41: the body is not JSON" in caplog.text
     assert caplog.messages[-1] == "a task left out bad rows: 12"
     assert "secret" not in caplog.text
 
@@ -162,7 +162,7 @@ def test_fields_are_found_by_their_exact_names_and_the_last_of_two_counts() -> N
 
 
 def test_an_error_of_a_body_arrives_on_the_driver() -> None:
-    error = BodyNotDecoded("orders", 3, 40, "the body is no JSON")
+    error = BodyNotDecoded("orders", 3, 40, "the body is not JSON")
 
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 

@@ -100,7 +100,7 @@ WRONG = {
         "there is no broker 'broker-c' in the url, which names broker-a, broker-b",
     ),
     "offsets": ({"startingOffsets": '{"broker-a": {"orders": {"x": 5}}}'}, "write a value for each queue"),
-    "no-json": ({"startingOffsets": "{"}, "is no JSON"),
+    "no-json": ({"startingOffsets": "{"}, "is not JSON"),
     "replicas": ({"readUrl": f"broker-a={A};broker-c={B}"}, "names broker-a, broker-c; give a replica of each broker"),
     "lone-replica": ({"readUrl": A}, "names no broker; give a replica of each broker"),
     "named-twice": ({"url": f"broker-a={A};broker-a={B}"}, "broker 'broker-a' is named twice"),

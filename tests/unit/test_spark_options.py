@@ -123,7 +123,7 @@ def test_a_schema_of_the_users_own_may_leave_columns_out_and_change_none() -> No
         check_columns(RowFormat.MQDB, {"bodies": "binary"})
     with pytest.raises(ColumnInvalid, match=r"'body'.*is binary, not string"):
         check_columns(RowFormat.MQDB, {"body": "string"})
-    with pytest.raises(OptionInvalid, match="the schema has none; name one of topic, "):
+    with pytest.raises(OptionInvalid, match="the schema has no columns; name one of topic, "):
         check_columns(RowFormat.MQDB, {})
 
 
@@ -136,7 +136,7 @@ WRONG = {
     "topic": ({"subscribe": "or ders"}, NameInvalid, "holds ' '"),
     "start-at-the-end": ({"startingOffsets": "latest"}, OptionInvalid, "reads nothing"),
     "end-at-the-start": ({"endingOffsets": "earliest"}, OptionInvalid, "reads nothing"),
-    "offsets-no-json": ({"startingOffsets": "{orders"}, OptionInvalid, "is no JSON"),
+    "offsets-no-json": ({"startingOffsets": "{orders"}, OptionInvalid, "is not JSON"),
     "offsets-flat": ({"startingOffsets": '{"orders": 5}'}, OptionInvalid, "for each queue"),
     "offsets-text": ({"startingOffsets": '{"orders": {"0": "5"}}'}, OptionInvalid, "for each queue"),
     "offset-negative": ({"startingOffsets": '{"orders": {"0": -3}}'}, OptionInvalid, "for each queue"),
@@ -242,7 +242,7 @@ def test_a_stream_says_what_is_wrong_in_the_methods_that_spark_calls_first() -> 
 def test_something_has_to_be_subscribed() -> None:
     with pytest.raises(OptionInvalid, match="give subscribe, subscribePattern or assign"):
         parse_source({"url": URL}, is_stream=False)
-    with pytest.raises(OptionInvalid, match="no regular expression"):
+    with pytest.raises(OptionInvalid, match="not a regular expression"):
         parse_source({"url": URL, "subscribePattern": "(orders"}, is_stream=False)
     for text in ('{"orders": 0}', '{"orders": []}', '{"orders": [true]}', "[]", "{}"):
         with pytest.raises(OptionInvalid, match="assign"):

@@ -23,7 +23,7 @@ class LatestMessages(NamedTuple):
 
     messages: list[ReceivedMessage]
     looked_at: int
-    """How many messages lie behind: those that are here, and those that did not match."""
+    """The number of messages that were looked at: those that are here, and those that did not match."""
     before: tuple[int, ...] | None
     """The offset of each queue before which to go on; None if all has been looked at."""
 

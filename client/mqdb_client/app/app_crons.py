@@ -23,7 +23,7 @@ class AppCron:
     timezone: str
     topic: str
     group: str
-    """Of its listener."""
+    """The group of its listener."""
     catch_up: CatchUp
 
     def __post_init__(self) -> None:

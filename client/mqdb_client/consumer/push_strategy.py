@@ -73,7 +73,7 @@ class Consumption:
     exactly_once: bool = False
     is_asynchronous: bool = False
     loop: asyncio.AbstractEventLoop | None = None
-    """Where an asynchronous listener runs, known from the start of the consumer on."""
+    """The event loop of an asynchronous listener, known from the start of the consumer on."""
 
     def __post_init__(self) -> None:
         FLAG.check("orderly", self.orderly)
@@ -95,7 +95,7 @@ class Consumption:
     def check_model(self, message_model: MessageModel) -> None:
         """Raise ParameterInvalid if a message model does not allow this way to consume."""
         if self.exactly_once and message_model is MessageModel.BROADCASTING:
-            reason = "offsets of broadcasting are kept in a file, which is no part of a transaction"
+            reason = "offsets of broadcasting are kept in a file, which cannot be part of a transaction"
             raise ParameterInvalid("exactly_once", True, reason)
 
 

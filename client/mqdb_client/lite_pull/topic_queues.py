@@ -84,7 +84,7 @@ class TopicQueues:
         """Raise ParameterInvalid for a queue of a broker that the settings do not name."""
         if queue.broker_name not in self._instances:
             names = ", ".join(self._instances)
-            raise ParameterInvalid("queue", str(queue), f"must be of one of the brokers of the settings: {names}")
+            raise ParameterInvalid("queue", str(queue), f"must belong to a broker of the settings: {names}")
 
 
 def _ask(instance: ClientInstance, topic: str) -> TopicRoute | None:

@@ -46,7 +46,7 @@ def chosen(only: Sequence[str] | None = None, first: Sequence[DoctorCheck] = ())
     known = [check.name for check in every]
     for name in only or ():
         if name not in known:
-            raise ParameterInvalid("only", name, f"is no check; the checks are: {', '.join(known)}")
+            raise ParameterInvalid("only", name, f"is not a check; the checks are: {', '.join(known)}")
     return tuple(check for check in every if only is None or check.name in only)
 
 
@@ -94,11 +94,11 @@ def _look(connection: Connection, check: DoctorCheck, thresholds: DoctorThreshol
             observations = ALL_CHECKS[check](connection, thresholds)
     except MqdbError as error:
         return [_failed(check, str(error))]
-    except Exception as error:  # what nobody has thought of is what a doctor is asked about
+    except Exception as error:  # a doctor is most useful after errors that were not foreseen
         fields = {"check": check.name}
         logger.exception("check %(check)s of the doctor failed", fields, extra=fields)
         return [_failed(check, repr(error))]
-    of_its_own = "; of what the role may see" if guest and check.is_partial else ""
+    of_its_own = "; counts only what the role may see" if guest and check.is_partial else ""
     return [
         Finding(check.name, each.status, each.seen + of_its_own, each.remedy, each.figures) for each in observations
     ]

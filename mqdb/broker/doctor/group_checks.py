@@ -177,7 +177,7 @@ def _dead_letters(connection: Connection, thresholds: DoctorThresholds) -> list[
         group = shlex.quote(each.group)
         return Observation(
             WARN,
-            f"group {each.group} has {each.letters - each.redriven:,} dead letters that nobody has redriven; the "
+            f"group {each.group} has {each.letters - each.redriven:,} dead letters that were not redriven; the "
             f"newest is {span(each.newest_seconds)} old, the oldest {span(each.oldest_seconds)}{goes}",
             f"mqdb dlq redrive {group} --dry-run" if is_late else f"mqdb dlq list {group}",
             {

@@ -34,7 +34,7 @@ def _standby(connection: Connection, thresholds: DoctorThresholds) -> list[Obser
         return [_of_standby(recovery, thresholds)]
     connected = replication.receivers(connection)
     seen = f"; connected to it: {_named(connected)}" if connected else ""
-    return fine(f"this server is no standby{seen}", is_standby=False, receivers=len(connected))
+    return fine(f"this server is not a standby{seen}", is_standby=False, receivers=len(connected))
 
 
 def _of_standby(recovery: Recovery, thresholds: DoctorThresholds) -> Observation:
@@ -54,7 +54,7 @@ def _of_standby(recovery: Recovery, thresholds: DoctorThresholds) -> Observation
 
 def _synchronous(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
     if replication.is_standby(connection):
-        return fine("this server is a standby, where nothing commits")
+        return fine("this server is a standby, so nothing commits here")
     wanted = replication.synchronous_standbys(connection)
     default = broker_settings.default_durability(connection)
     waits_by_default = default is Durability.SYNC_MASTER
@@ -139,12 +139,12 @@ def _slots(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
         elif status is OK and (each.wal_status == "unreserved" or is_left):
             status = WARN
         words = [f"slot {each.name} keeps {size(each.kept_bytes)} of PostgreSQL's log"]
-        words += ["nobody uses it"] if not each.is_active else []
+        words += ["it is not in use"] if not each.is_active else []
         words += [f"its wal_status is {each.wal_status}"] if each.wal_status in ("unreserved", "lost") else []
         return Observation(
             status,
             ", and ".join(words),
-            f"SELECT pg_drop_replication_slot({literal(each.name)});  -- if nobody comes back for it; "
+            f"SELECT pg_drop_replication_slot({literal(each.name)});  -- if its user does not come back; "
             "max_slot_wal_keep_size bounds what slots keep",
             {"slot": each.name, "active": each.is_active, "kept_bytes": each.kept_bytes, "wal_status": each.wal_status},
         )
@@ -168,7 +168,7 @@ def _archiver(connection: Connection, thresholds: DoctorThresholds) -> list[Obse
                 FAIL if archiver.failing_seconds > thresholds.archive_fail_seconds else WARN,
                 f"{archiver.failed_wal} could not be archived; for {span(archiver.failing_seconds)} nothing was. Until "
                 "then PostgreSQL keeps its log, which fills the disk",
-                "SHOW archive_command;  -- and read the log of PostgreSQL for what it says",
+                "SHOW archive_command;  -- and read its errors in the log of PostgreSQL",
                 {"failures": archiver.failures, "failing_seconds": round(archiver.failing_seconds, 1)},
             )
         ]

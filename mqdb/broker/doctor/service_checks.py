@@ -56,7 +56,7 @@ def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
         why = "has said nothing since the clock was put back"
     figures = {"holder": last.holder, "epoch": last.epoch, "overdue_seconds": round(last.overdue_seconds, 1)}
     return [
-        Observation(FAIL, f"nobody runs the services: {last.holder}, the last to do so, {why}", "mqdb serve", figures)
+        Observation(FAIL, f"no process runs the services: {last.holder}, the last leader, {why}", "mqdb serve", figures)
     ]
 
 

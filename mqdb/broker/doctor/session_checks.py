@@ -163,7 +163,7 @@ def _locks(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
             },
         )
 
-    return one_each(long, observe) or fine("nobody waits long for a lock", waiting=len(waiting))
+    return one_each(long, observe) or fine("no session waits long for a lock", waiting=len(waiting))
 
 
 def _front(connection: Connection, pid: int) -> Any:

@@ -100,7 +100,7 @@ class _Delivery:
         self.delivered = 0
         self.collected = 0
         self.left = 0
-        """How many have left the table, whether there was a queue for them or not."""
+        """The timers that have left the table, with or without a queue for them."""
         self.has_more = has_more
         self.skipped: Counter[str] = Counter()
         self.unreadable: list[int] = []

@@ -174,7 +174,7 @@ _COLUMNS: Final = {"order": "ordered"}
 
 def _check_not_system(name: str) -> None:
     if is_system_topic(name):
-        raise NameInvalid("topic", name, "belongs to the broker; nobody may create, change or delete it")
+        raise NameInvalid("topic", name, "belongs to the broker, so it cannot be created, changed or deleted")
 
 
 def _check_not_for_replies(connection: Connection, name: str) -> None:

@@ -15,7 +15,7 @@ app = command_group(
     """Archive, replay, count and copy messages with Spark, which runs on this machine.
 
     Needs the extra: pip install "mqdb\\[spark]". Each command works on one
-    broker; --broker says which, where the DSN lists several.
+    broker; --broker says which, if the DSN lists several.
 
     \b
     [bold]Examples[/bold]

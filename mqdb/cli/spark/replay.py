@@ -14,7 +14,7 @@ from mqdb.errors import ParameterInvalid
 
 
 def _chosen(*names: str, metavar: str | None = None, help: str) -> Any:
-    panel = "Which messages; they meet all that is given"
+    panel = "Messages; only those that meet all of these options"
     return typer.Option(*names, metavar=metavar, help=help, show_default=False, rich_help_panel=panel)
 
 

@@ -28,7 +28,7 @@ def time_of(given: Timestamp, name: str) -> datetime:
     try:
         return given.ToDatetime(UTC)
     except (ValueError, OverflowError) as error:
-        raise CallRefused(Code.BAD_REQUEST, f"{name} is no time: {error}") from error
+        raise CallRefused(Code.BAD_REQUEST, f"{name} is not a time: {error}") from error
 
 
 def length_of(given: Duration, name: str) -> timedelta:
@@ -36,4 +36,4 @@ def length_of(given: Duration, name: str) -> timedelta:
     try:
         return given.ToTimedelta()
     except (ValueError, OverflowError) as error:
-        raise CallRefused(Code.BAD_REQUEST, f"{name} is no duration: {error}") from error
+        raise CallRefused(Code.BAD_REQUEST, f"{name} is not a duration: {error}") from error

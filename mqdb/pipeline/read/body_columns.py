@@ -98,7 +98,7 @@ class BodyDecoder:
         except UnicodeDecodeError as error:
             self._faults.append(f"the body is not UTF-8: {error.reason} at byte {error.start}")
         except (ValueError, RecursionError) as error:
-            self._faults.append(f"the body is no JSON: {error}")
+            self._faults.append(f"the body is not JSON: {error}")
         else:
             try:
                 row: dict[str, Any] = self._row(value)

@@ -115,7 +115,7 @@ def _from_json(text: str) -> StructType:
     try:
         return StructType.fromJson(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, AssertionError) as error:
-        raise OptionInvalid(SCHEMA, text, f"is no JSON of a StructType: {error}") from None
+        raise OptionInvalid(SCHEMA, text, f"is not the JSON of a StructType: {error}") from None
 
 
 def _check(text: str, type_: DataType, name: str = "") -> None:

@@ -249,7 +249,7 @@ def of_same_log(
 
 def _what_is_gone(bounds: QueueBounds | None, past: int) -> str:
     if bounds is None:
-        return "its topic was deleted, or is not among those that are read any more"
+        return "its topic was deleted, or is no longer read"
     if past > bounds.max_offset:
         return f"the queue ends at {bounds.max_offset:,}, so its newest messages were lost"
     return f"retention has dropped what was below {bounds.min_offset:,}"

@@ -87,7 +87,7 @@ def _json(name: str, text: str, example: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionInvalid(name, text, f"is no JSON ({error}); write it as {example}") from None
+        raise OptionInvalid(name, text, f"is not JSON ({error}); write it as {example}") from None
     if not isinstance(value, dict) or not value:
         raise OptionInvalid(name, text, f"write it as {example}")
     return value

@@ -81,7 +81,7 @@ def check_columns(row_format: RowFormat, wanted: dict[str, str]) -> None:
     """
     types = columns_of(row_format)
     if not wanted:
-        raise OptionInvalid("columns", None, f"the schema has none; name one of {', '.join(types)}")
+        raise OptionInvalid("columns", None, f"the schema has no columns; name one of {', '.join(types)}")
     for name, type_ in wanted.items():
         if name not in types:
             raise ColumnInvalid(name, f"rowFormat {row_format} has the columns {', '.join(types)}")

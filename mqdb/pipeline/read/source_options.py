@@ -350,7 +350,7 @@ def _subscription(given: _Given) -> Subscription:
         try:
             re.compile(text)
         except re.error as error:
-            raise OptionInvalid(name, text, f"is no regular expression: {error}") from None
+            raise OptionInvalid(name, text, f"is not a regular expression: {error}") from None
         return Subscription(pattern=text)
     if name == "assign":
         assigned = parse_assign(name, text)

@@ -209,7 +209,7 @@ class Writing:
             case AppendOutcome.PASSED:
                 reason = (
                     f"it is at batch {batch.batch_id}, and batch {result.batch_id} of the query is written already: it "
-                    "was set back, so nobody knows which messages are missing; begin with a new one, and say where"
+                    "was set back, so it is unknown which messages are missing; begin with a new one, and say where"
                 )
                 raise OptionInvalid("checkpointLocation", None, reason)
             case AppendOutcome.REPEATED if result.messages != messages and batch.query_id is None:

@@ -315,7 +315,7 @@ def _text(column: str, value: bytes | None) -> str | None:
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError as error:
-        raise ColumnInvalid(column, f"holds {value!r}, which is no UTF-8: {error.reason} at {error.start}") from None
+        raise ColumnInvalid(column, f"holds {value!r}, which is not UTF-8: {error.reason} at {error.start}") from None
 
 
 def _headers(column: str, rows: list[dict[str, Any] | None] | None) -> list[Header] | None:
@@ -333,7 +333,7 @@ def _object(text: str | None) -> dict[str, str] | None:
     try:
         properties = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise PropertyInvalid("properties", f"they are no JSON: {error}") from None
+        raise PropertyInvalid("properties", f"they are not JSON: {error}") from None
     if not isinstance(properties, dict):
         raise PropertyInvalid("properties", f"they are a JSON {type(properties).__name__}, not an object")
     return properties

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 #: Java's clients commit in one thread and leave in another, so the last commits may come behind the 35.
 _LINGER_SECONDS: Final = 0.05
 
-#: How a queue is taken, on a connection.
+#: A function that takes a queue on a connection.
 Take = Callable[[DatabaseConnection], list[OwnedQueue]]
 
 

@@ -104,7 +104,7 @@ class _Said:
         said = parsed_object(body)
         queues = said.get("mqSet")
         if not isinstance(queues, list) or not all(isinstance(queue, dict) for queue in queues):
-            raise ParameterInvalid("mqSet", type(queues).__name__, "is no list of objects")
+            raise ParameterInvalid("mqSet", type(queues).__name__, "must be a list of objects")
         self.group = str(said.get("consumerGroup"))
         self.queues: list[Mapping[str, Any]] = queues
 

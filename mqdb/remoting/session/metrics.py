@@ -29,7 +29,7 @@ class TrafficCollector(FamilyCollector):
         words = "Requests that have ended."
         yield self._counters("mqdb_remoting_requests", words, ("request", "response"), ended)
         took = [(request, each.durations) for request, each in requests]
-        words = "How long requests took, with the time that pulls were held."
+        words = "Durations of requests, with the time that pulls were held."
         yield self._durations("mqdb_remoting_request_seconds", words, "request", took)
         for name, words, number in (
             ("mqdb_remoting_received_bytes", "Bytes that have come from clients.", traffic.received_bytes),

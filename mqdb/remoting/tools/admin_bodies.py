@@ -91,7 +91,7 @@ def retry_delays(policy: object) -> list[timedelta] | None:
             return doubled_delays(first, most, float(given.get("multiplier", 2)))
         return [_milliseconds(each) for each in (said.get("customizedRetryPolicy") or {}).get("next") or ()]
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise ParameterInvalid("groupRetryPolicy", policy, "is no GroupRetryPolicy of RocketMQ") from error
+        raise ParameterInvalid("groupRetryPolicy", policy, "must be a GroupRetryPolicy of RocketMQ") from error
 
 
 def _milliseconds(value: object) -> timedelta:
@@ -111,7 +111,7 @@ def subscription_data(topic: str, expression_type: str, expression: str, version
     }
 
 
-#: What RocketMQ counts its changes by. Here each answer is as new as its request.
+#: The version by which RocketMQ counts its changes. Here each answer is as new as its request.
 def versioned(table: str, entries: Iterable[tuple[str, Mapping[str, object]]]) -> bytes:
     """A table by name with the version that goes with it."""
     now = milliseconds_of(datetime.now(UTC))

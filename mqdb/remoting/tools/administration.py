@@ -163,7 +163,7 @@ class Administration:
         _check_namespace(frame)
         config = await self._config(frame.text("key"))
         if not config.order:
-            raise ParameterInvalid("key", config.name, "is no ordered topic; say so with its other settings")
+            raise ParameterInvalid("key", config.name, "is not an ordered topic; say so with its other settings")
         return Answer()
 
     async def value(self, _connection: Connection, frame: Frame) -> Answer:

@@ -33,9 +33,9 @@ def parsed_object(body: bytes) -> dict[str, Any]:
         texts = "".join(_texts(found))
         texts.encode()  # which half of a surrogate pair stops
     except (ValueError, RecursionError) as error:
-        raise ParameterInvalid("body", len(body), f"is no JSON: {error}") from error
+        raise ParameterInvalid("body", len(body), f"is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ParameterInvalid("body", type(found).__name__, "is no object")
+        raise ParameterInvalid("body", type(found).__name__, "must be an object")
     if "\0" in texts:
         raise ParameterInvalid("body", len(body), "holds U+0000, which PostgreSQL cannot store")
     return found
@@ -66,5 +66,5 @@ def dicts(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The objects of a list in a body; [] if there is no such list. Raises ParameterInvalid."""
     found = said.get(name) or []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise ParameterInvalid(name, type(found).__name__, "is no list of objects")
+        raise ParameterInvalid(name, type(found).__name__, "must be a list of objects")
     return found

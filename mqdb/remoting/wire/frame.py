@@ -32,7 +32,8 @@ class Serializer(IntEnum):
     ROCKETMQ = 1
 
 
-#: What we say of ourselves. A client sends SQL92 filters only to version 232 and later; this is 4.9.8's number.
+#: The language and the version in our own frames. A client sends SQL92 filters only to version 232 and later; this is
+#: 4.9.8's number.
 LANGUAGE: Final = "PYTHON"
 VERSION: Final = 409
 
@@ -107,7 +108,7 @@ class Frame:
         try:
             found = int(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            raise ParameterInvalid(name, value, "is no whole number") from None
+            raise ParameterInvalid(name, value, "must be a whole number") from None
         if not -(1 << bits - 1) <= found < 1 << bits - 1:
             raise ParameterInvalid(name, value, f"has more than {bits} bits")
         return found
@@ -210,7 +211,7 @@ _LANGUAGE_CODES: Final = {name: code for code, name in enumerate(_LANGUAGES)}
 def decode_frame(payload: bytes | memoryview) -> Frame:
     """The frame in these bytes, which follow its length. Raises FrameInvalid for bytes that are not a frame."""
     if len(payload) < 4:
-        raise FrameInvalid(f"{len(payload)} bytes are no frame")
+        raise FrameInvalid(f"{len(payload)} bytes are not a frame")
     end = 4 + (payload[1] << 16 | payload[2] << 8 | payload[3])
     if end > len(payload):
         raise FrameInvalid(f"a header of {end - 4:,} bytes in a frame of {len(payload):,}")
@@ -241,7 +242,7 @@ def _decode_json(header: bytes, body: bytes) -> Frame:
     get = found.get
     code, opaque, flag, version = get("code"), get("opaque"), get("flag", 0), get("version", 0)
     if not type(code) is type(opaque) is type(flag) is type(version) is int:
-        raise FrameInvalid("code, opaque, flag or version is no whole number")
+        raise FrameInvalid("code, opaque, flag or version is not a whole number")
     if min(code, opaque, flag, version) < -(2**31) or max(code, opaque, flag, version) >= 2**31:
         raise FrameInvalid("code, opaque, flag or version has more than 32 bits")
     remark, language = get("remark"), get("language")

@@ -49,7 +49,7 @@ def decode_properties(text: str) -> dict[str, str]:
 _NUMBERS = struct.Struct(">IIIiiqqiq8sq8siqi")
 _properties_length = struct.Struct(">h").pack
 
-#: What a broker of RocketMQ adds to each message, and mqdb does not store. Without a region Java does not trace.
+#: Properties that RocketMQ's brokers add to each message and mqdb does not store. Without a region Java traces nothing.
 _OF_ALL: Final = f"{Property.MSG_REGION}{_VALUE}DefaultRegion{_NEXT}{Property.TRACE_ON}{_VALUE}true{_NEXT}".encode()
 _NONE_ADDED: Final[Mapping[str, str]] = {}
 
@@ -156,7 +156,7 @@ class BatchMessage(NamedTuple):
     properties: dict[str, str]
 
 
-#: Total, magic, crc, flag, length of the body. Like RocketMQ, nobody looks at the first three.
+#: Total, magic, crc, flag, length of the body. As in RocketMQ, the first three are not read.
 _BATCH_NUMBERS = struct.Struct(">iiiii")
 _BATCH_PROPERTIES_LENGTH = struct.Struct(">h")
 
@@ -212,5 +212,5 @@ def decode_offset_id(text: str) -> tuple[str, int, int]:
         raise FrameInvalid(f"an offset id has 32 hexadecimal digits, not {text[:50]!r}")
     ip, port, log_pos = _OFFSET_ID.unpack(bytes.fromhex(text))
     if not 0 <= port <= 0xFFFF or log_pos < 0:
-        raise FrameInvalid(f"{text} is no offset id: it has port {port} and position {log_pos}")
+        raise FrameInvalid(f"{text} is not an offset id: it has port {port} and position {log_pos}")
     return inet_ntop(AF_INET, ip), port, log_pos

@@ -36,11 +36,11 @@ DECLARE
     its mqdb.principal;
 BEGIN
     IF principal IS DISTINCT FROM session_user AND NOT mqdb.is_owner(session_user) THEN
-        PERFORM mqdb.refuse_parameter('principal', principal, 'only the owner of the broker may ask for somebody else');
+        PERFORM mqdb.refuse_parameter('principal', principal, 'only the owner of the broker may ask for another role');
     END IF;
     SELECT * INTO its FROM mqdb.principal p WHERE p.principal = is_allowed.principal;
     resource := mqdb.with_namespace(resource, resource_type, its.namespace);
-    -- Who has the right is not asked whose role it is. A role has nothing of a principal that is none and has the same name.
+    -- Rights come first, because the membership of roles costs more. A role gets nothing from an external principal of its name.
     RETURN EXISTS (
             SELECT FROM mqdb.acl a
             WHERE a.principal = is_allowed.principal AND a.access = is_allowed.access

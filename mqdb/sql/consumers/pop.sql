@@ -9,8 +9,8 @@
 -- A message keeps its bit in all rows of its batch_id, so an ack does not need to know in which of them the message is.
 -- The functions have the rights of the owner: members may delete nothing.
 
--- The group, for a member that pops, and whether that is the owner, whose rights need no look. What was popped is acknowledged also when
--- the group pulls by now (`has_to_pop`).
+-- The group, for a member that pops, and whether that is the owner, whose rights need no look. Popped messages can also be
+-- acknowledged when the group pulls by now (`has_to_pop`).
 CREATE FUNCTION mqdb.popping_group(group_name text, has_to_pop boolean DEFAULT true, OUT of_group mqdb.subscription_group, OUT is_owner boolean)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -22,7 +22,7 @@ BEGIN
     END IF;
     SELECT * INTO of_group FROM mqdb.subscription_group g WHERE g.group_name = mqdb.full_group(popping_group.group_name);
     IF of_group.group_id IS NULL THEN
-        PERFORM mqdb.refuse_parameter('group_name', popping_group.group_name, 'is no group');
+        PERFORM mqdb.refuse_parameter('group_name', popping_group.group_name, 'is not a group');
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM mqdb.refuse_isolation('pop');
     ELSIF has_to_pop AND of_group.consume_mode <> 'POP' THEN
@@ -113,7 +113,7 @@ CREATE TYPE mqdb.popped AS (
     queue_key integer, first_offset bigint, last_offset bigint, steps integer[], segment integer, attempt integer, receipt_handle text);
 COMMENT ON TYPE mqdb.popped IS 'Messages of a queue that are in flight: those whose bits the handle has, at first_offset and the steps from there, up to last_offset';
 
--- In a group that reads in order, a queue waits for what is in flight.
+-- In a group that reads in order, a queue waits for its messages in flight.
 CREATE FUNCTION mqdb.without_in_flight(id integer, queue_keys integer[]) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -156,7 +156,7 @@ FROM mqdb.consumer_offset o LEFT JOIN LATERAL (
     ORDER BY c.from_offset DESC LIMIT 1) c ON true;
 COMMENT ON VIEW mqdb.pop_cursor IS 'The next offsets of groups in their queues, with commits that are not folded yet, and whether no member owns the queue';
 
--- Locks the queues from which a pop takes new messages, those first that nobody has popped for longest. A queue that a member owns since
+-- Locks the queues from which a pop takes new messages, the queue of the oldest pop first. A queue that a member owns since
 -- the group has pulled is left to that member until it is given back. If others hold all of them, it
 -- waits for one in its turn, for a moment. With one queue it always does: sessions that skip the lock would never have their turn among
 -- many. A row without a queue says that others still hold all of them.
@@ -234,8 +234,8 @@ $$;
 COMMENT ON FUNCTION mqdb.pop_queues(text, integer[], integer) IS 'Locks queues of a group that have messages, and returns their next offsets';
 
 -- Takes what was read of the queues that pop_queues has locked, up to `wanted` messages, and moves the cursors. The arrays have a value
--- for each row of a pull (`pull_from` in mqdb/store/dispatch/consume_queue.py): its queue, where that ends, the newest segment, the entry, the
--- size of its body, and how far the filter has looked. One statement locks, reads and takes.
+-- for each row of a pull (`pull_from` in mqdb/store/dispatch/consume_queue.py): its queue and the end of that, the newest segment,
+-- the entry, the size of its body, and the last offset at which the filter has looked. One statement locks, reads and takes.
 CREATE FUNCTION mqdb.pop_take(
     group_name text, client_id text, invisible interval, wanted integer, max_bytes bigint, is_durable boolean,
     queue_keys integer[], max_offsets bigint[], newest integer[], offsets bigint[], segments integer[], sizes integer[],
@@ -431,9 +431,9 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.ack(text, text[], boolean) IS 'Acknowledges messages that were popped; returns for each receipt handle whether it is valid. RocketMQ: AckMessageProcessor';
 
--- Has messages come again after another time, from now on. Returns new handles, of those messages that are in flight; NULL if none is, or
--- if the handle does not count. The handle from before counts while its own time runs. A delivery that nobody has read is not counted, if
--- `is_unread` says so. RocketMQ: ChangeInvisibleTimeProcessor.
+-- Has messages come again after another time, from now on. Returns new handles, of those messages that are in flight; NULL if no
+-- message is in flight, or if the handle does not count. The handle from before counts while its own time runs. With `is_unread` the
+-- delivery is not counted, because no listener has read it. RocketMQ: ChangeInvisibleTimeProcessor.
 CREATE FUNCTION mqdb.change_invisible(group_name text, receipt_handles text[], invisible interval, is_unread boolean DEFAULT false)
 RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER

@@ -4,7 +4,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RAISE EXCEPTION 'nothing is committed: another member has taken the queue, or the server was started anew'
+    RAISE EXCEPTION 'nothing is committed: another member has taken the queue, or the server was restarted'
         USING ERRCODE = 'MQ402',
               DETAIL = jsonb_build_object('group', left(group_name, 200), 'queue', queue_key::text, 'epoch', epoch),
               HINT = 'Nothing is damaged. The transaction is rolled back, and the owner of the queue consumes the messages.';
@@ -18,7 +18,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION 'nothing is committed: the listener has ended its transaction, and begun another one'
-        USING ERRCODE = 'MQ403', DETAIL = jsonb_build_object('how', 'ended, and begun another in place of,'),
+        USING ERRCODE = 'MQ403', DETAIL = jsonb_build_object('how', 'replaced'),
               HINT = 'A listener with exactly_once=True leaves COMMIT and ROLLBACK to its consumer.';
 END
 $$;

@@ -7,7 +7,7 @@ DECLARE
     id integer := mqdb.check_member(replace_subscriptions.group_name);
 BEGIN
     IF id IS NULL THEN
-        PERFORM mqdb.refuse_parameter('group_name', group_name, 'is no group');
+        PERFORM mqdb.refuse_parameter('group_name', group_name, 'is not a group');
     ELSIF version IS NULL OR (topics || expression_types || expressions) IS NULL OR array_ndims(topics || expression_types || expressions) > 1
         OR array_position(topics || expression_types || expressions, NULL) IS NOT NULL
         OR cardinality(topics) <> ALL (ARRAY[cardinality(expression_types), cardinality(expressions)])

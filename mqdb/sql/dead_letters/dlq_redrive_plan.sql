@@ -1,4 +1,4 @@
--- What a redrive would do with messages of dead letter queues, and to which queue each would go. Changes nothing.
+-- The plan of a redrive of dead letters, with the queue to which each message would go. Changes nothing.
 --
 -- A message goes to the retry topic of the group that failed it, which that group alone reads; one that is sent to
 -- its own topic again goes to the queue it was in, so that it stays with the others of its sharding key; else any.
@@ -36,7 +36,7 @@ AS $$
                CASE WHEN target_topic = l.topic AND l.origin_queue_id < l.write_queue_nums THEN l.origin_queue_id
                     ELSE floor(random() * l.write_queue_nums) END AS queue_id,
                CASE
-                   WHEN l.msg_id IS NULL THEN 'no dead letter queue holds the message, or does so any more'
+                   WHEN l.msg_id IS NULL THEN 'no dead letter queue holds the message; it may have been dropped'
                    WHEN l.redriven_at IS NOT NULL THEN
                        format('was redriven already, at %s', date_trunc('second', l.redriven_at))
                    WHEN target_topic IS NULL AND l.group_id IS NULL THEN

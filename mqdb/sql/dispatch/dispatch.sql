@@ -8,7 +8,7 @@
 -- outcome: DISPATCHED | IDLE (nothing is left) | LOCKED (another session is at it) | ADOPTED (the database was restored
 -- here, and one segment of it was compared; more says whether there are others)
 --
--- It runs with the rights of the owner, so that consumers may dispatch where nobody else does. The lock of a batch is kept
+-- It runs with the rights of the owner, so that consumers may dispatch if no leader does. The lock of a batch is kept
 -- until the caller's transaction ends; so a role that does not own the schema gets LOCKED as long as a leader attends, and in
 -- a database that was restored.
 CREATE FUNCTION mqdb.dispatch(max_rows integer DEFAULT 50000, OUT outcome text, OUT messages integer, OUT more boolean)
@@ -30,7 +30,7 @@ DECLARE
     arrivals text;
 BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
-        PERFORM mqdb.refuse_parameter('max_rows', max_rows::text, 'is no number of rows; give at least 1');
+        PERFORM mqdb.refuse_parameter('max_rows', max_rows::text, 'must be at least 1');
     END IF;
     messages := 0;
     more := false;
@@ -61,14 +61,14 @@ BEGIN
             PERFORM mqdb.leave_segment(batch.last_segment);
             PERFORM mqdb.ensure_segments(2);
         END IF;
-        -- Most of what it passes over may be in progress, or a lane's.
+        -- Most of the records that it passes over may be in progress, or belong to a lane.
         batch.until_pos := least(batch.until_pos, batch.done_pos + 20 * max_rows::bigint);
         SELECT * INTO done FROM mqdb.dispatch_records(batch, laned, false, max_rows);
         messages := done.messages;
         arrivals := done.arrivals;
         more := coalesce(done.walked_to < batch.tail_pos, true);
         PERFORM mqdb.end_batch('dispatch', batch, done.walked_to, messages, done.last_xid, done.last_key, done.last_pos);
-        -- Stragglers only: what the walk finds of it is its end, or a backlog of the time when nobody dispatched.
+        -- Stragglers only: the walk finds the end of the transaction, or a backlog from a time without dispatch.
         IF done.walked_to IS NULL AND done.only_xid IS NOT NULL THEN
             PERFORM mqdb.open_lane(done.only_xid, batch.scan_floor);
         END IF;

@@ -25,7 +25,7 @@ DECLARE
     last_pos bigint;
 BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
-        PERFORM mqdb.refuse_parameter('max_rows', max_rows::text, 'is no number of rows; give at least 1');
+        PERFORM mqdb.refuse_parameter('max_rows', max_rows::text, 'must be at least 1');
     END IF;
     IF session_user <> current_user AND NOT mqdb.is_owner(session_user) AND mqdb.is_attended() THEN
         outcome := 'LOCKED';

@@ -1,4 +1,4 @@
--- Refuses a body, or a topic, that nobody may send. NULL stands for one that the caller does not choose.
+-- Refuses a body or a topic that cannot be sent. NULL stands for one that the caller does not choose.
 CREATE FUNCTION mqdb.check_send(topic text, body bytea) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -10,7 +10,7 @@ BEGIN
         RAISE EXCEPTION 'the body has % bytes, the limit is %', octet_length(body), mqdb.max_body_bytes()
             USING ERRCODE = 'MQ102', DETAIL = jsonb_build_object('size', octet_length(body), 'limit', mqdb.max_body_bytes());
     ELSIF topic = ANY (mqdb.topics_not_allowed()) THEN
-        RAISE EXCEPTION 'topic "%" belongs to the broker; nobody may send to it', topic
+        RAISE EXCEPTION 'topic "%" belongs to the broker, and takes no messages from outside', topic
             USING ERRCODE = 'MQ201', DETAIL = jsonb_build_object('topic', topic);
     END IF;
 END

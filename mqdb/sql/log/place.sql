@@ -1,6 +1,6 @@
--- Where a record is stored that has to wait before it goes to its queue: in a system topic, with the queue that it is
--- for among its properties. But for a half message, tags_code is its time of delivery then, in ms since 1970, rounded
--- up, for nothing comes early; and the code of its tag is among its properties, too, so that its copy has it.
+-- The place of a record that has to wait before it goes to its queue: it is stored in a system topic, with its queue among its
+-- properties. tags_code is then its time of delivery, in ms since 1970, rounded up so that nothing comes early, and the code of
+-- its tag is among its properties, too, so that its copy has it. The tags_code of a half message is not a time.
 -- Without a queue of that key placed_key is NULL. A time too far is refused (MQ107). RocketMQ: HookUtils, TransactionalMessageBridge.parseHalfMessageInner.
 CREATE FUNCTION mqdb.place(
     queue_key integer, tags_code bigint, properties jsonb, stored_at timestamptz,
@@ -22,7 +22,7 @@ DECLARE
     max_ms bigint;
 BEGIN
     IF NOT isfinite(stored_at) THEN
-        PERFORM mqdb.refuse_parameter('stored_at', stored_at::text, 'is no time of storing');
+        PERFORM mqdb.refuse_parameter('stored_at', stored_at::text, 'must be finite');
     END IF;
     due_ms := CASE WHEN delay_ms > 0 THEN least(ceil(stored_ms + delay_ms), 9223372036854775807) ELSE deliver_ms END;
     SELECT t.topic, q.queue_id INTO real_topic, real_queue

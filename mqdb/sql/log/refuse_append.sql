@@ -7,7 +7,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RAISE EXCEPTION 'nothing is stored: the queue is gone, or the server was started anew since the producer looked it up'
+    RAISE EXCEPTION 'nothing is stored: the queue is gone, or the server was restarted since the producer looked it up'
         USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', ''),
               HINT = 'Nothing is damaged. A producer looks up the queues of the topic and sends the message again.';
 END

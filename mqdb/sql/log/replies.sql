@@ -24,7 +24,7 @@ AS $$
 DECLARE
     made integer;
 BEGIN
-    -- Who neither asks nor replies could keep all others waiting by the topic of a transaction that stays open.
+    -- Else a role that neither asks nor replies could make the topic in a transaction that stays open, and keep all others waiting.
     IF NOT mqdb.is_owner(session_user) AND NOT EXISTS (
         SELECT FROM mqdb.own_right a WHERE a.access = 'SEND' OR a.access = 'READ' AND a.resource_type = 'GROUP')
     THEN
@@ -70,7 +70,7 @@ BEGIN
     ELSIF (octet_length(client) BETWEEN 1 AND 2048 AND octet_length(request.properties ->> 'CORRELATION_ID') BETWEEN 1 AND 255) IS NOT TRUE
         OR request.properties ->> 'CLUSTER' IS DISTINCT FROM (SELECT b.cluster_name FROM mqdb.broker b)
     THEN
-        reason := 'the message is no request to this cluster';
+        reason := 'the message is not a request to this cluster';
     END IF;
     IF reason IS NOT NULL THEN
         RAISE EXCEPTION 'cannot reply: %', reason USING ERRCODE = 'MQ121', DETAIL = jsonb_build_object('reason', reason);
@@ -105,8 +105,8 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.reply(bigint, uuid, uuid, timestamptz, text, text, jsonb, bytea, integer) IS 'Replies to a request that the role that is logged in may read, as a member of a group: to its requester only';
 
--- One row at least: without a reply its columns are NULL. No row for what is no queue of replies of this history. It looks at up to
--- 10,000 entries. A first_offset of NULL stands for the end of the queue.
+-- Returns at least one row: without a reply its columns are NULL. Returns no row if the queue is not one of replies, or the history
+-- has changed. It looks at up to 10,000 entries. A first_offset of NULL stands for the end of the queue.
 CREATE FUNCTION mqdb.own_replies(client_id text, queue_key integer, first_offset bigint, history bigint) RETURNS TABLE (
     min_offset bigint, max_offset bigint, next_offset bigint, queue_offset bigint, log_pos bigint, msg_id uuid, tags text, keys text,
     properties jsonb, body bytea, born_time timestamptz, store_time timestamptz, born_host text, reconsume_times integer, flag integer,

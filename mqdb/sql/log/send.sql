@@ -27,16 +27,16 @@ DECLARE
 BEGIN
     PERFORM mqdb.check_topic_given(send.topic);
     send.topic := mqdb.full_topic(send.topic);
-    -- First of all, so that nobody learns which topics there are.
+    -- First of all, so that a role without rights cannot learn which topics exist.
     PERFORM mqdb.check_right('SEND', 'TOPIC', send.topic);
     IF delay_level <> 0 AND deliver_at IS NOT NULL THEN
         RAISE EXCEPTION 'deliver_at: delay_level says already when to deliver; give one of them'
             USING ERRCODE = 'MQ106', DETAIL = jsonb_build_object(
                 'name', 'deliver_at', 'reason', 'delay_level says already when to deliver; give one of them');
     ELSIF deliver_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999+00' THEN
-        RAISE EXCEPTION 'deliver_at: % is no time of delivery; give one of the years 1 to 9999', deliver_at
+        RAISE EXCEPTION 'deliver_at: % is not a time of delivery; give one of the years 1 to 9999', deliver_at
             USING ERRCODE = 'MQ106', DETAIL = jsonb_build_object(
-                'name', 'deliver_at', 'reason', deliver_at || ' is no time of delivery; give one of the years 1 to 9999');
+                'name', 'deliver_at', 'reason', deliver_at || ' is not a time of delivery; give one of the years 1 to 9999');
     ELSIF octet_length(sharding_key) > mqdb.max_properties_bytes() THEN
         PERFORM mqdb.refuse_parameter('sharding_key', sharding_key,
             format('has %s bytes, the limit is %s', octet_length(sharding_key), mqdb.max_properties_bytes()));

@@ -12,7 +12,7 @@ BEGIN
         WHEN 'delay' THEN LOCK TABLE mqdb.lock_delay IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
         WHEN 'timer' THEN LOCK TABLE mqdb.lock_timer IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
         WHEN 'transaction' THEN LOCK TABLE mqdb.lock_transaction IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
-        ELSE PERFORM mqdb.refuse_parameter('service', service, 'is no service to lock');
+        ELSE PERFORM mqdb.refuse_parameter('service', service, 'is not a service with a lock');
     END CASE;
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN

@@ -29,7 +29,7 @@ DECLARE
     before jsonb;
 BEGIN
     IF is_guest AND add_cron.principal IS NOT NULL THEN
-        PERFORM mqdb.refuse_parameter('principal', add_cron.principal, 'only the owner of the broker may add a cron for somebody else');
+        PERFORM mqdb.refuse_parameter('principal', add_cron.principal, 'only the owner of the broker may add a cron for another role');
     END IF;
     PERFORM mqdb.check_topic_given(add_cron.topic);
     add_cron.name := mqdb.full_group(add_cron.name);
@@ -111,7 +111,7 @@ BEGIN
     IF (check_next_at.next_at >= '1970-01-01 00:00+00' AND check_next_at.next_at < '9999-01-01 00:00+00'
         AND (mqdb.is_owner(session_user) OR check_next_at.next_at > mqdb.now() - interval '1 minute')) IS NOT TRUE
     THEN
-        PERFORM mqdb.refuse_parameter('next_at', check_next_at.next_at::text, 'is no time to come');
+        PERFORM mqdb.refuse_parameter('next_at', check_next_at.next_at::text, 'must be in the future, and before the year 9999');
     END IF;
 END
 $$;

@@ -8,7 +8,7 @@ DECLARE
     made integer := 0;
 BEGIN
     IF ahead IS NULL OR ahead NOT BETWEEN 0 AND 1000 THEN
-        PERFORM mqdb.refuse_parameter('ahead', ahead::text, 'is no number of segments; give 0 to 1000');
+        PERFORM mqdb.refuse_parameter('ahead', ahead::text, 'must be within 0 and 1000');
     ELSIF ahead > 2 AND NOT mqdb.is_owner(session_user) THEN
         PERFORM mqdb.refuse_parameter('ahead', ahead::text, 'only the owner of the broker may make more than 2');
     END IF;

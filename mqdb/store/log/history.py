@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select
 History: TypeAlias = int
 
 #: Why a position is refused.
-ANOTHER_HISTORY: Final = "the server was started anew, or another database has taken its place"
+ANOTHER_HISTORY: Final = "the server was restarted, or replaced by another database"
 
 
 def find(connection: Connection) -> History:

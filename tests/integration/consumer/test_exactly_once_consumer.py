@@ -308,7 +308,7 @@ ENDS: dict[str, tuple[Callable[[Messages, Connection], Any], str, bool]] = {
     "close()": (lambda _messages, connection: connection.close(), "closed the connection of", False),
     "the driver's commit()": (lambda _messages, connection: driver(connection).commit(), "ended", True),
     "COMMIT": (in_sql, "ended", True),
-    "COMMIT, BEGIN": (and_another_one, "ended, and begun another in place of,", True),
+    "COMMIT, BEGIN": (and_another_one, "replaced", True),
     "failed statement": (hiding_a_failure, "let a statement fail in", False),
 }
 

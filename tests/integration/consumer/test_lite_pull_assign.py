@@ -55,7 +55,7 @@ def test_queues_may_be_found_and_assigned_while_it_runs(broker: Connection, lite
     assert drained(consumer, 30) == [f"1-{number}" for number in range(30)]
     with pytest.raises(RouteNotFound):
         consumer.fetch_message_queues("nothing")
-    with pytest.raises(ParameterInvalid, match="brokers of the settings: broker-a"):
+    with pytest.raises(ParameterInvalid, match="must belong to a broker of the settings: broker-a"):
         consumer.assign([queue_of(0, broker_name="broker-z")])
 
 

@@ -332,7 +332,7 @@ def test_seek_in_a_queue_that_is_not_assigned_is_refused(broker: Connection, lit
         consumer.seek(queue_of(1), 0)
     with pytest.raises(RouteNotFound):
         consumer.seek(queue_of(0, "nothing"), 0)
-    with pytest.raises(ParameterInvalid, match="brokers of the settings: broker-a"):
+    with pytest.raises(ParameterInvalid, match="must belong to a broker of the settings: broker-a"):
         consumer.seek(queue_of(0, broker_name="broker-z"), 0)
 
 

@@ -136,7 +136,7 @@ def test_a_primary_names_its_standbys(at_primary: Connection) -> None:
     [found] = find(at_primary, "standby")
 
     assert found.status is OK
-    assert "no standby; connected to it: standby" in found.seen
+    assert "not a standby; connected to it: standby" in found.seen
 
 
 def test_the_services_run_beside_the_primary(at_standby: Connection, place: Place) -> None:
@@ -321,7 +321,7 @@ def test_a_slot_that_keeps_the_log(shared_database: Database) -> None:
     query(dsn, (found.remedy or "").partition(";")[0])
 
     assert (found.status, worse.status) == (WARN, FAIL)
-    assert "nobody uses it" in found.seen
+    assert "it is not in use" in found.seen
     assert "left" not in {each.figures.get("slot") for each in find_anew(shared_database, "slots")}
 
 

@@ -31,7 +31,7 @@ def test_a_role_is_told_what_it_does_not_see(shop: Admin) -> None:
     assert all("owner" in found[name].seen for name in unseen)
     assert found["leader"].status is FindingStatus.FAIL
     assert (found["paused-crons"].status, found["lag"].status) == (FindingStatus.OK, FindingStatus.OK)
-    assert found["paused-crons"].seen.endswith("of what the role may see")
+    assert found["paused-crons"].seen.endswith("counts only what the role may see")
 
 
 def test_what_a_role_cannot_see_is_no_warning(shop: Admin) -> None:

@@ -49,7 +49,7 @@ def test_rows_that_are_left_out_are_no_loss(broker: Connection, database: Databa
     options = {"schema": "id bigint", "columns": "queue_offset", "splitBy": "segment"}
 
     assert read(database, **options, onBadRow="skip") == [{"queue_offset": 0, "id": 1}]
-    with pytest.raises(BodyNotDecoded, match=r"queue 0, offset 1: the body is no JSON: .* \(option onBadRow\)"):
+    with pytest.raises(BodyNotDecoded, match=r"queue 0, offset 1: the body is not JSON: .* \(option onBadRow\)"):
         read(database, **options)
 
 

@@ -174,7 +174,7 @@ REFUSED: list[tuple[Table, type[MqdbError], str]] = [
     ({"body": ["a"], "properties": ['{"TAGS": "x"}']}, PropertyReserved, "'TAGS' is reserved"),
     ({"body": ["a"], "properties": ['{"x": 1}']}, PropertyInvalid, "the value is int, not text"),
     ({"body": ["a"], "properties": ["[1]"]}, PropertyInvalid, "they are a JSON list, not an object"),
-    ({"body": ["a"], "properties": ["{"]}, PropertyInvalid, "they are no JSON"),
+    ({"body": ["a"], "properties": ["{"]}, PropertyInvalid, "they are not JSON"),
     ({"body": ["a"], "tags": ["\x01"]}, PropertyInvalid, "U\\+0001"),
     ({"body": ["a"], "tags": ["a\x00"]}, PropertyInvalid, "U\\+0000"),
     ({"body": ["a"], "keys": ["k\x00"]}, PropertyInvalid, "U\\+0000"),
@@ -183,7 +183,7 @@ REFUSED: list[tuple[Table, type[MqdbError], str]] = [
     (
         {"body": ["a"], "keys": [b"\xff\x01"]},
         ColumnInvalid,
-        "column keys: holds b'.*', which is no UTF-8: invalid start byte",
+        "column keys: holds b'.*', which is not UTF-8: invalid start byte",
     ),
     (
         {"body": ["a"], "born_timestamp": [1_700_000_000_000_000]},
