@@ -16,7 +16,7 @@ from mqdb_client.looks import look_often
 
 logger = logging.getLogger(__name__)
 
-#: Why nobody can use a client any more; None as long as somebody can.
+#: The reason why a client can no longer be used; None as long as it can.
 Reason = str | None
 
 
@@ -44,5 +44,5 @@ def closed_loops(loops: Iterable[asyncio.AbstractEventLoop]) -> Reason:
 
 
 def _leave(leave: Callable[[], None]) -> None:
-    with suppress(ShutdownTimedOut):  # nobody waits for listeners in a loop that is closed
+    with suppress(ShutdownTimedOut):  # listeners in a closed loop are not waited for
         leave()

@@ -161,7 +161,7 @@ class ConnectionWatch:
         line: Line | None = entry.info.get(_LINE)
         if line is not None:
             line.end()
-        if not self._is_open():  # its pool is gone, and nobody else would close it
+        if not self._is_open():  # its pool is gone, and would not close it
             entry.invalidate()
 
     # -- who does not answer ------------------------------------------------------------------

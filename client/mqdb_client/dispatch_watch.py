@@ -17,16 +17,16 @@ from mqdb.broker.dispatch import DispatchOutcome, dispatch, stay_awake
 
 logger = logging.getLogger(__name__)
 
-#: Without an arrival for so long, somebody has to ask whether the dispatcher lives.
+#: Without an arrival for so long, the client asks whether the dispatcher lives.
 PATIENCE_SECONDS: Final = 0.2
 
 #: If nothing arrives it asks again, each time after twice as long, and after so long at most.
 LONGEST_PATIENCE_SECONDS: Final = 1.0
 
-#: Somebody has to ask now and then, whatever arrives: anybody can forge an arrival.
+#: The client asks now and then despite arrivals, because any role can forge an arrival.
 TRUST_SECONDS: Final = 5.0
 
-#: Without a leader for so long, nobody is about to follow one that has ended: that is promised within 5 s.
+#: Without a leader for so long, no process is about to lead: a successor is promised within 5 s.
 ALONE_SECONDS: Final = 10.0
 
 _BUSY_SECONDS: Final = 0.002

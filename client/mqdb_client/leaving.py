@@ -14,7 +14,7 @@ from mqdb.errors import ShutdownTimedOut
 
 logger = logging.getLogger(__name__)
 
-#: How long a broker may take for all of it. An attempt to connect takes as long (`mqdb.store.engine`).
+#: The time that a broker has for all of it. An attempt to connect takes as long (`mqdb.store.engine`).
 LEAVE_SECONDS: Final = 5.0
 
 #: A wait is logged if two looks in a row find it.

@@ -34,7 +34,7 @@ _LONGEST_PAUSE_SECONDS: Final = 2.0
 # The system call takes no infinity.
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 
-#: How often it reads what was notified, at most. Dispatch notifies up to 500 times a second.
+#: The most reads of notifications a second. Dispatch notifies up to 500 times a second.
 _READS_PER_SECOND: Final = 1000.0
 
 # The server, too, should notice within 15 s that a client is gone without a word: it holds the client's presence.

@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     """A condition on a value."""
 
     allows: Callable[[Any], bool]
-    #: What to give instead.
+    #: The end of a sentence that says what fits.
     reason: str
     #: Whether -1, as in RocketMQ, is another way to say None.
     is_unlimited: bool = False
@@ -106,7 +106,7 @@ def or_none(rule: Rule) -> Rule:
     return Rule(lambda value: value is None or rule.allows(value), f"{rule.reason}, or None")
 
 
-#: How many of something are wanted, at most.
+#: A limit on a number of things.
 LIMIT: Final = whole(1, 2**31 - 1)
 
 FLAG: Final = Rule(lambda value: isinstance(value, bool), "must be True or False")
@@ -115,7 +115,7 @@ DURATION: Final = Rule(
     lambda value: isinstance(value, timedelta) and value > timedelta(0), "must be a timedelta of more than 0"
 )
 
-#: How long a shutdown waits for listeners. A thread cannot be waited for much longer than a year.
+#: The time for which a shutdown waits for listeners. A thread cannot be waited for much longer than a year.
 SHUTDOWN_TIMEOUT: Final = duration(timedelta(0), timedelta(days=365))
 
 AWARE_TIME: Final = Rule(

@@ -30,7 +30,7 @@ class Outage:
         self._failing: set[object] = set()
         self._began = 0.0
         self._seconds = 0.0  # of those that are over
-        #: How many have begun.
+        #: The number of outages that have begun.
         self.count = 0
         self._foretold: tuple[float, str] = (-math.inf, "")
         #: The server that has answered last, as `host:port`, and its timeline: for the log.

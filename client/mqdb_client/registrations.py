@@ -97,7 +97,7 @@ class Registrations:
                     membership.unregister(connection, self._client_id, group, kind)
             except MqdbError as error:
                 fields = {"group": group, "kind": kind, "reason": str(error)}
-                # The broker removes a client of which it hears nothing.
+                # The broker removes a client without heartbeats.
                 logger.debug("left a group without telling the broker", extra=fields)
 
     def leave_all(self) -> None:

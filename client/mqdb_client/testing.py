@@ -34,7 +34,7 @@ _LOCKED_SECONDS = 0.005
 
 _TIMEDELTA = Rule(lambda value: isinstance(value, timedelta), "must be a timedelta")
 
-#: Whoever waits hears of each commit of an offset.
+#: A waiting call is woken at each commit of an offset.
 _TELL = f"""
 CREATE FUNCTION public.mqdb_testing_tell() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN PERFORM pg_notify('{_CHANNEL}', ''); RETURN NULL; END $$;

@@ -49,7 +49,7 @@ __all__ = ["MqdbInstrumentor"]
 #: The semantic conventions that names of spans and attributes follow. Those for messaging are not stable yet.
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
-#: What is kept in the attributes of a context of hooks.
+#: The entry in the attributes of a context of hooks.
 _SPAN: Final = "mqdb.tracing.span"
 _PARENT: Final = "mqdb.tracing.parent"
 _TOKEN: Final = "mqdb.tracing.token"
@@ -236,7 +236,7 @@ def _context_in(properties: Mapping[str, str]) -> Context | None:
 def _properties_of(message: ReceivedMessage) -> Mapping[str, str]:
     try:
         return message.properties
-    except MqdbError:  # broken ones, of which the listener hears itself
+    except MqdbError:  # broken ones, for which the listener gets the error itself
         return {}
 
 

@@ -77,7 +77,7 @@ def plan(connection: Connection, topics: Sequence[str] | None = None) -> list[Se
             queue = queues[span.queue_key]
             if span.segment in held and queue.topic in (lacking[span.segment] or names):
                 held[span.segment].setdefault(queue.topic, {})[queue.queue_id] = span.first, span.past
-        # What retention has given up in the meantime looks empty.
+        # A segment that retention has dropped in the meantime looks empty.
         still_there = archived_segments.sealed(connection)
         return [SegmentContents(number, held[number], lacking[number]) for number in still_there if number in held]
 

@@ -24,7 +24,7 @@ def main() -> None:
         # Not at the top: worker processes of the benchmark import this package and need none of it.
         from mqdb.cli.app import run
     except KeyboardInterrupt:
-        # The imports take a third of a second, and a Ctrl-C in them is no error either.
+        # The imports take a third of a second, and a Ctrl-C in them is not an error either.
         sys.exit(128 + signal.SIGINT)
     for number in _STOP_SIGNALS:
         # A job in the background of a shell ignores Ctrl-C, and goes on doing so.

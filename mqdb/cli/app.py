@@ -131,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code. MQDB_DEBUG=1 shows where an error came from."""
     try:
         return _run(arguments)
-    except Exception as error:  # nobody has foreseen it: the command ends, and says where in one line
+    except Exception as error:  # unforeseen: the command ends, and names the place in one line
         if os.environ.get("MQDB_DEBUG"):
             raise
         with shielded():

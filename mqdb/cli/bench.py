@@ -216,7 +216,7 @@ def _bed(context: typer.Context) -> Iterator[_Bed]:
     from mqdb_client import Admin
 
     with standard_error().status("measuring"), ExitStack() as stack:
-        # MQDB_DSN is where somebody's messages are; a benchmark goes there only when told to.
+        # MQDB_DSN leads to real messages; a benchmark goes there only if it is named.
         if settings.dsn is None or settings.origin("dsn") != "argument":
             home = stack.enter_context(temporary_home())
             settings = settings.model_copy(update={"dsn": None, "pool_dsn": None, "home": home, "port": 0})

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mqdb.common.printable import printable
 
-#: Wide enough for any table of ours: what is no terminal gets each row on one line.
+#: Wide enough for any table of ours: a file or a pipe gets each row on one line.
 _NO_TERMINAL_WIDTH = 1000
 
 #: Words of a text that are as short as this are not broken in a table.

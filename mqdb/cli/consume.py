@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.2
 #: How often a group commits, and how often the end is looked for.
 _COMMIT_SECONDS = 0.2
-#: What is shown and not acknowledged yet comes again if the command is killed.
+#: A message that was shown and not acknowledged yet comes again if the command is killed.
 _POPPED_AT_ONCE = 32
 
 

@@ -128,7 +128,7 @@ def _take(
 
         def show(nothing: str, *, is_dry: bool) -> None:
             answers = admin.on_each(lambda one: change(one, is_dry), brokers)
-            # What one broker does not know does not matter if another one knows it.
+            # A topic that one broker lacks does not matter if another one has it.
             answers = answers.without(TopicNotFound, GroupNotFound)
             print_answers(admin, answers, _described, as_json, nothing, broker_at=0)
 

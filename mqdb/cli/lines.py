@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-#: What one read asks for. A pipe gives what it has.
+#: The size of one read. A pipe gives what it has.
 READ_BYTES: Final = 1 << 20
 
 T = TypeVar("T")

@@ -151,7 +151,7 @@ def _decoded(lines: Iterable[bytes], source: str) -> Iterator[str]:
     encoding = "utf-8-sig"  # a byte order mark may precede the header
     for number, line in enumerate(lines, 1):
         try:
-            # The reader needs the line ends of what stands between quotation marks.
+            # The reader needs the line ends of texts between quotation marks.
             yield line.decode(encoding) + "\n"
         except UnicodeDecodeError as exc:
             raise InputInvalid(source, number, f"is not UTF-8: {exc.reason} at byte {exc.start:,}") from exc

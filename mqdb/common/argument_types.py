@@ -63,7 +63,7 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _check(name: str, kind: Any, value: object) -> None:
     if not _allows(kind, value):
-        # A value that is no text may still hold the secret.
+        # A value that is not a text may still hold the secret.
         raise ParameterInvalid(name, "***" if name == "secret" else value, f"must be {_described(kind)}")
 
 
@@ -77,7 +77,7 @@ def _allows(kind: Any, value: object) -> bool:
         return isinstance(value, str) and not find_unstorable(value)
     if origin is UnionType:
         return any(_allows(each, value) for each in arguments)
-    if not isinstance(value, origin or kind) or (origin and isinstance(value, str)):  # a text is no list of texts
+    if not isinstance(value, origin or kind) or (origin and isinstance(value, str)):  # a text is not a list of texts
         return False
     if origin is Mapping:
         return all(_allows(arguments[0], key) and _allows(arguments[1], each) for key, each in value.items())

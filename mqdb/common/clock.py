@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from mqdb.errors import ParameterInvalid
 
-#: How long ago a moment may be: longer than any broker has been there, and neither Python nor PostgreSQL overflows.
+#: The largest age of a moment: larger than that of any broker, and small enough for Python and PostgreSQL.
 LONGEST_AGO: Final = timedelta(days=365_000)
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from mqdb.common.printable import printable
 
-#: What every record has, so that the rest is what the caller gave as `extra`.
+#: The attributes of every record; the others are the `extra` of the caller.
 _COMMON = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 #: A field in a sentence.

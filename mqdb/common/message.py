@@ -121,7 +121,7 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
     """
     if not isinstance(message, Message):
         raise NoMessage(type(message).__name__)
-    # A topic that is no text may have no hash.
+    # A topic that is not a text may have no hash.
     check_topic = _check_topic_once if type(message.topic) is str else check_send_topic
     check_topic(message.topic)
     if not message.body:

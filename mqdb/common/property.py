@@ -18,7 +18,7 @@ MAX_PROPERTIES_BYTES: Final = 32_767
 #: Between the keys of a message in the property KEYS. Other white space may be part of a key.
 KEY_SEPARATOR: Final = " "
 
-#: What Java's String.trim takes away; a text of nothing else counts as empty.
+#: The characters that Java's String.trim takes away; a text of these only counts as empty.
 BLANKS: Final = "".join(map(chr, range(0x21)))
 
 
@@ -96,7 +96,7 @@ class FailureProperty(StrEnum):
     #: ISO 8601 in UTC, by the consumer's clock.
     TIME = "MQDB_FAILURE_TIME"
 
-    #: Where the message was when it failed first; its topic is the property RETRY_TOPIC.
+    #: The queue and the offset of the message when it failed first; its topic is the property RETRY_TOPIC.
     ORIGIN_QUEUE_ID = "MQDB_ORIGIN_QUEUE_ID"
     ORIGIN_QUEUE_OFFSET = "MQDB_ORIGIN_QUEUE_OFFSET"
 

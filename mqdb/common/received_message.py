@@ -178,7 +178,7 @@ class ReceivedMessage:
             properties[_TAGS] = self.tag
         if self._keys:
             properties[_KEYS] = self._keys
-        # An id that is no uuid is stored as a property; the column has its hash.
+        # An id that is not a uuid is stored as a property; the column has its hash.
         properties.setdefault(_UNIQ_KEY, self.message_id)
         self._all_properties = properties
         return properties

@@ -34,7 +34,7 @@ TUNING: Mapping[str, str] = {
     "cluster_name": "mqdb",
 }
 
-#: For servers whose data nobody will miss.
+#: For servers with data that may be lost.
 NOT_DURABLE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off"}
 
 

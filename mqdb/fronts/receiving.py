@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 #: Of one front.
 _MOST_LISTS: Final = 10_000
 
-#: A list is forgotten when nobody has waited for so long.
+#: A list is forgotten after so long without a waiting call.
 _IDLE_SECONDS: Final = 120.0
 
 #: For the first look of a receive that would not wait. Others are given up in time, whatever the database does.

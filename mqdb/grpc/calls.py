@@ -48,7 +48,7 @@ class Call:
     namespace: str
     language: str
     version: str
-    #: "" where none is asked for.
+    #: "" if no key is asked for.
     access_key: str
     peer: str
 

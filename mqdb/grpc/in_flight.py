@@ -27,7 +27,7 @@ from mqdb.grpc.traffic import CallTraffic
 
 logger = logging.getLogger(__name__)
 
-#: How long a message is invisible whose consumer leaves that to the broker.
+#: The invisible time of a message whose consumer leaves it to the broker.
 RENEWED: Final = timedelta(seconds=25)
 
 #: Between two looks, and how much of the time is left when it is prolonged.

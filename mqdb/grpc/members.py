@@ -69,7 +69,7 @@ class SdkClient:
     #: When it opened that, by the monotonic clock.
     attached_at: float = 0.0
     consumers: dict[str, Registration] = field(default_factory=dict)
-    #: What it wants to be, and why the broker does not take it, by group.
+    #: The registrations that the broker refused, with the reasons, by group.
     refused: dict[str, tuple[Registration, MqdbError]] = field(default_factory=dict)
     #: Topics that it sends to; True for those about whose half messages it is asked.
     topics: dict[str, bool] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from typing import Final
 
 from mqdb.pipeline.errors import JavaNotFound
 
-#: What Spark 4 needs.
+#: The Java that Spark 4 needs.
 OLDEST_VERSION: Final = 17
 
 _MODULE: Final = "jdk.incubator.vector"

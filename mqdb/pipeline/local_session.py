@@ -22,7 +22,7 @@ from mqdb.pipeline.read.jdbc_driver import find_jar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: How often a task may fail before its query does: a replica ends a read that is in the way of its replay.
+#: The failures of a task before its query fails: a replica ends a read that is in the way of its replay.
 TASK_FAILURES: Final = 4
 
 #: The serial collector has no threads to start, and on few cores none that it would miss.
@@ -79,7 +79,7 @@ def _settings(cores: int, jars: Sequence[str | Path], ui: bool) -> dict[str, str
         "spark.master": f"local[{cores},{TASK_FAILURES}]",
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
-        # Nobody else is to be let in, and a host name that nobody can resolve is not to be in the way.
+        # Only this machine may connect, and a host name that cannot be resolved must not prevent it.
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         # A streaming query keeps as many states, for good; 200 of them take longer than a batch of the queries here.

@@ -55,7 +55,7 @@ _FEW_MESSAGES: Final = 2
 #: At most 100 batches a second. 100 listeners cost 17 % of the throughput then, 75 % at 1,600 a second.
 RELAXED_PACE: Final = Pace(busy=timedelta(milliseconds=10), idle=timedelta(milliseconds=10))
 
-#: How soon a dispatcher that sleeps notices that it should stop.
+#: The time within which a sleeping dispatcher notices that it should stop.
 _STOP_SECONDS: Final = 0.2
 
 #: How often it looks whether senders still take it to be asleep: another session may have told them that it is awake.
@@ -159,7 +159,7 @@ class Dispatcher(LoopService[DispatchResult]):
         # Awake first: the commit of a batch notifies, too, and a sender that notifies would wait for it.
         was_asleep, self._is_asleep = self._is_asleep, False
         result = (wake_and_dispatch if was_asleep else dispatch)(connection, self._config.max_rows)
-        # Also for a wake that nobody needed: anybody can notify, at any rate.
+        # Also for a needless wake: any role can notify, at any rate.
         if was_asleep and now - self._asleep_since < _SHORTEST_SLEEP.total_seconds():
             self._retry_at = now + _AWAKE_AFTER_SHORT_SLEEP.total_seconds()
         if result.outcome is DispatchOutcome.LOCKED or result.more or now < self._retry_at or self._comes_fast:
@@ -179,7 +179,7 @@ class Dispatcher(LoopService[DispatchResult]):
     def pause_after(self, counts: DispatchResult) -> timedelta:
         if self._is_asleep and counts.outcome is not DispatchOutcome.LOCKED and not counts.more:
             return self._config.longest_sleep
-        # If the lock is held, somebody is busy.
+        # If the lock is held, another session dispatches.
         has_worked = counts.outcome is not DispatchOutcome.IDLE
         if self._is_relaxed:
             pace = self._config.relaxed_pace
@@ -216,7 +216,7 @@ class Dispatcher(LoopService[DispatchResult]):
 
     def _leave(self, run: Run) -> None:
         if self._is_asleep and run.connection is not None:
-            with suppress(MqdbError):  # nobody is left to be woken
+            with suppress(MqdbError):  # no sleeper is left to be woken
                 stay_awake(run.connection)
 
 

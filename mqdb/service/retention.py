@@ -13,7 +13,7 @@ from typing import Final
 
 from mqdb.store.segments.segments import Log, Segment, SegmentState
 
-#: How long the rate is observed: a day, to even out its hours. At first, what came in less than an hour is taken
+#: The rate is observed for a day, to even out its hours. At first, what came in less than an hour is taken
 #: for the traffic of that hour: it may have been a burst.
 _OBSERVATION: Final = timedelta(days=1)
 _SHORTEST_OBSERVATION: Final = timedelta(hours=1)

@@ -25,7 +25,7 @@ class Run:
         self.stopping = threading.Event()
         #: Ends the pause of a loop. Set by `stop`, too.
         self.woken = threading.Event()
-        #: Whether somebody has ever woken this run.
+        #: Whether this run was ever woken.
         self.has_waker = False
         self.in_round = threading.Lock()
         self.connection: Connection | None = None

@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 CountsT = TypeVar("CountsT")
 
-#: How long `stop` waits for a round that it has cut off.
+#: The time that `stop` waits for a round that it has cut off.
 _CUT_SECONDS: Final = 0.3
 
-#: How long a service fails before the log says so again.
+#: The time after which the log says again that a service fails.
 _REMINDER_SECONDS: Final = 600.0
 
 #: So often a service fails for want of a broker before the log says so, if it is not leadership: some 10 s.
@@ -74,9 +74,9 @@ class Service(ABC, Generic[CountsT]):
 
     name: ClassVar[str]
     longest_backoff: ClassVar[timedelta] = timedelta(seconds=5)
-    #: Whether the log hears from this service at once that the broker is away.
+    #: Whether the first failure of this service because of a missing broker is logged.
     tells_of_outages: ClassVar[bool] = False
-    #: How long `stop` lets a round finish by itself.
+    #: The time that `stop` gives a round to finish by itself.
     grace: timedelta = timedelta(milliseconds=500)
 
     def __init__(self, context: Context) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy.types import TypeEngine
 
 from mqdb.store.tables import subscription_group
 
-#: What `given` makes of rows of `OwnedQueue`.
+#: The columns that `given` makes of rows of `OwnedQueue`.
 OWNED_QUEUE: Final[Mapping[str, TypeEngine[Any]]] = {
     "queue_key": Integer(),
     "epoch": BigInteger(),

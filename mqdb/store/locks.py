@@ -37,7 +37,7 @@ _activity = table("pg_stat_activity", *map(column, ("pid", "usesysid", "usename"
 
 _here = select(_pg_database.c.oid).where(_pg_database.c.datname == func.current_database()).scalar_subquery()
 
-#: How pg_locks marks a lock on a pair of numbers; on one number it has 1.
+#: The mark in pg_locks of a lock on a pair of numbers; a lock on one number has 1.
 _PAIR: Final = 2
 
 

@@ -15,7 +15,7 @@ import psycopg
 
 from mqdb.errors import ServerIsStandby
 
-#: What libpq says of a server that is not what `target_session_attrs` asks for; it has no SQLSTATE for that.
+#: The words of libpq for a server that does not fit `target_session_attrs`; it has no SQLSTATE for that.
 _NOT_PRIMARY: Final = ("session is read-only", "server is in hot standby mode")
 
 _DEFAULT_PORT: Final = "5432"

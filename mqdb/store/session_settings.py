@@ -32,7 +32,7 @@ SESSION_SETTINGS: Final[Mapping[str, str]] = {
 }
 
 #: Commits of mqdb's own work wait for the disk, and for no standby. The server's `off` stays. Not at the start of a
-#: session: `options` would replace an `off` that somebody has given the role or the database.
+#: session: `options` would replace an `off` that the role or the database was given.
 COMMIT_LOCALLY: Final = (
     "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'off'"
     " ELSE 'local' END, false)"

@@ -17,7 +17,7 @@ from mqdb.web.access import OPEN_PATHS, AccessControl
 from mqdb.web.probe_report import Probes, Report
 from mqdb.web.proxies import Proxies
 
-#: What /metrics says.
+#: The source of some of the metrics of /metrics.
 Metrics: TypeAlias = Collector
 
 #: Pages that are served besides.

@@ -27,7 +27,7 @@ class Health:
         self._rounds = rounds
         self._is_leader = is_leader
         self._is_stopping = False
-        #: Whether what runs beside the loops is still to start. The process is alive meanwhile.
+        #: Whether what runs beside the loops is still to start. The process is alive all that time.
         self.is_starting = False
         #: Tells whether what runs beside the loops is alive, if anything does.
         self.beside: Callable[[], Report] | None = None

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple, Protocol
 
-#: What a check says that does not fail.
+#: The result of a check that does not fail.
 PASSED: Final = "ok"
 
 

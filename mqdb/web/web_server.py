@@ -16,7 +16,7 @@ from mqdb.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: How long a response may go on when the server stops.
+#: The time that a response has left when the server stops.
 _GRACE_SECONDS: Final = 1
 _LONGEST_STOP_SECONDS: Final = 5
 
@@ -60,7 +60,7 @@ class WebServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            # It would warn of each request that is none, which strangers can send.
+            # It would warn of each malformed request, and anyone can send one.
             log_level=logging.ERROR,
             access_log=False,
             server_header=False,

@@ -37,7 +37,7 @@ class BrokerAccess:
 
     def __init__(self, *brokers: BrokerDsn, actor: str | None = None, read_only: bool = False) -> None:
         self._brokers = brokers
-        #: Who is behind a change, if the call does not say it.
+        #: The actor of a change, if the call does not name one.
         self.actor = actor
         self._is_read_only = read_only
         server = ServerRole.ANY if read_only else ServerRole.PRIMARY_FIRST

@@ -26,7 +26,7 @@ from mqdb_client.process_hooks import operations
 #: Called with the topic and all its queues that can be read now, in order.
 AsyncTopicMessageQueueChangeListener: TypeAlias = Callable[[str, tuple[MessageQueue, ...]], Coroutine[Any, Any, None]]
 
-#: How long polls that need not wait keep a loop from doing other things.
+#: The longest time for which polls that need not wait keep a loop from doing other things.
 _TURN_SECONDS: Final = 0.001
 
 
@@ -253,7 +253,7 @@ async def _wait(buffer: PollBuffer, limit: int, seconds: float) -> list[Received
 
 
 def _tell(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[None]") -> None:
-    with suppress(RuntimeError):  # the loop is closed, and nobody waits
+    with suppress(RuntimeError):  # the loop is closed, so no task waits
         loop.call_soon_threadsafe(_set, future)
 
 

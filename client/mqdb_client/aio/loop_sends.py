@@ -131,7 +131,7 @@ class LoopSends:
         if threading.get_ident() == self._thread:
             callback(*arguments)
         else:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with suppress(RuntimeError):  # the loop is closed, so no task waits
                 self.loop.call_soon_threadsafe(callback, *arguments)
 
     def _has_room(self, pending: PendingSend) -> bool:

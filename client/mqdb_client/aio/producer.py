@@ -32,7 +32,7 @@ from mqdb_client.producer.sends.sending import PendingSend
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-    #: What a sender may give as the `connection` whose transaction a send joins.
+    #: The types of the `connection` whose transaction a send joins.
     CallersAsyncConnection: TypeAlias = (
         AsyncConnection | AsyncSession | async_scoped_session[Any] | psycopg.AsyncConnection[Any]
     )

@@ -110,7 +110,7 @@ def _in_loop(wake: Callable[[], None]) -> Callable[[], None]:
     loop = asyncio.get_running_loop()
 
     def tell() -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with suppress(RuntimeError):  # the loop is closed, so no task waits
             loop.call_soon_threadsafe(wake)
 
     return tell

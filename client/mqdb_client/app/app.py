@@ -385,7 +385,7 @@ def _are_behind(admin: Admin, groups: Iterable[ListenerGroup]) -> bool:
             return True  # what was sent may not be in its queues yet
         for group in groups:
             used = {topic for topic in group.subscriptions if _is_used(broker, topic)}
-            # Topics that only older code subscribed to stay in its lag, and nobody consumes them.
+            # Topics that only older code subscribed to stay in its lag, and are not consumed.
             wanted = {*group.subscriptions, retry_topic(group.name)}
             with suppress(GroupNotFound):
                 lags = {each.topic: each.lag for each in broker.groups.topics(group.name)}

@@ -13,7 +13,7 @@ from mqdb_client.consumer.push_consumer import PushConsumer
 
 _Consumer: TypeAlias = PushConsumer | AsyncPushConsumer
 
-#: Between commits of offsets, where somebody waits for them.
+#: Between commits of offsets, if a caller waits for them.
 _SOON: Final = timedelta(milliseconds=100)
 
 

@@ -35,12 +35,12 @@ class ConsumerStrategy:
     #: Whether it enters the group, whose members share the queues.
     is_member = True
     message_model = MessageModel.CLUSTERING
-    #: How members share queues. None means as the group says.
+    #: The way in which members share queues. None means as the group says.
     consume_mode: ConsumeMode | None = ConsumeMode.PULL
     pull_interval = timedelta(0)
 
     cluster: Cluster
-    #: Which of a topic's queues are this member's.
+    #: Chooses the queues of a topic that this member reads.
     allocate: AllocationStrategy[MessageQueue]
     limits: FlowLimits
     pull_batch_size: int

@@ -37,7 +37,7 @@ class MemberParts(NamedTuple, Generic[StrategyT]):
     strategy: StrategyT
     #: Those of the topics that are read.
     filters: Mapping[str, MessageFilter]
-    #: Where a new group begins.
+    #: The place where a new group begins.
     start: StartingPoint
     presence: TopicPresence
 

@@ -54,7 +54,7 @@ class PollBuffer:
         #: Of those who wait otherwise than for the condition.
         self._waiting: set[Callable[[], None]] = set()
         self._current: dict[MessageQueue, AssignedQueue] = {}
-        self._newest: dict[int, AssignedQueue] = {}  # of each queue, also when it is not read any more
+        self._newest: dict[int, AssignedQueue] = {}  # of each queue, also when it is no longer read
         #: As long as it is assigned, also while it is lost to another history of its log.
         self._last: dict[MessageQueue, AssignedQueue] = {}
         #: From which the user has got the last message of each queue.

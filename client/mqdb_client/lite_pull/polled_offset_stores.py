@@ -104,7 +104,7 @@ class PolledOffsetStore(BrokerOffsetStore):
             for key, epoch, offset, segment, history in positions
             if (known := self._committed.get(key)) and known.epoch == epoch and known.reached < offset
         ]
-        # If the answer is lost, nobody knows.
+        # If the answer is lost, the outcome is unknown.
         before = {each.queue_key: self._committed.pop(each.queue_key) for each in commits}
         done = append_commits(connection, self._group, commits)
         for each in commits:

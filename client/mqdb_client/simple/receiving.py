@@ -142,7 +142,7 @@ class Receiving:
         self._limit = limit
         self._invisible = invisible
         self._deadline = time.monotonic() + seconds
-        #: How long to wait before the next pop, unless it is woken.
+        #: The time until the next pop, unless it is woken.
         self.seconds = 0.0
         self.woken_by = receiver.woken_by
 

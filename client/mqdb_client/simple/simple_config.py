@@ -12,13 +12,13 @@ from mqdb.common.group import ConsumeFromWhere, check_group_name
 from mqdb_client.client_config import ClientConfig, StartOption, StartTimeOption, SubscriptionVersionOption
 from mqdb_client.option_rules import check_options, duration, whole
 
-#: How many messages one call of `receive` returns at most.
+#: The largest number of messages that one call of `receive` returns.
 MAX_MESSAGES: Final = whole(1, MAX_POPPED)
 
-#: How long a message that was received is invisible to the rest of its group.
+#: The time for which a received message is invisible to the rest of its group.
 INVISIBLE: Final = duration(timedelta(milliseconds=1), LONGEST_INVISIBLE)
 
-#: The same, for a message that is to come again; 0 for at once.
+#: The time until a message comes again; 0 for at once.
 INVISIBLE_FROM_NOW: Final = duration(timedelta(0), LONGEST_INVISIBLE)
 
 AWAIT: Final = duration(timedelta(0))

@@ -21,7 +21,8 @@ from mqdb.store.engine import transaction, translates
 #: Source: AdminBrokerProcessor.callConsumer.
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 
-#: How many a client answers at a time. More wait as rows: each may keep a thread for as long as a listener runs.
+#: The number of requests that a client answers at a time. More wait as rows: each may keep a thread for as long as a
+#: listener runs.
 MAX_REQUESTS: Final = 16
 
 #: Whoever asks removes requests that are older.

@@ -22,10 +22,10 @@ HOUR_SECONDS: Final = 3_600
 #: Things of one check that are wrong: so many are named, the others are counted.
 _NAMED: Final = 10
 
-#: What helps if a service does not do its work: it has no leader, or waits for somebody.
+#: The remedy if a service does not do its work: it has no leader, or waits for another session.
 LOOK_AT_SERVICES: Final = "mqdb doctor --only leader,locks  # and read the log of mqdb serve"
 
-#: What helps if a commit does not end, and all that wait behind it.
+#: The remedy if a commit does not end, and others wait behind it.
 LOOK_AT_STANDBYS: Final = "mqdb doctor --only synchronous"
 
 

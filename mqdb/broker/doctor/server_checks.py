@@ -28,7 +28,7 @@ from mqdb.store.migrations import check_schema, head
 
 FAIL, WARN, INFO = FindingStatus.FAIL, FindingStatus.WARN, FindingStatus.INFO
 
-#: What helps if nobody answers.
+#: The remedy if the server does not answer.
 LOOK_AT_DSN: Final = "mqdb config"
 
 

@@ -20,7 +20,7 @@ from mqdb.store.tables import commit_log, queue, topic
 from mqdb.store.topics import topics
 from mqdb.store.topics.topics import TopicRoute
 
-#: Dispatch comes within milliseconds where somebody serves.
+#: Dispatch comes within milliseconds if `mqdb serve` runs.
 _DISPATCH_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.01
 
@@ -78,7 +78,7 @@ def read_copy(connection: Connection, broker_name: str, copy: StoredCopy) -> Rec
     while (offset := query.queue_offset_of(connection, copy.queue_key, copy.log_pos)) is None:
         if time.monotonic() >= ends:
             raise DispatchTimeout(copy.topic, copy.log_pos, _DISPATCH_SECONDS)
-        # For people who look at what was sent a moment ago; nothing that consumes comes here.
+        # For people who look at messages of the last moments; consumers do not use it.
         time.sleep(_LOOK_SECONDS)
     return read_message(connection, MessageQueue(copy.topic, broker_name, copy.queue_id), offset)
 

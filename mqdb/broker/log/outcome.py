@@ -86,7 +86,7 @@ def end_backend(connection: Connection, backend: Backend) -> bool:
     is_it = _activity.c.backend_start == literal(backend.started_at, DateTime(timezone=True))
     # In the list of columns: among the conditions PostgreSQL is free to call it first, for every backend there is.
     asked = case((is_it, func.pg_terminate_backend(_activity.c.pid, type_=Boolean)))
-    # What has no role is no client, and hides its start: autovacuum, a session that is logging in.
+    # A backend without a role is not a client, and hides its start: autovacuum, a session that is logging in.
     of_client = and_(_activity.c.pid == backend.pid, _activity.c.usesysid.is_not(None))
     server = select(func.pg_is_in_recovery().label("is_standby")).subquery("server")
     look = select(server.c.is_standby, _activity.c.pid, _activity.c.backend_start, is_it.label("is_it"), asked)

@@ -172,7 +172,7 @@ def append_batch(
             connection.execute(statements.CHECK_RIGHT, {"topic": topic})
         if isinstance(error, pg.InsufficientPrivilege):
             raise
-        raise TopicNotFound(", ".join(topics)) from error  # a queue is gone, or not to be seen any more
+        raise TopicNotFound(", ".join(topics)) from error  # a queue is gone, or no longer visible to the role
 
 
 def is_durable(connection: Connection) -> bool:

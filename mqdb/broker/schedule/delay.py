@@ -189,7 +189,7 @@ def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> t
                 find_or_create_retry_topic(connection, name.removeprefix(RETRY_PREFIX))
         made |= attempt.retry_topics
         lost |= attempt.lost
-        # What cannot be taken of one level leaves room for the others.
+        # Messages that cannot be taken from one level leave room for the others.
         heads = [head._replace(due_to=lost[head.level].queue_offset) if head.level in lost else head for head in heads]
     return None, list(lost.values())
 

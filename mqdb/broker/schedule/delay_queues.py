@@ -50,7 +50,7 @@ def skip_lost(
                 after={"next_offset": queue_offset + 1},
                 reason=reason,
             )
-    except IntegrityError as error:  # the level has moved since the look: somebody has stepped over it
+    except IntegrityError as error:  # the level has moved since the look: another session has stepped over a message
         raise NothingLost(level) from error
 
 

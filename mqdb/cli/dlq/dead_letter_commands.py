@@ -218,7 +218,7 @@ def _written(output: Path | None) -> Iterator[BinaryIO]:
     if output is None or not _is_file(output):
         yield sys.stdout.buffer
         return
-    # A pipe or a device is no file to put another one in the place of.
+    # A pipe or a device cannot be replaced by another file.
     part = output if output.exists() and not output.is_file() else output.with_name(output.name + ".part")
     try:
         with part.open("wb") as file:

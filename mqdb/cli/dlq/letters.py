@@ -159,7 +159,7 @@ def _origin(letter: DeadLetter) -> str | None:
 def _fields(facts: Iterator[tuple[str, object]]) -> Iterator[str]:
     for name, value in facts:
         if value is not None:
-            # What has several lines goes on below its beginning.
+            # A text of several lines continues below its beginning.
             yield f"{name:<10}  {printable(str(value))}".replace("\n", f"\n{'':12}")
 
 

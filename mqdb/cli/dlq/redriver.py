@@ -107,7 +107,7 @@ class Redriver:
         self._most_at_a_time = most_at_a_time or MOST_AT_A_TIME
         self._total = 0
         self.interruption = DelayedInterruption()
-        #: How many messages by broker, status, and what failed.
+        #: The number of messages by broker, status and failure.
         self.tally: Counter[tuple[str, str, str]] = Counter()
 
     @property

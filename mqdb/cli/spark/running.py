@@ -36,7 +36,7 @@ def chosen_broker(settings: "Settings", name: str | None) -> "BrokerDsn":
         if len(chosen) > 1:
             names = ", ".join(broker.name for broker in chosen)
             raise OptionInvalid("--broker", None, f"is missing; a job works on one of the brokers {names}")
-        # Spark takes seconds to start, and tells the same in a hundred lines.
+        # Spark takes seconds to start, and prints a hundred lines about the same error.
         chosen[0].check()
     return next(broker for broker in brokers_of(settings) if broker.name == chosen[0].name)
 

@@ -37,7 +37,7 @@ from mqdb_client.consumer.message_selector import MessageSelector
 #: Not by `__name__`, which is that of the program here.
 logger = logging.getLogger("mqdb.cli.worker.process")
 
-#: What a restart does not mend.
+#: Errors that a restart does not mend.
 _MENDABLE: Final = (InvalidInput, NotFound, Denied, ExtraMissing, SchemaMismatch)
 
 #: Between tries to start while the broker cannot be reached; each one is twice as long as the one before.

@@ -30,7 +30,7 @@ _SOON: Final = 1.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
 
-#: A signal in the instant before a wait is only noted, and wakes nobody: no wait may be without end.
+#: A signal in the instant before a wait is only noted, and wakes no thread: each wait needs an end.
 _SIGNAL_SECONDS: Final = 0.5
 
 #: A process whose loop has not turned for so long is stuck.

@@ -85,7 +85,7 @@ def status_of(error: Exception) -> Status:
     if isinstance(error, CallRefused):
         return Status(code=error.code, message=str(error))
     if isinstance(error, BrokerUnavailable):
-        # Its sentence names the database, which is no affair of clients.
+        # Its sentence names the database, which clients should not see.
         logger.debug("a call failed: the database is unavailable", extra={"reason": str(error)})
         return Status(code=Code.INTERNAL_ERROR, message="the broker has no connection to its database at present")
     if not isinstance(error, MqdbError):

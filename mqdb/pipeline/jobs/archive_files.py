@@ -29,7 +29,7 @@ SCHEMA: Final = ", ".join(f"`{name}` {type_}" for name, type_ in _COLUMNS.items(
 _BASE: Final = re.compile(r"/segment=\d+/run=\w+$")
 _FOLDERS: Final = "segment int, run string"
 
-#: How a body is compressed: the flag, and the type in bits 8 to 10.
+#: The compression of a body: the flag, and the type in bits 8 to 10.
 _COMPRESSION_BITS: Final = COMPRESSED_FLAG | 7 << 8
 
 #: INT96, which Spark writes by default, has no statistics, and no other system writes it any more.

@@ -143,7 +143,7 @@ def _cells(letters: "DataFrame") -> "DataFrame":
         "topic",
         fold_name("exception").alias("exception"),
         fold("error").alias("error"),
-        # A property holds whatever text somebody has put there.
+        # A property may hold any text.
         F.col("attempts").try_cast("int").alias("attempts"),
         # Hours of UTC: those of the session's time zone may begin at another minute.
         F.timestamp_seconds(second - F.pmod(second, F.lit(_HOUR_SECONDS))).alias("hour"),

@@ -51,11 +51,11 @@ class HourCount:
 class DeadLetterReport:
     """Dead letters, counted in several respects. All times are aware, in UTC; the largest count comes first."""
 
-    #: What was asked for; None: all groups, and from the oldest letter on.
+    #: The groups and the start that were asked for; None: all groups, and from the oldest letter on.
     groups: tuple[str, ...] | None
     since: datetime | None
     made_at: datetime
-    #: How many causes there are; `causes` tells the MOST_CAUSES largest.
+    #: The number of causes; `causes` has the MOST_CAUSES largest.
     causes_found: int = 0
     causes: tuple[Cause, ...] = ()
     by_group: tuple[Count, ...] = ()

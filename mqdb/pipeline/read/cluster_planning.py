@@ -92,7 +92,7 @@ class ClusterPlanner:
             _check_topics(self._cluster, (topic for backlog in backlogs.values() for topic in backlog.topics))
         first = {(name, queue): offset for name, backlog in backlogs.items() for queue, offset in backlog.first.items()}
         end = {(name, queue): offset for name, backlog in backlogs.items() for queue, offset in backlog.end.items()}
-        # Past the end: the newest messages were lost, and nobody minds.
+        # Past the end: the newest messages were lost, which does not matter here.
         lag = sum(max(past - first[place], 0) for place, past in end.items())
         whole = {name: self._planner(name).whole(backlog) for name, backlog in backlogs.items()}
         now = time.monotonic()

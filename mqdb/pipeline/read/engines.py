@@ -179,7 +179,7 @@ class PsycopgSession(ReadSession):
             raise _translate(error.sqlstate, str(error), self._target) from error
 
 
-#: Rows of the first fetch, when nobody knows yet how large one is, and of the largest one.
+#: Rows of the first fetch, while the size of a row is unknown, and of the largest one.
 _FIRST_FETCH: Final = 16
 _LARGEST_FETCH: Final = 20_000
 

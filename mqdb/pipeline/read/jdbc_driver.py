@@ -20,7 +20,7 @@ DRIVER: Final = "org.postgresql.Driver"
 ENVIRONMENT: Final = "MQDB_PG_JAR"
 SYSTEM_JAR: Final = Path("/usr/share/java/postgresql.jar")
 MAVEN: Final = "org.postgresql:postgresql:42.7.7"
-#: SHA-256 of that jar. One that somebody names or has installed is their own choice, and is not compared.
+#: SHA-256 of that jar. A driver that a user names or has installed is not compared.
 MAVEN_CHECKSUM: Final = "157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460"
 
 

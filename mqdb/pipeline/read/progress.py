@@ -73,7 +73,7 @@ def _write(connection: Connection, group: str, news: Mapping[Queue, int]) -> lis
         for queue, offset in news.items()
         if (route := routes[queue.topic]) is not None and queue.queue_id < len(route.queue_keys)
     }
-    # As they are now: what somebody has set by hand changes nothing for the query.
+    # As they are now: offsets that were set by hand change nothing for the query.
     known = {position.queue_key: position for position in committed_positions(connection, group, list(offsets))}
     read = [known.get(key, ReadQueue(key, 0, 0, None))._replace(next_offset=offsets[key]) for key in sorted(offsets)]
     return sorted(set(commit_without_owner(connection, group, read).owned.values()))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How often a replica that is behind is asked again.
+#: The pause before a replica that is behind is asked again.
 _REPLICA_POLL_SECONDS = 0.1
 
 

@@ -15,7 +15,7 @@ from mqdb.pipeline import broker_wait
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 from mqdb.pipeline.kafka_options import is_of_kafka, refuse_servers, warn_of_ignored
 
-#: What a user may give.
+#: The options that a user may give.
 NAMES: Final = (
     "url",
     "topic",
@@ -29,7 +29,7 @@ NAMES: Final = (
     broker_wait.OPTION,
 )
 
-#: What Spark passes on that is for Spark itself.
+#: The options for Spark itself, which it passes on.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
 
 #: Of one commit. More than a server has cores are of no use.

@@ -34,7 +34,7 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: What is remembered of a connection.
+#: The most readings of a connection that are remembered.
 _MOST_READINGS: Final = 4_096
 
 
@@ -196,7 +196,7 @@ class ClientOffsets:
                 logger.exception("could not commit offsets of readers; will retry: %(reason)s", fields, extra=fields)
 
     async def _write(self) -> None:
-        async with self._writing:  # who asks how far a group has come waits for what is under way, too
+        async with self._writing:  # a request for the offsets of a group waits for writes under way, too
             by_group: dict[str, dict[Reading, int]] = {}
             for reading, offset in self._unwritten.items():
                 by_group.setdefault(reading.group, {})[reading] = offset

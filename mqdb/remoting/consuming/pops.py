@@ -59,8 +59,8 @@ _LONGEST_HOLD_SECONDS: Final = 20.0
 #: For the database, behind the time of the hold.
 _LONGEST_LOOK_SECONDS: Final = 5.0
 
-#: Failures that a client is told of at most. By default a client acknowledges a message by itself that has failed 16
-#: times and is hours old. The group could not give it up: it would be lost, and no dead letter.
+#: The most failures in an answer to a client. By default a client acknowledges a message by itself that has failed 16
+#: times and is hours old. The group could not give it up: it would be lost, and not become a dead letter.
 #: Source: ConsumeMessagePopConcurrentlyService.checkNeedAckOrDelay.
 _MOST_FAILURES_TOLD: Final = 15
 
@@ -68,7 +68,7 @@ _MOST_FAILURES_TOLD: Final = 15
 #: they could acknowledge nothing. Source: MQVersion; MQClientAPIImpl.processPopResponse of 5.0.0 and 5.1.0.
 _WITHOUT_HANDLES: Final = range(413, 433)
 
-#: How many messages are left. Nobody counts them: no client looks at the number.
+#: The number of messages that are left. Nobody counts them: no client looks at the number.
 _REST: Final = {"restNum": "0"}
 
 _ANY_QUEUE: Final = -1
@@ -87,7 +87,7 @@ class PopHeader:
     limit: int
     invisible: timedelta
     hold_seconds: float
-    #: Where the group begins in a topic that is new to it.
+    #: The place where the group begins in a topic that is new to it.
     start: StartingPoint
     is_ordered: bool
     #: Its type and text.

@@ -34,7 +34,7 @@ class Reading:
         self.knows_reset = False
         #: Where the client has to go on, until it has been told: its offset was set by somebody.
         self.goes_on_at: int | None = None
-        #: Whether it has been told, and has not come again since.
+        #: Whether the client got this offset, and has not come again since.
         self.is_told = False
 
     def follow(self, before: "Reading") -> None:
@@ -90,7 +90,7 @@ class Claim(Reading):
         super().__init__(group, place, owned.history)
         self.client_id = client_id
         self.epoch = owned.epoch
-        #: How far the client has come, as it has said last.
+        #: The progress of the client, by its last request.
         self.wanted = owned.next_offset
         #: Whether it is consumed in order.
         self.is_locked = is_locked

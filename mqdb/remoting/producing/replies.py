@@ -35,7 +35,7 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: How long a requester has to take its reply. Source: Broker2Client.callClient.
+#: The time that a requester has to take its reply. Source: Broker2Client.callClient.
 _TAKE_SECONDS: Final = 3.0
 
 #: Others' replies that one pull passes by: 10 ms of work.

@@ -67,7 +67,7 @@ class SendBack:
         copy = locate(connection, log_pos)
         queue = MessageQueue(copy.topic, self._instance.broker_name, copy.queue_id)
         queue_offset = queue_offset_of(connection, copy.queue_key, log_pos)
-        if queue_offset is None:  # nobody can have consumed it
+        if queue_offset is None:  # it cannot have been consumed
             raise MessageGone(str(queue), 0, log_pos)
         send_back(connection, group, [SendBackRequest(log_pos, queue, queue_offset, failure, retry)])
 

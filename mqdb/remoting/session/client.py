@@ -78,7 +78,7 @@ class Client:
 
     client_id: str
     connection: Connection | None
-    #: From where it has come last.
+    #: The address of its last connection.
     host: str
     language: str
     version: str

@@ -36,7 +36,7 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: How long a client is waited for whose connection is closed: it sends a heartbeat every 30 s.
+#: The time for which a client is kept after its connection was closed: it sends a heartbeat every 30 s.
 GRACE_SECONDS: Final = 30.0
 
 #: Between two writes of the heartbeats that have come.

@@ -23,7 +23,7 @@ class Requests:
     __slots__ = ("durations", "responses")
 
     def __init__(self) -> None:
-        #: How many got which code, OTHER included. A oneway request counts with the code that nobody was told.
+        #: The number of requests by code, OTHER included. A oneway request counts with the code that nobody was told.
         self.responses: dict[int, int] = {}
         #: From when it was read until its answer was written; how long a pull was held is a part of it.
         self.durations = Durations()

@@ -52,7 +52,7 @@ _MOST_WAITING: Final = 2
 
 _PYTHON: Final = "PYTHON"
 
-#: What the client that is asked need not know.
+#: The fields that the client which is asked need not know.
 _OF_ASKER: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 
 

@@ -34,7 +34,7 @@ def refusal(error: Exception) -> Answer:
         logger.error("a request failed in an unforeseen way", exc_info=error)
         return Answer(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
     if isinstance(error, BrokerUnavailable):
-        # Its sentence names the database, which is no affair of clients.
+        # Its sentence names the database, which clients should not see.
         logger.debug("a request failed: the database is unavailable", extra={"reason": str(error)})
         return Answer(ResponseCode.SYSTEM_ERROR, remark="the broker has no connection to its database at present")
     code = error.code if error.code < _HIGHEST_OF_BROKERS else ResponseCode.SYSTEM_ERROR

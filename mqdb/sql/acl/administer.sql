@@ -1,4 +1,4 @@
--- What people do with topics and groups: for the owner, and for a role that may ADMIN them. Each call notes itself.
+-- Changes of topics and groups by people: for the owner, and for a role that may ADMIN them. Each call notes itself.
 --
 -- Such a role makes no template of automatic topics, and fewer queues than the owner (max_queues).
 CREATE FUNCTION mqdb.topic_settings(topic text) RETURNS jsonb
@@ -25,7 +25,7 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.create_topic(text, integer, integer, integer, boolean, text, text) IS 'Makes a topic with its queues; false if the name is taken';
 
--- Queues are added where there are more than ever before; none is taken away. Senders and consumers do not wait.
+-- Queues are added if there are to be more than ever before, and never taken away. Senders and consumers do not wait.
 CREATE FUNCTION mqdb.change_topic(
     topic text, read_queue_nums integer, write_queue_nums integer, perm integer, ordered boolean, message_type text, actor text
 ) RETURNS boolean
@@ -76,7 +76,7 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.change_topic(text, integer, integer, integer, boolean, text, text) IS 'Changes those settings of a topic that are not NULL; false if there is no topic of that name';
 
--- Of what is dispatched. Costs a look at all messages that wait, whatever they are for.
+-- Counts dispatched messages only. Costs a look at all messages that wait, of all topics.
 CREATE FUNCTION mqdb.topic_uses(topic text, OUT crons text[], OUT scheduled bigint, OUT half_messages bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -92,9 +92,9 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.topic_uses(text) IS 'Things that name a topic and are not deleted with its row: crons, messages that wait for their delivery, half messages without an end';
 
--- A transaction that deletes queues and stays open keeps dispatch waiting at the end of a segment, where it writes down where all queues
--- end. So the topic of a role that does not own the schema loses its name, and may be made again at once; its queues take no more
--- messages from then on, and the segment keeper of `mqdb serve` removes what is left.
+-- A transaction that deletes queues and stays open keeps dispatch waiting at the end of a segment, because dispatch notes the ends of
+-- all queues there. So the topic of a role that does not own the schema only loses its name, and may be made again at once. Its queues
+-- take no messages from then on, and the segment keeper of `mqdb serve` removes the rest.
 CREATE FUNCTION mqdb.drop_topics(topics text[]) RETURNS text[]
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

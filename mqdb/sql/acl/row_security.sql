@@ -1,14 +1,14 @@
--- What a role sees and changes that does not own the schema. It needs USAGE on the schema, which `mqdb acl grant` gives, and
--- rights in mqdb.acl, which decide for each row. PostgreSQL asks the owner of the tables nothing.
+-- The rows that a role which does not own the schema may see and change. It needs USAGE on the schema, which `mqdb acl grant` gives,
+-- and rights in mqdb.acl, which decide for each row. For the owner of the tables PostgreSQL checks none of this.
 --
 -- Everybody gets the same grants, once. They are all that a producer and a consumer need:
---   - SELECT, on tables whose rows the policies choose, or whose rows tell nothing of anybody.
---   - INSERT and UPDATE on columns, never on a whole table: whoever may update or delete in a table may lock it. So rows are
+--   - SELECT, on tables whose rows the policies choose, or whose rows tell nothing about other roles.
+--   - INSERT and UPDATE on columns, never on a whole table: a role that may update or delete in a table may lock it. So rows are
 --     deleted by functions, which run with the rights of the owner.
 --   - nothing on sequences. The positions of the log come from its identity column, which asks for no right.
 -- add_segment gives the partitions of the log and of the consume queues the policy of their parents; others have no grant.
 
--- What tells nothing of anybody: who the broker is, how far log and services have come, and the numbers of its queues.
+-- These tell nothing about roles: the identity of the broker, the progress of log and services, and the numbers of its queues.
 GRANT SELECT ON mqdb.alembic_version, mqdb.broker, mqdb.leader, mqdb.segment, mqdb.checkpoint, mqdb.dispatch_lane, mqdb.id_span,
     mqdb.delay_level, mqdb.live_queue TO PUBLIC;
 GRANT SELECT ON SEQUENCE mqdb.log_pos TO PUBLIC;

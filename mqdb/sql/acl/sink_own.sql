@@ -1,4 +1,4 @@
--- What Spark's sink takes away of its own, for roles that do not own the schema and have no right to delete rows.
+-- Deletions by Spark's sink of its own rows, for roles that do not own the schema and have no right to delete rows.
 CREATE FUNCTION mqdb.forget_own_batches(sink_id text, batch_id bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

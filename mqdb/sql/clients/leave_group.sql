@@ -1,4 +1,4 @@
--- What a consumer owns and has locked becomes free.
+-- The queues that a consumer owns or has locked become free.
 CREATE FUNCTION mqdb.leave_group(group_name text, client_id text, kind text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

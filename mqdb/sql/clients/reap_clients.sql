@@ -16,8 +16,8 @@ END;
 COMMENT ON FUNCTION mqdb.is_present(bigint, text) IS 'Whether a session of that role holds that presence lock';
 
 -- No presence key comes twice: a lock that is gone stays gone, and a client that has connected again has another key. Rows
--- that somebody has locked are left for the next round: a role can lock its own, and holds up nobody else. A queue whose
--- owner is no member is free as well.
+-- that another session has locked are left for the next round: a role can lock its own rows, and does not hold up others. A queue
+-- whose owner is not a member is free as well.
 --
 -- Members do it where no leader attends. So a role that does not own the schema is not listened to while one does, and may
 -- not call a client silent earlier than RocketMQ would (ConsumerManager.CHANNEL_EXPIRED_TIMEOUT).

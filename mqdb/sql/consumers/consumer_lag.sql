@@ -1,4 +1,4 @@
--- How far each group has come on each queue, for people and for monitors.
+-- The progress of each group on each queue, for people and for monitors.
 --
 -- A monitor asks every few seconds. So the ends of the queues are found once, not once for each group. A queue with a lag
 -- costs one look at its entries for oldest_pos, and one at the log for lag_seconds. A column that a query leaves out costs

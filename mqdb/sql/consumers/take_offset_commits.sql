@@ -1,4 +1,4 @@
--- OFFSET 0 leaves the planner no choice: where it believes the table to be empty, as it is every few seconds, it would
+-- OFFSET 0 leaves the planner no choice: if it believes the table to be empty, as it is every few seconds, it would
 -- read all rows of the group, the dead ones too. Uses offset_commit_pkey.
 CREATE FUNCTION mqdb.take_offset_commits(group_name text, queue_keys integer[], floors bigint[])
 RETURNS TABLE (queue_key integer, next_offset bigint, segment integer)

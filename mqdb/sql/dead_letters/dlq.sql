@@ -1,5 +1,5 @@
--- The dead letter queues as people read them: what died, why, where it came from, and whether somebody has sent it back to work.
--- What the columns say stands in dead_letter.
+-- The dead letters for people: each message with the reason of its failure, its origin, and whether it was redriven.
+-- dead_letter describes the columns.
 CREATE VIEW mqdb.dlq WITH (security_invoker) AS
 SELECT l.*
 FROM mqdb.named_topic t

@@ -1,5 +1,5 @@
 -- The dead letters of a group for a role that may OPERATE it and not read it: what died, when and where, by the columns of
--- mqdb.dlq. NULL stands for what a message says, and for what its failure says of it.
+-- mqdb.dlq. The columns with texts of the message or of its failure are NULL.
 CREATE FUNCTION mqdb.dlq_outline(group_name text) RETURNS SETOF mqdb.dlq
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- Dispatches a restored database anew, one segment a call. The stored xids mean nothing here: old records carry xids that
+-- Dispatches a restored database again, one segment a call. The stored xids mean nothing here: old records carry xids that
 -- this server has yet to reach. So each call finds what is not dispatched or indexed by comparing, under a lock that
 -- keeps writers out, and appends checkpoints whose floor_pos says that all positions up to there are done: neither the
 -- next call nor a later round looks below it. The last call takes what is left of the log, and writes the identity.

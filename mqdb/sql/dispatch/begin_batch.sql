@@ -1,15 +1,15 @@
--- What a service that reads the commit log has to do next: the heart of dispatch, shared with the key index.
+-- The next batch of a service that reads the commit log: the heart of dispatch, shared with the key index.
 --
 -- Positions are not commit order, so "log_pos > last" would lose messages. Instead a round has two frozen
 -- snapshots, prev and cur, and takes the records that are visible in cur and were not in prev:
 --   1. its first batches take stragglers, positions up to where the round before ended, by the xid index, in its order:
 --      transactions that prev saw in progress (late) and cur sees done, then those that are newer than prev;
 --   2. its batches then walk upward to tail_pos, in order of position, and never across a segment's end.
--- A batch takes at most so many records of both kinds. Where the stragglers are more, a checkpoint says after which of
--- them the next batch goes on. It keeps cur and done_pos of the round before: to its readers they mean what they always
--- mean, that all which is visible in cur up to done_pos is done.
--- tail_pos is read after cur is frozen, so no record that is visible in cur lies above it. Whatever lies
--- below it and is not visible yet is a straggler of a later round. So a transaction in progress holds back
+-- A batch takes at most so many records of both kinds. If there are more stragglers, a checkpoint notes the last one that was
+-- taken, after which the next batch goes on. It keeps cur and done_pos of the round before, so they have their usual meaning for
+-- its readers: all records that are visible in cur up to done_pos are done.
+-- tail_pos is read after cur is frozen, so no record that is visible in cur lies above it. A record below it that is not
+-- visible yet is a straggler of a later round. So a transaction in progress holds back
 -- its own records and nothing else, and its records are not looked at again until it ends.
 --
 -- Rounds pass over records that their append has placed (take_places): these have no xid. The key index, which has to take them,
@@ -46,7 +46,7 @@ BEGIN
         RETURN batch;
     END IF;
 
-    -- Once a session: pg_control_system() reads a file. Whoever is not the owner could have set it.
+    -- Once a session: pg_control_system() reads a file. A role other than the owner could have set it.
     IF current_setting('mqdb.identity', true) IS DISTINCT FROM 'known' OR session_user <> current_user THEN
         IF NOT EXISTS (SELECT FROM mqdb.broker JOIN mqdb.identity() USING (system_identifier, database_oid)) THEN
             batch.outcome := 'FOREIGN';
@@ -73,7 +73,7 @@ BEGIN
         batch.is_stale := batch.tail_pos > last.tail_pos OR cardinality(batch.stragglers) > 1
             OR EXISTS (SELECT FROM pg_snapshot_xip(batch.cur) AS x WHERE x >= pg_snapshot_xmax(batch.prev));
     END IF;
-    -- Mostly nobody has written: to look for one record costs half of a batch that finds none.
+    -- Mostly nothing was written: a look for one record costs half of a batch that finds no record.
     IF batch.is_first AND batch.tail_pos = batch.done_pos AND cardinality(batch.stragglers) = 1 AND NOT batch.is_stale THEN
         PERFORM FROM mqdb.commit_log cl
         WHERE cl.xid >= pg_snapshot_xmax(batch.prev) AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos

@@ -31,7 +31,7 @@ FROM (SELECT r.*, unnest((mqdb.steps_back())[101 - coalesce(cardinality(r.positi
 COMMENT ON VIEW mqdb.consume_queue IS 'One entry for each message of each queue, offsets 0, 1, 2, ... without gaps. RocketMQ: ConsumeQueue';
 COMMENT ON COLUMN mqdb.consume_queue.last_offset IS 'The offset of the last entry in the same row of queue_run, 0 to 99 above queue_offset. The index holds only this: a search by offset has to name both, as mqdb.entries does';
 
--- PostgreSQL puts the text of this function in place of its call, and then sees the partitions and the index. So a LIMIT
+-- PostgreSQL replaces the call of this function by its text, and then sees the partitions and the index. So a LIMIT
 -- reads no further than it has to. This needs a function that calls nothing volatile, and has no rights and settings of its own.
 --
 -- A statement that orders by last_offset and joins only LATERAL gets the entries in the order of their offsets, without a

@@ -1,7 +1,7 @@
--- Appends the checkpoint of a batch. A round that found nothing leaves none: prev stays where it is, and the
--- next round looks again. At most once a second it does, while others write, so that what they have in
--- progress or have rolled back is not looked at for ever; and if it has passed over many records that were placed. A batch
--- with messages waits for the disk, and for no standby: an offset that a fail-over takes back is told by the history of the log.
+-- Appends the checkpoint of a batch. A round that found nothing appends no checkpoint: prev stays the same, and the next round
+-- looks again. There are two exceptions. While others write, it appends one at most once a second, so that records in progress or
+-- rolled back are not looked at for ever; and it appends one if it has passed over many records that were placed. A batch with
+-- messages waits for the disk, but not for a standby: the history of the log tells of an offset that a fail-over takes back.
 -- Without walked_to the stragglers are not all taken yet: the last one was last_xid, last_key, last_pos.
 CREATE FUNCTION mqdb.end_batch(
     service_name text, batch mqdb.batch, walked_to bigint, messages integer, last_xid xid8, last_key integer, last_pos bigint

@@ -1,7 +1,8 @@
--- Asks whether the dispatcher may sleep in place of dispatching every few milliseconds. If so, all that is visible by then
+-- Asks whether the dispatcher may sleep instead of dispatching every few milliseconds. If so, all that is visible by then
 -- has been dispatched, unless `more` is true or another session dispatches. From then on, until dispatcher_state is 2,
 -- each transaction with new records wakes the dispatcher: by a notification on mqdb_wake when it commits, or by state 3 on
--- a server with prepared transactions. Not if it has placed them (take_places), as appends do meanwhile if `places` is true.
+-- a server with prepared transactions. A transaction that has placed its records (take_places) does not wake it; appends may do so
+-- during this sleep if `places` is true.
 --
 -- No record is missed. The state is set first. A transaction reads it after it has written its records, so one that has
 -- read the old state has a transaction id by then, and a ROW EXCLUSIVE lock on commit_log until its records are visible.
@@ -23,7 +24,7 @@ DECLARE
     begins_round boolean;
 BEGIN
     PERFORM setval('mqdb.dispatcher_state', CASE WHEN places THEN 1 ELSE 4 END);
-    -- Mostly nobody else has written since the last batch. All transactions that were given an id before its snapshot had
+    -- Mostly no other session has written since the last batch. All transactions that were given an id before its snapshot had
     -- ended then. Only one id has been given since, which is that of the batch.
     IF current_setting('mqdb.identity', true) = 'known' THEN
         SELECT c.cur INTO done
@@ -43,7 +44,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- Most are about to end. Who comes later reads the new state.
+    -- Most are about to end. A transaction that begins later reads the new state.
     FOR look IN 1..4 LOOP
         writers := ARRAY(
             SELECT l.virtualtransaction FROM pg_locks l

@@ -1,5 +1,5 @@
--- A promise that lies further ahead than its length was made before the clock was put back, and is not believed. Of sessions
--- of other roles PostgreSQL tells the pid alone, so a caller with few rights does not see when the backend began.
+-- A promise that lies further ahead than its length was made before the clock was put back, and is not believed. PostgreSQL shows
+-- only the pid of other roles' sessions, so a caller with few rights does not see when the backend began.
 CREATE FUNCTION mqdb.is_attended() RETURNS boolean
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -7,7 +7,7 @@ BEGIN ATOMIC
     SELECT EXISTS (
         SELECT FROM mqdb.leader l CROSS JOIN mqdb.now() AS now
         WHERE l.expires_at > now AND l.expires_at <= now + l.lease
-          -- What pg_stat_activity says of one backend, without making the rows of all.
+          -- The row of one backend in pg_stat_activity, without making the rows of all.
           AND EXISTS (SELECT FROM pg_stat_get_activity(l.backend_pid) a
                       WHERE a.backend_start = l.backend_start OR a.backend_start IS NULL));
 END;

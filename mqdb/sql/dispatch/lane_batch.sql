@@ -21,8 +21,8 @@ BEGIN
     batch.is_first := false;  -- its checkpoint is always written
     batch.segment := main.segment;
     SELECT s.lowest_log_pos INTO batch.lowest_log_pos FROM mqdb.segment s WHERE s.segment = main.segment;
-    -- Not ahead of dispatch, whose segment would be too old for the entries. Most of what it passes over may be of other
-    -- queues.
+    -- Not ahead of dispatch, whose segment would be too old for the entries. Most of the records that it passes over may belong to
+    -- other queues.
     batch.until_pos := least(batch.tail_pos, main.done_pos, batch.done_pos + 20 * max_rows::bigint);
     IF batch.stragglers = '{}' AND batch.until_pos = batch.done_pos THEN
         RETURN;

@@ -1,4 +1,4 @@
--- Which queues take messages: all, but those of a deleted topic that the segment keeper is still to remove (mqdb.drop_topics). Each append
+-- The queues that take messages: all, but those of a deleted topic that the segment keeper is still to remove (mqdb.drop_topics). Each append
 -- looks here and nowhere else. mqdb.queue itself cannot say it: dispatch writes down there where the queues end, and would wait for
 -- a deletion that is not committed.
 CREATE FUNCTION mqdb.queues_born() RETURNS trigger

@@ -1,5 +1,5 @@
--- Makes the sequences that appends read without MVCC anew if PostgreSQL cannot read one of them; true if that was needed. Then each
--- send fails, as a trigger of the log reads them. An unlogged sequence is in that state on a standby that was promoted before
+-- Recreates the sequences that appends read without MVCC, if PostgreSQL cannot read one of them; true if that was needed. In this
+-- state each send fails, because a trigger of the log reads them. An unlogged sequence is in that state on a standby that was promoted before
 -- its first restart point after the sequence was created: "bad magic number in sequence", seen in 15.18 and 18.4 and not in
 -- 15.20.
 CREATE FUNCTION mqdb.mend_dispatcher_state() RETURNS boolean

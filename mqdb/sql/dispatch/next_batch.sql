@@ -1,5 +1,5 @@
--- Which records come after a checkpoint: the rest of its round, or those of a new one with this snapshot and tail. The
--- rules are those of begin_batch; how far the walk goes in this batch, and where its entries go, says the caller.
+-- The records after a checkpoint: the rest of its round, or those of a new round with this snapshot and tail. The rules are
+-- those of begin_batch. The caller decides how far the walk goes in this batch, and where its entries go.
 CREATE FUNCTION mqdb.next_batch(last mqdb.checkpoint, new_cur pg_snapshot, new_tail bigint) RETURNS mqdb.batch
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -12,7 +12,7 @@ BEGIN
     batch.done_pos := last.done_pos;
     batch.last_segment := last.segment;
     batch.is_first := last.done_pos = last.tail_pos AND last.stragglers_cur IS NULL;
-    -- Nothing is written into a sealed segment any more.
+    -- A sealed segment no longer changes.
     batch.scan_floor := greatest(
         last.floor_pos,
         (SELECT min(s.start_pos) - 1 FROM mqdb.segment s WHERE s.state IN ('open', 'closed')));

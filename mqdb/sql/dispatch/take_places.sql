@@ -1,4 +1,4 @@
--- Gives the records of an append their places at once, in place of dispatch: positions in a row, and the next offsets of
+-- Gives the records of an append their places at once, instead of dispatch: positions in a row, and the next offsets of
 -- their queues. Writes the entries and announces the arrivals; the append writes the records, without an xid. Returns the first
 -- position and the offsets; that of a lone record is also the setting mqdb.placed_offset, until the transaction ends. If it
 -- returns NULL, nothing is placed: the append writes its records as any other, and dispatch places them.
@@ -71,7 +71,7 @@ BEGIN
     IF records > 1 THEN
         SELECT max(nextval('mqdb.log_pos')) INTO last_pos FROM generate_series(2, records);
     END IF;
-    IF last_pos <> settled_pos + records THEN  -- somebody else has drawn one
+    IF last_pos <> settled_pos + records THEN  -- another session has drawn one
         RETURN NULL;
     END IF;
 

@@ -26,8 +26,8 @@ COMMENT ON FUNCTION mqdb.wake_dispatcher() IS 'Wakes a sleeping dispatcher, by N
 REVOKE EXECUTE ON FUNCTION mqdb.wake_dispatcher() FROM PUBLIC;
 
 -- The condition is evaluated once for each statement, after its records. A sequence is read without MVCC, so the state is
--- that of this moment, however old the snapshot is. A sequence that nobody has used, as after a crash, counts as awake: the
--- dispatcher has lost its connection then, too. PostgreSQL plans the condition anew for each statement, so it is short.
+-- that of this moment, however old the snapshot is. A sequence that was not used yet, as after a crash, counts as awake: the
+-- dispatcher has lost its connection then, too. PostgreSQL plans the condition again for each statement, so it is short.
 CREATE TRIGGER commit_log_wake AFTER INSERT ON mqdb.commit_log
     WHEN (pg_sequence_last_value('mqdb.dispatcher_state') <> 2)
     EXECUTE FUNCTION mqdb.wake_dispatcher();

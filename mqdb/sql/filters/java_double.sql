@@ -100,7 +100,7 @@ LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- Java trims all characters up to the blank; U+0000 is none of PostgreSQL's.
+    -- Java trims all characters up to the blank; PostgreSQL's texts never hold U+0000.
     trimmed CONSTANT text := btrim(string, E'\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0A\x0B\x0C\x0D\x0E\x0F\x10'
         '\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1A\x1B\x1C\x1D\x1E\x1F\x20');
     sign CONSTANT text := CASE WHEN starts_with(trimmed, '-') THEN '-' ELSE '' END;

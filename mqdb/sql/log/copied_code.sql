@@ -1,6 +1,6 @@
--- The code for a copy of a record: that of the original, for nobody works it out again. Where the original has waited,
--- its own tags_code is its time of delivery, and mqdb.place has put the code among its properties. A row that somebody
--- has written by hand may say none there: then its tag is hashed. What it says is taken as far as the log takes it.
+-- The code for a copy of a record: the code of the original, which is not computed again. If the original has waited, its own
+-- tags_code is its time of delivery, and mqdb.place has put the code among its properties. A row that was written by hand may
+-- lack this property: then its tag is hashed. A code in the property is taken if the log can store it.
 CREATE FUNCTION mqdb.copied_code(tags_code bigint, tags text, properties jsonb) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN (properties ->> 'MQDB_TAGS_CODE') ~ '^-?[0-9]{1,10}$'

@@ -1,10 +1,10 @@
--- Where the records with unique ids are, indexed or not; those that lie above after_pos, a bound that saves reading what lies
--- below. Records in no order, and perhaps one twice: while the index takes the stragglers of a round batch by batch, those that
+-- Finds the records with unique ids, indexed or not, above the position after_pos, so that records below it need not be read.
+-- Records come in no order, and perhaps one twice: while the index takes the stragglers of a round batch by batch, those that
 -- it has count as not indexed, too.
 --
--- What is indexed is found by message_index_key, id_span_made_ms and commit_log_pkey, and the rest by the rules of begin_batch:
--- the newest checkpoint of the index says that all records up to done_pos which were visible in cur are indexed, whether its
--- round goes on or not. So what is not indexed lies above done_pos (commit_log_pkey), or is a straggler that cur did not see
+-- Indexed records are found by message_index_key, id_span_made_ms and commit_log_pkey, and the others by the rules of
+-- begin_batch: the newest checkpoint of the index says that all records up to done_pos which were visible in cur are indexed,
+-- whether its round goes on or not. So another record lies above done_pos (commit_log_pkey), or is a straggler that cur did not see
 -- (commit_log_xid): of a younger transaction, or of one that was in progress then. In progress now means invisible, so those
 -- are left out; one long transaction may have many records. Sealed segments and positions up to floor_pos have no stragglers.
 --

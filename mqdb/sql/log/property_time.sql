@@ -1,4 +1,4 @@
--- For views: a property holds whatever text somebody has put there.
+-- For views: a property may hold any text.
 -- Not parallel: before PostgreSQL 17 a block with EXCEPTION fails while other workers run.
 CREATE FUNCTION mqdb.property_time(properties jsonb, name text) RETURNS timestamptz
 LANGUAGE plpgsql STABLE STRICT PARALLEL UNSAFE

@@ -1,6 +1,6 @@
 -- In a transaction of its own a role sees what it has stored there, also without the right to read it, as an INSERT that returns
--- positions has to (mqdb/sql/acl/row_security.sql). What a function copies for an operator is not to be seen so: it is stored before
--- the transaction. A little only, for searches by time go by the order of the log.
+-- positions has to (mqdb/sql/acl/row_security.sql). A copy that a function makes for an operator must not be seen so: its time of
+-- storing lies before the transaction. Only a little, because searches by time rely on the order of the log.
 CREATE FUNCTION mqdb.unseen_time() RETURNS timestamptz
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp

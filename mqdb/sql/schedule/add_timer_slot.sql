@@ -1,5 +1,5 @@
 -- One more partition for messages that wait, unless it is there. CREATE TABLE and ATTACH: the parent takes a SHARE
--- UPDATE EXCLUSIVE lock, so that whoever reads it goes on.
+-- UPDATE EXCLUSIVE lock, so that its readers go on.
 CREATE FUNCTION mqdb.add_timer_slot(number integer, first_ms bigint, past_ms bigint) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

@@ -100,7 +100,7 @@ DECLARE
     writer xid;
 BEGIN
     recall_outcome.topic := mqdb.full_topic(recall_outcome.topic);
-    -- Of the transactions that deliver now. Whatever begins from here on sees what is committed.
+    -- The transactions that deliver now. One that begins later sees all that is committed.
     delivering := ARRAY(SELECT l.virtualtransaction FROM pg_locks l
                         WHERE l.relation = 'mqdb.lock_timer'::regclass AND l.granted AND l.mode = 'ShareUpdateExclusiveLock'
                           AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));

@@ -26,5 +26,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION mqdb.record_operation(text, text[], text[], text, jsonb, jsonb, bigint, text, text) IS 'Notes a change in mqdb.operation, under the role that is logged in; returns its number';
--- A principal notes nothing but by what it does.
+-- A principal cannot note operations by itself: only the functions that change something do.
 REVOKE EXECUTE ON FUNCTION mqdb.record_operation(text, text[], text[], text, jsonb, jsonb, bigint, text, text) FROM PUBLIC;

@@ -1,9 +1,9 @@
--- Topics are made by their first send, as the template of automatic topics says, those of a group by its members, and by whoever
--- administers them. They are made here, and not by an INSERT of whoever needs them: each row that is refused would take one of the numbers, of which
--- there are 2^31.
+-- Topics are made by their first send, with the settings of the template of automatic topics; by the members of a group, if they
+-- are the group's; and by administrators. They are made here, and not by INSERTs of these sessions: each row that is refused would
+-- take one of the numbers, of which there are 2^31.
 --
--- Clients note nothing of what they make by themselves. But what a role makes that may administer it is noted: nobody can tell by which of
--- its rights it has made it.
+-- A topic that a client makes by itself is not noted as an operation. A topic that is made by a role with the right to administer it
+-- is noted, because it cannot be told by which of its rights the role has made it.
 CREATE FUNCTION mqdb.make_topic(
     topic text, read_queue_nums integer, write_queue_nums integer, perm integer, ordered boolean, message_type text,
     is_noted boolean DEFAULT false, actor text DEFAULT NULL

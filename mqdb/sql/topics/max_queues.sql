@@ -1,5 +1,5 @@
--- Each queue has a row for everybody who has a right on its topic, and costs each look at all queues. So whoever makes a topic by a
--- right makes fewer of them than the owner. The numbers of `mqdb/common/topic.py` are the same.
+-- Each queue has a row for each role that has a right on its topic, and costs each look at all queues. So a role that makes a topic
+-- by a right can make fewer queues than the owner. `mqdb/common/topic.py` has the same numbers.
 CREATE FUNCTION mqdb.max_queues(topic text) RETURNS integer
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp

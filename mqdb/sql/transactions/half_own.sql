@@ -4,8 +4,8 @@
 -- A half message belongs to the role that has sent it, and not to a process: any process of a producer group may be asked, and
 -- they log in as one role. Another role that calls its group the same is not asked, and finds no half message there.
 --
--- The row is made together with the record, and not by whoever comes first of its END and the checker: an END that is not
--- committed would keep the checker waiting, and with it all others. So there is a row, and the checker passes by whatever is
+-- The row is made together with the record. If the first of its END and the checker made it, an END that is not committed would
+-- keep the checker waiting, and with it all others. So there is a row from the start, and the checker passes by a row that is
 -- locked.
 CREATE FUNCTION mqdb.send_half(
     queue_key integer, history bigint, tags_code bigint, born_time timestamptz, msg_id uuid, born_host text,
@@ -25,7 +25,7 @@ BEGIN
     SELECT t.topic INTO real_topic
     FROM mqdb.own_queue o JOIN mqdb.live_queue USING (queue_key) JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
     WHERE o.queue_key = send_half.queue_key AND (send_half.history IS NULL OR send_half.history = mqdb.history());
-    IF NOT FOUND THEN  -- of another role, or nobody's: the client knows how it is called
+    IF NOT FOUND THEN  -- it belongs to another role, or does not exist: the client knows its name
         RAISE EXCEPTION 'the topic of queue % does not exist', queue_key USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', '');
     END IF;
     PERFORM mqdb.check_right('SEND', 'TOPIC', real_topic);
@@ -54,8 +54,8 @@ BEGIN
     VALUES (placed.placed_key, stored_at, send_half.born_time, placed.placed_code, send_half.msg_id, send_half.sys_flag,
             send_half.flag, send_half.born_host, send_half.tags, send_half.keys, placed.placed_properties, send_half.body)
     RETURNING log_pos INTO pos;
-    -- As long as its immunity, at least as long as the timeout of transactions is (CheckRules; the checker waits longer where
-    -- it is longer), at most as long as the log is kept.
+    -- Its immunity, within two bounds: the default timeout of transactions (CheckRules; the checker waits longer if the timeout
+    -- of the broker is longer), and the time for which the log is kept.
     wait := least(greatest(coalesce(mqdb.property_number(placed.placed_properties, 'CHECK_IMMUNITY_TIME_IN_SECONDS'), 0), 6),
                   259200) * interval '1 second';
     INSERT INTO mqdb.half_message (log_pos, msg_id, producer_group, topic, stored_at, check_at, check_wait, principal)
@@ -66,8 +66,8 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.send_half(integer, bigint, bigint, timestamptz, uuid, text, text, text, jsonb, bytea, integer, integer) IS 'Stores a half message of the role that is logged in, for a topic to which it may send; returns its position';
 
--- As mqdb.broker.transactions.transactions.end. What others have sent is not there. Who may not send any more cannot commit;
--- to roll back needs no right.
+-- As mqdb.broker.transactions.transactions.end. Half messages of other roles are not found. A role that may no longer send cannot
+-- commit; a rollback needs no right.
 CREATE FUNCTION mqdb.end_half(
     log_pos bigint, producer_group text, unique_id uuid, outcome text, asked_client text,
     OUT has_changed boolean, OUT state text, OUT copy_pos bigint
@@ -117,7 +117,7 @@ BEGIN
         IF outcome = 'COMMIT' THEN
             PERFORM mqdb.check_right('SEND', 'TOPIC', half.topic);
         END IF;
-        -- Whoever ends it at the same time comes first, or finds that it has ended.
+        -- A session that ends it at the same time comes first, or finds that it has ended.
         SELECT * INTO half FROM mqdb.half_message h WHERE h.log_pos = end_half.log_pos FOR UPDATE;
         has_changed := half.state = 'PREPARED';
         IF has_changed AND outcome = 'COMMIT' THEN

@@ -45,7 +45,7 @@ BEGIN
         PERFORM mqdb.refuse_isolation('mqdb.resolve_half');
     END IF;
     id := transaction_id::uuid;
-    -- By the partial indexes of what is open: an index by id would cost each END.
+    -- By the partial indexes of open half messages: an index by id would cost each END.
     SELECT h.* INTO half FROM mqdb.half_message h
     WHERE h.msg_id = id AND h.state IN ('PREPARED', 'DISCARDED')
       AND h.log_pos IN (SELECT o.log_pos FROM mqdb.half_message o WHERE o.state = 'PREPARED' AND o.msg_id = id
@@ -54,7 +54,7 @@ BEGIN
                   WHERE a.access = 'OPERATE' AND a.resource_type = 'TOPIC' AND mqdb.is_covered(h.topic, 'TOPIC', a.resource))
     ORDER BY h.log_pos DESC LIMIT 1;
     IF FOUND THEN
-        -- It stays in the log until the transaction ends, for who has read a segment is in the way of its removal.
+        -- It stays in the log until this transaction ends, because a session that has read a segment blocks its removal.
         SELECT * INTO original FROM mqdb.commit_log cl
         WHERE cl.log_pos >= half.log_pos AND cl.log_pos <= half.log_pos ORDER BY cl.log_pos LIMIT 1;
     END IF;

@@ -65,9 +65,9 @@ class GroupSettings(NamedTuple):
     consume_message_orderly: bool
     #: How long a message waits that has failed once, twice, and so on; none: as the delay levels say.
     retry_delays: tuple[timedelta, ...]
-    #: Where it begins in a topic, if its consumers do not say that.
+    #: The place where it begins in a topic, if its consumers do not say that.
     consume_from_where: ConsumeFromWhere
-    #: What the members have to agree on; a rolling change announces a higher one.
+    #: The version of the subscriptions, on which the members have to agree; a rolling change announces a higher one.
     subscription_version: int
     created_at: datetime
 
@@ -92,7 +92,7 @@ class MemberInfo(NamedTuple):
     registered_at: datetime
     #: Since its last sign of life.
     silent_seconds: float
-    #: How many queues it reads in the group.
+    #: The number of queues that it reads in the group.
     queues: int
     #: The role as which it has logged in. The same client id of another role is another client.
     principal: str

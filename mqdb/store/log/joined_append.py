@@ -106,7 +106,7 @@ _TYPES: Final[dict[str, TypeEngine[Any]]] = {
     name: commit_log.c[name].type for name in Record._fields if name in commit_log.c
 }
 
-# What all messages of one call have in common.
+# The common values of all messages of one call.
 _SHARED: Final = ("born_time", "born_host", "reconsume_times")
 
 

@@ -132,7 +132,7 @@ def drain(connection: Connection, number: int) -> bool:
         .correlate(queue)
         .scalar_subquery()
     )
-    # Joined, so that nothing is raised over a segment that somebody else has given up already.
+    # Joined, so that nothing is raised over a segment that another session has dropped already.
     ends = select(queue.c.queue_key, past.label("past")).select_from(queue.join(given_up, true())).subquery("ends")
     raised = (
         update(queue)

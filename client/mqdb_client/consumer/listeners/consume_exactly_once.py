@@ -43,7 +43,7 @@ from mqdb_client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
 
-# How often a transaction is tried again at once that others were in the way of, before it counts as failed.
+# The retries at once of a transaction that collided with others, before it counts as failed.
 _COLLISIONS: Final = 3
 
 # Between attempts while the broker cannot be reached.

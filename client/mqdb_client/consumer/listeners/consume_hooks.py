@@ -48,7 +48,7 @@ class ConsumeMessageContext:
     return_type: ConsumeReturnType | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
     client_id: str = ""
-    #: What was raised, which the MQDB_FAILURE_* properties of a copy that comes again tell of.
+    #: The error that the listener raised. The MQDB_FAILURE_* properties of a copy that comes again describe it.
     error: BaseException | None = None
     #: Those that saw the beginning: the same see the end.
     _hooks: "tuple[ConsumeMessageHook, ...]" = field(default=(), init=False, repr=False)
@@ -63,7 +63,7 @@ class ConsumeMessageContext:
 class ConsumeMessageHook(Protocol):
     """Sees each call of the listener, in the thread that makes it; be quick there."""
 
-    #: What the log calls it.
+    #: Its name in the log.
     hook_name: str
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:

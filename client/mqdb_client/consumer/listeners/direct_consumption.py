@@ -57,7 +57,7 @@ class ConsumeMessageDirectlyResult:
     """The result of the listener for the message. All texts can be stored."""
 
     result: DirectResult
-    #: Of the exception, or of an answer that means nothing; "" otherwise.
+    #: The text of the exception, or of an answer that is not a status; "" otherwise.
     remark: str
     traceback: str
     spent_ms: float

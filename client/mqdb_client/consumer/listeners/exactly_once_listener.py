@@ -76,7 +76,7 @@ class End(Enum):
     COLLIDED = auto()
     #: Not committed, because the broker could not be reached.
     UNREACHED = auto()
-    #: The queue has another owner, or nobody has said whether it was committed.
+    #: The queue has another owner, or it is unknown whether the transaction was committed.
     UNKNOWN = auto()
 
 

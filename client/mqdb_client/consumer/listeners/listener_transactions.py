@@ -162,6 +162,6 @@ def _roll_back(connection: Connection, *, is_reusable: bool) -> None:
         # Stuck in a pipeline that the server has left, it does not count as closed.
         except (psycopg.Error, asyncio.CancelledError):
             driver(connection).close()
-    if is_lost(connection) or not is_reusable:  # its pool may be gone, and nobody would close it
+    if is_lost(connection) or not is_reusable:  # its pool may be gone, and would not close it
         connection.invalidate()
     connection.close()

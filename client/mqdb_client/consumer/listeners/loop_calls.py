@@ -17,7 +17,7 @@ T = TypeVar("T")
 #: The tasks of calls that run now, by the threads that wait for them.
 WaitedTasks: TypeAlias = dict[int, asyncio.Task[Any]]
 
-# Between looks whether the loop was closed, of which nobody tells.
+# The time between looks whether the loop was closed, which is not announced.
 _LOOK_SECONDS: Final = 0.5
 
 

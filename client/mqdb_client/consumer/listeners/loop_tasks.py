@@ -31,7 +31,7 @@ class LoopTasks:
         """`take` is called in the loop for something to consume; None: there is nothing now."""
         self._loop = loop
         self._take = take
-        #: How many may run at once.
+        #: The number of tasks that may run at once.
         self.thread_nums = thread_nums
         self._changed = threading.Condition()
         self._running = 0

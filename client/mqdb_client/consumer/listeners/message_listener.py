@@ -73,7 +73,7 @@ class ConsumeOrderlyContext:
     queue: MessageQueue
     #: Without it SUCCESS commits nothing: COMMIT does, for all messages since the last one.
     auto_commit: bool = True
-    #: How long the queue stands still after SUSPEND_CURRENT_QUEUE_A_MOMENT, within 10 ms and 30 s; None: as configured.
+    #: The pause of the queue after SUSPEND_CURRENT_QUEUE_A_MOMENT, within 10 ms and 30 s; None: as configured.
     suspend_current_queue_time: timedelta | None = None
     #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured.
     max_reconsume_times: int | None = None
@@ -102,7 +102,7 @@ def _plain(value: object) -> object:
 
 _DELAY: Final = or_none(Rule(lambda value: type(value) is timedelta, "must be a timedelta"))
 _RETRIES: Final = or_none(Rule(lambda value: type(value) is int and value >= 0, "must be a whole number from 0"))
-#: The rule of each wish that a context may hold for messages that fail. They are for what `_plain` returns.
+#: The rule of each wish that a context may hold for messages that fail. They apply to the values of `_plain`.
 _REQUESTS: Final = {
     "delay_level_when_next_consume": Rule(lambda value: type(value) is int, "must be a whole number"),
     "delay_when_next_consume": _DELAY,

@@ -19,7 +19,7 @@ from mqdb_client.consumer.listeners.message_listener import (
 
 logger = logging.getLogger(__name__)
 
-#: Whatever is asked for. Source: ConsumeMessageOrderlyService.submitConsumeRequestLater.
+#: The limits of a suspend time. Source: ConsumeMessageOrderlyService.submitConsumeRequestLater.
 SUSPEND_TIME_MIN, SUSPEND_TIME_MAX = timedelta(milliseconds=10), timedelta(seconds=30)
 
 
@@ -40,10 +40,10 @@ class OrderlyVerdict(NamedTuple):
     """A decision, and what led to it."""
 
     decision: Decision
-    #: How long the queue is to stand still; None: as the consumer is configured.
+    #: The pause of the queue; None: as the consumer is configured.
     suspend_time: timedelta | None = None
     answer: object = None
-    #: What the listener says of retries; None: nothing.
+    #: The retries that the listener asks for; None: as the consumer is configured.
     max_reconsume_times: int | None = None
     error: BaseException | None = None
 

@@ -20,7 +20,7 @@ class WorkerThreads:
         self._name = name
         self._work = work
         self._nudge = nudge
-        #: How many there are to be.
+        #: The wanted number of threads.
         self.thread_nums = thread_nums
         self._guard = threading.Lock()
         self._numbers = itertools.count()

@@ -77,7 +77,7 @@ class ProcessQueue:
         self._lock = threading.Lock()
         self._epoch = owned.epoch
         self._next_offset = owned.next_offset
-        self._in_hand: dict[int, int] = {}  # offset -> bytes of the stored body; ascending, for offsets are put in so
+        self._in_hand: dict[int, int] = {}  # offset -> bytes of the stored body; put in, and kept, ascending
         self._body_bytes = 0
         self._unstarted: deque[ReceivedMessage] = deque()
         self._running = 0  # messages
@@ -87,7 +87,7 @@ class ProcessQueue:
         self._newest: tuple[int, int, str, datetime] | None = None
         # From which offset on no message lies in an older segment; ascending, the first is the one to commit.
         self._segments: deque[tuple[int, int]] = deque([(owned.next_offset, owned.segment)])
-        #: What `position` has said, until that is no longer so.
+        #: The last result of `position`, until it changes.
         self._position: OwnedQueue | None = None
 
     @property

@@ -199,7 +199,7 @@ class PullService:
                         self._is_told = False
                         logger.info("pulling again", extra={"group": self._group})
             finally:
-                connection.invalidate()  # after an error nobody should have it, and its pool may be gone by now
+                connection.invalidate()  # after an error it must not be used again, and its pool may be gone by now
 
     def _wait_out(self) -> None:
         """After an error: all queues are to be pulled again, in a while."""
@@ -255,7 +255,7 @@ class PullService:
         for each in asked:
             topic = each.request.queue.topic
             if topic in subscriptions:
-                # What is refused now and then is asked for alone.
+                # A topic that is refused now and then is pulled alone.
                 alone = topic if topic in self._topic_pauses else None
                 message_filter = subscriptions[topic]
                 groups[None if message_filter.matches_all else message_filter, alone].append(each)

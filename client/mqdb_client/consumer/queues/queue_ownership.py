@@ -150,7 +150,7 @@ class QueueOwnership:
         for held in doubtful:
             if held not in lost:
                 held.renew(held.epoch + 1)
-        # What somebody has had in between is given back, to be taken with the offset that it has now.
+        # A queue that another member has had in between is given back, to be taken with its present offset.
         between = [queue._replace(history=self._history) for queue in found if queue.queue_key not in self._held]
         self._store.release(connection, between)
         return lost

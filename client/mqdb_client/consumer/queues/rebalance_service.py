@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 #: While a topic does not exist or a queue has another owner. Source: RebalanceService.minInterval.
 UNBALANCED_SECONDS = 1.0
 
-#: Between looks for dead members, where no broker process does that.
+#: The time between looks for dead members, if no broker process does that.
 REAP_SECONDS = 1.0
 
 
@@ -46,9 +46,9 @@ class RebalanceTimes:
     rebalance_interval: timedelta
     #: Between commits. Source: ClientConfig.persistConsumerOffsetInterval.
     persist_interval: timedelta
-    #: How long the owner of a queue may take to give it back.
+    #: The time that the owner of a queue has to give it back.
     hand_over_grace: timedelta
-    #: Between renewals of the queues' leases; None where there are none.
+    #: The time between renewals of the queues' leases; None without leases.
     renew_interval: timedelta | None = None
 
 
@@ -79,7 +79,7 @@ class RebalanceService:
         self._retry_topic = retry_topic(group)
         self._connect = connect
         self._is_attended = is_attended
-        #: What is subscribed to; may be replaced at any time.
+        #: The topics of the subscriptions; may be replaced at any time.
         self.topics = topics
         self._shares = shares
         self._ownership = ownership

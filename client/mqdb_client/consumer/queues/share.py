@@ -29,7 +29,7 @@ from mqdb.store.topics.topics import TopicRoute, find_topics
 
 logger = logging.getLogger(__name__)
 
-#: Before the start, where nobody says when. Source: DefaultMQPushConsumer.consumeTimestamp.
+#: A time before the start, which is unknown. Source: DefaultMQPushConsumer.consumeTimestamp.
 _LOOK_BACK: Final = timedelta(minutes=30)
 
 
@@ -92,7 +92,7 @@ class Shares:
         self._presence = presence
         self._strategy = strategy
         self._has_consumed = True
-        # What failed before this member came is to be retried by it as well.
+        # This member also retries messages that failed before it came.
         self._awaited: set[str] = {retry_topic(group)}
         #: When it has first looked at each topic, or queue, by the clock of the broker.
         self._since: dict[str | MessageQueue, datetime] = {}

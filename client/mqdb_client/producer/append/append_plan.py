@@ -51,7 +51,7 @@ class NoAnswer(Exception):
         self.reason = reason
         self.backend = backend
         self.after_pos = after_pos
-        #: What was found of its messages, once somebody has looked for them: final, as `settle` tells it.
+        #: The stored messages, once they were looked for: final, as `settle` returns them.
         self.found: Mapping[UUID, StoredAt] | None = None
 
 
@@ -96,7 +96,7 @@ class Unit(ABC):
         self.records: Sequence[Record] = ()
         #: Whether no thread waits for it, and watches its deadline.
         self.is_handed_in = False
-        #: Tells it that it has ended; None while nobody has to be told.
+        #: Called when it has ended; None while no thread waits for that.
         self.tell: Callable[[], None] | None = None
         self.error: Exception | None = None
 
@@ -143,12 +143,12 @@ class AppendPlan:
         self.is_closed = False  #: to refuse what arrives
         #: Somebody leads, or is called to.
         self.is_busy = False
-        #: The unit whose own thread leads; None while the append thread leads, or nobody.
+        #: The unit whose own thread leads; None while the append thread leads, or no thread does.
         self.leading: Unit | None = None
         self.waiting: deque[Unit] = deque()
         #: The units that the one who leads has taken.
         self.batch: list[Unit] = []
-        #: Units that have ended, and have not been told so yet.
+        #: Units that have ended, and whose threads were not woken yet.
         self.ended: deque[Unit] = deque()
         #: A backend that has appended, and the last position that it told.
         self._newest: tuple[Backend | None, int] = (None, 0)

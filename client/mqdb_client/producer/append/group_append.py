@@ -68,7 +68,7 @@ class GroupAppend:
         self._guard = threading.RLock()  # see `refuse_reentry`
         self._idle = threading.Condition(self._guard)
         self._thread: threading.Thread | None = None
-        #: Its statement was sent by `begin`, and nobody waits for the answer.
+        #: Its statement was sent by `begin`, and no thread waits for the answer.
         self._begun: Unit | None = None
         #: For the append thread: True, to lead; False, to end.
         self._work: SimpleQueue[bool] = SimpleQueue()
@@ -101,7 +101,7 @@ class GroupAppend:
             elif sleeper is not None:
                 self._follow(unit, sleeper)
         except BaseException:
-            self._work.put(True)  # so that the append thread looks after those whom nobody wakes
+            self._work.put(True)  # so that the append thread looks after units that are not woken
             raise
         finally:
             try:
@@ -243,7 +243,7 @@ class GroupAppend:
             try:
                 self._lead_next()
             except Exception:
-                # Its units have been told; those that come later need this thread.
+                # Its units have ended; those that come later need this thread.
                 fields = {"broker": self._held.target}
                 logger.exception("append to broker %(broker)s failed in an unforeseen way", fields, extra=fields)
 

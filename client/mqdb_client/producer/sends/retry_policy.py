@@ -10,7 +10,7 @@ from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.queues.queue_choice import ANYWHERE, Target
 from mqdb_client.producer.sends.send_hooks import SendMode
 
-#: What a sync send is tried again for. Source: DefaultMQProducer.retryResponseCodes.
+#: The errors after which a sync send is tried again. Source: DefaultMQProducer.retryResponseCodes.
 RETRY_RESPONSE_CODES: Final = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,

@@ -85,7 +85,7 @@ class SendMessageContext:
 class SendMessageHook(Protocol):
     """Sees each attempt before it and after it, in the thread that sends or takes the answer; be quick there."""
 
-    #: What the log calls it.
+    #: Its name in the log.
     hook_name: str
 
     def send_message_before(self, context: SendMessageContext) -> None:
@@ -99,7 +99,7 @@ class SendMessageHook(Protocol):
 class CheckForbiddenHook(Protocol):
     """Decides whether an attempt may be made."""
 
-    #: What the log calls it.
+    #: Its name in the log.
     hook_name: str
 
     def check_forbidden(self, context: SendMessageContext) -> None:
