@@ -132,10 +132,10 @@ class Reader:
                 self._compare(expected, [self._greeting(terminal) for _ in expected])
             elif 'psql -c "SELECT ' in command:
                 self._select(terminal, command, expected)
-            elif self._installs or not command.startswith(("python3 -m venv ", "pip install ")):
+            elif command.startswith(("python3 -m venv ", "pip install ")):
+                self._install(terminal, command)
+            else:
                 self._compare(expected, terminal.run(command))
-            elif command.startswith("python3 -m venv "):
-                self._lend_environment()
 
     def _select(self, terminal: Terminal, command: str, expected: list[str]) -> None:
         """Ask until the rows are there: a message that is sent or fails can be seen a moment later."""
@@ -151,11 +151,14 @@ class Reader:
         finally:
             assert printed == expected
 
-    def _lend_environment(self) -> None:
-        """Have `.venv/bin/activate` lead to the environment of the tests: to install another one takes a minute."""
+    def _install(self, terminal: Terminal, command: str) -> None:
+        """Make the environment, or have `.venv/bin/activate` lead to that of the tests: to install takes a minute."""
         programs = self._shop / ".venv" / "bin"
-        programs.mkdir(parents=True)
-        (programs / "activate").write_text(f'export PATH="{Path(sys.executable).parent}:$PATH"\n')
+        if self._installs:
+            terminal.run(command)  # pip prints a lot, which the page does not show
+        elif not programs.exists():
+            programs.mkdir(parents=True)
+            (programs / "activate").write_text(f'export PATH="{Path(sys.executable).parent}:$PATH"\n')
 
     def _compare(self, expected: list[str], printed: list[str]) -> None:
         """Check what was printed. Three dots stand for anything, and ids differ."""
@@ -177,10 +180,16 @@ class Reader:
         return line
 
     def _click(self, step: str) -> None:
-        """A numbered step. Names in italics are those of links and buttons; of two words one becomes the other."""
+        """Do a numbered step of the page.
+
+        Names in italics are those of links and buttons, below the heading in quotes. If two words are code, the first
+        becomes the second.
+        """
         page = self._browser
-        for name in re.findall(r"\*(.+?)\*", step):
-            link, button = (page.get_by_role(role, name=name, exact=True) for role in ("link", "button"))
+        for heading, name in re.findall(r'(?:Below "([^"]+)"[^*]*)?\*(.+?)\*', step):
+            sections = page.locator("section").filter(has=page.get_by_role("heading", name=heading, exact=True))
+            place = sections if heading else page
+            link, button = (place.get_by_role(role, name=name, exact=True) for role in ("link", "button"))
             link.or_(button).first.click()
         if "the id of the message" in step:
             page.get_by_role("link", name=self._message_id).click()
