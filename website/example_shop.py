@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from math import sin
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +25,7 @@ from mqdb.dashboard.dashboard import Dashboard
 from mqdb.embedded import EmbeddedPostgres, temporary_home
 from mqdb.server import Server, WebParts
 from mqdb.settings import Settings
-from mqdb.web.time_series import TOTAL, BrokerFigure, TimeSeries
+from mqdb.web.time_series import TOTAL, BrokerFigure, Key, TimeSeries
 from mqdb_client import (
     Admin,
     ConsumeConcurrentlyStatus,
@@ -37,9 +38,9 @@ from mqdb_client import (
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-ORDERS: Final = 400
+ORDERS: Final = 200
 #: One order of so many misspells a field: the third, which is that of the tutorial, and others.
-_MISSPELLED: Final = 80
+_MISSPELLED: Final = 40
 _THIRD: Final = 3
 
 _ITEMS: Final = ("lamp", "chair", "table", "shelf")
@@ -71,7 +72,11 @@ def serving_shop() -> Iterator[ExampleShop]:
         _create(postgres.dsn)
         for number in range(1, ORDERS + 1):
             producer.send(order(number), sharding_key=str(number))
-        with _worker(postgres.dsn, Path(directory)), _slow_mailer(postgres.dsn), _sending(producer):
+        with (
+            _worker(postgres.dsn, Path(directory)),
+            _consuming(postgres.dsn),
+            _sending(producer),
+        ):
             letter = _third_letter(postgres.dsn)
             _wait_until(lambda: _lag_of_billing(postgres.dsn) == 0)
             yield ExampleShop(dashboard, address, letter, directory)
@@ -139,23 +144,28 @@ def _lag_of_billing(dsn: str) -> int:
 
 
 @contextmanager
-def _slow_mailer(dsn: str) -> Iterator[None]:
-    """A consumer whose first listeners do not return before the block ends."""
+def _consuming(dsn: str) -> Iterator[None]:
+    """A consumer of visits, and one of orders whose first listeners do not return before the block ends."""
     is_over = threading.Event()
+
+    def count(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
     def send_mail(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
         is_over.wait()
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
-    consumer = PushConsumer("mailer", dsn)
-    consumer.subscribe("orders", "paid || refunded")
-    consumer.register_listener(send_mail)
-    consumer.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        consumer.shutdown()
+    analytics = PushConsumer("analytics", dsn, persist_consumer_offset_interval=timedelta(seconds=1))
+    analytics.subscribe("visits")
+    analytics.register_listener(count)
+    mailer = PushConsumer("mailer", dsn)
+    mailer.subscribe("orders", "paid || refunded")
+    mailer.register_listener(send_mail)
+    with analytics, mailer:
+        try:
+            yield
+        finally:
+            is_over.set()
 
 
 @contextmanager
@@ -192,24 +202,33 @@ def _serving(dsn: str) -> Iterator[tuple[Dashboard, HttpAddress]]:
 
 
 def _remember_an_hour(series: TimeSeries) -> None:
-    """Give the dashboard the samples of the last hour, which it would have taken if it had run for so long."""
+    """Add the figures of the hour before, as if the dashboard had run for so long."""
     now = time.monotonic()
-    stored = dict.fromkeys(("orders", "shipments", "visits"), 0.0)
-    delivered = 0.0
+    counts: dict[Key, float] = dict.fromkeys(_rates(0), 0.0)
     for seconds in range(3_600, 0, -_SAMPLE_SECONDS):
-        wave = 1 + 0.4 * sin(seconds / 420) + 0.2 * sin(seconds / 150)
-        for topic, per_second in (("orders", 42), ("shipments", 17), ("visits", 9)):
-            stored[topic] += per_second * wave * _SAMPLE_SECONDS
-        delivered += 60 * wave * _SAMPLE_SECONDS
-        lag = round(min(1.0, seconds / 300) * 150 * wave)
-        series.add(
-            now - seconds,
-            {(BrokerFigure.STORED, topic): count for topic, count in stored.items()}
-            | {(BrokerFigure.DELIVERED, "billing"): delivered},
-            {(BrokerFigure.LAG, "billing"): lag, (BrokerFigure.LAG_SECONDS, "billing"): lag / 50}
-            | {(BrokerFigure.DISK, TOTAL): 1e9},
-        )
-    series.interrupt()
+        for key, rate in _rates(seconds).items():
+            counts[key] += rate * _SAMPLE_SECONDS
+        billing = round(min(1.0, seconds / 300) * (150 + 90 * sin(seconds / 420) + 60 * sin(seconds / 150)))
+        levels: dict[Key, float] = {
+            (BrokerFigure.LAG, "billing"): billing,
+            (BrokerFigure.LAG, "mailer"): 190 - seconds // 30,
+            (BrokerFigure.LAG, "reports"): 200 - seconds // 20,
+            (BrokerFigure.LETTERS, "billing"): 0,
+            (BrokerFigure.DISK, TOTAL): 40e6,
+        }
+        series.add(now - seconds, counts, levels)
+
+
+def _rates(seconds: float) -> dict[Key, float]:
+    """The rates so many seconds ago. Since then only visits come in."""
+    share = min(1.0, seconds / 600)
+    return {
+        (BrokerFigure.STORED, "orders"): share * (40 + 15 * sin(seconds / 420)),
+        (BrokerFigure.STORED, "visits"): 30 + 8 * sin(seconds / 150),
+        (BrokerFigure.STORED, "shipments"): share * (12 + 5 * sin(seconds / 600)),
+        (BrokerFigure.DELIVERED, "billing"): share * (40 + 12 * sin(seconds / 380)),
+        (BrokerFigure.DELIVERED, "analytics"): 30 + 8 * sin(seconds / 150),
+    }
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
