@@ -1,6 +1,6 @@
 """A shop with FastAPI and SQLAlchemy. An order and its message are one transaction; the same process bills the order.
 
-export MQDB_DSN=postgresql://...   # as `mqdb serve` prints it
+export MQDB_DSN="$(mqdb dsn)"   # of the embedded broker; or the DSN of your own
 mqdb topic create fastapi-orders
 uvicorn --factory examples.fastapi_shop.app:create_app
 curl localhost:8000/orders --json '{"item": "tea", "price": 3}'

@@ -1,6 +1,6 @@
 """A shop with Flask that announces its orders. Another process consumes them.
 
-export MQDB_DSN=postgresql://...   # as `mqdb serve` prints it
+export MQDB_DSN="$(mqdb dsn)"   # of the embedded broker; or the DSN of your own
 flask --app examples.flask_shop.app run
 curl localhost:5000/orders --json '{"item": "tea", "price": 3}'
 """
