@@ -47,7 +47,7 @@ class Sample:
     """Positions, also of gaps and of records that are not visible yet."""
     dispatch_behind_seconds: float
     dispatch_ages: list[float]
-    """Seconds that the first record of each of the latest batches had waited; [] if none was dispatched in a minute."""
+    """The seconds that the first record of each batch had waited, for the batches of the last minute."""
     index_behind: int
     delays: list[LevelStanding]
     timers_waiting: int
