@@ -5,6 +5,9 @@ newest revision, which the names of the scripts give.
 
 A revision that is not released yet may still change. Its id ends in a fingerprint of all texts that make the schema, so
 that a database which was made from other texts is refused and not misread.
+
+The first two digits of a revision are its series: each minor version of mqdb begins one. An mqdb also works with newer
+revisions of its own series and of the next one, so a migration does not interrupt clients.
 """
 
 import hashlib
@@ -124,22 +127,31 @@ _version: TableClause = table("alembic_version", column("version_num"), schema="
 
 @cache
 def head() -> str:
-    """The newest revision that this mqdb knows, and the only one that it speaks."""
+    """The newest revision that this mqdb knows."""
     return max(_known())
 
 
 def check_schema(connection: Connection) -> None:
-    """Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased unless the database is at `head()`."""
+    """Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased as `check_revision` does."""
     check_revision(current(connection), target_of(connection))
 
 
 def check_revision(found: str | None, target: str) -> None:
-    """Check the revision that was found in the database at `target`, and raise what `check_schema` raises."""
+    """Check whether this mqdb works with the revision that was found in the database at `target`.
+
+    Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased if it does not.
+    """
     if found is None:
         raise SchemaMissing(target)
-    if found != head():
+    if found != head() and not is_ahead(found):
         _refuse_unknown(found, target)
         raise SchemaTooOld(found, head())
+
+
+def is_ahead(found: str) -> bool:
+    """Whether a revision is newer than `head()`, and so little that this mqdb works with it."""
+    number, newest = found[:4], head()[:4]
+    return number.isdecimal() and number > newest and int(number[:2]) <= int(newest[:2]) + 1
 
 
 def _refuse_unknown(found: str | None, target: str) -> None:

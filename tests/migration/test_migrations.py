@@ -349,6 +349,23 @@ def test_an_older_schema_is_refused(database: Database, monkeypatch: pytest.Monk
     assert (refused.value.found, refused.value.needed) == (found, "9999")
 
 
+@pytest.mark.parametrize("found", ["0101", "0199", "0200", "0299.0a1b2c3d"])
+def test_a_newer_schema_of_this_series_or_the_next_is_accepted(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrations, "head", lambda: "0100")
+
+    migrations.check_revision(found, "a database")
+
+    assert migrations.is_ahead(found)
+
+
+@pytest.mark.parametrize("found", ["0300", "9999", "9999.0a1b2c3d"])
+def test_a_schema_two_series_ahead_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrations, "head", lambda: "0100")
+
+    with pytest.raises(SchemaTooNew):
+        migrations.check_revision(found, "a database")
+
+
 def test_a_newer_schema_is_refused(database: Database) -> None:
     database.connect().execute("UPDATE mqdb.alembic_version SET version_num = '9999'")
     engine = create_engine(database.dsn)

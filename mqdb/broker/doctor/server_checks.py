@@ -24,7 +24,7 @@ from mqdb.broker.doctor.finding import (
 )
 from mqdb.errors import SchemaMismatch, SchemaTooNew
 from mqdb.store.engine import driver, target_of
-from mqdb.store.migrations import check_schema, head
+from mqdb.store.migrations import check_schema, current, head, is_ahead
 
 FAIL, WARN, INFO = FindingStatus.FAIL, FindingStatus.WARN, FindingStatus.INFO
 
@@ -57,7 +57,11 @@ def _schema(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
         check_schema(connection)
     except SchemaMismatch as error:
         return [Observation(FAIL, str(error), schema_remedy(error))]
-    return fine(f"revision {head()}", revision=head())
+    found = str(current(connection))
+    if is_ahead(found):
+        seen = f"revision {found}; this mqdb knows {head()}, and works with both"
+        return [Observation(WARN, seen, "pip install --upgrade mqdb", {"revision": found})]
+    return fine(f"revision {found}", revision=found)
 
 
 def schema_remedy(error: SchemaMismatch) -> str:
@@ -286,7 +290,10 @@ CHECKS: Final[Checks] = {
         "upgrade mqdb, or PostgreSQL",
     ): _version,
     DoctorCheck(
-        "schema", "the revision of the schema", "FAIL if this mqdb does not know it", "`mqdb migrate`"
+        "schema",
+        "the revision of the schema",
+        "WARN if it is newer than this mqdb, FAIL if this mqdb does not work with it",
+        "upgrade mqdb, or `mqdb migrate`",
     ): _schema,
     DoctorCheck(
         "durability",

@@ -40,7 +40,7 @@ class BrokerInfo(NamedTuple):
 def broker_info(connection: Connection) -> BrokerInfo:
     """Ask which broker this is, and whether this mqdb speaks its schema: one statement, the first on a connection.
 
-    Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased for another revision than `migrations.head()`.
+    Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased as `migrations.check_revision` does.
     """
     namespace = select(own_namespace.c.namespace).scalar_subquery()
     info = select(migrations.revision(), broker.c.broker_name, broker.c.cluster_name, namespace, func.mqdb.history())

@@ -123,6 +123,18 @@ def test_another_schema_fails(shared_broker: Connection) -> None:
         shared_broker.exec_driver_sql("UPDATE mqdb.alembic_version SET version_num = substr(version_num, 2)")
 
 
+def test_a_schema_of_the_next_version_warns(shared_broker: Connection) -> None:
+    before = shared_broker.exec_driver_sql("SELECT version_num FROM mqdb.alembic_version").scalar_one()
+    shared_broker.exec_driver_sql("UPDATE mqdb.alembic_version SET version_num = '0101'")
+    try:
+        [found] = find(shared_broker, "schema")
+    finally:
+        shared_broker.exec_driver_sql("UPDATE mqdb.alembic_version SET version_num = %s", (before,))
+
+    assert (found.status, found.remedy) == (WARN, "pip install --upgrade mqdb")
+    assert found.seen.startswith("revision 0101; this mqdb knows 0100.")
+
+
 def test_a_server_that_does_not_wait_for_the_disk_fails(shared_broker: Connection) -> None:
     # As that of the tests is.
     found = find(shared_broker, "durability")
