@@ -85,6 +85,7 @@ from mqdb_client.admin.doctor import Doctor
 from mqdb_client.admin.latest_messages import LatestMessages
 from mqdb_client.admin.selectors import SelectorExplanation, explain_selector
 from mqdb_client.admin.topic_reader import TopicReader
+from mqdb_client.admin.versions import Versions
 from mqdb_client.app.app import App
 from mqdb_client.app.app_crons import AppCron
 from mqdb_client.app.listener import Listener, exponential
@@ -187,6 +188,7 @@ __all__ = [
     "Boundary",
     "OffsetChange",
     "Operation",
+    "Versions",
     "Doctor",
     "Finding",
     "FindingStatus",

@@ -37,6 +37,7 @@ from mqdb.cli.terminal import shielded
 from mqdb.cli.timer import app as timer
 from mqdb.cli.topic import app as topic
 from mqdb.cli.transaction import app as transaction
+from mqdb.cli.version import print_versions
 from mqdb.cli.web import web
 from mqdb.cli.worker.command import worker
 from mqdb.cli.worker.order import UNUSABLE
@@ -65,18 +66,12 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from mqdb import __version__
-
-        print(f"mqdb {__version__}")
-        raise typer.Exit
-
-
 @app.callback(invoke_without_command=True)
 def mqdb(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the versions of mqdb, and of the brokers that answer soon.")
+    ] = False,
 ) -> None:
     """A message broker that lives in PostgreSQL and behaves like Apache RocketMQ.
 
@@ -89,7 +84,11 @@ def mqdb(
       mqdb topic create orders
       mqdb send orders 'one' 'two' --tag new
       mqdb consume orders
+      mqdb --version --dsn postgresql://mqdb@db/mqdb
     """
+    if version:
+        print_versions(context)
+        raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
 

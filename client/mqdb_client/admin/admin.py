@@ -24,6 +24,7 @@ from mqdb_client.admin.subject import Subject
 from mqdb_client.admin.timers import Timers
 from mqdb_client.admin.topics import Topics
 from mqdb_client.admin.transactions import Transactions
+from mqdb_client.admin.versions import Versions, read_versions
 from mqdb_client.client_config import settings_of
 
 T = TypeVar("T")
@@ -63,6 +64,11 @@ class BrokerAdmin(Subject):
         """Connect, if it is not connected yet. If the broker cannot be reached, raises the errors of all methods."""
         with self._access.connected():
             pass
+
+    def versions(self) -> Versions:
+        """The versions of the schema and of PostgreSQL."""
+        with self._access.connected() as connection:
+            return read_versions(connection)
 
 
 class Admin(BrokerAdmin):

@@ -243,6 +243,7 @@ class AsyncBrokerAdmin(Wrapper[BrokerAdmin]):
         return self._below.name
 
     check = in_thread(BrokerAdmin.check)
+    versions = in_thread(BrokerAdmin.versions)
 
 
 class AsyncAdmin(AsyncBrokerAdmin):

@@ -4,9 +4,11 @@ from typing import Final
 
 from starlette.responses import Response
 
+from mqdb import __version__
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.visit import Visit
-from mqdb_client import FindingStatus
+from mqdb.errors import MqdbError
+from mqdb_client import FindingStatus, Versions
 
 
 def doctor(visit: Visit) -> Response:
@@ -18,7 +20,14 @@ def findings(visit: Visit) -> Response:
     """The findings of all checks, the worst first."""
     order = list(FindingStatus)
     found = sorted(visit.broker.doctor.examine(visit.brokers.thresholds), key=lambda each: order.index(each.status))
-    return visit.page("doctor_findings.html", findings=found)
+    return visit.page("doctor_findings.html", findings=found, mqdb=__version__, versions=_versions(visit))
+
+
+def _versions(visit: Visit) -> Versions | None:
+    try:
+        return visit.broker.versions()
+    except MqdbError:  # a finding has the reason
+        return None
 
 
 PAGES: Final = (Page("doctor", doctor), Page("doctor/findings", findings))

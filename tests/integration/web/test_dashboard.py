@@ -8,15 +8,17 @@ from unittest.mock import patch
 import pytest
 from sqlalchemy import Connection
 
+from mqdb import __version__
 from mqdb.broker.doctor import examine
 from mqdb.dashboard.pages import messages
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
+from mqdb.store.migrations import head
 from mqdb_client import Admin, Message, Producer, SendResult
 from tests.fixtures.broker import dispatch_all
 from tests.fixtures.dashboard import SCRIPT, Site, Visitor, paths, serving_alone, serving_site
 from tests.fixtures.dead_letters import bury, create_group
-from tests.fixtures.postgres import Database, new_database, with_parts
+from tests.fixtures.postgres import Database, new_database, query, with_parts
 from tests.fixtures.timers import timer
 
 B = "/b/broker-a/"
@@ -357,6 +359,14 @@ def test_the_overview_says_what_the_doctor_warns_of(database: Database, broker: 
     assert "found nothing wrong" in before
     assert "found nothing wrong" not in after
     assert "warns of dead-letters; the groups are below" in after
+
+
+def test_the_page_of_the_doctor_has_the_versions(site: Site, ann: Visitor) -> None:
+    server = query(site.database.dsn, "SHOW server_version")
+
+    found = ann.page(B + "doctor/findings")
+
+    assert f"mqdb {__version__} · schema {head()} · PostgreSQL {server}" in found
 
 
 def test_a_broker_that_is_away_is_said(database: Database) -> None:
