@@ -11,6 +11,7 @@
     python3 do.py screenshots   the pictures of the dashboard in docs/images, by Chromium; with a directory more of them
     python3 do.py run ...       any other command of mqdb: run topic list
     python3 do.py lock          the lock files anew, for what pyproject.toml asks for; needs uv
+    python3 do.py release       the archives of this version and their hashes, into dist/: release --help
 
 The first call makes .venv beside this file and installs into it the files whose versions and hashes
 requirements.lock names, or for tests requirements-test.lock, by uv if it is on PATH and can, else by pip.
@@ -59,7 +60,8 @@ def main(command: str = "", *arguments: str) -> None:
     # Nothing in this file may be newer than Python 3.6, or an old Python could not even say this.
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit("do.py: mqdb needs Python 3.11 or newer, this is {}.{}".format(*sys.version_info))
-    if command not in ("demo", "test", "check", "bench", "peers", "drill", "docs", "screenshots", "run", "lock"):
+    known = ("demo", "test", "check", "bench", "peers", "drill", "docs", "screenshots", "run", "lock", "release")
+    if command not in known:
         sys.exit(__doc__)
     if command == "lock":
         lock()
@@ -75,6 +77,10 @@ def main(command: str = "", *arguments: str) -> None:
         install("spark", "test")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "client")])
         become(PYTHON, "-m", "website.screenshots", *arguments)
+    if command == "release":
+        install("spark", "test")
+        os.chdir(str(ROOT))
+        become(PYTHON, "-m", "checks.release", *arguments)
     if command == "docs":
         install("docs", "spark")
         os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")

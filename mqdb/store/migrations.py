@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The number of the revision that has no frozen texts yet: None when all are released.
-_UNRELEASED: Final = "0100"
+_UNRELEASED: Final[str | None] = "0100"
 
 
 def upgrade(

@@ -5,10 +5,11 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 
+import mqdb
+from checks.archives import names_in, names_in_wheel
 from tests.fixtures.postgres import Database, query
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,20 +46,11 @@ def run(*command: str) -> str:
 
 
 def test_the_wheel_holds_every_file_of_the_packages_and_the_migrations(wheel: Path) -> None:
-    with ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    listed = subprocess.run(
-        ["git", "ls-files", "mqdb", "client/mqdb_client", "migrations", "alembic.ini", "pyspark_mqdb.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    inside = {name.removeprefix("client/") for name in listed if name.startswith(("mqdb/", "client/", "pyspark_mqdb"))}
-    beside = {f"mqdb/{name}" for name in listed if name.startswith(("migrations/", "alembic.ini"))}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    expected = names_in_wheel(listed, mqdb.__version__)
 
-    assert len(inside) > 300
-    assert inside | beside <= names
+    assert len(expected) > 300
+    assert expected <= names_in(wheel)
 
 
 @pytest.mark.long
