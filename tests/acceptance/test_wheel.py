@@ -5,14 +5,14 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 import mqdb
 from checks.archives import names_in, names_in_wheel
 from tests.fixtures.postgres import Database, query
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.fixtures.pythons import ROOT, run
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +37,31 @@ def installed(wheel: Path) -> Path:
     return programs
 
 
-def run(*command: str) -> str:
-    """The output of a command, which must succeed. Its directory and environment keep it from importing a checkout."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_wheel_holds_every_file_of_the_packages_and_the_migrations(wheel: Path) -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     expected = names_in_wheel(listed, mqdb.__version__)
 
     assert len(expected) > 300
     assert expected <= names_in(wheel)
+
+
+def test_an_unpacked_wheel_runs(wheel: Path, tmp_path: Path) -> None:
+    # With the libraries of this Python: an environment of its own takes a minute to install.
+    with ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    look = "import mqdb_client, pyspark_mqdb, mqdb; print(mqdb.__file__, mqdb_client.__file__, pyspark_mqdb.__file__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "MQDB_HOME": str(tmp_path / "home")}
+
+    for command, expected in (
+        (["-m", "mqdb", "--version"], f"mqdb {mqdb.__version__}"),
+        (["-m", "mqdb", "migrate", "--sql"], "CREATE SCHEMA mqdb"),
+        (["-c", look], str(tmp_path)),
+    ):
+        done = subprocess.run(
+            [sys.executable, *command], cwd="/", env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert expected in done.stdout
 
 
 @pytest.mark.long
