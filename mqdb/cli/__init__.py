@@ -5,7 +5,8 @@ serve, web, remoting, grpc, worker   processes that serve
 send, consume         messages in and out: records, lines, sender, sharing, delivery_time; formats
 topic, message, message_trace, group, group_offset, consumer, dlq   what there is
 delay, timer, cron, transaction, selector, acl, operation, doctor   and what happens to it
-migrate, config, version, database, bench, demo, spark   the schema, the settings, versions, its DSN, measuring, trying, jobs
+migrate, config, version, database   the schema, the settings, versions, the DSN
+bench, demo, spark                   measuring, trying, jobs
 console, terminal, rows, logs, confirm, psql      what is printed, and asked
 times, message_ids, offset_target                 values that are given
 """
