@@ -214,6 +214,8 @@ def _remember_an_hour(series: TimeSeries) -> None:
             (BrokerFigure.LAG, "mailer"): 190 - seconds // 30,
             (BrokerFigure.LAG, "reports"): 200 - seconds // 20,
             (BrokerFigure.LETTERS, "billing"): 0,
+            (BrokerFigure.MEMBERS, "billing"): 1,
+            (BrokerFigure.MEMBERS, "mailer"): 1,
             (BrokerFigure.DISK, TOTAL): 40e6,
         }
         series.add(now - seconds, counts, levels)

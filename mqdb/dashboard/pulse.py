@@ -37,6 +37,7 @@ class GroupPulse(NamedTuple):
     """A group that has something to consume."""
 
     name: str
+    members: int
     lag: int
     lag_seconds: float
     per_second: float
@@ -46,8 +47,8 @@ class GroupPulse(NamedTuple):
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the oldest message is so young that it is about to be consumed."""
-        return self.lag_seconds < _FRESH_SECONDS
+        """Whether a member is about to consume the oldest message, because it is so young."""
+        return self.members > 0 and self.lag_seconds < _FRESH_SECONDS
 
 
 class Pulse:
@@ -84,7 +85,7 @@ class Pulse:
             lag=_tile(series.of(BrokerFigure.LAG), now, span),
             letters=letters,
             letters_since=since,
-            letters_spark=spark_line(series.of(BrokerFigure.DEAD, span=SeriesSpan.DAY), now, 24 * _HOUR),
+            letters_spark=spark_line(series.of(BrokerFigure.DEAD), now, span),
             slowest=next((each for each in groups if not each.keeps_up), None),
             groups=groups[:_MOST_GROUPS],
             more=max(len(groups) - _MOST_GROUPS, 0),
@@ -116,6 +117,7 @@ def groups_by_urgency(series: TimeSeries, now: float, span: float) -> list[Group
         found.append(
             GroupPulse(
                 name,
+                int(_last(series.of(BrokerFigure.MEMBERS, name)) or 0),
                 int(lag),
                 _last(series.of(BrokerFigure.LAG_SECONDS, name)) or 0.0,
                 _last(series.of(BrokerFigure.DELIVERED, name)) or 0.0,

@@ -7,6 +7,7 @@ from math import ceil
 from typing import Final
 
 from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from mqdb.store.clients.clients import ClientKind
 from mqdb.web.broker_sample import Sample
 from mqdb.web.time_series import TOTAL, BrokerFigure, Key, TimeSeries
 
@@ -77,6 +78,10 @@ def _levels(sample: Sample) -> dict[Key, float]:
         (BrokerFigure.HALVES, TOTAL): sample.halves.prepared,
         (BrokerFigure.DISK, TOTAL): sum(sample.storage_bytes.values()),
     }
+    for count in sample.clients:
+        if count.kind == ClientKind.CONSUMER:
+            key = BrokerFigure.MEMBERS, count.group
+            levels[key] = levels.get(key, 0) + count.clients
     for topic, messages in sample.messages_in.items():
         if topic.startswith(DLQ_PREFIX):
             levels[BrokerFigure.LETTERS, topic.removeprefix(DLQ_PREFIX)] = messages
@@ -84,6 +89,7 @@ def _levels(sample: Sample) -> dict[Key, float]:
         levels[BrokerFigure.DISPATCH_P50, TOTAL] = ages[ceil(len(ages) * 0.5) - 1]
         levels[BrokerFigure.DISPATCH_P99, TOTAL] = ages[ceil(len(ages) * 0.99) - 1]
     for each in sample.lags:
+        levels.setdefault((BrokerFigure.MEMBERS, each.group), 0)
         lag, age = (BrokerFigure.LAG, each.group), (BrokerFigure.LAG_SECONDS, each.group)
         levels[lag] = levels.get(lag, 0) + each.lag
         levels[age] = max(levels.get(age, 0), each.lag_seconds)

@@ -40,6 +40,8 @@ class BrokerFigure(StrEnum):
     """Messages that a group has yet to consume."""
     LAG_SECONDS = "lag_seconds"
     """Age of the oldest message that a group has yet to consume."""
+    MEMBERS = "members"
+    """Consumers of a group."""
     TIMERS = "timers"
     """Messages that wait for a time."""
     HALVES = "halves"

@@ -60,16 +60,18 @@ def test_the_time_to_drain_is_that_of_the_last_minute(lags: list[tuple[float, fl
 
 def test_a_group_that_does_not_catch_up_comes_first_and_one_that_keeps_up_last() -> None:
     series = TimeSeries()
-    lags = {"fresh": (5, 5), "draining": (100, 50), "slow": (100, 90), "stuck": (10, 20), "done": (9, 0)}
+    lags = {"fresh": (5, 5), "draining": (100, 50), "slow": (100, 90), "stuck": (10, 20), "done": (9, 0)} | {"left": (3, 3)}
     for step, at in enumerate((NOW - 30, NOW)):
         levels = {(BrokerFigure.LAG, name): float(lag[step]) for name, lag in lags.items()}
-        ages = {(BrokerFigure.LAG_SECONDS, name): 2.0 if name == "fresh" else 60.0 for name in lags}
-        series.add(at, {}, levels | ages)
+        ages = {(BrokerFigure.LAG_SECONDS, name): 2.0 if name in ("fresh", "left") else 60.0 for name in lags}
+        members = {(BrokerFigure.MEMBERS, name): 0.0 if name == "left" else 1.0 for name in lags}
+        series.add(at, {}, levels | ages | members)
 
     found = groups_by_urgency(series, NOW, 300.0)
 
     assert [(each.name, each.keeps_up, each.drain_seconds) for each in found] == [
         ("stuck", False, None),
+        ("left", False, None),
         ("slow", False, 270),
         ("draining", False, 30),
         ("fresh", True, None),
