@@ -37,6 +37,7 @@ READING: dict[str, Call] = {
     "Acl.held": lambda admin, _: admin.acl.held("mqdb", [Resource(Access.SEND, ResourceType.TOPIC, "orders")]),
     "Acl.list": lambda admin, _: admin.acl.list(),
     "BrokerAdmin.check": lambda admin, _: admin.check(),
+    "BrokerAdmin.versions": lambda admin, _: admin.versions(),
     "Consumers.list": lambda admin, _: admin.consumers.list(),
     "Crons.list": lambda admin, _: admin.crons.list(),
     "Crons.next_times": lambda admin, _: admin.crons.next_times("0 3 * * *"),
