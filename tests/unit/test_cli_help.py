@@ -40,12 +40,6 @@ def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str
     assert "mqdb serve" in capsys.readouterr().out
 
 
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == 0
-
-    assert capsys.readouterr().out.startswith("mqdb 0.")
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
