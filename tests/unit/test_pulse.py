@@ -60,9 +60,8 @@ def test_the_time_to_drain_is_that_of_the_last_minute(lags: list[tuple[float, fl
 
 def test_a_group_that_does_not_catch_up_comes_first_and_one_that_keeps_up_last() -> None:
     series = TimeSeries()
-    lags = {"fresh": (5, 5), "draining": (100, 50), "slow": (100, 90), "stuck": (10, 20), "done": (9, 0)} | {
-        "left": (3, 3)
-    }
+    lags = {"fresh": (5, 5), "draining": (100, 50), "slow": (100, 90), "stuck": (10, 20), "done": (9, 0)}
+    lags |= {"left": (3, 3)}
     for step, at in enumerate((NOW - 30, NOW)):
         levels = {(BrokerFigure.LAG, name): float(lag[step]) for name, lag in lags.items()}
         ages = {(BrokerFigure.LAG_SECONDS, name): 2.0 if name in ("fresh", "left") else 60.0 for name in lags}
