@@ -1,9 +1,9 @@
-"""Producers. A reader meets the rooms in this order:
+"""Producers. Read the packages in this order:
 
-producer          the public class; config, running_producer: what it works with
+producer          the public class; config and running_producer: its options and its parts
 sends             one send and its attempts, with and without an answer
-queues            which queue an attempt goes to
-append            what is decided and done until the records are in the log
-joined            sends in the caller's transaction
+queues            the choice of the queue for an attempt
+append            decides how records get into the log, and appends them
+joined            sends that join the caller's transaction
 requests          requests and their replies
 """

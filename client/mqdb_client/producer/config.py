@@ -19,19 +19,19 @@ _SYSTEM_CLOCK: Final = SystemClock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
-    """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
+    """The options of a producer, checked on construction. Raises NameInvalid, ParameterInvalid."""
 
     retry_times_when_send_failed: Annotated[
-        int, whole(0, 100), "The most further tries of a sync send that failed, within its timeout."
+        int, whole(0, 100), "How often a failed sync send is retried at most, within its timeout."
     ] = 2
     retry_times_when_send_async_failed: Annotated[
-        int, whole(0, 100), "The most further tries of an async send whose broker cannot be reached."
+        int, whole(0, 100), "How often an async send is retried at most if its broker cannot be reached."
     ] = 2
     retry_another_broker_when_not_store_ok: Annotated[
         bool,
         FLAG,
-        "Send a message to another broker as well if it was stored with less durability than "
-        "asked for. It is stored twice then.",
+        "Also send a message to another broker if it was stored with less durability than requested. The message is "
+        "then stored twice.",
     ] = False
     send_latency_fault_enable: Annotated[bool, FLAG, "Avoid brokers that were slow or failed, for up to 30 s."] = False
     durability: Annotated[
@@ -47,16 +47,16 @@ class ProducerConfig(ClientConfig):
     compress_message_body_threshold_bytes: Annotated[int, whole(1, 2**31 - 1), "Shorter bodies are not compressed."] = (
         4_096
     )
-    max_message_size_bytes: Annotated[int, whole(1, MAX_BODY_BYTES), "The limit of a body before it is compressed."] = (
+    max_message_size_bytes: Annotated[int, whole(1, MAX_BODY_BYTES), "The size limit of bodies before compression."] = (
         MAX_BODY_BYTES
     )
     back_pressure_for_async_send_num: Annotated[
-        int, whole(1, 10_000_000), "The most async and oneway sends under way. The next send waits."
+        int, whole(1, 10_000_000), "The maximum number of async and oneway sends under way. Further sends wait."
     ] = 10_000
     back_pressure_for_async_send_size_bytes: Annotated[
-        int, whole(1, 2**40), "The most bytes of bodies of async and oneway sends under way. The next send waits."
+        int, whole(1, 2**40), "The maximum total size of bodies of async and oneway sends under way. Further sends wait."
     ] = 100 * 1024 * 1024
-    clock: Annotated[Clock, CLOCK, "The source of the times of messages."] = _SYSTEM_CLOCK
+    clock: Annotated[Clock, CLOCK, "The clock for message times."] = _SYSTEM_CLOCK
 
     def __post_init__(self) -> None:
         check_group_name(self.group, DEFAULT_PRODUCER)

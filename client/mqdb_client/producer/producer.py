@@ -43,24 +43,24 @@ from mqdb_client.producer.sends.sent_messages import SentMessages
 
 
 class Producer:
-    """Sends messages of a group of producers. Start it once, use it from any number of threads, shut it down.
+    """Sends messages for a producer group. Start it once, use it from any number of threads, shut it down.
 
         with Producer("orders-service") as producer:
             producer.send(Message("orders", b"...", tag="paid", keys="order-17"), sharding_key="customer-4")
 
-    Concurrent sends share statements and a connection, so that threads cost little; a lone send does not wait for
-    others. A send ends within its timeout: stored, or with an error that says whether it is stored. The producer
-    reconnects by itself, and retries a send on a lost connection without storing it twice. If the settings name several
-    brokers, messages go to all brokers that have the topic; a broker that is down is skipped. A producer does not
-    survive a fork: the child has to start its own.
+    Concurrent sends share statements and a connection, so threads cost little; a single send does not wait for others.
+    A send ends within its timeout: the message is stored, or an error says whether it is. The producer reconnects by
+    itself, and retries a send on a lost connection without storing it twice. If the settings name several brokers,
+    messages go to all brokers that have the topic; a broker that is down is skipped. A producer does not survive a
+    fork: the child has to start its own.
     """
 
-    #: Whether the broker can ask it for the state of transactions of its group.
+    #: Whether the broker can ask this producer for the state of its group's transactions.
     _checks_transactions: ClassVar[bool] = False
 
     @configured_by(ProducerConfig)
     def __init__(self, config: ProducerConfig) -> None:
-        """Make a producer that does not connect yet.
+        """Create a producer without connecting.
 
         Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
         """
@@ -87,18 +87,18 @@ class Producer:
     # -- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect and enter the group.
+        """Connect and join the group.
 
-        Brokers that are down join in later, as long as at least one is up.
+        At least one broker must be up; the producer connects to the others when they come up.
         Raises IllegalState if it was started before, or if this process has another producer of the group; the errors
-        of `Cluster`; CompressionUnavailable; ParameterInvalid if the broker's default is a durability that a pooler
-        cannot give. After an error it can be started again.
+        of `Cluster`; CompressionUnavailable; ParameterInvalid if the broker's default durability is impossible behind a
+        pooler. After an error it can be started again.
         """
         with self._life:
             if self._state is not ProducerState.CREATED:
                 raise IllegalState(self._name, self._state)
             if self._config.compression is not None:
-                compress(b"", self._config.compression)  # a missing library shows now, not at the first large body
+                compress(b"", self._config.compression)  # a missing library is noticed now, not at the first large body
             with ExitStack() as undo:
                 at_exit = partial(_shut_down_at_exit, weakref.ref(self))
                 atexit.register(at_exit)
@@ -118,17 +118,17 @@ class Producer:
             self._state = ProducerState.RUNNING
 
     def shutdown(self) -> None:
-        """Let the sends under way end, leave the group and disconnect. It waits up to 5 s for a silent broker.
+        """Wait for the sends under way, leave the group and disconnect. Waits up to 5 s for a silent broker.
 
-        At the exit of the program each running producer is shut down. It has no effect to call this twice, during a
-        shutdown (for instance in a callback), or in a forked child.
+        Running producers are shut down when the program exits. A second call, a call during a shutdown (for instance in
+        a callback) and a call in a forked child have no effect.
         Raises IllegalState in the callback of an async send, because it would wait for this callback. Do not call it in
-        a signal handler, which may have interrupted a send: set a flag there, or raise an exception.
+        a signal handler, which may have interrupted a send: there, set a flag or raise an exception.
         """
-        if sys.is_finalizing():  # a __del__ that comes too late: the threads that it would wait for are gone
+        if sys.is_finalizing():  # a late __del__: the threads that it would wait for are gone
             return
         if self._is_forked:
-            # Its threads are not here, and may have held the lock.
+            # The producer's threads are not in this process, and may have held the lock.
             self._life = threading.RLock()
             self._running = None
             self._state = ProducerState.SHUT_DOWN
@@ -141,7 +141,7 @@ class Producer:
             running, self._running = self._running, None
             self._state = ProducerState.SHUT_DOWN
             undo = self._undo.pop_all()
-        # Without the lock, for which a callback would wait while this waits for it.
+        # Without the lock: a callback would wait for the lock, and this call for the callback.
         if running is not None:
             try:
                 running.close()
@@ -157,7 +157,7 @@ class Producer:
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this is a child of the process that has started it, and not shut down."""
+        """Whether this process was forked from the one that runs the producer."""
         return self._running is not None and self._running.cluster.is_forked
 
     @property
@@ -187,22 +187,22 @@ class Producer:
     ) -> SendResult:
         """Send one message, and return when it is stored.
 
-        It goes to the queues of its topic in turn, over all brokers; or to the queue that `sharding_key` chooses, so
-        that messages with the same key stay in order; or to `queue`; or to the queue that `selector` returns. Only a
-        send without a chosen queue is retried, up to `retry_times_when_send_failed` times, on another broker if there
-        is one. A missing topic is created if the broker and `auto_create_topic_enable` allow it.
+        By default messages go to the queues of their topic in turn, over all brokers. `sharding_key` chooses a queue so
+        that messages with the same key stay in order, `queue` names the queue, and `selector` returns it. Only a send
+        without a chosen queue is retried, up to `retry_times_when_send_failed` times, if possible on another broker. A
+        missing topic is created if the broker and `auto_create_topic_enable` allow it.
 
-        A message to be delivered later is stored at once, and goes to its queue when its time has come by the broker's
-        clock: never early, and only once.
+        A message to be delivered later is stored immediately, and goes to its queue when the broker's clock reaches its
+        time: never early, and only once.
 
         With `connection`, a Connection or Session of SQLAlchemy, a psycopg.Connection or the connection of Django, the
-        message becomes a part of its transaction, on the broker of this connection: it is stored when the caller
-        commits. A `timeout` is not allowed then.
+        message becomes part of the caller's transaction on that broker: it is stored when the caller commits. `timeout`
+        is not allowed in this case.
 
         Raises the errors of `check_message`, RouteNotFound, TopicNotFound, TopicNotWritable, QueueNotFound,
         StorageRefused, BrokerUnavailable: nothing is stored. SendGivenUp after the timeout: nothing is stored.
-        SendOutcomeUnknown after the timeout: the message may be stored. IllegalState unless started, and if a signal
-        handler or a finalizer sends while its thread is in another send.
+        SendOutcomeUnknown after the timeout: the message may be stored. IllegalState if the producer is not started, or
+        if a signal handler or finalizer sends while its thread is in another send.
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
@@ -225,12 +225,12 @@ class Producer:
         connection: "CallersConnection | None" = None,
         timeout: timedelta | None = None,
     ) -> list[SendResult]:
-        """Send messages of one topic at once: to one queue, in their order, all of them or none.
+        """Send messages of one topic together: to one queue, in order, all or none.
 
-        The next batch goes to the next queue, unless `sharding_key` or `queue` choose one. `split_batches` makes
-        batches of a list of any size. With `connection` the messages may be of several topics, and of any size.
-        Raises what `send` raises; ParameterInvalid for messages of several topics or none at all; BatchTooLarge over 4
-        MiB of bodies and properties; NotSupported for a retry topic, and for messages to be delivered later.
+        Batches go to the queues in turn, unless `sharding_key` or `queue` chooses a queue. `split_batches` splits a
+        list of any size into batches. With `connection` the batch may contain several topics and be of any size.
+        Raises the errors of `send`; ParameterInvalid for messages of several topics or an empty batch; BatchTooLarge if
+        bodies and properties exceed 4 MiB; NotSupported for a retry topic, and for messages to be delivered later.
         Source: MessageBatch.generateFromList.
         """
         running = self._work()
@@ -260,15 +260,15 @@ class Producer:
         callback: "Callable[[Future[SendResult]], None] | None" = None,
         timeout: timedelta | None = None,
     ) -> "Future[SendResult]":
-        """Send one message without waiting for it; the future has the result, or the error that `send` would raise.
+        """Send one message without waiting; the future gets the result, or the error that `send` would raise.
 
-        `callback` is called with the future when it is done, in one of the few threads that complete the sends of this
-        producer (in this one if it is done already): be quick there, and do not wait for another send. In asyncio, use
-        `mqdb_client.aio.AsyncProducer`. The send is retried only if the broker could not be reached, up to
-        `retry_times_when_send_async_failed` times. With a chosen queue it is retried on the same broker.
+        `callback` is called with the completed future, in one of the few threads that complete the sends of this
+        producer (or in this thread if the future is already done): be quick there, and do not wait for another send. In
+        asyncio, use `mqdb_client.aio.AsyncProducer`. The send is retried up to `retry_times_when_send_async_failed`
+        times, and only if the broker could not be reached. With a chosen queue it is retried on the same broker.
 
-        Waits while `back_pressure_for_async_send_num` messages or `_size_bytes` are under way. Raises errors of the
-        message itself at once, and SendGivenUp if there is no room until the timeout.
+        Waits while `back_pressure_for_async_send_num` messages or `_size_bytes` are under way. Raises errors in the
+        message immediately, and SendGivenUp if there is no room before the timeout.
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
@@ -293,9 +293,9 @@ class Producer:
         selector: MessageQueueSelector | None = None,
         selector_argument: object = None,
     ) -> None:
-        """Send one message in one attempt, without a result. A failure is only logged.
+        """Send one message without returning a result. It is tried once, and a failure is only logged.
 
-        Waits and raises as `send_async` does.
+        Waits and raises like `send_async`.
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
@@ -305,7 +305,7 @@ class Producer:
         running.async_send.submit_oneway(self._pending((message,), target, SendMode.ONEWAY, None))
 
     def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
-        """Send a message and wait for its reply, which a consumer makes by `create_reply_message` and sends.
+        """Send a message and wait for the reply, which a consumer creates with `create_reply_message` and sends.
 
         `timeout` covers the send and the reply. Raises RequestTimeout; the errors of `send`; IllegalState if the
         producer is shut down while it waits.
@@ -325,9 +325,10 @@ class Producer:
         *,
         callback: "Callable[[Future[ReceivedMessage]], None] | None" = None,
     ) -> "Future[ReceivedMessage]":
-        """Send a request without waiting for its reply. The future has the reply, or the error.
+        """Send a request without waiting for its reply. The future gets the reply, or the error.
 
-        `callback` is called with the future, in a thread that completes the requests of this producer: be quick there.
+        `callback` is called with the completed future, in the thread that completes all requests of this producer: be
+        quick there.
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
@@ -339,9 +340,9 @@ class Producer:
         return future
 
     def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that take messages, over all brokers.
+        """The queues of a topic to which messages can be sent, on all brokers.
 
-        A missing topic is created as for a send. Raises NameInvalid, and what `send` raises before it sends.
+        A missing topic is created as for a send. Raises NameInvalid, and the errors that `send` raises before sending.
         """
         check_topic_name(topic)
         deadline = time.monotonic() + self._timeout_seconds
@@ -350,18 +351,19 @@ class Producer:
     def outcome(self, message_id: str) -> SendResult | None:
         """The result of a send, by the unique id of the message; None if no broker has it.
 
-        None is final for a SendOutcomeUnknown of this producer: no broker will store the message later. For other ids
-        it is not final while their send is under way. Raises ParameterInvalid if `message_id` is not a message id;
+        After a SendOutcomeUnknown of this producer, None is final: no broker will store the message later. For other
+        ids it is not final while the send is under way. Raises ParameterInvalid if `message_id` is not a message id;
         BrokerUnavailable if a broker that may have the message does not answer within the send timeout;
-        SendOutcomeUnknown while the message is not stored but may still be, which cannot be ruled out behind a pooler.
+        SendOutcomeUnknown if the message is not stored but may still be stored later, which cannot be ruled out behind
+        a pooler.
         """
         return self._sent.outcome(message_id, self._work().sending.unknown)
 
     def recall(self, handle: str) -> RecallStatus:
-        """Take a message back before its time of delivery, by the `recall_handle` of its SendResult.
+        """Recall a message before its time of delivery, by the `recall_handle` of its SendResult.
 
         A recalled message is never delivered. Raises RecallHandleInvalid, TopicNotFound; BrokerUnavailable if there is
-        no answer within the send timeout: the outcome is unknown then, so call it again.
+        no answer within the send timeout. The outcome is then unknown, so call it again.
         Source: DefaultMQProducerImpl.recallMessage.
         """
         running = self._work()
@@ -378,14 +380,14 @@ class Producer:
     # -- hooks --------------------------------------------------------------------------------
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Have `hook` called before and after each attempt, from the next one on.
+        """Call `hook` before and after each attempt, starting with the next.
 
-        Raises ParameterInvalid if it is not a hook.
+        Raises ParameterInvalid if `hook` is not a hook.
         """
         self._hooks.register_send_message_hook(hook)
 
     def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:
-        """Have `hook` decide from the next attempt on whether an attempt may be made. Raises ParameterInvalid."""
+        """Let `hook` decide whether an attempt may be made, starting with the next. Raises ParameterInvalid."""
         self._hooks.register_check_forbidden_hook(hook)
 
     def _reply_seconds(self, timeout: timedelta | None) -> float:
@@ -401,7 +403,7 @@ class Producer:
 
 def _shut_down_at_exit(reference: "weakref.ref[Producer]") -> None:
     producer = reference()
-    # In a forked child even its lock may be held, by a thread that is not there.
+    # In a forked child its lock may be held by a thread that does not exist there.
     if producer is not None and producer._running is not None and not producer._is_forked:
         producer.shutdown()
 

@@ -33,9 +33,9 @@ class ProducerState(StrEnum):
 
 
 class RunningProducer:
-    """The parts of a started producer. Closed once.
+    """The parts of a started producer, which is closed once.
 
-    Parts with threads of their own are made when they are first needed.
+    Parts with their own threads are made when first needed.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class RunningProducer:
         clock: Clock,
         sent: SentMessages,
     ) -> None:
-        """Does not connect yet. Raises ParameterInvalid for a durability that a pooler cannot give."""
+        """Does not connect yet. Raises ParameterInvalid for a durability that is impossible behind a pooler."""
         self.cluster = cluster
-        #: It knows whether this is a forked child.
+        #: Knows whether this is a forked child.
         self.instance = cluster.instances[0]
         waking = Waking()
         self.links = {each.broker_name: BrokerLink(each, config.durability, waking) for each in cluster.instances}
@@ -103,7 +103,7 @@ class RunningProducer:
             raise IllegalState("the producer", ProducerState.SHUT_DOWN)
 
     def at_close(self, wait_for_sends: Callable[[], None]) -> None:
-        """Have `wait_for_sends` called once no new send is taken, and before appends are refused."""
+        """Have `close` call `wait_for_sends` after it stops accepting sends and before it refuses appends."""
         with self._guard:
             self._check_open()
             self._at_close.append(wait_for_sends)
@@ -113,7 +113,7 @@ class RunningProducer:
         return self._async_send is not None and self._async_send.is_own_thread()
 
     def close(self) -> None:
-        """Let the sends under way end, until their deadlines at most."""
+        """Wait for the sends under way, until their deadlines at most."""
         with self._guard:
             self._is_closed = True
         if self._request_reply is not None:

@@ -1,12 +1,12 @@
 """The append: records of many sends go to the log together.
 
-    append_plan       what is decided, without threads or I/O; refusals: which message an error may concern
+    append_plan       the decisions, without threads or I/O; refusals: which message may have caused an error
     group_append      the threads and the loop that carry it out; waking: how a thread is woken without a lock
     broker_link       the connections of one broker
     held_connection   a connection that is kept for appends
     durability        what a commit waits for
 
-The names below are all that the front and the clients of event loops need of it.
+The names below are all that the front and the event loop clients need.
 """
 
 from mqdb_client.producer.append.append_plan import NoAnswer, Unit

@@ -1,16 +1,16 @@
 """The plan of a group append: which unit leads, and which records are stored together.
 
-A state machine without threads: it does not wait, takes no lock and does not talk to the server. `group_append.py` does
-that, and reports events to it:
+A state machine without threads: it does not wait, takes no lock and does not contact the server. `group_append.py` does
+all this, and reports events to it:
 
     arrive     ──▶ LEAD   no leader: the sender's own thread appends at once
                ──▶ WAIT   another unit leads
                ──▶ CALL   no leader, and no thread waits for the unit: the append thread has to lead
-    first      ──▶ the unit whose deadline applies while the append thread leads
+    first      ──▶ the unit whose deadline applies if the append thread leads
     take       ──▶ the records of the next statement: those of the leader, then of the units that wait, in their order
     stored, refused, unknown, give_up    the outcome of that statement
     expire, leave, end_late              a unit stops waiting
-    done       ──▶ whether the append thread has to lead next
+    done       ──▶ tells whether the append thread has to lead next
 
 Units that have ended stay in `ended` until they are notified.
 """
@@ -30,20 +30,21 @@ from mqdb.errors import IllegalState, MqdbError, SendGivenUp, TopicNotFound
 from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb_client.producer.append.refusals import may_be_of_one_message
 
-#: One statement carries no more than this, unless a single unit is larger.
+#: The maximum for one statement, unless a single unit is larger.
 MAX_GATHERED_MESSAGES: Final = 1_024
 MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
 
-# A share of the send timeout. A unit with less time left does not set the deadline of a statement for others. It is
-# more than is left when a statement is cancelled: otherwise the next statement of the same age would be cut off at
-# once.
+# A share of the send timeout. A unit with less time left does not set the deadline of a statement for others. The share
+# is more than what is left when a statement is cancelled: otherwise the next statement of the same age would be cut off
+# immediately.
 _SHARE_TO_LEAD: Final = 0.12
 
 
 class NoAnswer(Exception):
-    """The server was asked to store the records, and its answer is missing.
+    """The server was asked to store the records but did not answer.
 
-    `backend` was asked, if that is known. If it has stored them, their positions are above `after_pos`.
+    `backend` is the backend that was asked, if known. If it has stored the records, their positions are above
+    `after_pos`.
     """
 
     def __init__(self, reason: str, backend: Backend | None, after_pos: int) -> None:
@@ -51,27 +52,27 @@ class NoAnswer(Exception):
         self.reason = reason
         self.backend = backend
         self.after_pos = after_pos
-        #: The stored messages, once they were looked for: final, as `settle` returns them.
+        #: The stored messages after a lookup; final, as returned by `settle`.
         self.found: Mapping[UUID, StoredAt] | None = None
 
 
 class UnitState(Enum):
     """The state of a unit in the plan."""
 
-    LEADING = auto()  #: new; or its own thread has to append it, together with others
+    LEADING = auto()  #: new, or to be appended by its own thread, together with others
     WAITING = auto()
-    TAKEN = auto()  #: in a statement of another thread, which was sent to the server
-    APART = auto()  #: taken out of a statement that has stored nothing, for another statement
+    TAKEN = auto()  #: in another thread's statement, which was sent to the server
+    APART = auto()  #: taken out of a statement that stored nothing, to be put into another one
     DONE = auto()
-    #: Its deadline has passed, or its thread was interrupted. The sender knows that; later results are dropped.
+    #: Its deadline has passed, or its thread was interrupted. The sender knows; later results are dropped.
     ABANDONED = auto()
 
 
 class Unit(ABC):
     """One message, or the messages of one batch. It is stored as a whole or not at all, independently of other units.
 
-    It ends by `succeed` when its records are stored, or with an `error`. `deadline` is of time.monotonic;
-    `timeout_seconds` is for an error's sentence. A unit that is not patient does not wait for a lost connection.
+    It ends by `succeed` when its records are stored, or with an `error`. `deadline` is a value of time.monotonic;
+    `timeout_seconds` is for error messages. A unit that is not patient does not wait for a lost connection.
     """
 
     __slots__ = (
@@ -92,32 +93,32 @@ class Unit(ABC):
         self.timeout_seconds = timeout_seconds
         self.is_patient = is_patient
         self.state = UnitState.LEADING
-        #: Of one topic; none until they are made.
+        #: The records, all of one topic; empty until they are made.
         self.records: Sequence[Record] = ()
-        #: Whether no thread waits for it, and watches its deadline.
+        #: Whether no thread waits for this unit and watches its deadline.
         self.is_handed_in = False
-        #: Called when it has ended; None while no thread waits for that.
+        #: Called when the unit has ended; None while no thread waits.
         self.tell: Callable[[], None] | None = None
         self.error: Exception | None = None
 
     @abstractmethod
     def make_records(self) -> None:
-        """Make its `records`, of which there is at least one.
+        """Make the `records` of the unit, at least one.
 
-        The thread that leads does this for most units: one thread that makes the records of many, one after the other,
-        takes a third of the time that it costs many threads to make one each. An exception ends this unit alone.
+        The leading thread does this for most units: a single thread that makes the records of many units takes a third
+        of the time that many threads take to make one each. An exception ends only this unit.
         """
 
     @abstractmethod
     def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
         """End with success: the records are stored at `places`, in order.
 
-        `status` tells the durability of their commit.
+        `status` is the durability of their commit.
         """
 
 
 class Turn(Enum):
-    """The next step for the thread that brings a unit."""
+    """The next step for the thread that submits a unit."""
 
     LEAD = auto()  #: append it now
     WAIT = auto()  #: wait until it has ended
@@ -126,7 +127,7 @@ class Turn(Enum):
 
 
 class ConnectionNews(Protocol):
-    """The state of the connection, as known without using it."""
+    """The state of the connection, as far as it is known without using the connection."""
 
     #: Why there is no connection.
     why_lost: MqdbError | None
@@ -140,29 +141,29 @@ class AppendPlan:
 
     def __init__(self, connection: ConnectionNews) -> None:
         self._connection = connection
-        self.is_closed = False  #: to refuse what arrives
-        #: Somebody leads, or is called to.
+        self.is_closed = False  #: to refuse new units
+        #: A thread leads, or was called to lead.
         self.is_busy = False
         #: The unit whose own thread leads; None while the append thread leads, or no thread does.
         self.leading: Unit | None = None
         self.waiting: deque[Unit] = deque()
-        #: The units that the one who leads has taken.
+        #: The units that the leader has taken.
         self.batch: list[Unit] = []
-        #: Units that have ended, and whose threads were not woken yet.
+        #: Ended units whose threads were not woken yet.
         self.ended: deque[Unit] = deque()
-        #: A backend that has appended, and the last position that it told.
+        #: A backend that has appended, and the last position that it returned.
         self._newest: tuple[Backend | None, int] = (None, 0)
-        #: The backend of the statement under way.
+        #: The backend of the current statement.
         self._asked: Backend | None = None
 
     # -- who leads ----------------------------------------------------------------------------
 
     def arrive(self, unit: Unit) -> Turn:
-        """A unit is to be appended. Raises IllegalState after the end."""
+        """Register a unit to be appended. Raises IllegalState after the shutdown."""
         if self.is_closed:
             raise IllegalState("the producer", "shut down")
         if self.is_busy and not unit.is_patient and (why := self._connection.why_lost) is not None:
-            # The one that leads waits for a connection.
+            # The leading unit waits for a connection.
             self._fail_not_stored([unit], why)
             return Turn.ENDED
         was_busy, self.is_busy = self.is_busy, True
@@ -182,13 +183,13 @@ class AppendPlan:
         self._asked = backend
 
     def first(self, now: float) -> Unit | None:
-        """The first waiting unit whose deadline can be that of a statement; those before it are given up."""
+        """The first waiting unit whose deadline can apply to a statement; units before it are given up."""
         late = list(takewhile(lambda unit: not _has_time(unit, now), self.waiting))
         self._fail_not_stored(late, self._connection.why_lost)
         return self.waiting[0] if self.waiting else None
 
     def done(self) -> bool:
-        """Note that the leader has ended; returns whether the append thread has to lead next. May be repeated."""
+        """Note that the leader has ended; returns whether the append thread has to lead next. Can be repeated."""
         for unit in reversed(self.batch):
             if unit.state is UnitState.APART:
                 unit.state = UnitState.WAITING
@@ -202,8 +203,8 @@ class AppendPlan:
     def take(self, batch: list[Unit], timekeeper: Unit, backend: Backend | None, now: float) -> list[Record]:
         """Take waiting units into the statement that `backend` is about to be asked to run; returns its records.
 
-        Not before there is a connection: until then a unit is bound to no statement. None is taken if the wait for the
-        connection has left the timekeeper no time for others.
+        Call it only when there is a connection: until then units are not bound to a statement. Takes no units if the
+        wait for the connection left the timekeeper no time for others.
         """
         self.batch = batch
         self._asked = backend
@@ -257,7 +258,7 @@ class AppendPlan:
             begin = end
         self._end(alive)
         if places:
-            # Not before: a unit that has not been told yet would be looked for above its own position.
+            # Not earlier: a unit without its result would be searched for above its own position.
             self._newest = (self._asked, places[-1].log_pos)
 
     def refused(self, units: list[Unit], error: MqdbError) -> list[list[Unit]]:
@@ -270,24 +271,27 @@ class AppendPlan:
         return parts
 
     def unknown(self, units: Iterable[Unit], reason: str, cause: BaseException | None) -> None:
-        """The answer is missing."""
+        """Note that the server did not answer."""
         self._fail(units, lambda _: self._no_answer(reason), cause)
 
     def give_up(self, units: list[Unit], timekeeper: Unit, why: MqdbError | None) -> None:
-        """Nothing is stored, and the timekeeper's time is up. The others have time left, and are to wait again."""
+        """Note that nothing is stored and the timekeeper's time is up.
+
+        The other units have time left, and wait again.
+        """
         self._fail_not_stored([timekeeper], why)
         self._set_apart(units)
 
     def interrupt(self, batch: list[Unit], timekeeper: Unit, cause: BaseException) -> None:
         """Note that the leading thread was interrupted, so that the other units do not wait for ever."""
         asked = [unit for unit in batch if unit.state in (UnitState.LEADING, UnitState.TAKEN)]
-        # With no unit asked for, the next attempt must not meet the same interruption for ever.
+        # Even if no unit was sent, the next attempt must not meet the same interruption for ever.
         self.unknown(asked or [timekeeper], f"{type(cause).__name__} in the thread that sent it along", cause)
 
     def await_connection(self, why: MqdbError | None) -> None:
-        """The one who leads waits for a lost connection; units that are not patient go elsewhere.
+        """Note that the leader waits for a lost connection; impatient units try another broker.
 
-        A standby has refused what was taken for it, so nothing of that is stored.
+        The units already taken for this statement were refused by a standby, so none of them is stored.
         """
         self._set_apart(self.batch)
         self._fail_not_stored([unit for unit in self.waiting if not unit.is_patient], why)
@@ -306,7 +310,7 @@ class AppendPlan:
         self._drop_ended()
 
     def end_late(self, now: float) -> None:
-        """End the units that were handed in and whose time is up, whatever the statement under way waits for."""
+        """End the submitted units whose time is up, whatever the current statement waits for."""
         late = [unit for unit in (*self.waiting, *self.batch) if unit.is_handed_in and unit.deadline <= now]
         for unit in late:
             self._expire(unit)
@@ -347,7 +351,8 @@ class AppendPlan:
         failed = [unit for unit in units if not _has_ended(unit)]
         had_waited = any(unit.state is UnitState.WAITING for unit in failed)
         for unit in failed:
-            # Each sender raises an error of its own: they would write over each other's traceback.
+            # Each sender raises its own copy of the error, because otherwise they would overwrite each other's
+            # traceback.
             unit.error = error_of(unit)
             unit.error.__cause__ = cause
         self._end(failed)
@@ -364,13 +369,13 @@ class AppendPlan:
         backend = self._asked
         if backend is None:
             return NoAnswer(reason, None, 0)
-        # Positions come from one sequence: what a backend appended after an answer lies above what that told.
+        # Positions come from one sequence: records appended after an answer lie above the position in that answer.
         newest_of, newest_pos = self._newest
         return NoAnswer(reason, backend, newest_pos if newest_of == backend else backend.after_pos)
 
 
 def _has_time(unit: Unit, now: float) -> bool:
-    """Whether it has some time left: the end of its time would end the others' statement."""
+    """Whether a unit has enough time left: its deadline would end the statement for the others, too."""
     return unit.deadline - now >= unit.timeout_seconds * _SHARE_TO_LEAD
 
 
@@ -379,7 +384,7 @@ def _has_ended(unit: Unit) -> bool:
 
 
 def _rejoin(units: list[Unit]) -> None:
-    """Take units again that were set apart, except those that no longer wait."""
+    """Take back units that were set apart, except those that no longer wait."""
     units[:] = [unit for unit in units if not _has_ended(unit)]
     for unit in units:
         if unit.state is UnitState.APART:
@@ -392,10 +397,10 @@ def size_of(records: Iterable[Record]) -> int:
 
 
 def _parts(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
-    """The parts to try again if one unit may have spoilt the statement for the others; none if all are to blame.
+    """The parts to retry if one unit may have caused the failure of the others; empty if the error concerns all units.
 
-    A queue is gone for all its units or for none, so they are parted by queues and by the history in which these were
-    found. Another fault is searched for by halves.
+    A queue is missing for all its units or for none, so units are split by queue and by the history in which the queue
+    was found. For other errors the batch is halved.
     """
     if isinstance(error, TopicNotFound):
         alike: dict[object, list[Unit]] = {}

@@ -1,4 +1,4 @@
-"""A producer's way to one broker: a connection that appends, and one for all other questions."""
+"""A producer's link to one broker: a connection for appends, and one for all other statements."""
 
 import copy
 from collections import deque
@@ -24,18 +24,21 @@ _MOST_GONE: Final = 16
 
 
 class BrokerLink:
-    """Opened once, closed once. Any thread may use it between. Deadlines are of time.monotonic."""
+    """A link to one broker, opened once and closed once.
+
+    Thread-safe while open. Deadlines are values of time.monotonic.
+    """
 
     def __init__(self, instance: ClientInstance, durability: Durability | None, waking: Waking) -> None:
-        """Does not connect yet. Raises ParameterInvalid for a durability that a pooler cannot give.
+        """Does not connect yet. Raises ParameterInvalid for a durability that is impossible behind a pooler.
 
-        Without a `durability` each connection that appends gets the default that the broker has when it is made.
-        `waking` is shared by the ways of one producer: their threads run in one interpreter.
+        Without a `durability` each appending connection gets the broker's default at the time of connecting. `waking`
+        is shared by all links of a producer, because their threads run in one interpreter.
         """
         self.instance = instance
         self.name = instance.broker_name
         self._chosen = durability
-        #: The durability of the last connection that appends.
+        #: The durability of the last appending connection.
         self.durability = durability or Durability.SYNC_FLUSH
         connect = instance.connect_to_hold
         if instance.pool_dsn is None:
@@ -47,14 +50,14 @@ class BrokerLink:
         distrust = instance.watch.distrust
         self.connection = HeldConnection(connect, instance.target, distrust)
         self.appends = GroupAppend(self.connection, waking, instance.counts.note_refusal)
-        #: Backends of lost connections that are known to have ended; the last few.
+        #: The last few backends of lost connections that are known to have ended.
         self.gone: deque[Backend] = deque(maxlen=_MOST_GONE)
         self._questions = HeldConnection(instance.connect_to_hold, instance.target, distrust, is_shared=True)
 
     def open(self) -> None:
-        """Begin to connect.
+        """Start to connect.
 
-        Raises ParameterInvalid if the broker's default is a durability that a pooler cannot give; RuntimeError if a
+        Raises ParameterInvalid if the broker's default durability is impossible behind a pooler; RuntimeError if a
         thread cannot be started.
         """
         if self.instance.pool_dsn is not None and self._chosen is None and self.instance.is_met:
@@ -64,13 +67,13 @@ class BrokerLink:
         self.connection.open()
 
     def close(self) -> None:
-        """Let the appends under way end, and disconnect."""
+        """Wait for the appends under way, and disconnect."""
         self.appends.close()
         self.connection.close()
         self._questions.close()
 
     def ask(self, work: Callable[[Connection], T], deadline: float, late: MqdbError, is_patient: bool = True) -> T:
-        """Run `work`, which is not an append. Raises `late` if it does not end in time, even if it has done something.
+        """Run `work`, which is not an append. Raises `late` if it does not end in time, even if it had an effect.
 
         Raises the errors of `work`, and BrokerUnavailable and its subclasses.
         """
@@ -85,11 +88,11 @@ class BrokerLink:
             raise self._with_reason(late, deadline) from overdue.__cause__
 
     def ask_anew(self) -> None:
-        """Ask the next question on a new connection: this one may lead to a database that was replaced."""
+        """Use a new connection for the next query: the current one may lead to a database that was replaced."""
         self._questions.cut()
 
     def trouble_since(self, moment: float) -> MqdbError | None:
-        """Why there was no connection the last time, if that was not before `moment`."""
+        """Why the connection was last missing, unless that was before `moment`."""
         return self.connection.trouble_since(moment) or self._questions.trouble_since(moment)
 
     def _apply_durability(self, connection: Connection) -> None:
@@ -104,5 +107,5 @@ class BrokerLink:
 
 
 def _note_backend(connection: Connection) -> None:
-    """For the time when the connection is lost."""
+    """Remember the backend, in case the connection is lost."""
     connection.info[BACKEND] = backend_of(connection)

@@ -2,19 +2,19 @@
 
 It is a setting of the connection that appends (PostgreSQL: synchronous_commit), made once after each connect, so that
 a send pays nothing for it. If the producer has chosen no durability, its connection gets the default of the broker.
-Under SYNC_MASTER a commit waits for a standby as well. A wait that is cancelled leaves the message stored on the
-master: the statement succeeds, and a warning says what is missing. A `CommitWait` on each such connection listens for
-it:
+Under SYNC_MASTER a commit also waits for a standby. If this wait is cancelled, the message stays stored on the master:
+the statement succeeds with a warning. The `CommitWait` of each such connection listens for this warning:
 
     connect ──▶ apply       no standby is there: commits do not wait, and are SLAVE_NOT_AVAILABLE at once
     append  ──▶ status      no warning, and the server still names standbys: SEND_OK
                             the warning: FLUSH_SLAVE_TIMEOUT while a standby is connected, else SLAVE_NOT_AVAILABLE
 
-If a standby is lost, Patroni empties synchronous_standby_names. Commits that wait go on then, without a warning. So
-each status asks whether the server still names standbys: one more round trip, beside that of the commit to the standby.
+If a standby is lost, Patroni empties synchronous_standby_names. Waiting commits then return without a warning. So each
+status check asks whether the server still names standbys: one more round trip besides that of the commit to the
+standby.
 
-A wait that is cut off rather than cancelled (a lost connection, pg_terminate_backend) leaves the outcome unknown to the
-client. The message is stored then, too, but it is invisible until the server has ended the waiting session.
+If the wait is cut off rather than cancelled (by a lost connection or pg_terminate_backend), the client does not learn
+the outcome. The message is also stored in this case, but invisible until the server has ended the waiting session.
 
 Source: HAService.isSlaveOK, CommitLog.handleHA; PostgreSQL's "Synchronous Replication" and syncrep.c.
 """
@@ -32,9 +32,9 @@ from mqdb.errors import MqdbError, ParameterInvalid
 from mqdb.store.broker_settings import default_durability
 from mqdb.store.engine import driver, translated
 
-#: How long a connection believes that there are standbys to wait for (one heartbeat, as clients believe other things;
-#: one that has just waited in vain looks again at once), and that there are none (shorter, for what is sent meanwhile
-#: stays without a second copy).
+#: How long a connection assumes that there are standbys to wait for (one heartbeat, like other cached facts; after a
+#: failed wait it checks immediately), and that there are none (shorter, because messages sent in this time have no
+#: second copy).
 STANDBY_BELIEVED_SECONDS: Final = 30.0
 NO_STANDBY_BELIEVED_SECONDS: Final = 1.0
 
@@ -50,9 +50,9 @@ _LEVELS: Final = {Durability.ASYNC_FLUSH: "off", Durability.SYNC_FLUSH: "local"}
 
 
 def refuse_shared(durability: Durability) -> None:
-    """Raise ParameterInvalid unless the durability is SYNC_FLUSH, for producers behind a transaction pooler.
+    """Raise ParameterInvalid unless the durability of a producer behind a transaction pooler is SYNC_FLUSH.
 
-    Each statement may run in another session there.
+    Behind a pooler each statement may run in another session.
     """
     if durability is not Durability.SYNC_FLUSH:
         reason = "needs connections of its own, and pool_dsn names a pooler that shares them; leave pool_dsn out"
@@ -75,7 +75,7 @@ def refuse_shared_default(connection: Connection) -> None:
 
 
 def chosen_or_default(connection: Connection, chosen: Durability | None) -> Durability:
-    """The durability that a producer has chosen, or the default of its broker, as it is now."""
+    """The durability that a producer has chosen, or the current default of its broker."""
     if chosen is not None:
         return chosen
     with translated(connection):
@@ -83,7 +83,7 @@ def chosen_or_default(connection: Connection, chosen: Durability | None) -> Dura
 
 
 def apply(connection: Connection, durability: Durability) -> None:
-    """Have a new connection commit with `durability` for its life. Raises BrokerUnavailable and its subclasses."""
+    """Set the `durability` of all commits on a new connection. Raises BrokerUnavailable and its subclasses."""
     if durability is Durability.SYNC_MASTER:
         connection.info[COMMIT_WAIT] = CommitWait(connection)
     else:
@@ -92,9 +92,9 @@ def apply(connection: Connection, durability: Durability) -> None:
 
 
 def status_of(connection: Connection) -> SendStatus:
-    """Why a commit has no second copy: standbys are there, but late, or none is. Any connection may ask.
+    """The reason why a commit has no second copy: the standbys are late, or there are none. Works on any connection.
 
-    There are standbys as soon as there is one, also where the server asks for several (`ANY 2 (a, b)`).
+    One connected standby is enough, even if the server requires several (`ANY 2 (a, b)`).
     """
     with translated(connection):
         has_standby = connection.scalar(_HAS_STANDBY)
@@ -102,10 +102,13 @@ def status_of(connection: Connection) -> SendStatus:
 
 
 class CommitWait:
-    """The durability for which commits on one connection wait, and whether they got it. Belongs to the connection."""
+    """The durability that commits on one connection wait for, and whether they reached it.
+
+    Belongs to the connection.
+    """
 
     def __init__(self, connection: Connection) -> None:
-        # It does not remember the connection, so that both are gone as soon as the connection is.
+        # It holds no reference to the connection, so that both are freed together.
         driver(connection).add_notice_handler(self._heard)
         self._has_given_up = False
         self._look_at = -math.inf
@@ -118,14 +121,14 @@ class CommitWait:
         self._has_given_up = False
 
     def status(self, connection: Connection) -> SendStatus:
-        """The status of all that was appended since `begin`."""
+        """The status of everything appended since `begin`."""
         if self._has_given_up or (self._status is SendStatus.SEND_OK and not _names_standbys(connection)):
             self._look_at = -math.inf
             return _reason(connection)
         return self._status
 
     def _look(self, connection: Connection) -> None:
-        """Have commits wait for standbys if there are any."""
+        """Let commits wait for standbys if there are any."""
         with translated(connection):
             level = connection.scalar(_WAIT_FOR_STANDBYS)
         is_alone = level == _ALONE
@@ -133,13 +136,13 @@ class CommitWait:
         self._look_at = time.monotonic() + (NO_STANDBY_BELIEVED_SECONDS if is_alone else STANDBY_BELIEVED_SECONDS)
 
     def _heard(self, notice: Diagnostic) -> None:
-        # The driver calls it in the thread that runs the statement, before the statement returns.
+        # The driver calls this in the thread that runs the statement, before the statement returns.
         if notice.source_file == _SOURCE_OF_WARNING:
             self._has_given_up = True
 
 
 def _names_standbys(connection: Connection) -> bool:
-    """Whether the server names standbys now, for which commits wait. False also if the question fails."""
+    """Whether the server currently names standbys for commits to wait for. Also False if the query fails."""
     try:
         with translated(connection):
             row = driver(connection).execute(_NAMES_STANDBYS).fetchone()
@@ -152,7 +155,7 @@ def _reason(connection: Connection) -> SendStatus:
     try:
         return status_of(connection)
     except MqdbError:
-        # Time is up, or the request to cancel came late and met this statement. What is stored stays stored.
+        # Time is up, or a late cancel request hit this statement. Stored messages stay stored.
         return SendStatus.FLUSH_SLAVE_TIMEOUT
 
 
@@ -163,8 +166,8 @@ _ALONE: Final = "local"
 _standby = table("pg_stat_replication", column("sync_state"), schema="pg_catalog")
 _setting = table("pg_settings", column("name"), column("reset_val"), schema="pg_catalog")
 
-# One that catches up is `potential`, and no commit waits for it. Without the rights of pg_read_all_stats a user sees
-# that there are standbys, but their state as NULL.
+# A standby that catches up is `potential`, and no commit waits for it. Without the rights of pg_read_all_stats a user
+# sees the standbys, but their state is NULL.
 _IS_SYNCHRONOUS = func.coalesce(_standby.c.sync_state.in_(["sync", "quorum"]), True)
 _IS_STANDBY_THERE = and_(
     func.current_setting("synchronous_standby_names") != "",
@@ -177,6 +180,6 @@ _OWN_LEVEL = select(_setting.c.reset_val).where(_setting.c.name == "synchronous_
 _LEVEL = case((not_(_IS_STANDBY_THERE), _ALONE), (_OWN_LEVEL == "remote_apply", "remote_apply"), else_="on")
 _WAIT_FOR_STANDBYS = select(
     func.set_config("synchronous_commit", _LEVEL, False),
-    # The server must not keep the warning to itself.
+    # The server has to send the warning.
     func.set_config("client_min_messages", "warning", False),
 )

@@ -1,7 +1,8 @@
-"""Group append: the sends of many threads in few statements.
+"""Group append: combines the sends of many threads in few statements.
 
-If no other thread leads, a thread appends at once by itself, without a hand-off. While its statement is under way,
-other sends gather. When it ends, the append thread appends all of them, and then the sends that have gathered since:
+If no other thread leads, a thread appends immediately by itself, without a hand-off. Other sends gather while its
+statement runs. When the statement ends, the append thread appends all gathered sends, then those that have gathered
+since:
 
     thread 1       ├── append 1 ──┤ ▶ goes on
     thread 2           ╎ waits                              ┤ ▶ wakes 3
@@ -9,9 +10,9 @@ other sends gather. When it ends, the append thread appends all of them, and the
     thread 4                 ╎ waits                              ┤ ▶ wakes the append thread
     append thread                 ├── append 2, 3 and 4 ──┤          ├── append what has gathered ──┤
 
-`append_plan.py` decides which unit leads and which records are stored together. This module has the lock, the sleep of
-the threads and the statement. Each thread that is woken wakes the next (`waking.py`). A thread may also hand its unit
-in and continue; the append thread appends it.
+`append_plan.py` decides which unit leads and which records are stored together. This module takes the lock, runs the
+statement, and lets threads sleep. Each woken thread wakes the next (`waking.py`). A thread may also submit its unit and
+continue; the append thread appends it.
 """
 
 import contextlib
@@ -39,28 +40,28 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Takes the records of units into a statement of a backend.
+#: Collects the records of units for a statement of a backend.
 _Take: TypeAlias = Callable[[list[Unit], Backend | None], Sequence[Record]]
 
-#: The key in `Connection.info` of the backend of an appending connection, if that is known.
+#: The key in `Connection.info` of an appending connection's backend, if it is known.
 BACKEND: Final = "mqdb_backend"
 
-# The append thread does not wait longer for the threads that are to be woken before it: user's code may keep the
+# The append thread waits no longer than this for the threads that are woken before it: user code may hold the
 # interpreter, or Ctrl-C may hit a thread before it has woken the next.
 _LONGEST_WAKING_SECONDS: Final = 0.01
 
 
-#: The pause between calls of `end_late`: a unit that was handed in is told so late, at most, that its time is up.
+#: The pause between calls of `end_late`, and so the maximum delay with which a submitted unit notices its timeout.
 LATENESS_SECONDS: Final = 0.05
 
 
 class GroupAppend:
-    """Appends on one connection. Any thread may call it."""
+    """Appends on one connection. Thread-safe."""
 
     def __init__(
         self, held: HeldConnection, waking: Waking, note_refusal: Callable[[MqdbError], None] = lambda _: None
     ) -> None:
-        """`note_refusal` is called with the error of each statement that has failed."""
+        """`note_refusal` is called with the error of each failed statement."""
         self._held = held
         self._note_refusal = note_refusal
         self._waking = waking
@@ -68,9 +69,9 @@ class GroupAppend:
         self._guard = threading.RLock()  # see `refuse_reentry`
         self._idle = threading.Condition(self._guard)
         self._thread: threading.Thread | None = None
-        #: Its statement was sent by `begin`, and no thread waits for the answer.
+        #: The unit whose statement was sent by `begin`; no thread waits for the answer.
         self._begun: Unit | None = None
-        #: For the append thread: True, to lead; False, to end.
+        #: Commands for the append thread: True to lead, False to end.
         self._work: SimpleQueue[bool] = SimpleQueue()
 
     def open(self) -> None:
@@ -80,11 +81,11 @@ class GroupAppend:
         self._thread = thread
 
     def append(self, unit: Unit) -> None:
-        """Append the records of a unit: all are stored, or none.
+        """Append the records of a unit, all or none.
 
-        Raises what `mqdb.broker.log.send.append` raises; SendGivenUp, or why there is no connection, when its time is
-        over or as good as that, and at once for a unit that is not patient; NoAnswer; IllegalState if this
-        thread was interrupted here: by a signal handler that sends, or a finalizer.
+        Raises the errors of `mqdb.broker.log.send.append`; SendGivenUp, or the reason why there is no connection, at or
+        just before the deadline, and immediately for a unit that is not patient; NoAnswer; IllegalState if a signal
+        handler or finalizer sends while it interrupts this thread here.
         """
         refuse_reentry(self._guard)
         sleeper: Sleeper | None = None
@@ -101,21 +102,21 @@ class GroupAppend:
             elif sleeper is not None:
                 self._follow(unit, sleeper)
         except BaseException:
-            self._work.put(True)  # so that the append thread looks after units that are not woken
+            self._work.put(True)  # so that the append thread handles units that are not woken
             raise
         finally:
             try:
-                if self._plan.leading is unit:  # also after Ctrl-C on the way there
+                if self._plan.leading is unit:  # also if Ctrl-C came on the way there
                     self._hand_over()
             finally:
-                if self._plan.leading is unit:  # Ctrl-C on the way here
+                if self._plan.leading is unit:  # Ctrl-C came on the way here
                     self._plan.leading = None
                     self._work.put(True)
         if unit.error is not None:
             raise unit.error
 
     def hand_in(self, unit: Unit, done: Callable[[], None]) -> None:
-        """Have a unit appended, and `done` called when it has ended.
+        """Submit a unit to be appended, and call `done` when it has ended.
 
         `done` is called with the lock held, in any thread that calls a method, this one included. It has to be quick
         and must not call a method of this object. At its deadline the unit ends by `end_late`, which has to be called
@@ -129,7 +130,7 @@ class GroupAppend:
             with self._guard:
                 turn = self._plan.arrive(unit)
         finally:
-            # Or Ctrl-C on the way here: a call too many does no harm.
+            # Or Ctrl-C came on the way here: an extra call does no harm.
             if turn is Turn.CALL or self._begun is not None:
                 self._work.put(True)
         if self._plan.ended:
@@ -140,8 +141,8 @@ class GroupAppend:
 
         `watch` gets the connection first, with the lock held; call `end_begun` when the connection is readable. As soon
         as other units arrive, the append thread calls it, so that they do not wait for the caller. `done` and deadlines
-        are as in `hand_in`. Returns False if nothing was sent; hand the unit in then. Raises the errors of making its
-        records.
+        are as in `hand_in`. Returns False if nothing was sent; use `hand_in` in that case. Raises the errors of making
+        the unit's records.
         """
         refuse_reentry(self._guard)
         if not unit.records:
@@ -162,7 +163,7 @@ class GroupAppend:
                 watch(connection)
                 is_started = COMMIT_WAIT not in connection.info and start_append(connection, unit.records[0])
             finally:
-                if not is_started:  # or Ctrl-C on the way here
+                if not is_started:  # or Ctrl-C came on the way here
                     self._work.put(True)
         return True
 
@@ -178,7 +179,7 @@ class GroupAppend:
         return unit is not None
 
     def withdraw(self, unit: Unit) -> bool:
-        """Take a waiting unit out of the line, without a call of `done`. False if it is in a statement already."""
+        """Withdraw a waiting unit without calling `done`. False if the unit is already in a statement."""
         with self._guard:
             is_out = unit.state in (UnitState.WAITING, UnitState.APART)
             if is_out:
@@ -186,7 +187,7 @@ class GroupAppend:
         return is_out
 
     def end_late(self) -> None:
-        """End the units that were handed in and whose time is up."""
+        """End the submitted units whose time is up."""
         with self._guard:
             self._plan.end_late(time.monotonic())
         self._tell()
@@ -205,12 +206,12 @@ class GroupAppend:
     # -- waiting ------------------------------------------------------------------------------
 
     def _follow(self, unit: Unit, sleeper: Sleeper) -> None:
-        """Wait until it has ended, or its time is up."""
+        """Wait until a unit has ended, or its time is up."""
         is_woken = False
         try:
             is_woken = sleeper.sleep(unit.deadline)
             if not is_woken:
-                with self._guard:  # unless it has ended in this moment
+                with self._guard:  # unless it ended just now
                     self._plan.expire(unit)
         except BaseException:  # Ctrl-C
             with self._guard:
@@ -220,11 +221,11 @@ class GroupAppend:
             if is_woken:
                 self._waking.pass_on()
             elif unit.state is UnitState.DONE:
-                self._tell()  # so that it is in the line, and can leave that
+                self._tell()  # so that the thread is in the line, and can leave it
                 self._waking.leave(sleeper)
 
     def _tell(self) -> None:
-        """Wake the threads, and call for the units that were handed in, of all that have ended."""
+        """Wake the threads of ended units, and call `done` for ended units that were submitted."""
         if self._plan.ended:
             with self._guard:
                 while self._plan.ended:
@@ -233,7 +234,7 @@ class GroupAppend:
                     if tell is not None:
                         tell()
                     self._plan.ended.popleft()
-        # Without the guard: a thread that is woken while it is held would only wait for it.
+        # Without the guard: a thread woken while the guard is held would only wait for it.
         self._waking.begin()
 
     # -- leading ------------------------------------------------------------------------------
@@ -243,12 +244,12 @@ class GroupAppend:
             try:
                 self._lead_next()
             except Exception:
-                # Its units have ended; those that come later need this thread.
+                # Its units have ended; later units need this thread.
                 fields = {"broker": self._held.target}
                 logger.exception("append to broker %(broker)s failed in an unforeseen way", fields, extra=fields)
 
     def _has_work(self) -> bool:
-        """Wait for work; False at the end. While it waits, it wakes threads that were not woken: see `_await_woken`."""
+        """Wait for work; False on shutdown. While waiting, wake threads that were left asleep: see `_await_woken`."""
         while True:
             left = self._waking.left
             with contextlib.suppress(Empty):
@@ -261,7 +262,7 @@ class GroupAppend:
             self.end_begun()
         with self._guard:
             if self._plan.leading is not None:
-                return  # a call too many, after Ctrl-C in the thread that called
+                return  # an extra call, after Ctrl-C in the calling thread
             if not self._plan.done():
                 self._idle.notify_all()
                 return
@@ -275,14 +276,14 @@ class GroupAppend:
             self._hand_over()
 
     def _await_woken(self) -> None:
-        """Let the threads that are woken come first: many of them are back then with their next unit."""
+        """Let the woken threads run first: many of them return with their next unit."""
         sleeper = Sleeper()
         self._waking.add_last(sleeper)
         self._waking.begin()
         if sleeper.sleep(time.monotonic() + _LONGEST_WAKING_SECONDS):
             self._waking.pass_on()
         else:
-            self._waking.leave(sleeper)  # whatever became of the one who should have: it goes on from here
+            self._waking.leave(sleeper)  # the thread that should have woken the next did not, so continue from here
 
     def _hand_over(self) -> None:
         with self._guard:
@@ -293,10 +294,10 @@ class GroupAppend:
             self._plan.leading = None
 
     def _lead(self, batch: list[Unit], timekeeper: Unit, take: _Take | None = None) -> None:
-        """Append a batch and the units that wait, by the deadline of `timekeeper`: one of the batch, or of those."""
+        """Append a batch and the waiting units, by the deadline of `timekeeper`, which is one of these units."""
         try:
             self._store(batch, timekeeper, take or partial(self._take, timekeeper))
-        except BaseException as error:  # Ctrl-C in the thread that leads must not strand the others
+        except BaseException as error:  # Ctrl-C in the leading thread must not strand the others
             with self._guard:
                 self._plan.interrupt(batch, timekeeper, error)
             raise
@@ -307,7 +308,7 @@ class GroupAppend:
     # -- storing ------------------------------------------------------------------------------
 
     def _store(self, units: list[Unit], timekeeper: Unit, take: _Take) -> None:
-        """Append units by one statement, or by several if one of them spoils it for the others."""
+        """Append units by one statement, or by several if one unit makes it fail for the others."""
         plan, parts = self._plan, list[list[Unit]]()
         try:
             places, status = self._run(partial(self._append, units, timekeeper, take), timekeeper)
@@ -337,7 +338,7 @@ class GroupAppend:
     def _append(
         self, units: list[Unit], timekeeper: Unit, take: _Take, connection: Connection
     ) -> tuple[list[LogPlace], SendStatus]:
-        """The statement: it takes the units that have gathered until there was a connection."""
+        """Run the statement, including units that gathered while there was no connection."""
         backend: Backend | None = connection.info.get(BACKEND)
         with self._guard:
             records = take(units, backend)
@@ -378,8 +379,8 @@ class GroupAppend:
 def refuse_reentry(guard: "threading.RLock") -> None:
     """Raise IllegalState if this thread holds the lock `guard`.
 
-    A signal handler, or a finalizer called by the garbage collector, interrupts its thread. If it sends while the
-    thread itself is sending, it would wait for a lock that the thread holds.
+    A signal handler, or a finalizer called by the garbage collector, interrupts its thread. If it sent while the thread
+    itself is sending, it would wait for a lock that this thread holds.
     """
-    if guard._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks it
+    if guard._is_owned():  # type: ignore[attr-defined]  # as threading.Condition does
         raise IllegalState("this thread", "in the midst of another send, which was interrupted for this one")

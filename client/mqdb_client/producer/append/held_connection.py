@@ -1,13 +1,13 @@
-"""A held connection: statements that end in time, on a connection that comes back by itself.
+"""A held connection: statements end in time, and a lost connection is restored automatically.
 
-One thread at a time runs a statement and waits for its end, with no hand-off to another thread. A keeper, which
-sleeps nearly always, does the rest:
+One thread at a time runs a statement and waits for its end, without a hand-off to another thread. A keeper thread,
+which sleeps nearly always, does the rest:
 
-    nine tenths of the time are over    it asks the server to cancel the statement
-    all of it is over                   it shuts the socket down, which ends the wait
-    the connection is lost              it connects again, with growing pauses
+    nine tenths of the time have passed    it asks the server to cancel the statement
+    all of the time has passed             it shuts the socket down, which ends the wait
+    the connection is lost                 it reconnects, with growing pauses
 
-So a statement is done, or cancelled for certain, or its outcome is unknown, and `run` says which.
+So a statement is done, or certainly cancelled, or its outcome is unknown, and `run` reports which.
 """
 
 import contextlib
@@ -31,20 +31,20 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Short, for senders wait for it.
+#: Short, because senders wait for it.
 LONGEST_PAUSE_SECONDS: Final = 1.0
 
-#: One who is not patient does not wait longer for a connection, and not at all where it is known to be lost.
+#: An impatient caller waits no longer than this for a connection, and not at all if it is known to be lost.
 IMPATIENT_SECONDS: Final = 0.3
 
-# What is left for the server to say that it has stopped.
+# The time left for the server to confirm the cancellation.
 _SHARE_FOR_CANCELLING: Final = 0.1
 
 _QUERY_CANCELED: Final = "57014"
 
 
 class NotRun(Exception):
-    """The server has done nothing. `error` says why there is no connection; None: it was busy all the time."""
+    """The server has done nothing. `error` says why there is no connection; None if it was busy all the time."""
 
     def __init__(self, error: MqdbError | None) -> None:
         super().__init__(error)
@@ -52,7 +52,10 @@ class NotRun(Exception):
 
 
 class Overdue(Exception):
-    """The deadline has passed. `is_undone`: the server has cancelled the statement; else the outcome is unknown."""
+    """The deadline has passed.
+
+    `is_undone` means that the server cancelled the statement; otherwise the outcome is unknown.
+    """
 
     def __init__(self, is_undone: bool) -> None:
         super().__init__(is_undone)
@@ -60,7 +63,7 @@ class Overdue(Exception):
 
 
 class _Link:
-    """A connection, and what ends its waiting from another thread."""
+    """A connection, with ways to end a wait on it from another thread."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -70,20 +73,20 @@ class _Link:
         self._poller.register(self._scissors, select.POLLIN)
 
     def has_news(self) -> bool:
-        """Whether the server has said something that is not read yet, or is gone."""
+        """Whether the server has sent unread data, or is gone."""
         return bool(self._poller.poll(0))
 
     def cancel(self, seconds: float) -> None:
-        """Ask the server to end the statement; it answers to the thread that waits."""
+        """Ask the server to cancel the statement; the waiting thread gets its answer."""
         with contextlib.suppress(psycopg.Error):
             self.driver.cancel_safe(timeout=seconds)
 
     def cut(self) -> None:
-        """End all waiting for the server. A later answer is never read."""
+        """End all waits for the server. A later answer is never read."""
         self._scissors.cut()
 
     def close(self, *, is_shared: bool = False) -> None:
-        """End it; one that `is_shared` goes back to its pool, if it still works."""
+        """Close the connection; a shared one that still works goes back to its pool."""
         if not is_shared or self.has_news() or not _is_idle(self.driver):
             self.connection.invalidate()
         self._scissors.close()
@@ -91,7 +94,7 @@ class _Link:
 
 
 class _Run:
-    """A statement under way."""
+    """A running statement."""
 
     __slots__ = ("cancel_at", "cut_at", "is_cancelled", "is_cut", "link")
 
@@ -103,14 +106,14 @@ class _Run:
         self.is_cut = False
 
     def next_step_at(self) -> float:
-        """When the keeper has to do something about it."""
+        """When the keeper has to act."""
         if self.is_cut:
             return math.inf
         return self.cut_at if self.is_cancelled else self.cancel_at
 
 
 class HeldConnection:
-    """Any thread may call it; while one runs a statement, others wait for their turn. Deadlines: time.monotonic."""
+    """A connection for many threads, which take turns to run statements. Deadlines are values of time.monotonic."""
 
     def __init__(
         self,
@@ -120,35 +123,35 @@ class HeldConnection:
         *,
         is_shared: bool = False,
     ) -> None:
-        """`target` is where `connect` leads, for an error's sentence.
+        """`target` names the server of `connect` in errors.
 
         `lost` is called when a connection is lost, before the next one is made. With `is_shared` a working connection
-        is given back to its pool at the end, because its session was not changed.
+        is returned to its pool at the end, because its session was not changed.
         """
         self._connect = connect
         self._tell_lost = lost
         self.target = target
         self._is_shared = is_shared
-        # Reentrant, so that whoever has taken it can give it back also where Ctrl-C comes as it is taken.
+        # Reentrant, so that its holder can release it even if Ctrl-C came while it was acquired.
         self._turn = threading.RLock()
-        # Entered by itself: Ctrl-C may come while a Condition is, whose __enter__ is Python, and would leave it locked.
+        # Entered directly: Condition.__enter__ is Python code, where Ctrl-C could leave the lock held.
         self._guard = threading.RLock()
         self._changed = threading.Condition(self._guard)
         self._link: _Link | None = None
         self._lost: list[_Link] = []
-        #: Why there is no connection; None while there is one, or where it was given up on purpose.
+        #: Why there is no connection; None while there is one, or if it was given up on purpose.
         self.why_lost: MqdbError | None = None
         self._trouble: tuple[float, MqdbError | None] = (-math.inf, None)
-        # Two threads use these without a lock, so each writes its own before it reads the other's.
+        # Two threads use these without a lock, so each writes its own field before it reads the other's.
         self._current: _Run | None = None
         self._wakes_at = math.inf
-        #: One that `begin` has begun, and `run` is to end.
+        #: The statement that `begin` started and `run` has to finish.
         self._begun: _Run | None = None
         self._is_closed = False
         self._keeper: threading.Thread | None = None
 
     def open(self) -> None:
-        """Begin to connect; `run` waits for it. Calling it twice has no effect.
+        """Start to connect; `run` waits for the connection. Calling this twice has no effect.
 
         Raises RuntimeError if no thread can start.
         """
@@ -159,7 +162,7 @@ class HeldConnection:
                 self._keeper = keeper
 
     def close(self) -> None:
-        """Let the connection go after the statement, or the attempt to connect, that is under way.
+        """Release the connection after the current statement or connection attempt.
 
         Later calls raise IllegalState.
         """
@@ -171,16 +174,16 @@ class HeldConnection:
 
     @property
     def is_lost(self) -> bool:
-        """Whether there is no connection, and the last attempt to make one has failed."""
+        """Whether there is no connection and the last attempt to connect failed."""
         return self._link is None and self.why_lost is not None
 
     def trouble_since(self, moment: float) -> MqdbError | None:
-        """Why there was no connection the last time, if that was not before `moment`; there may be one again."""
+        """Why the connection was last missing, unless that was before `moment`; there may be one again."""
         at, error = self._trouble
         return error if at >= moment else None
 
     def cut(self) -> None:
-        """Treat the connection as lost, for a reason from outside."""
+        """Treat the connection as lost, for an external reason."""
         if (link := self._link) is not None:
             link.cut()
 
@@ -189,30 +192,31 @@ class HeldConnection:
         self._connected(deadline, is_patient=True)
 
     def run(self, work: Callable[[Connection], T], deadline: float, is_patient: bool = True) -> T:
-        """The result of `work`, which asks the server something.
+        """Run `work`, which queries the server, and return its result.
 
-        Raises NotRun, Overdue, and what `work` raises: a BrokerUnavailable leaves open what the server has done.
+        Raises NotRun, Overdue, and the errors of `work`: after a BrokerUnavailable it is unknown what the server has
+        done.
         """
         if (begun := self._begun) is not None:
             self._begun = None
             return self._run(work, begun)
         while True:
-            # Without the turn, so that it keeps nobody from turning elsewhere.
+            # Without holding the turn, so that other callers can go elsewhere.
             link = self._connected(deadline, is_patient)
             seconds_left = deadline - time.monotonic()
             if seconds_left <= 0:
                 raise NotRun(self.why_lost)
             try:
-                # A signal handler may come here in the midst of a statement of its thread.
+                # A signal handler may get here in the middle of its thread's statement.
                 if not self._turn.acquire(timeout=seconds_left) or self._current is not None:
                     raise NotRun(self.why_lost)
                 if self._is_closed:
                     raise NotRun(IllegalState("the connection", "closed"))
-                # It may be lost since, and found to be lost only now.
+                # It may have been lost since, and this is noticed only now.
                 if link is self._link and (not link.has_news() or self._answers(link, deadline)):
                     return self._run(work, _Run(link, deadline))
             finally:
-                # By contextlib.suppress Ctrl-C could come before it.
+                # With contextlib.suppress, Ctrl-C could come before it.
                 try:  # noqa: SIM105
                     self._turn.release()
                 except RuntimeError:  # it was not taken
@@ -237,7 +241,7 @@ class HeldConnection:
         return link.connection
 
     def _watch(self, run: _Run) -> None:
-        """Have the keeper wake in time."""
+        """Make the keeper wake up in time."""
         if run.cancel_at < self._wakes_at:
             with self._guard:
                 self._changed.notify_all()
@@ -260,7 +264,7 @@ class HeldConnection:
             return link
 
     def _answers(self, link: _Link, deadline: float) -> bool:
-        """Whether a connection works on which the server has spoken unasked: most likely a farewell."""
+        """Whether a connection still works although the server sent unrequested data, most likely the end of the session."""
         try:
             with translated(link.connection):
                 self._run(lambda _: link.driver.execute("SELECT 1"), _Run(link, deadline))
@@ -281,18 +285,18 @@ class HeldConnection:
             if run.is_cut:
                 raise Overdue(is_undone=False) from error
             if isinstance(error, StorageRefused) and error.sqlstate == READ_ONLY:
-                # Seen behind a pooler, which knows no primary.
+                # This happens behind a pooler, which does not know the primary.
                 reason = error = ServerIsStandby(self.target, error.reason)
             if isinstance(error, ServerIsStandby):
                 raise NotRun(error) from error
             if isinstance(error, StorageRefused) and not _is_idle(run.link.driver):
-                # A PANIC has the SQLSTATE of its cause (53100: no room to flush the log), and may follow a commit.
+                # A PANIC has the SQLSTATE of its cause (53100: no space to flush the log), and may follow a commit.
                 reason = BrokerUnavailable(self.target, f"the session has ended: {error.reason}")
                 raise reason from error
             raise
         finally:
             self._current = None
-            # A request to cancel that comes late would meet the next statement.
+            # A late cancel request would hit the next statement.
             is_lost = isinstance(reason, ServerIsStandby) or (reason is not None and not _is_idle(run.link.driver))
             if run.is_cancelled or is_lost:
                 self._lose(run.link, reason)
@@ -304,10 +308,10 @@ class HeldConnection:
             self._changed.notify_all()
 
     def _lose(self, link: _Link, reason: BaseException | None) -> None:
-        # One that is idle still has answered, if late.
+        # An idle connection has answered, even if late.
         if not _is_idle(link.driver) or isinstance(reason, ServerIsStandby):
             self._tell_lost()
-        # The keeper closes it, so that it does not cancel on it meanwhile.
+        # The keeper closes it, so that it does not cancel on it at the same time.
         with self._guard:
             self._link = None
             self._lost.append(link)
@@ -328,7 +332,7 @@ class HeldConnection:
                 continue
             if has_failed or isinstance(self.why_lost, ServerIsStandby):
                 with self._guard:
-                    self._changed.notify_all()  # those who are not patient
+                    self._changed.notify_all()  # impatient callers
                     self._changed.wait_for(lambda: self._is_closed, next(waits))
             else:
                 waits = pauses(LONGEST_PAUSE_SECONDS)
@@ -349,7 +353,7 @@ class HeldConnection:
                 self._changed.wait(None if self._wakes_at == math.inf else self._wakes_at - time.monotonic())
 
     def _hurry(self, run: _Run) -> None:
-        """Have a statement cancelled if it is time for that, or end the wait for it."""
+        """Cancel a statement when it is due, or end the wait for it."""
         now = time.monotonic()
         if now >= run.cut_at:
             run.is_cancelled = run.is_cut = True
@@ -369,7 +373,7 @@ class HeldConnection:
                 self._trouble = (time.monotonic(), error)
             return False
         except Exception:
-            # Nobody else would try again.
+            # No other thread would retry.
             fields = {"broker": self.target}
             logger.exception("could not connect to broker %(broker)s; will retry", fields, extra=fields)
             return False

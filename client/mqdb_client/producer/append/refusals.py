@@ -5,13 +5,13 @@ from typing import Final
 from mqdb.errors import AccessDenied, MessageIllegal, MqdbError, StorageRefused, TransactionRefused
 from mqdb.store.engine import NO_SQLSTATE
 
-# Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit. Or none at all,
-# if the driver has refused a value.
+# SQLSTATE classes that a single row can cause: data exception, integrity violation, program limit. Empty if the driver
+# refused a value.
 _FAULTS_OF_A_ROW: Final = ("22", "23", "42501", "54", NO_SQLSTATE)
 
 
 def may_be_of_one_message(error: MqdbError) -> bool:
-    """Whether one message may have caused the refusal: the server perhaps takes the statement without that message."""
+    """Whether a single message may have caused the refusal, so the server may accept the statement without it."""
     if isinstance(error, StorageRefused):
         return error.sqlstate.startswith(_FAULTS_OF_A_ROW)
     return isinstance(error, AccessDenied | MessageIllegal | TransactionRefused)

@@ -1,7 +1,7 @@
-"""Connections of callers whose transactions a send joins: which kinds there are, and how a statement runs on each.
+"""Connections of callers whose transactions a send joins: their kinds, and how each kind runs a statement.
 
-SQLAlchemy's and Django's are lent their psycopg connection. An asynchronous connection runs its statements in its own
-loop, while the send waits in a thread.
+For SQLAlchemy and Django, statements run on the psycopg connection below. An asynchronous connection runs its
+statements in its own event loop, while the send waits in a thread.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BridgedConnection:
-    """An asynchronous connection for a send that runs in a thread: its statements run in the loop of the connection."""
+    """An asynchronous connection for a send that runs in a thread: its statements run in the connection's loop."""
 
     def __init__(self, connection: "psycopg.AsyncConnection[Any]", loop: asyncio.AbstractEventLoop) -> None:
         self.connection = connection
@@ -37,11 +37,11 @@ class BridgedConnection:
         self._is_left = False
 
     def execute(self, text: str, values: Mapping[str, object]) -> "Sequence[_Row]":
-        """Run a statement, and return its rows. In the thread. Raises CancelledError after `leave`."""
+        """Run a statement and return its rows; call it in the thread. Raises CancelledError after `leave`."""
         return asyncio.run_coroutine_threadsafe(self._execute(text, values), self._loop).result()
 
     def leave(self) -> None:
-        """Cancel the statement that runs, and run no other one: the transaction may be over. In the loop."""
+        """Cancel the running statement and run no more, as the transaction may be over; call it in the event loop."""
         self._is_left = True
         if self._statement is not None:
             self._statement.cancel()
@@ -56,7 +56,7 @@ class BridgedConnection:
 
 _OfSqlalchemy: TypeAlias = "sqlalchemy.Connection | Session | scoped_session[Any]"
 
-#: What a sender may give as the `connection` whose transaction a send joins.
+#: The types of the `connection` argument of a send that joins a transaction.
 CallersConnection: TypeAlias = "_OfSqlalchemy | psycopg.Connection[Any] | DjangoConnection | BridgedConnection"
 
 _Row: TypeAlias = Sequence[Any]
@@ -65,13 +65,13 @@ _Driver = TypeVar("_Driver", "psycopg.Connection[Any]", "psycopg.AsyncConnection
 
 
 class JoinedConnection(NamedTuple):
-    """A connection of the caller: how to execute on it, and the driver's connection below."""
+    """A connection of the caller, with a way to execute on it and the driver's connection below it."""
 
     execute: Callable[[str, Mapping[str, object]], Sequence[_Row]]
     driver: DriverConnection
 
     def run(self, statement: Statement, target: str) -> Sequence[_Row]:
-        """The rows of the answer. Raises what `mqdb.store.engine.translate` makes of an error, and IllegalState."""
+        """Run a statement and return its rows. Raises the errors of `mqdb.store.engine.translate`, and IllegalState."""
         with _translated(target):
             return self.execute(statement.text, statement.values)
 
@@ -144,7 +144,7 @@ def _translation(error: BaseException, target: str) -> MqdbError:
         return IllegalState("the connection's transaction", "failed already, by an earlier statement; roll it back")
     diag = error.diag if isinstance(error, psycopg.Error) else None
     if diag and (diag.schema_name, (diag.table_name or "")[:10]) == ("mqdb", "commit_log"):
-        # A statement of a producer's own would set the sequences or make a segment, and run again.
+        # On its own connection a producer would set the sequences or create a segment, and run the statement again.
         no_partition = isinstance(error, pg.CheckViolation) and diag.constraint_name is None
         if no_partition or isinstance(error, pg.UniqueViolation):
             return StorageRefused(diag.sqlstate or "", _NO_ROOM)
@@ -162,7 +162,7 @@ def _closed() -> IllegalState:
 
 
 def _connection_of(session: object) -> sqlalchemy.Connection:
-    # Who has a session has imported this already; for all others it would take 70 ms of each start.
+    # A caller with a Session has already imported this; for others the import would add 70 ms to each start.
     from sqlalchemy.orm import Session, scoped_session
 
     if isinstance(session, scoped_session):
@@ -186,14 +186,14 @@ def _check_dialect(bind: sqlalchemy.Connection | sqlalchemy.Engine) -> None:
         raise ParameterInvalid("connection", found, f"make the engine with postgresql+psycopg://, or {_IN_SQL}")
 
 
-# The second is what an AsyncConnection hands to the function that its run_sync calls.
+# The second is the type that AsyncConnection.run_sync passes to its function.
 _DIALECTS: Final = {("postgresql", "psycopg"), ("postgresql", "psycopg_async")}
 
 _IN_SQL: Final = "execute SELECT mqdb.send(...) on it"
 
 
 def _remedy(connection: object) -> str:
-    # SQLAlchemy's have run_sync; to import the classes takes greenlet.
+    # SQLAlchemy's async connections have run_sync; importing their classes would require greenlet.
     if hasattr(type(connection), "run_sync") or isinstance(connection, psycopg.AsyncConnection):
         return f"it is asynchronous; give it to AsyncProducer.send, or {_IN_SQL}"
     return (
@@ -203,7 +203,7 @@ def _remedy(connection: object) -> str:
 
 
 def _kind_of(connection: object) -> str:
-    # Not the connection itself: errors pickle.
+    # Not the connection itself: errors must be picklable.
     return f"{type(connection).__module__}.{type(connection).__qualname__}"
 
 
@@ -212,7 +212,8 @@ def _address(engine: sqlalchemy.Engine) -> str:
 
 
 def _execute_sqlalchemy(connection: sqlalchemy.Connection, text: str, values: Mapping[str, object]) -> Sequence[_Row]:
-    # Through SQLAlchemy, not below it: else it would know of no transaction, and its commit() would do nothing.
+    # Through SQLAlchemy, not below it: otherwise it would not know of the transaction, and its commit() would do
+    # nothing.
     return connection.exec_driver_sql(text, values).all()
 
 

@@ -1,4 +1,4 @@
-"""Connections of Django, for a send that joins their transaction. Django is not imported (decision 0074)."""
+"""Django connections, for a send that joins their transaction. Django is not imported (decision 0074)."""
 
 from typing import Any, Protocol
 
@@ -8,11 +8,11 @@ from mqdb.errors import IllegalState, ParameterInvalid
 
 
 class DjangoConnection(Protocol):
-    """`django.db.connection`, or one of `django.db.connections`: all that is used of it."""
+    """The part of `django.db.connection` (or one of `django.db.connections`) that is used here."""
 
     @property
     def vendor(self) -> str:
-        """`postgresql`, or another database."""
+        """The kind of database: `postgresql`, or another one."""
 
     @property
     def in_atomic_block(self) -> bool:
@@ -28,16 +28,16 @@ class DjangoConnection(Protocol):
 
 
 def is_of_django(connection: object) -> bool:
-    """Whether an object is a connection of Django, by its attributes."""
-    # django.db.connection is a proxy: its class tells nothing, and Django is not ours to import.
+    """Whether an object is a Django connection, judged by its attributes."""
+    # django.db.connection is a proxy, so its class says nothing, and importing Django is up to the caller.
     return hasattr(connection, "in_atomic_block") and hasattr(connection, "vendor")
 
 
 def below_django(connection: Any) -> "psycopg.Connection[Any]":
-    """The driver's connection below it.
+    """The driver's connection below a Django connection.
 
-    Raises ParameterInvalid if that is not of psycopg 3, and IllegalState outside of a transaction: Django commits each
-    statement by itself then, unless told else.
+    Raises ParameterInvalid if it is not a psycopg 3 connection, and IllegalState outside a transaction, where Django by
+    default commits each statement by itself.
     """
     if connection.vendor != "postgresql":
         raise ParameterInvalid("connection", f"Django's {connection.vendor}", "messages go to a PostgreSQL database")

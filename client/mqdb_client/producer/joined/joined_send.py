@@ -1,12 +1,12 @@
 """A send inside the caller's own SQL transaction.
 
 The messages are appended on the caller's connection: they become visible when the caller commits, and vanish when the
-caller rolls back, also to a savepoint. Nothing is begun, committed or rolled back here, and no lock is taken. While the
+caller rolls back, also to a savepoint. This module does not begin, commit or roll back, and takes no locks. While the
 transaction is open, dispatch skips its messages, and no other session waits for it. Their queue offsets are assigned
 after the commit.
 
-In a transaction that is not ours no statement should fail, because an error would abort it. So possible errors are
-checked first, or the statement reports them in its result (`mqdb.store.log.joined_append`).
+No statement should fail, because an error would abort the caller's transaction. So possible errors are checked first,
+or the statement reports them in its result (`mqdb.store.log.joined_append`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,23 +48,23 @@ _NO_QUEUES: Final[Mapping[str, MessageQueue]] = {}
 
 
 def check_untimed(timeout: object) -> None:
-    """Raise ParameterInvalid for a timeout: the caller's transaction has its own."""
+    """Raise ParameterInvalid if a timeout is given: timeouts are up to the caller's transaction."""
     if timeout is not None:
         reason = "does not apply to a send in your transaction; set statement_timeout there"
         raise ParameterInvalid("timeout", timeout, reason)
 
 
 class JoinedSend:
-    """Appends on connections of the caller. Any thread may use it, each with a connection of its own.
+    """Appends on connections of the caller. Thread-safe if each thread uses its own connection.
 
-    All errors leave the transaction as it was, except BrokerUnavailable and StorageRefused, which mean that a statement
-    has failed.
+    No error affects the transaction, except BrokerUnavailable and StorageRefused, which mean that a statement has
+    failed.
     """
 
     def __init__(self, find_queue_offset: Callable[[MessageQueue, int, int, UUID], int]) -> None:
-        """`find_queue_offset` is asked when `SendResult.queue_offset` is read: queue, queue_key, log_pos, unique id."""
+        """Reading `SendResult.queue_offset` calls `find_queue_offset` with queue, queue_key, log_pos and unique id."""
         self._find_queue_offset = find_queue_offset
-        # By the driver's connection: the pooled one that a caller holds may have another after a reconnect.
+        # Keyed by the driver's connection: a pooled connection may have a different one after a reconnect.
         self._brokers: WeakKeyDictionary[DriverConnection, _Broker] = WeakKeyDictionary()
         self._turns: dict[tuple[str, str], Iterator[int]] = {}
 
@@ -78,15 +78,13 @@ class JoinedSend:
     ) -> list[SendResult]:
         """Append all records or none. `topics` has the topic of each record; the `queue_key` of a record is ignored.
 
-        The records of a topic go to one of its queues, in order: to the one in `queues`, or to the one that
-        `sharding_key` chooses, or to the next in turn. A record that waits goes alone, as `joined_append.append` says.
-        It takes one statement; two more if the connection is new here, and one more for a record with a time of
-        delivery.
-        Raises TopicNotFound, TopicNotWritable, QueueNotFound and ScheduleInvalid.
-        SchemaMissing, SchemaTooOld, SchemaTooNew.
-        ParameterInvalid for a connection that cannot be joined, for text that its client_encoding does not have, and
-        for a queue of another broker or topic. IllegalState for a closed connection, and for a transaction that has
-        failed already.
+        The records of a topic go to one of its queues, in order: to its queue in `queues`, to the queue that
+        `sharding_key` chooses, or to the next in turn. A record with a later time of delivery is sent alone: see
+        `joined_append.append`. This takes one statement, two more for a connection that was not used before, and one
+        more for a record with a time of delivery. Raises TopicNotFound, TopicNotWritable, QueueNotFound,
+        ScheduleInvalid, SchemaMissing, SchemaTooOld, SchemaTooNew; ParameterInvalid for a connection that cannot be
+        joined, for text that its client_encoding does not have, and for a queue of another broker or topic;
+        IllegalState for a closed connection, and for a transaction that has failed already.
         """
         joined = join(connection)
         broker = self._broker(joined)
@@ -133,7 +131,7 @@ class JoinedSend:
         return broker
 
     def _turn(self, broker_name: str, topic: str, sharding_key: str | None) -> int:
-        """A number whose remainder by the number of queues is the queue: queue_selector's rules, for SQL."""
+        """A number that gives the queue modulo the number of queues, by the rules of `queue_selector`; SQL uses it."""
         if sharding_key is not None:
             return abs(java_string_hash(sharding_key))
         its_turns = self._turns.get((broker_name, topic))
@@ -149,7 +147,7 @@ class JoinedSend:
         for queue in queues.values():
             if queue.queue_id >= (count := max(nums[queue.topic])):
                 return QueueNotFound(queue.topic, queue.queue_id, count)
-        return TopicNotFound(topics[0])  # created in this moment
+        return TopicNotFound(topics[0])  # created just now
 
 
 # -- brokers ----------------------------------------------------------------------------------
@@ -163,7 +161,7 @@ class _Broker(NamedTuple):
 
 
 def _meet(joined: JoinedConnection) -> _Broker:
-    """Raises SchemaMissing, SchemaTooOld, SchemaTooNew, and IllegalState for a connection that is closed."""
+    """Look up the broker. Raises SchemaMissing, SchemaTooOld, SchemaTooNew; IllegalState for a closed connection."""
     target = joined.target
     if not joined.run(_HAS_SCHEMA, target)[0][0]:
         raise SchemaMissing(target)
@@ -172,7 +170,7 @@ def _meet(joined: JoinedConnection) -> _Broker:
     return _Broker(name, target)
 
 
-# A table that is not there would make the statement fail.
+# A missing table would make the statement fail.
 _HAS_SCHEMA: Final = Statement("SELECT to_regclass('mqdb.alembic_version') IS NOT NULL", {})
 _IDENTITY: Final = Statement("SELECT version_num, broker_name FROM mqdb.alembic_version, mqdb.broker", {})
 
@@ -187,7 +185,7 @@ def _check_queue(queue: MessageQueue, broker: _Broker, topic: str) -> None:
 
 
 def _check_wait(joined: JoinedConnection, broker: _Broker, wait: Wait | None) -> None:
-    """Raise ScheduleInvalid for a time of delivery too far for the broker, which else refuses by an error of SQL."""
+    """Raise ScheduleInvalid for a time of delivery too far ahead for the broker, before it causes an SQL error."""
     if not isinstance(wait, DeliverAfter | DeliverAt):
         return
     [(now, farthest)] = joined.run(joined_append.find_farthest(), broker.target)
@@ -197,7 +195,7 @@ def _check_wait(joined: JoinedConnection, broker: _Broker, wait: Wait | None) ->
 
 
 class _QueueNums(NamedTuple):
-    """The numbers of read queues and write queues of a topic. Write queues take messages without a chosen queue."""
+    """The numbers of a topic's read and write queues. Messages without a chosen queue go to write queues."""
 
     read: int
     write: int

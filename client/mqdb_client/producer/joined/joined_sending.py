@@ -1,7 +1,6 @@
-"""Joined sending: what a producer does for a send that becomes a part of the caller's transaction.
+"""Joined sending: the producer's part of a send that joins the caller's transaction.
 
-`joined_send.py` appends; here the records are made, and hooks and selectors get the queue that they want to know
-beforehand.
+This module makes the records, and finds the queues in advance for hooks and selectors; `joined_send.py` appends.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 
 class JoinedSending:
-    """The joined sends of a producer. Any thread may use it, each with a connection of its own."""
+    """The joined sends of a producer. Thread-safe if each thread uses its own connection."""
 
     def __init__(
         self,
@@ -48,17 +47,17 @@ class JoinedSending:
         self._choosers: dict[str, QueueChooser] = {}
 
     def send(self, connection: CallersConnection, messages: Sequence[Message], target: Target) -> list[SendResult]:
-        """Send all messages in one statement; one more if a hook or a selector needs the queues.
+        """Send all messages in one statement, or in two if a hook or a selector needs the queues.
 
-        Hooks see an attempt for each topic, all before anything is appended. Raises the errors of `JoinedSend.send`, of
-        a selector, of a CheckForbiddenHook, and those of `check_message` for a message that a hook has changed. Nothing
-        is appended then.
+        Hooks see one attempt per topic, all of them before anything is appended. Raises the errors of
+        `JoinedSend.send`, of a selector, of a CheckForbiddenHook, and those of `check_message` for a message that a
+        hook has changed. Nothing is appended then.
         """
         topics = [message.topic for message in messages]
         queues = self._queues(connection, messages, target)
         born_time = self._clock.now()
         unique_ids = self._unique_ids.take(len(messages), born_time)
-        # As everywhere, the messages of a batch are not compressed.
+        # Messages of a batch are never compressed.
         compression = None if isinstance(messages, MessageBatch) else self._config.compression
         threshold = self._config.compress_message_body_threshold_bytes
 
@@ -93,7 +92,10 @@ class JoinedSending:
         contexts: Sequence[SendMessageContext],
         topics: Sequence[str],
     ) -> list[SendResult]:
-        """A hook may add properties, so the messages are checked again, and encoded after it."""
+        """Append between the calls of hooks.
+
+        A hook may add properties, so the messages are checked again and encoded after it.
+        """
         begun = []
         try:
             for context in contexts:
@@ -104,7 +106,7 @@ class JoinedSending:
             for message in messages:
                 check_message(message, self._config.max_message_size_bytes)
             sent = append(messages)
-        except Exception as error:  # a hook's own, too; it goes on to the caller
+        except Exception as error:  # errors of hooks, too; they reach the caller
             for context in begun:
                 self._hooks.end(context, error=error)
             raise
@@ -115,7 +117,7 @@ class JoinedSending:
     def _queues(
         self, connection: CallersConnection, messages: Sequence[Message], target: Target
     ) -> dict[str, MessageQueue]:
-        """The queue of each topic; none where the statement may choose them."""
+        """The queue of each topic; empty if the statement may choose the queues."""
         firsts: dict[str, Message] = {}
         for message in messages:
             firsts.setdefault(message.topic, message)

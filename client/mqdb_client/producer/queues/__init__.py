@@ -1,7 +1,7 @@
 """The choice of the queue for a message.
 
 publish_routes    the queues of a topic on all brokers
-queue_choice      the queue of an attempt
-queue_selector    selectors of users, by key, hash or machine
-fault_tolerance   brokers that have failed are skipped for a while
+queue_choice      the queue for an attempt
+queue_selector    user-defined selectors, by key, hash or machine
+fault_tolerance   skips brokers for a while after they failed
 """

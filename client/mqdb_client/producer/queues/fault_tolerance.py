@@ -1,8 +1,7 @@
-"""Latency fault tolerance: for how long a broker that was slow, or failed, is left alone.
+"""Latency fault tolerance: how long a slow or failed broker is avoided.
 
-Each send tells how long it took. The longer that was, the longer its broker counts as unavailable; an error counts
-as a very long send. Pure rules: time comes from a callable.
-RocketMQ: LatencyFaultToleranceImpl, MQFaultStrategy.
+Each send reports its latency. The higher the latency, the longer the broker counts as unavailable; an error counts as a
+very slow send. Pure rules: time comes from a callable. RocketMQ: LatencyFaultToleranceImpl, MQFaultStrategy.
 """
 
 import random
@@ -13,12 +12,12 @@ from typing import Final, NamedTuple
 
 from mqdb_client.producer.queues.queue_selector import turns
 
-#: From which latency on a broker is left alone, and for how long, in seconds; 0 below the first one.
+#: Minimum latencies and for how long a broker is avoided from there on, in seconds; 0 below the first latency.
 #: Source: MQFaultStrategy.latencyMax, notAvailableDuration, from RocketMQ 5.1.4 on.
 _LATENCIES: Final = (0.55, 1.8, 3.0, 5.0, 15.0)
 _UNAVAILABLE: Final = (0.0, 2.0, 5.0, 6.0, 10.0, 30.0)
 
-#: What an error counts as. Source: MQFaultStrategy.updateFaultItem.
+#: The latency that an error counts as. Source: MQFaultStrategy.updateFaultItem.
 _ERROR_LATENCY_SECONDS: Final = 10.0
 
 
@@ -35,38 +34,38 @@ class _Fault(NamedTuple):
 
 
 class LatencyFaultTolerance:
-    """The latency and availability of brokers, from the sends to them.
+    """The latency and availability of brokers, measured by the sends to them.
 
-    Any thread may use it; one entry for each broker.
+    Thread-safe. Holds one entry per broker.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds that never go back."""
+        """`clock` returns monotonic seconds."""
         self._clock = clock
-        # Entries are replaced as a whole, so that no lock is needed.
+        # Entries are replaced as a whole, so no lock is needed.
         self._faults: dict[str, _Fault] = {}
         self._turns = turns()
 
     def update(self, broker_name: str, latency_seconds: float, is_isolated: bool) -> None:
-        """A send to the broker took so long; `is_isolated` when it ended with an error that is the broker's.
+        """Record the latency of a send; `is_isolated` if it ended with an error caused by the broker.
 
         Only the last send counts: a fast one makes the broker available at once. An error counts as ten
-        seconds, also where `pick_one_at_least` compares, so that a broker that refuses quickly is not taken for a
-        fast one. RocketMQ compares the time measured, and from 5.x on asks first whether the broker can be reached.
+        seconds, also in the comparison of `pick_one_at_least`, so that a broker that refuses quickly is not mistaken
+        for a fast one. RocketMQ compares the measured time, and since 5.x first checks whether the broker is reachable.
         """
         counted = _ERROR_LATENCY_SECONDS if is_isolated else latency_seconds
         self._faults[broker_name] = _Fault(counted, self._clock() + unavailable_seconds(counted))
 
     def is_available(self, broker_name: str) -> bool:
-        """False while the broker is to be left alone; True for one that nothing is known of."""
+        """False while the broker should be avoided; True for an unknown broker."""
         fault = self._faults.get(broker_name)
         return fault is None or self._clock() >= fault.available_from
 
     def pick_one_at_least(self, broker_names: Iterable[str]) -> str | None:
-        """One of these brokers although all may be unavailable; None when nothing is known of any.
+        """One of these brokers, even if all are unavailable; None if all are unknown.
 
-        In turn one of the better half: the available before the others, then the faster, then those that are
-        available sooner, and equal ones in any order. RocketMQ chooses among all brokers that it knows, and forgets
+        Returns the brokers of the better half in turn: available brokers rank first, then faster ones, then those that
+        become available sooner; ties are in any order. RocketMQ chooses among all brokers that it knows, and forgets
         the chosen one if it has no queue of the topic.
         """
         known = [(name, fault) for name in broker_names if (fault := self._faults.get(name)) is not None]

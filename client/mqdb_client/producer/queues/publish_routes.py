@@ -1,7 +1,8 @@
 """Publish routes: a producer looks up the queues of a topic on all brokers that have it.
 
-The client instance of each broker caches its route, and refreshes it every 30 s. The queues made of them here are valid
-as long as these routes do not change. RocketMQ: TopicPublishInfo, MQClientInstance.topicRouteData2TopicPublishInfo.
+The client instance of each broker caches the broker's route and refreshes it every 30 s. The queues that are built from
+these routes are valid until a route changes. RocketMQ: TopicPublishInfo,
+MQClientInstance.topicRouteData2TopicPublishInfo.
 """
 
 import math
@@ -27,10 +28,10 @@ from mqdb_client.producer.append.held_connection import IMPATIENT_SECONDS
 from mqdb_client.producer.queues.fault_tolerance import LatencyFaultTolerance
 from mqdb_client.producer.queues.queue_choice import BrokerPart, PublishQueues, QueueChooser, SendPlace
 
-# Of the time that is left, for each of several brokers: one that is silent must not use up what another one needs.
+# The share of the remaining time for each of several brokers: a silent broker must not use up the time of the others.
 _SHARE_OF_ONE: Final = 0.25
 
-# A broker that has not got the topic may get it, one that was down may come.
+# A broker without the topic may get it, and a broker that was down may come back.
 _WITHOUT_TOPIC_SECONDS: Final = 30.0
 _WITHOUT_BROKER_SECONDS: Final = 1.0
 
@@ -41,16 +42,16 @@ class PublishRoutes:
     def __init__(
         self, links: Mapping[str, BrokerLink], queue_nums: int | None, faults: LatencyFaultTolerance | None
     ) -> None:
-        """`queue_nums` are those of a topic that is made automatically; None: none is."""
+        """`queue_nums` is the number of queues of an automatically created topic; with None no topic is created."""
         self._links = tuple(links.values())
         self._queue_nums = queue_nums
         self._faults = faults
-        #: Those that were found so far; they may not be current any more.
+        #: The queues found so far; they may be outdated.
         self.known: dict[str, PublishQueues] = {}
         self._choosers: dict[str, QueueChooser] = {}
 
     def find(self, topic: str, deadline: float, timeout_seconds: float) -> PublishQueues:
-        """The queues of a topic. The topic is created if no broker has it and creation is allowed.
+        """The queues of a topic, which is created if no broker has it and creation is allowed.
 
         Raises RouteNotFound, TopicNotWritable; BrokerUnavailable and its subclasses if no broker can be asked;
         SendGivenUp at the deadline.
@@ -63,7 +64,7 @@ class PublishRoutes:
     def forget(self, place: SendPlace) -> None:
         """Forget a route whose queue was refused, unless another send has asked for a newer one since.
 
-        The route also stays unused while its broker cannot be asked. The next question uses a new connection, because
+        The route also stays unused while its broker cannot be reached. The next query uses a new connection, because
         the current one may lead to a server that was replaced.
         """
         topic, link = place.queue.topic, place.link
@@ -82,7 +83,7 @@ class PublishRoutes:
             parts, trouble = self._ask_all(topic, deadline, late, may_create=True)
         is_silent = any(isinstance(error, SendGivenUp) for error in trouble.values())
         if not parts and is_silent and time.monotonic() < deadline:
-            # No other one has the topic, and perhaps it is only slow.
+            # No other broker has the topic, and this one may only be slow.
             parts, trouble = self._ask_all(topic, deadline, late, may_create=False, is_last=True)
         if not parts:
             raise next(iter(trouble.values()), RouteNotFound(topic))
@@ -99,7 +100,7 @@ class PublishRoutes:
     ) -> tuple[list[BrokerPart], dict[str, MqdbError]]:
         """The brokers that have the topic, and the errors of unreachable brokers, which keep their old queues.
 
-        With several brokers each gets a part of the remaining time; in the last round they share all of it.
+        With several brokers each gets a part of the remaining time; the last round uses up all of it.
         """
         parts: list[BrokerPart] = []
         trouble: dict[str, MqdbError] = {}
@@ -113,7 +114,7 @@ class PublishRoutes:
             until = min(deadline, time.monotonic() + seconds)
             route = link.instance.routes.known(topic)
             try:
-                # With others to turn to, one that is down must not use up the time.
+                # If there are other brokers, one that is down must not use up the time.
                 route = route or _ask(link, partial(work, link), until, late, is_patient=is_alone)
             except (BrokerUnavailable, StorageRefused, SendGivenUp) as error:
                 trouble[link.name] = error
@@ -127,7 +128,7 @@ class PublishRoutes:
         assert self._queue_nums is not None
         try:
             route = create_topic_automatically(connection, topic, self._queue_nums)
-        except TopicNotFound:  # forbidden by the template there
+        except TopicNotFound:  # the template on that broker forbids it
             return None
         return link.instance.routes.remember(route)
 
@@ -140,7 +141,10 @@ def _ask(
     *,
     is_patient: bool,
 ) -> TopicRoute | None:
-    """Ask as the link does. A patient caller asks again if the connection is lost: it may have been lost long ago."""
+    """Query a broker through its link.
+
+    A patient caller retries on a lost connection, which may have been lost long ago.
+    """
     while True:
         try:
             return link.ask(work, deadline, late, is_patient)

@@ -1,4 +1,4 @@
-"""The choice of a queue, from the target that the caller gives and the queues of the topic on all brokers.
+"""The choice of a queue, based on the caller's target and the topic's queues on all brokers.
 
     Target          the caller's choice: a sharding key, a queue, a selector, or nothing
     PublishQueues   the queues of one topic, for as long as no route changes
@@ -50,9 +50,9 @@ def target_of(
     selector: MessageQueueSelector | None = None,
     argument: object = None,
 ) -> Target:
-    """The target that a caller's arguments describe.
+    """Make the target from the caller's arguments.
 
-    Raises ParameterInvalid unless at most one of the three chooses the queue, and for an argument without a selector.
+    Raises ParameterInvalid if more than one of the three chooses the queue, and for an argument without a selector.
     """
     if sharding_key is None and queue is None and selector is None and argument is None:
         return ANYWHERE
@@ -78,7 +78,7 @@ def _check_queue(queue: MessageQueue, message: object) -> None:
 
 
 class OnBroker(Protocol):
-    """A queue, or what stands for one."""
+    """A queue, or an object that stands for a queue."""
 
     @property
     def broker_name(self) -> str:
@@ -91,24 +91,25 @@ Q = TypeVar("Q", bound=OnBroker)
 class QueueChooser:
     """Chooses queues of one topic in turn, over all its brokers. Any thread may use it.
 
-    One for each topic: a producer that sends to two topics by turns would else leave out every second queue.
+    There is one chooser per topic. With a shared one, a producer that alternates between two topics would skip every
+    second queue.
     """
 
     def __init__(self, fault_tolerance: LatencyFaultTolerance | None = None) -> None:
-        """Without `fault_tolerance` a broker is left out only by the caller's `avoid`."""
+        """Without `fault_tolerance` a broker is skipped only through the caller's `avoid`."""
         self._fault_tolerance = fault_tolerance
         self._turns = turns()
-        # Of its own, so that what one broker does not get is spread evenly over the others: with one turn for both,
-        # the first queue behind those of the broker that is down would get it all.
+        # A separate turn, so that the share of a broker that is down is spread evenly over the others: with one turn
+        # for both, the first queue after those of that broker would get the whole share.
         self._turns_of_others = turns()
 
     def choose(self, queues: Sequence[Q], avoid: str | None = None) -> Q:
-        """The next of `queues`, of which there must be one, if possible not on the broker `avoid`.
+        """The next of `queues` (at least one), if possible not on the broker `avoid`.
 
         `avoid` is the broker that has just failed; if the topic has no other, it is tried again. With fault tolerance
-        the brokers that are available come first, those that are not only when there is no other.
+        available brokers come first; an unavailable broker is used only if there is no other.
         """
-        # This runs for each message: the plain case is decided with no call but one.
+        # This runs for each message: the plain case needs only one call.
         queue = queues[next(self._turns) % len(queues)]
         if self._fault_tolerance is None:
             if avoid is None or queue.broker_name != avoid:
@@ -118,7 +119,7 @@ class QueueChooser:
         return self.choose_other(queues, avoid)
 
     def choose_other(self, queues: Sequence[Q], avoid: str | None = None) -> Q:
-        """Choose another queue instead of the next in turn, which cannot be used."""
+        """Choose another queue because the next in turn cannot be used."""
         brokers = self._brokers(list(dict.fromkeys(each.broker_name for each in queues)), avoid)
         others = [each for each in queues if each.broker_name in brokers]
         return others[next(self._turns_of_others) % len(others)]
@@ -139,7 +140,7 @@ def _without(avoid: str | None, brokers: list[str]) -> list[str]:
 
 
 class BrokerPart(NamedTuple):
-    """A broker that has the topic, and its route; a doubtful one is of a broker that cannot be asked again now."""
+    """A broker that has the topic, and its route, which is doubtful while the broker cannot be reached."""
 
     link: BrokerLink
     route: TopicRoute
@@ -147,7 +148,7 @@ class BrokerPart(NamedTuple):
 
 
 class SendPlace(NamedTuple):
-    """A queue, and the way there: its broker, and its key in one history of the log there."""
+    """A queue and how to reach it: its broker, and its key in one history of the broker's log."""
 
     queue: MessageQueue
     link: BrokerLink
@@ -161,7 +162,7 @@ class SendPlace(NamedTuple):
 
 
 class PublishQueues:
-    """The queues of one topic, for as long as `is_current`. Any thread may use it."""
+    """The queues of one topic, valid as long as `is_current`. Thread-safe."""
 
     def __init__(
         self,
@@ -171,9 +172,12 @@ class PublishQueues:
         trouble: Mapping[str, MqdbError],
         expires_at: float,
     ) -> None:
-        """`trouble` is why some brokers could not be asked. Raises TopicNotWritable when no broker takes messages."""
+        """`trouble` is the reason why some brokers could not be reached.
+
+        Raises TopicNotWritable if no broker takes messages.
+        """
         self.parts = parts
-        #: Those of them that may be used again while their broker cannot be asked.
+        #: The queues that may be reused while their broker cannot be reached.
         self.remembered = parts
         self._chooser = chooser
         self._trouble = trouble
@@ -188,14 +192,14 @@ class PublishQueues:
             for number in range(len(route.write_queue_keys))
         )
         self._places = tuple(map(self.place, self.queues))
-        # What is asked for each message: how a broker's route is known now, and what it has to be.
+        # Checked for each message: the route currently known for a broker, and the expected one.
         self._known = tuple(
             (link.instance.routes.known, None if is_doubtful else route) for link, route, is_doubtful in parts
         )
 
     @property
     def is_current(self) -> bool:
-        """Whether no route has changed since, as far as this process knows."""
+        """Whether no route has changed since these queues were found, as far as this process knows."""
         for known, route in self._known:
             if known(self._topic) is not route:
                 return False
@@ -207,15 +211,15 @@ class PublishQueues:
         self._expires_at = 0.0
 
     def choose(self, message: Message, target: Target, avoid: str | None) -> SendPlace:
-        """The queue for the next try, if possible not on the broker `avoid`.
+        """The queue for the next attempt, if possible not on the broker `avoid`.
 
-        Raises what a selector raises; for a queue that the caller wants: what `place` raises.
+        Raises the errors of a selector and, for a queue chosen by the caller, those of `place`.
         """
         if target is ANYWHERE:
             place = self._chooser.choose(self._places, avoid)
             if len(self.parts) > 1 and place.link.connection.is_lost:
                 reachable = [each for each in self._places if not each.link.connection.is_lost]
-                if reachable:  # a try that would fail, or wait, is spared
+                if reachable:  # saves an attempt that would fail or wait
                     place = self._chooser.choose_other(reachable, avoid)
             return place
         if target.sharding_key is not None:
@@ -226,12 +230,12 @@ class PublishQueues:
         return self.place(selected(target.selector, self.queues, message, target.argument))
 
     def place(self, queue: MessageQueue) -> SendPlace:
-        """A queue and the way there.
+        """A queue and how to reach it.
 
         Raises QueueNotFound, ParameterInvalid for a broker without the topic, TopicNotWritable; BrokerUnavailable and
-        its subclasses when its broker could not be asked.
+        its subclasses if its broker could not be reached.
         """
-        # RocketMQ takes explicit queues up to the larger of the two counts, and does not look at W; here W counts.
+        # RocketMQ accepts explicit queues up to the larger of the two counts and ignores W; here W counts.
         for link, route, _ in self.parts:
             if link.name == queue.broker_name and 0 <= queue.queue_id < len(route.queue_keys):
                 if not route.config.perm & Perm.WRITE:

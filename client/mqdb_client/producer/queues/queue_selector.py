@@ -14,29 +14,28 @@ from mqdb.selector.tags import java_string_hash
 
 
 class MessageQueueSelector(Protocol):
-    """Chooses the queue of a message; any callable with these three parameters is one.
+    """Chooses the queue for a message; any callable with these three parameters is a selector.
 
-    It is called in the thread that sends, and from several threads at once if several send. An error that it raises
-    ends the send, and reaches the caller unchanged.
+    It is called in the sending thread, so it must be thread-safe if several threads send. An error that it raises ends
+    the send and reaches the caller unchanged.
     """
 
-    # Any, so that a function may say which type of argument it expects.
+    # Any, so that a function may declare which type of argument it expects.
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: Any, /) -> MessageQueue:
-        """One of `queues`, which are the write queues of the topic on all brokers; `argument` is the sender's."""
+        """Return one of `queues`, the write queues of the topic on all brokers; `argument` comes from the sender."""
 
 
 def select_by_hash(queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-    """The queue by the hash of `argument`. Equal arguments give the same queue as long as the queues of the topic stay.
+    """Choose the queue by the hash of `argument`: equal arguments get the same queue until the topic's queues change.
 
-    Takes text and whole numbers of up to 64 bits, with the hash that Java's String, Integer and, beyond 32 bits, Long
-    have. Raises ParameterInvalid for other arguments.
-    Source: SelectMessageQueueByHash.
+    Accepts strings and integers of up to 64 bits, hashed like Java's String, Integer and, beyond 32 bits, Long. Raises
+    ParameterInvalid for other arguments. Source: SelectMessageQueueByHash.
     """
     return queues[_queue_of(_java_hash(argument), len(queues))]
 
 
 def select_random(queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-    """Any queue, whatever the argument. Source: SelectMessageQueueByRandom."""
+    """Choose a random queue and ignore the argument. Source: SelectMessageQueueByRandom."""
     return random.choice(queues)
 
 
@@ -47,7 +46,7 @@ def selected(
 
     Source: DefaultMQProducerImpl.sendSelectImpl, "select message queue return null."
     """
-    # A selector of the user's own returns what it likes.
+    # A user-defined selector may return anything.
     chosen: object = selector(queues, message, argument)
     for queue in queues:
         if queue is chosen or queue == chosen:
@@ -57,19 +56,19 @@ def selected(
 
 
 def check_sharding_key(sharding_key: object) -> None:
-    """Raise ParameterInvalid unless a key is None, or text of at most MAX_SHARDING_KEY_BYTES in UTF-8.
+    """Raise ParameterInvalid unless a key is None or a string of at most MAX_SHARDING_KEY_BYTES in UTF-8.
 
-    An empty text is a key like any other.
+    An empty string is a key like any other.
     """
     if not isinstance(sharding_key, str | None):
         raise ParameterInvalid("sharding_key", sharding_key, f"is {type(sharding_key).__name__}, not text; use str()")
-    # A lone surrogate counts as well: it has a hash, as in Java.
+    # A lone surrogate is allowed: it has a hash, as in Java.
     if sharding_key and (size := len(sharding_key.encode("utf-8", "surrogatepass"))) > MAX_SHARDING_KEY_BYTES:
         raise ParameterInvalid("sharding_key", sharding_key, f"has {size} bytes, the limit is {MAX_SHARDING_KEY_BYTES}")
 
 
 def by_hash(sharding_key: str, queue_nums: int) -> int:
-    """The queue of a sharding key. It stays the same queue as long as the number of queues does not change.
+    """The queue of a sharding key. It stays the same until the number of queues changes.
 
     It uses Java's hash and remainder, so that a RocketMQ client would choose the same queue.
     """
@@ -100,9 +99,9 @@ def _java_hash(argument: object) -> int:
 
 
 def turns() -> Iterator[int]:
-    """Numbers whose remainders are queues in turn, from a random one on, so that not all producers begin at queue 0.
+    """Numbers whose remainders are the queues in turn, from a random start, so that not all producers begin at queue 0.
 
-    Any thread may take the next. RocketMQ counts in each thread for itself; here all threads of a producer share one
-    turn, and so the queues get equal numbers whatever threads do.
+    Thread-safe. RocketMQ counts in each thread separately; here all threads of a producer share one turn, so the queues
+    get equal numbers of messages, whichever threads send.
     """
     return count(random.randrange(1 << 16))

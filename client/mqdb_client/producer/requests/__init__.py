@@ -1,7 +1,7 @@
 """Requests and their replies.
 
-request_reply     a request, and who waits for its reply
-request_futures   the requests that wait
+request_reply     sends a request and waits for its reply
+request_futures   the waiting requests
 reply_reader      reads replies
 reply_sending     sends a reply
 """

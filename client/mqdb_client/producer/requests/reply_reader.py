@@ -1,8 +1,8 @@
-"""The reply reader: the thread that brings replies from one broker to the requests that wait for them.
+"""The reply reader: a thread that reads replies from one broker and hands them to the waiting requests.
 
-All requesters of a cluster share a topic, and a reply has its requester's client id for a tag: the database compares
-the tag's code, this reader the text. It reads while requests wait, when an arrival is announced; the poll behind it
-is a net for announcements that never came. RocketMQ: ReplyMessageProcessor of the client.
+All requesters of a cluster share a topic, and the tag of a reply is its requester's client id: the database compares
+the tag's code, this reader the tag itself. While requests wait, it reads when an arrival is announced; a slower poll
+catches lost announcements. RocketMQ: ReplyMessageProcessor of the client.
 """
 
 import logging
@@ -34,27 +34,27 @@ T = TypeVar("T")
 #: Between polls without an announcement, while requests wait.
 POLL_SECONDS: Final = 1.0
 
-#: For one question to the broker, and for a connection to it before a request is told that there is none.
+#: The limit for one query, and for a connection to the broker before requests fail without one.
 _PATIENCE_SECONDS: Final = 3.0
 
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
-#: How far before its end a queue is read from when requests were sent before that end was known: more replies than a
-#: broker takes between its return and the return of its clients.
+#: How far before its end a queue is read if requests were sent before that end was known: more replies than a broker
+#: takes between its own return and that of its clients.
 LOOK_BACK: Final = 10_000
 
-#: Others' replies that one pull passes by: 10 ms of work.
+#: How many replies to other requesters one pull skips: 10 ms of work.
 SCAN_LIMIT: Final = 100_000
 
-# Beyond any offset, so that the answer says where the queue ends.
+# Beyond any offset, so that the result contains the end of the queue.
 _PAST_THE_END: Final = 2**62
 
 
 class ReplyReader:
-    """Reads for a requester while `is_wanted`, from its start on until it is stopped.
+    """Reads replies while `is_wanted`, from its start until it is stopped.
 
-    `deliver` gets each reply; `on_news` is called when it has become ready, and for each `trouble`. All three are
-    called in its thread.
+    `deliver` gets each reply; `on_news` is called when the reader becomes ready, and for each `trouble`. All three are
+    called in the reader's thread.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ReplyReader:
     ) -> None:
         self._link = link
         self._client_id = client_id
-        #: To which replies are sent: what requests say, known when it is ready.
+        #: The address for replies, which requests contain; known when the reader is ready.
         self.address = client_id
         self._filter = _filter_of(client_id)
         self._is_wanted = is_wanted
@@ -76,9 +76,9 @@ class ReplyReader:
         self._on_news = on_news
         #: Whether it has ever known where to read.
         self.is_ready = False
-        #: Why it cannot read at present; nothing in the first seconds without a connection.
+        #: Why it currently cannot read; None in the first seconds without a connection.
         self.trouble: MqdbError | None = None
-        #: Whether replies may have come before it knows where to read.
+        #: Whether replies may have arrived before it knew where to read.
         self.is_late = False
         self._wake = threading.Condition()
         self._wake_limit = WakeLimit()
@@ -96,11 +96,11 @@ class ReplyReader:
 
     @property
     def cluster_name(self) -> str:
-        """The cluster whose reply topic it reads, known when it is ready."""
+        """The cluster whose reply topic it reads; known when the reader is ready."""
         return self._link.instance.cluster_name
 
     def read(self) -> None:
-        """A request waits. While it reads already, this costs next to nothing."""
+        """Read, because a request waits. This costs next to nothing if the reader is already reading."""
         with self._wake:
             if self._is_idle:
                 self.trouble = None
@@ -129,7 +129,7 @@ class ReplyReader:
                 self._read_while_wanted()
 
     def _await_request(self) -> bool:
-        """False when stopping."""
+        """Wait until a request waits. False when the reader is stopping."""
         with self._wake:
             self._is_idle = True
             self._wake.wait_for(lambda: self._is_stopping or self._is_wanted())
@@ -169,7 +169,7 @@ class ReplyReader:
         self._link.instance.outage.leave(self)
 
     def _await_arrival(self) -> None:
-        # Also when no request waits any more: the next one often comes at once.
+        # Also if no request waits at the moment: the next one often follows immediately.
         with self._wake:
             self._wake.wait_for(lambda: self._is_heard or self._is_stopping, POLL_SECONDS)
             self._wake.wait_for(lambda: self._is_stopping, self._wake_limit.seconds_left())
@@ -188,9 +188,9 @@ class ReplyReader:
             if not self._places:
                 self._begin()
             results, self._horizon = self._ask(self._pull)
-            if len(results) < len(self._places):  # deleted, or of another history
+            if len(results) < len(self._places):  # deleted, or from another history
                 self._places, self.is_late = [], True
-                continue  # from the last reply that the log still has, or from further back
+                continue  # from the last reply that is still in the log, or from further back
             has_more = self._take_over(results)
 
     def _pull(self, connection: Connection) -> tuple[list[PullResult], Horizon]:
@@ -210,7 +210,7 @@ class ReplyReader:
                 if self._filter.matches(message.tag):  # other tags may have the same code
                     self._deliver(message)
                     self._newest[result.request.queue_key] = proof(*place_of(message))
-        # None are left when retention has passed by, the server has lost its newest messages, or the topic is deleted.
+        # The replies are gone if retention removed them, the server lost its newest messages, or the topic was deleted.
         is_lost = any(result.status is PullStatus.OFFSET_ILLEGAL for result in results)
         self._places = [] if is_lost else [_next_place(result) for result in results]
         return not self._places or any(result.next_begin_offset < result.max_offset for result in results)
@@ -220,7 +220,7 @@ class ReplyReader:
         self._queue_keys = frozenset()
         ends, known, self.address = self._ask(self._find_ends)
         self._filter = _filter_of(self.address)
-        # Looked at afterwards: what was sent until now may have been replied to before these ends.
+        # Checked afterwards: requests sent until now may have replies before these ends.
         look_back = LOOK_BACK if self.is_late else 0
         self._places = [_first_place(end, look_back, known.get(end.request.queue_key)) for end in ends]
         self._queue_keys = frozenset(end.request.queue_key for end in ends)
@@ -231,7 +231,7 @@ class ReplyReader:
         """The ends of the queues; the offsets behind the last replies, by queue key, if the log still has them; the
         address.
 
-        A role that does not own the broker cannot look whether it has them: it reads from further back then.
+        A role that does not own the broker cannot check the log for these replies, so it reads from further back.
         """
         route = replies.find_topic(connection, self.cluster_name)
         ends = [
@@ -259,12 +259,12 @@ class ReplyReader:
     def _ask(self, work: Callable[[Connection], T]) -> T:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         late = BrokerUnavailable(self._link.instance.target, f"no answer within {_PATIENCE_SECONDS:g} s")
-        # To wait for a connection here would keep others from finding out that there is none.
+        # Waiting for a connection here would keep others from noticing that there is none.
         return self._link.ask(work, deadline, late, is_patient=False)
 
 
 def _filter_of(address: str) -> TagExpression:
-    # Not read from a text: an address may hold what separates tags.
+    # Not parsed from an expression: an address may contain the separator of tags.
     return TagExpression(address, frozenset({address}), (tag_code(address),), matches_all=False)
 
 

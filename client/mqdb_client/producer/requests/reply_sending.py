@@ -1,6 +1,6 @@
-"""Replies of a role that does not own the broker: no right covers their topic, so the database has a function for them.
+"""Replies by a role that does not own the broker: no right covers the reply topic, so a database function sends them.
 
-It looks at the request, so a reply goes to the broker from which that was read.
+The function looks up the request, so a reply goes to the broker from which the request was read.
 """
 
 import logging
@@ -37,10 +37,10 @@ class ReplySending:
         self._are_guests: dict[str, bool] = {}
 
     def send(self, message: ReplyMessage, timeout_seconds: float) -> SendResult | None:
-        """Send a reply; None where it goes as other messages do, as the role owns the broker.
+        """Send a reply; None if the role owns the broker, so the reply has to be sent like other messages.
 
-        Raises what `mqdb.broker.log.replies.send` raises, and BrokerUnavailable: then it may be stored, and sent again,
-        for its requester takes one.
+        Raises the errors of `mqdb.broker.log.replies.send`, and BrokerUnavailable. In that case the reply may be
+        stored; it can be sent again, because its requester takes only one.
         """
         name = message.request.queue.broker_name
         link = self._links.get(name)
@@ -70,7 +70,7 @@ class ReplySending:
         return SendResult(SendStatus.SEND_OK, format_unique_id(unique_id), queue, log_pos, _no_offset)
 
     def send_async(self, message: ReplyMessage, timeout_seconds: float) -> "Future[SendResult] | None":
-        """Send a reply in this thread; returns a future that is done, with the result or the error. See `send`."""
+        """Send a reply in this thread; returns a completed future with the result or the error. See `send`."""
         done: Future[SendResult] = Future()
         try:
             sent = self.send(message, timeout_seconds)

@@ -1,8 +1,8 @@
-"""Requests that wait for their replies, and how each of them ends: with a reply, too late, or with an error.
+"""Requests that wait for their replies. Each ends with a reply, by its timeout, or with an error.
 
-A sync request is ended by whichever thread has its reply, and watches its time itself. Async ones are ended by a
-thread of their own, so that callbacks of users hold up neither replies nor sync requests.
-RocketMQ: RequestFutureHolder, RequestResponseFuture.
+A sync request is ended by the thread that has its reply, and watches its own deadline. Async requests are ended by a
+separate thread, so that users' callbacks delay neither replies nor sync requests. RocketMQ: RequestFutureHolder,
+RequestResponseFuture.
 """
 
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 Outcome: TypeAlias = ReceivedMessage | BaseException
 
-# Of the deadlines, those whose request has ended are thrown away when they are more than half, and more than this.
+# Deadlines of ended requests are discarded once they are more than half of all deadlines, and more than this number.
 _OUTDATED_DEADLINES: Final = 1_000
 
 
@@ -51,11 +51,11 @@ class WaitingRequest:
         return timedelta(seconds=self.seconds_left)
 
     def late(self) -> RequestTimeout:
-        """The error for a request whose time is over."""
+        """The error for a request that has timed out."""
         return RequestTimeout(self.topic, self.correlation_id, self._timeout_seconds)
 
     def result(self) -> ReceivedMessage:
-        """Wait for the reply. Raises RequestTimeout, and what the request has ended with otherwise."""
+        """Wait for the reply. Raises RequestTimeout, or the error with which the request has ended."""
         try:
             return self.future.result(self.seconds_left)
         except TimeoutError:
@@ -70,15 +70,15 @@ class WaitingRequest:
 
 
 class RequestFutures:
-    """The requests of one producer that wait. Any thread may use it.
+    """The waiting requests of one producer. Thread-safe.
 
-    There is no limit to their number: each is in the memory for its timeout at most, and the caller chose that.
+    Their number is not limited: each stays in memory for its timeout at most, which the caller chose.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: dict[str, WaitingRequest] = {}
-        # Of the async ones only, also of some that have ended.
+        # Deadlines of async requests only, including some that have ended.
         self._deadlines: list[tuple[float, str]] = []
         self._ended: deque[tuple[WaitingRequest, Outcome]] = deque()
         self._thread: threading.Thread | None = None
@@ -101,7 +101,7 @@ class RequestFutures:
             self._waiting.pop(request.correlation_id, None)
 
     def end(self, correlation_id: str, outcome: Outcome) -> bool:
-        """End the request of that id; False when none of that id waits."""
+        """End the request with this id; False if no such request waits."""
         with self._changed:
             request = self._waiting.pop(correlation_id, None)
             if request is None:
@@ -132,7 +132,7 @@ class RequestFutures:
                 request.end(_shut_down())
 
     def join(self) -> None:
-        """After `close`: wait until all callbacks have returned. Called by one of them, it does not wait."""
+        """After `close`, wait until all callbacks have returned. Does not wait if called by a callback."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 

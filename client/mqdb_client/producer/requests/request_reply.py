@@ -1,11 +1,11 @@
-"""Request and reply: a message that is answered by another one, to the process that has sent it.
+"""Request and reply: a message that is answered by a second message to the process that sent the first.
 
     requester ── request ──▶ its topic ──▶ a consumer's listener
         ▲                                        │ producer.send(create_reply_message(request, ...))
         └── reply reader ◀── <CLUSTER>_REPLY_TOPIC, tag = the requester's client id
 
-A request is a plain message whose properties say who waits for the reply, and for how long; a reply is a plain
-message, too. RocketMQ: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage.
+A request is a plain message whose properties name the requester and the timeout; a reply is a plain message, too.
+RocketMQ: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage.
 """
 
 import copy
@@ -42,7 +42,7 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class ReplyMessage(Message):
-    """A reply with its request: a role that does not own the broker can reply only to requests that it may read."""
+    """A reply with its request: a role that does not own the broker can only reply to requests that it may read."""
 
     request: ReceivedMessage = field(compare=False)
 
@@ -71,10 +71,10 @@ def create_reply_message(
 ) -> ReplyMessage:
     """Make the reply to a request. It is sent like any message, by any producer of the cluster.
 
-    A role that does not own the broker has to send it by a producer of the broker that has the request, alone and not
-    in a transaction of its own. It has to be a member of a group, and to have read the request.
-    Raises ReplyImpossible if the message was sent without a request for a reply.
-    Source: MessageUtil.createReplyMessage.
+    A role that does not own the broker has to send the reply through a producer of the broker that has the request, as
+    a single message and not in the caller's transaction. The role has to be a member of a group, and to have read the
+    request. Raises ReplyImpossible if the message was sent without a request for a reply. Source:
+    MessageUtil.createReplyMessage.
     """
     if not isinstance(request, ReceivedMessage):
         raise ReplyImpossible(f"{type(request).__name__} is not a received message; a listener gets a list of them")
@@ -99,14 +99,14 @@ def _property_of(request: ReceivedMessage, name: Property) -> str:
 
 
 class RequestReply:
-    """The requests of one producer. Any thread may use it; threads and reply topic are made at the first request.
+    """The requests of one producer. Thread-safe; the first request creates the threads and the reply topic.
 
-    Producers of a process that share client instances share a client id, too: each then reads the replies to all
-    of them, and keeps its own.
+    Producers in a process that share client instances also share a client id: each of them reads all their replies and
+    keeps those to its own requests.
     """
 
     def __init__(self, links: Sequence[BrokerLink], clock: Clock) -> None:
-        """`links` lead to all brokers of the cluster; they are closed after this one."""
+        """`links` lead to all brokers of the cluster; they are closed after this object."""
         self._links = links
         self._clock = clock
         self._client_id = links[0].instance.client_id
@@ -117,11 +117,11 @@ class RequestReply:
     def request(
         self, message: Message, timeout: timedelta, send: Callable[[Message, timedelta], object]
     ) -> ReceivedMessage:
-        """The reply to a message that `send` sends within the time that it is given.
+        """Send a message with `send`, which gets the remaining time, and return its reply.
 
         Raises RequestTimeout; the errors of `send`; ParameterInvalid for an invalid timeout; IllegalState if the
-        producer is shut down while it waits; BrokerUnavailable and its subclasses, StorageRefused and NameInvalid if no
-        broker could bring a reply. Nothing is sent then.
+        producer is shut down while it waits; BrokerUnavailable and its subclasses, StorageRefused and NameInvalid if
+        replies cannot be read from any broker. In this last case nothing is sent.
         """
         waiting = self._wait_for_reply(message, timeout)
         try:
@@ -135,8 +135,8 @@ class RequestReply:
     ) -> "Future[ReceivedMessage]":
         """Send a request without waiting for the reply. The future has the reply or the error, and cannot be cancelled.
 
-        One thread completes these futures, so callbacks should be quick; they may request, and wait for that. The
-        first request waits until a broker can bring replies, and raises what keeps it from that.
+        One thread completes these futures, so callbacks should be quick; they may send another request and wait for its
+        reply. The first request waits until replies can be read from a broker, and raises the error that prevents it.
         """
         waiting = self._wait_for_reply(message, timeout, is_async=True)
         try:
@@ -148,7 +148,7 @@ class RequestReply:
         return waiting.future
 
     def close(self) -> None:
-        """End all requests with IllegalState, then the threads. It waits for callbacks, unless one of them calls it.
+        """End all requests with IllegalState, then end the threads. Waits for callbacks unless called by a callback.
 
         Calling it twice has no effect.
         """
@@ -169,7 +169,7 @@ class RequestReply:
         return waiting
 
     def _request(self, message: Message, timeout: timedelta, waiting: WaitingRequest) -> Message:
-        """The message as it is sent, when its reply can be read."""
+        """Wait until replies can be read, and return the message to send."""
         reader = self._await_reader(waiting)
         return message.with_system_properties(
             {
@@ -181,9 +181,9 @@ class RequestReply:
         )
 
     def _await_reader(self, waiting: WaitingRequest) -> ReplyReader:
-        """A reader that knows where to read, so that the reply topic exists and no reply is passed by.
+        """A reader that knows where to read: the reply topic exists, and no reply can be missed.
 
-        Raises what keeps all brokers from it; RequestTimeout; IllegalState after `close`.
+        Raises the error that all brokers have; RequestTimeout; IllegalState after `close`.
         """
         readers = self._started_readers()
         for reader in readers:
@@ -236,6 +236,6 @@ class RequestReply:
 
 
 def check_timeout(timeout: object) -> None:
-    """Raise ParameterInvalid unless it is one."""
+    """Raise ParameterInvalid if a timeout is invalid."""
     if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
         raise ParameterInvalid("timeout", timeout, "must be a timedelta of more than 0")

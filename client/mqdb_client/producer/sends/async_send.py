@@ -1,4 +1,4 @@
-"""Async and oneway sends: the caller hands them in, and a Future gets their results.
+"""Async and oneway sends: the caller submits messages, and futures receive the results of async sends.
 
     caller ── permits ── begin ──▶ group append ──▶ completion thread ──▶ Future, callback
                                      (handed_sends: the handling of failures)
@@ -31,7 +31,7 @@ _numbers: Final = count(1)
 
 
 class Permits:
-    """Bounds the messages, and the bytes of their bodies, that are under way. Any thread may use it."""
+    """Limits the number of messages under way, and the bytes of their bodies. Thread-safe."""
 
     def __init__(self, messages: int, body_bytes: int) -> None:
         self._limits = (messages, body_bytes)
@@ -39,14 +39,14 @@ class Permits:
         self._bytes = 0
         self._is_closed = False
         self._guard = threading.RLock()
-        #: Each thread that waits is woken by a queue of its own. A Condition raises RuntimeError if Ctrl-C comes just
-        #: after it has released its lock.
+        #: Each waiting thread is woken through its own queue. A Condition raises RuntimeError if Ctrl-C comes just
+        #: after it released its lock.
         self._waiting: dict[SimpleQueue[None], None] = {}
 
     def acquire(self, send: "_AsyncSend", deadline: float) -> bool:
-        """Wait for room for one message; False at the deadline, which is of time.monotonic.
+        """Wait for room for one message; False at the deadline, a value of time.monotonic.
 
-        A message larger than all that is allowed goes alone. Raises IllegalState after `close`.
+        A message above the whole limit is sent alone. Raises IllegalState after `close`.
         """
         return self._take(send) or self._wait_until(partial(self._take, send), deadline)
 
@@ -57,7 +57,7 @@ class Permits:
                 raise IllegalState("the producer", "shut down")
             if self._messages and not self._has_room(body_bytes):
                 return False
-            # With no call between them, after which Ctrl-C could come.
+            # Without a call in between, where Ctrl-C could come.
             self._messages += 1
             self._bytes += body_bytes
             send.is_under_way = True
@@ -68,7 +68,7 @@ class Permits:
         body_bytes = send.body_bytes
         with self._guard:
             if send.is_under_way:
-                # With no call between them either.
+                # Without a call in between here, too.
                 send.is_under_way = False
                 self._messages -= 1
                 self._bytes -= body_bytes
@@ -87,7 +87,7 @@ class Permits:
         self._wait_until(lambda: self.is_idle)
 
     def _wait_until(self, is_met: Callable[[], bool], deadline: float | None = None) -> bool:
-        """Check a condition now and after each wake-up, until it holds; False at the deadline."""
+        """Wait until a condition holds, checking it now and after each wake-up; False at the deadline."""
         news: SimpleQueue[None] = SimpleQueue()
         try:
             self._waiting[news] = None
@@ -121,11 +121,11 @@ class _AsyncSend(HandedSend):
         #: Whether it has a permit.
         self.is_under_way = False
         self._permits = permits
-        #: Taken by the one who ends it: a Ctrl-C in the caller may come at the same time as the answer.
+        #: Taken by the thread that ends the send: a Ctrl-C in the caller may come at the same time as the answer.
         self._end = threading.Lock()
 
     def end(self, outcome: Sequence[SendResult] | BaseException) -> None:
-        # First, so that a callback that sends again finds room; and again where Ctrl-C has come in the first time.
+        # First, so that a callback that sends again finds room; repeated below in case Ctrl-C interrupts it here.
         self._permits.release(self)
         if not self._end.acquire(blocking=False):
             return
@@ -142,21 +142,21 @@ class _AsyncSend(HandedSend):
 
 
 class _Signal(Enum):
-    """For the completion thread."""
+    """A signal to the completion thread."""
 
     AWAKE = auto()  #: something is under way again
     END = auto()
 
 
 class AsyncSend:
-    """The async and oneway sends of a producer. Any thread may use it."""
+    """The async and oneway sends of a producer. Thread-safe."""
 
     def __init__(self, sending: Sending, permits: Permits) -> None:
         self._sending = sending
         self._permits = permits
         self._threads_name = f"mqdb-async-send-{next(_numbers)}-"
         self._ended: SimpleQueue[Ended | _Signal] = SimpleQueue()
-        #: The completion thread waits for AWAKE, and looks at no deadlines meanwhile.
+        #: Whether the completion thread waits for AWAKE, without checking deadlines.
         self._is_asleep = False
         self._look_at = 0.0
         self._sends = HandedSends(sending, self._ended.put, self._threads_name)
@@ -169,10 +169,10 @@ class AsyncSend:
             raise
 
     def submit(self, pending: PendingSend) -> "Future[SendResult]":
-        """Send one message; the future has its result, or the error. It cannot be cancelled.
+        """Send one message; the future gets the result or the error, and cannot be cancelled.
 
-        Waits while too many sends are under way, and for the route of a topic that is not cached yet; raises
-        SendGivenUp if that takes until the deadline.
+        Waits while too many sends are under way, and for a route that is not cached yet; raises SendGivenUp if that
+        takes until the deadline.
         """
         future: Future[SendResult] = Future()
         future.set_running_or_notify_cancel()
@@ -180,7 +180,7 @@ class AsyncSend:
         return future
 
     def submit_oneway(self, pending: PendingSend) -> None:
-        """Send one message without a result; failures are logged. Waits and raises as `submit` does."""
+        """Send one message without a result; failures are logged. Waits and raises like `submit`."""
         self._begin(_AsyncSend(pending, self._permits, None))
 
     def is_own_thread(self) -> bool:
@@ -188,7 +188,7 @@ class AsyncSend:
         return threading.current_thread().name.startswith(self._threads_name)
 
     def close(self) -> None:
-        """Wait for the end of all that is under way: until its deadline at most."""
+        """Wait for all sends under way, until their deadlines at most."""
         self._permits.close()
         self._ended.put(_Signal.END)
         self._thread.join()
@@ -214,10 +214,10 @@ class AsyncSend:
     def _complete(self) -> None:
         while (ended := self._next_ended()) is not None:
             self._sends.conclude(ended)
-            del ended  # not to keep the message until the next one comes
+            del ended  # so that the message is not kept in memory until the next one comes
 
     def _next_ended(self) -> Ended | None:
-        """Wait for the next send that has ended; None at the end. It also ends the sends whose deadline has passed."""
+        """Wait for the next send to end; None on shutdown. Also ends the sends whose deadline has passed."""
         while True:
             if time.monotonic() >= self._look_at:
                 self._sends.end_late()
@@ -226,7 +226,7 @@ class AsyncSend:
                 ended = self._ended.get(timeout=max(0.0, self._look_at - time.monotonic()))
             except Empty:
                 self._is_asleep = self._permits.is_idle
-                # Whoever begins now has seen that, or is seen here.
+                # A send that begins now has seen the flag, or is seen here.
                 ended = self._ended.get() if self._is_asleep and self._permits.is_idle else _Signal.AWAKE
                 self._is_asleep = False
             if ended is _Signal.END:

@@ -1,4 +1,4 @@
-"""Batches: messages that are stored together or not at all, and lists that are too large for one.
+"""Batches: messages that are stored together or not at all; lists too large for one batch are split.
 
 RocketMQ: MessageBatch, and the list splitter of its examples.
 """
@@ -16,7 +16,7 @@ from mqdb.errors import BatchTooLarge, NotSupported, ParameterInvalid
 from mqdb.store.log.commit_log import Record
 from mqdb_client.producer.append.append_plan import size_of
 
-#: Bodies and properties of a batch together. Source: DefaultMQProducer.maxMessageSize.
+#: The limit for all bodies and properties of a batch together. Source: DefaultMQProducer.maxMessageSize.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -27,10 +27,10 @@ class MessageBatch(tuple[Message, ...]):
 
 
 def check_batch(messages: Sequence[Message], max_body_bytes: int = MAX_BODY_BYTES) -> None:
-    """Raise unless these messages make a batch; `check_batch_size` looks at their size together.
+    """Raise an error unless these messages can be a batch; `check_batch_size` checks their total size.
 
-    Raises the errors of `check_message` for each message; ParameterInvalid for messages of several topics, and without
-    any message; NotSupported for a retry topic, and for messages to be delivered later.
+    Raises the errors of `check_message` for each message; ParameterInvalid for messages of several topics, and for an
+    empty batch; NotSupported for a retry topic, and for messages to be delivered later.
     Source: MessageBatch.generateFromList, which checks only the delay level.
     """
     if not messages:
@@ -46,13 +46,16 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int = MAX_BODY_BYTE
 
 
 def check_unscheduled(message: Message) -> None:
-    """Raise NotSupported for a message of a batch that is to be delivered later."""
+    """Raise NotSupported if a message in a batch is to be delivered later."""
     if schedule_of(message.system_properties) is not None:
         raise NotSupported("a batch with a delay or a time of delivery")
 
 
 def check_batch_size(records: Sequence[Record], max_bytes: int = MAX_BATCH_BYTES) -> None:
-    """Raise BatchTooLarge over the limit. A batch of one is as good as a send: its body alone is limited."""
+    """Raise BatchTooLarge if a batch exceeds the limit.
+
+    For a batch of one message only the body is limited, as for a send.
+    """
     if len(records) > 1:
         size = size_of(records)
         if size > max_bytes:
@@ -60,7 +63,7 @@ def check_batch_size(records: Sequence[Record], max_bytes: int = MAX_BATCH_BYTES
 
 
 def message_size(message: Message) -> int:
-    """The size of the record of a message that `check_message` has passed, whatever its unique id and queue will be."""
+    """The record size of a message that passed `check_message`. It does not depend on the unique id and queue."""
     return size_of([record(message, 0, _ANY_ID, _ANY_TIME, "")])
 
 
@@ -80,14 +83,14 @@ def list_of_messages(messages: Iterable[Message]) -> list[Message]:
 def split_batches(
     messages: Iterable[Message], max_bytes: int = MAX_BATCH_BYTES, max_messages: int | None = None
 ) -> Iterator[list[Message]]:
-    """Messages of one topic as batches that `send_batch` takes, each as large as it can be, in the order given.
+    """Split messages of one topic into batches for `send_batch`, each as large as possible, in the given order.
 
         for batch in split_batches(messages):
             producer.send_batch(batch)
 
-    A message whose body just fits, so that its properties pass the limit, is a batch of its own. No messages, no
-    batch. All are checked before the first batch is out, so that a list with one that cannot be sent is not sent by
-    halves: raises what `check_batch` raises, with `max_bytes` as the limit of a body too; ParameterInvalid for
+    A message that exceeds the limit only with its properties becomes a batch of its own. An empty list gives no
+    batches. All messages are checked before the first batch is returned, so a list with an invalid message is not sent
+    in part: raises the errors of `check_batch`, with `max_bytes` as the limit of a body too; ParameterInvalid for
     limits below 1.
     """
     _check_limit("max_bytes", max_bytes)

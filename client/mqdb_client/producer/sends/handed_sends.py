@@ -1,4 +1,4 @@
-"""Sends that no thread waits for: each try is handed in, and what becomes of those that fail is found out elsewhere.
+"""Sends that no thread waits for: each attempt is submitted, and failures are handled in other threads.
 
 begin ──▶ group append ──▶ ended ── conclude ──▶ HandedSend.end
   ▲                                     │ it has failed
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 _UNFORESEEN: Final = "send to topic %(topic)s failed in an unforeseen way"
 
-# They only work while something is wrong.
+# They are busy only while something is wrong.
 _JUDGING_THREADS: Final = 2
 
 
 class HandedSend(ABC):
-    """One send from its call to its end, which is reported once."""
+    """One send from call to end; the end is reported once."""
 
     __slots__ = ("_attempt", "_is_withdrawn", "pending")
 
@@ -48,7 +48,7 @@ class HandedSend(ABC):
         """Called once at the end of the send, with the results of its messages or an error."""
 
     def hand_in(self, attempt: Attempt, ended: Callable[[], None]) -> None:
-        """Make a try; `ended` is called at its end, unless the send is withdrawn."""
+        """Start an attempt; `ended` is called at its end, unless the send is withdrawn."""
         self._attempt = attempt
         if self._is_withdrawn:
             raise IllegalState("the send", "withdrawn")
@@ -59,25 +59,28 @@ class HandedSend(ABC):
         attempt.place.link.appends.hand_in(attempt, ended)
 
     def withdraw(self) -> bool:
-        """Try no more; whether nothing is stored. False: a statement has it, and `end` will tell."""
+        """Stop retrying.
+
+        True if nothing is stored; False if a statement has the send, so that `end` will report its outcome.
+        """
         self._is_withdrawn = True
         attempt = self._attempt
         return attempt is None or attempt.place.link.appends.withdraw(attempt)
 
 
-#: A send, and the try of it that has ended.
+#: A send, and its attempt that has ended.
 Ended: TypeAlias = tuple[HandedSend, Attempt]
 _Failed: TypeAlias = tuple[HandedSend, Attempt, MqdbError | NoAnswer]
 
 
 class HandedSends:
-    """Sends that were handed in, and two threads for those that fail. Any thread may use it."""
+    """The submitted sends, and two threads for those that fail. Thread-safe."""
 
     def __init__(self, sending: Sending, tell_ended: Callable[[Ended], None], threads_name: str) -> None:
-        """`tell_ended` gets each try that has ended, for `conclude`. It must be quick, and not come back here."""
+        """`tell_ended` gets each ended attempt, for `conclude`. It must be quick, and not call this object."""
         self._sending = sending
         self._tell_ended = tell_ended
-        #: What has failed and is not judged yet, and for each of them, or of those that were, a True; False: the end.
+        #: The failed attempts not yet judged, and one True for each attempt ever added; False ends the threads.
         self._failed: deque[_Failed] = deque()
         self._to_judge: SimpleQueue[bool] = SimpleQueue()
         self._settling = Settling(f"{threads_name}settle-")
@@ -91,15 +94,15 @@ class HandedSends:
             raise
 
     def begin(self, send: HandedSend) -> None:
-        """Make the next try. It waits for the route of a topic that is not known yet."""
+        """Start the next attempt. Waits for the route of a topic that is not known yet."""
         try:
             attempt = self._sending.begin(send.pending)
             send.hand_in(attempt, partial(self._tell_ended, (send, attempt)))
-        except Exception as error:  # noqa: BLE001 - whoever asks for the outcome raises it
+        except Exception as error:  # noqa: BLE001 - raised where the outcome is read
             send.end(error if send.pending.results is None else send.pending.results)
 
     def conclude(self, ended: Ended) -> None:
-        """End a send whose try has ended, or have it judged."""
+        """End a send after its last attempt, or have a failure judged."""
         send, attempt = ended
         try:
             self._conclude(send, attempt)
@@ -108,11 +111,11 @@ class HandedSends:
             send.end(error)
 
     def end_late(self) -> None:
-        """End those whose time is up, whatever they wait for. Somebody has to call it every LATENESS_SECONDS."""
+        """End sends whose time is up, whatever they wait for. It has to be called every LATENESS_SECONDS."""
         self._sending.end_late()
         self._settling.end_late()
         now = time.monotonic()
-        # Both threads that judge may wait, by other deadlines.
+        # Both judging threads may be waiting, by other deadlines.
         for failed in [failed for failed in self._failed.copy() if failed[0].pending.deadline <= now]:
             with suppress(ValueError):  # it is being judged
                 self._failed.remove(failed)
@@ -153,7 +156,7 @@ class HandedSends:
 
     def _judge_all(self) -> None:
         while self._to_judge.get():
-            with suppress(IndexError):  # its time was over before its turn
+            with suppress(IndexError):  # it timed out before its turn
                 self._judge_safely(self._failed.popleft())
 
     def _judge_safely(self, failed: _Failed) -> None:
@@ -171,5 +174,5 @@ class HandedSends:
                 send.end(send.pending.results)
             else:
                 self.begin(send)
-        except BaseException as verdict:  # noqa: BLE001 - whoever asks for the outcome raises it
+        except BaseException as verdict:  # noqa: BLE001 - raised where the outcome is read
             send.end(verdict)

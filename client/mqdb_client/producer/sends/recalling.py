@@ -1,4 +1,4 @@
-"""Recall: a sender takes a message back before its time of delivery. RocketMQ: DefaultMQProducerImpl.recallMessage."""
+"""Recall: a sender withdraws a message before its time of delivery. RocketMQ: DefaultMQProducerImpl.recallMessage."""
 
 import time
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from mqdb_client.producer.append.broker_link import BrokerLink
 
 
 def recall(links: Mapping[str, BrokerLink], handle: str, timeout_seconds: float) -> RecallStatus:
-    """Have the broker of a handle take the message back.
+    """Ask the broker of a handle to recall the message.
 
-    Raises what `mqdb.broker.schedule.timers.recall` raises, RecallHandleInvalid for another broker than these, and
-    BrokerUnavailable when it does not answer in time: whether the message was taken back is open then.
+    Raises the errors of `mqdb.broker.schedule.timers.recall`, RecallHandleInvalid for a broker that is not in `links`,
+    and BrokerUnavailable if the broker does not answer in time: it is then unknown whether the message was recalled.
     """
     name = decode_handle(handle).broker_name
     link = links.get(name)

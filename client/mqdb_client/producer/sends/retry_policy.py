@@ -10,7 +10,7 @@ from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.queues.queue_choice import ANYWHERE, Target
 from mqdb_client.producer.sends.send_hooks import SendMode
 
-#: The errors after which a sync send is tried again. Source: DefaultMQProducer.retryResponseCodes.
+#: The errors after which a sync send is retried. Source: DefaultMQProducer.retryResponseCodes.
 RETRY_RESPONSE_CODES: Final = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
@@ -37,7 +37,7 @@ def most_tries(mode: SendMode, target: Target, config: ProducerConfig) -> int:
 
 
 def is_retryable(mode: SendMode, error: MqdbError) -> bool:
-    """Whether another try may end otherwise."""
+    """Whether another attempt may have a different outcome."""
     if isinstance(error, BrokerUnavailable):
         return True
     return mode is SendMode.SYNC and error.code in RETRY_RESPONSE_CODES and not isinstance(error, IllegalState)

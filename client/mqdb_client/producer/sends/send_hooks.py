@@ -1,12 +1,12 @@
-"""Hooks of a producer: code of the user's that sees each send, and may forbid it.
+"""Hooks of a producer: user code that sees each send and may forbid it.
 
-For each attempt to send, so several times for a send that is tried again:
+They are called for each attempt, so several times for a send that is retried:
 
-    check_forbidden        what it raises ends the send and reaches the caller; nothing else is called then
-    send_message_before    what it raises is logged
-    send_message_after     what it raises is logged; it runs whether the attempt has failed or not
+    check_forbidden        an error ends the send and reaches the caller; the other hooks are not called
+    send_message_before    an error is logged
+    send_message_after     an error is logged; called whether the attempt failed or not
 
-A hook need not change a message to add properties: it puts them into `extra_properties`.
+To add properties a hook does not change the message: it puts them into `extra_properties`.
 
 RocketMQ: CheckForbiddenHook, SendMessageHook, DefaultMQProducerImpl.sendKernelImpl.
 """
@@ -24,7 +24,7 @@ from mqdb_client.producer.sends.send_result import SendResult
 
 
 class SendMode(StrEnum):
-    """The way in which the caller waits. RocketMQ: CommunicationMode."""
+    """How the caller waits for the result. RocketMQ: CommunicationMode."""
 
     SYNC = "SYNC"
     ASYNC = "ASYNC"
@@ -33,12 +33,12 @@ class SendMode(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class SendMessageContext:
-    """One attempt to send, as hooks see it: one message, or those of a batch, and their ids in the same order.
+    """One attempt to send, as hooks see it: one message or the messages of a batch, with their ids in the same order.
 
     `results` and `error` are set after the attempt. There are as many results as messages, or no results after an error
     and for ONEWAY. A hook can keep data in `attributes`, under names of its own; all attempts of a send share them.
     `extra_properties` has a dict for each message. Properties that a hook puts there before the attempt are stored with
-    the message, within the limits for properties of a sender. A property that the message has already is not changed.
+    the message, within the limits for a sender's properties. Existing properties of the message are not changed.
     """
 
     producer_group: str
@@ -52,7 +52,7 @@ class SendMessageContext:
     attributes: dict[str, Any] = field(default_factory=dict)
     client_id: str = ""
     extra_properties: Sequence[dict[str, str]] = field(init=False)
-    #: Those that saw the beginning: the same see the end.
+    #: The hooks that saw the beginning: the same hooks see the end.
     _hooks: "tuple[SendMessageHook, ...]" = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,12 +67,12 @@ class SendMessageContext:
 
     @property
     def message(self) -> Message:
-        """The message; of a batch, the first."""
+        """The message, or the first message of a batch."""
         return self.messages[0]
 
     @property
     def result(self) -> SendResult | None:
-        """The result; of a batch, that of the first message."""
+        """The result, or the result of the first message of a batch."""
         return self.results[0] if self.results else None
 
     @property
@@ -83,7 +83,7 @@ class SendMessageContext:
 
 @runtime_checkable
 class SendMessageHook(Protocol):
-    """Sees each attempt before it and after it, in the thread that sends or takes the answer; be quick there."""
+    """Called before and after each attempt, in the thread that sends or receives the answer; be quick there."""
 
     #: Its name in the log.
     hook_name: str
@@ -92,7 +92,7 @@ class SendMessageHook(Protocol):
         """Called before the attempt."""
 
     def send_message_after(self, context: SendMessageContext) -> None:
-        """Called after the attempt; for ONEWAY, when it was handed on."""
+        """Called after the attempt; for ONEWAY, once it was handed over."""
 
 
 @runtime_checkable
@@ -103,13 +103,13 @@ class CheckForbiddenHook(Protocol):
     hook_name: str
 
     def check_forbidden(self, context: SendMessageContext) -> None:
-        """Raise an error for the caller of the send, if the message must not be sent."""
+        """Raise an error, which reaches the caller of the send, if the message must not be sent."""
 
 
 class Hooks:
-    """The hooks of a producer, in the order in which they were registered. Any thread may use it.
+    """The hooks of a producer, in the order of registration. Thread-safe.
 
-    Around each attempt, and only then, so that a producer without hooks makes no context:
+    Used around each attempt, so that a producer without hooks makes no context:
 
         context = None
         if not hooks.is_empty:
@@ -127,7 +127,7 @@ class Hooks:
         enroll(self)
 
     def adopt(self, hook: OperationHook) -> None:
-        """Add a hook of the process, from the next attempt on."""
+        """Add a process-wide hook, from the next attempt on."""
         self.register_send_message_hook(hook)
 
     def dismiss(self, hook: object) -> None:
@@ -158,7 +158,7 @@ class Hooks:
     def begin(self, context: SendMessageContext) -> None:
         """Call the hooks before an attempt.
 
-        Raises the errors of a CheckForbiddenHook; then the attempt is not made, and has no end.
+        Raises the errors of a CheckForbiddenHook. In that case the attempt is not made, and `end` must not be called.
         """
         for hook in self._check_forbidden:
             hook.check_forbidden(context)

@@ -14,11 +14,11 @@ def _cannot_ask() -> NoReturn:
 
 @dataclass(slots=True, eq=False)
 class SendResult:
-    """The queue and the place of a stored message. `log_pos` is its place in the commit log of its broker.
+    """The queue and the position of a stored message. `log_pos` is its position in the broker's commit log.
 
-    A message to be delivered later is not in `queue` yet, and will have another place there. Its `log_pos` and
-    `queue_offset` are those of the waiting record in a system topic, as in RocketMQ. A message with a time of delivery
-    has a `recall_handle`, by which `Producer.recall` takes it back.
+    A message to be delivered later is not in `queue` yet, and its position there will be different. As in RocketMQ,
+    `log_pos` and `queue_offset` are those of the waiting record in a system topic. A message with a time of delivery
+    has a `recall_handle`, which `Producer.recall` takes.
     """
 
     status: SendStatus
@@ -31,16 +31,16 @@ class SendResult:
 
     @property
     def queue_offset(self) -> int:
-        """The offset in the queue. If the send did not return it, dispatch assigns it, and the first read asks for it.
+        """The offset in the queue. If the send did not return it, dispatch assigns it, and the first access fetches it.
 
-        May wait for dispatch, and raises the errors of `find_queue_offset` if that takes too long; IllegalState for a
-        send in a transaction that is open, or was rolled back, and in another process if it was not read before.
+        May wait for dispatch, and raises the errors of `find_queue_offset` if that takes too long; IllegalState if the
+        transaction of the send is open or was rolled back, and in another process if it was not read before.
         """
         if self._queue_offset is None:
             self._queue_offset = self.find_queue_offset()
         return self._queue_offset
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Without the producer, which no other process can have."""
+        """The state without the producer, which cannot be pickled."""
         kept = {each.name: getattr(self, each.name) for each in fields(self)}
         return None, kept | {"find_queue_offset": _cannot_ask}

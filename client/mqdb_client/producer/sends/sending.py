@@ -1,12 +1,13 @@
-"""Sending: what happens to a send until its messages are stored or given up.
+"""Sending: the steps of a send until its messages are stored or given up.
 
     begin      an attempt: choose a queue, call the hooks
-    append     by the group append of the queue's broker, which has the records made
+    append     the group append of the queue's broker makes and stores the records
     finish     the results                                         ── or ──
-    judge      what a failure means: try again, and where; or raise
+    judge      after a failure: decide whether and where to retry, or raise
 
-A try whose answer is missing may have stored the messages, and no other broker can know. So the next one goes to the
-same broker, after its backend has ended and its log has been searched for them. RocketMQ would store them twice.
+An attempt without an answer may have stored the messages, and only its broker can tell. So the next attempt goes to the
+same broker, after the backend has ended and the log has been searched for the messages. RocketMQ would store them
+twice.
 RocketMQ: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.onExceptionImpl.
 """
 
@@ -51,9 +52,9 @@ FindQueueOffset = Callable[[SendPlace, int, UUID, bool], int]
 
 @dataclass(slots=True, eq=False)
 class PendingSend:
-    """One send from its call to its end: messages of one topic that are stored together, and what was tried so far.
+    """One send from call to end: messages of one topic that are stored together, and the attempts so far.
 
-    `began` and `deadline` are of time.monotonic.
+    `began` and `deadline` are values of time.monotonic.
     """
 
     messages: Sequence[Message]
@@ -64,17 +65,17 @@ class PendingSend:
     timeout_seconds: float
     began: float
     deadline: float
-    #: Whether it is a half message, which waits for the end of its transaction.
+    #: Whether this is a half message, which waits for the end of its transaction.
     is_half: bool = False
-    #: The broker of each try so far.
+    #: The broker of each attempt so far.
     brokers_sent: tuple[str, ...] = ()
-    #: The queue of a try whose outcome had to be found out; the next one goes there, too.
+    #: The queue of an attempt whose outcome had to be determined; the next attempt uses it, too.
     queue: MessageQueue | None = None
-    #: The broker that has failed last.
+    #: The broker that failed last.
     avoid: str | None = None
-    #: Stored, but not with the durability that was asked for; another try is under way.
+    #: The results if the messages are stored without the requested durability; another attempt is under way.
     results: list[SendResult] | None = None
-    #: What hooks keep over all tries, if there are any.
+    #: Data that hooks keep over all attempts, if there are hooks.
     hook_attributes: dict[str, Any] | None = None
     _unique_ids: list[UUID] | None = field(default=None, init=False)
 
@@ -85,14 +86,14 @@ class PendingSend:
 
     @property
     def unique_ids(self) -> list[UUID]:
-        """The ids of its messages, in their order; made when they are first asked for, the same over all tries."""
+        """The ids of its messages, in order; made on first use, and the same for all attempts."""
         if self._unique_ids is None:
             self._unique_ids = self.id_generator.take(len(self.messages), self.born_time)
         return self._unique_ids
 
     @property
     def message_ids(self) -> tuple[str, ...]:
-        """The unique ids as texts for people."""
+        """The unique ids as readable strings."""
         return tuple(map(format_unique_id, self.unique_ids))
 
 
@@ -110,7 +111,7 @@ class Attempt(Unit):
         self.pending = pending
         self.place = place
         self.began = time.monotonic()
-        #: What hooks get, if there are any.
+        #: The context for hooks, if there are hooks.
         self.context: SendMessageContext | None = None
 
     def make_records(self, messages: Sequence[Message] | None = None) -> None:
@@ -151,7 +152,7 @@ class Attempt(Unit):
 
 
 class Sending:
-    """The common part of all sends of a producer. Any thread may use it."""
+    """The common part of all sends of a producer. Thread-safe."""
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class Sending:
         self.unknown = UnknownSends()
 
     def send(self, pending: PendingSend) -> list[SendResult]:
-        """Try until the messages are stored; returns the results in order.
+        """Retry until the messages are stored; returns the results in order.
 
         Raises the error of the last attempt, with a note about all attempts; SendOutcomeUnknown.
         """
@@ -198,12 +199,12 @@ class Sending:
                 return pending.results
 
     def end_late(self) -> None:
-        """End what was handed in and whose time is up, on all brokers."""
+        """End submitted sends whose time is up, on all brokers."""
         for link in self._links:
             link.appends.end_late()
 
     def trouble_since(self, moment: float) -> MqdbError | None:
-        """Why one of the brokers had no connection, if that was not before `moment`."""
+        """The reason why one of the brokers had no connection, unless that was before `moment`."""
         return next(filter(None, (link.trouble_since(moment) for link in self._links)), None)
 
     def begin(self, pending: PendingSend) -> Attempt:
@@ -230,7 +231,10 @@ class Sending:
         return attempt
 
     def _begin_with_hooks(self, attempt: Attempt) -> None:
-        """A hook may add properties. RocketMQ: DefaultMQProducerImpl.sendKernelImpl, which encodes them after it."""
+        """Call the hooks, then make the records, because a hook may add properties.
+
+        RocketMQ: DefaultMQProducerImpl.sendKernelImpl.
+        """
         pending = attempt.pending
         if pending.hook_attributes is None:
             pending.hook_attributes = {}
@@ -256,7 +260,7 @@ class Sending:
         attempt.context = context
 
     def finish(self, pending: PendingSend, attempt: Attempt) -> list[SendResult] | None:
-        """The results of a try that has stored the messages; None when they are to be sent to another broker, too."""
+        """The results of an attempt that stored the messages; None if they also have to be sent to another broker."""
         if self._faults is not None:
             self._faults.update(attempt.place.link.name, time.monotonic() - attempt.began, is_isolated=False)
         results = attempt.results
@@ -279,7 +283,7 @@ class Sending:
             if isinstance(error, NoAnswer):
                 if self._settle(pending, attempt, error):
                     return True
-                pending.queue = attempt.place.queue  # it answers, and is known to have nothing
+                pending.queue = attempt.place.queue  # it answers, and has certainly stored nothing
                 error = BrokerUnavailable(attempt.place.link.instance.target, f"{error.reason}; nothing was stored")
             self._refuse_or_go_on(pending, attempt, error)
         except MqdbError as verdict:
@@ -314,23 +318,26 @@ class Sending:
         return bool(found)
 
     def _settled_status(self, pending: PendingSend, link: BrokerLink) -> SendStatus:
-        """To end the backend has ended its wait for a standby as well, if that was what it did."""
+        """The status of messages that turned out to be stored.
+
+        Ending the backend also ended its wait for a standby, if it had one.
+        """
         if link.durability is not Durability.SYNC_MASTER:
             return SendStatus.SEND_OK
         late = SendGivenUp(pending.topic, pending.timeout_seconds)
         try:
             return link.ask(status_of, pending.deadline, late)
         except MqdbError:
-            return SendStatus.FLUSH_SLAVE_TIMEOUT  # stored it is
+            return SendStatus.FLUSH_SLAVE_TIMEOUT  # the message is stored
 
     def _refuse_or_go_on(self, pending: PendingSend, attempt: Attempt, error: MqdbError) -> None:
-        """Raises the error unless there is another try, which is made ready."""
+        """Prepare another attempt, or raise the error if there is none."""
         if isinstance(error, TopicNotFound):
-            # The topic was deleted, or the log has another history than the route. The next answer tells which.
+            # The topic was deleted, or the log has another history than the route. The next answer shows which.
             self._routes.forget(attempt.place)
             if time.monotonic() >= pending.deadline:
                 raise SendGivenUp(pending.topic, pending.timeout_seconds, "its queues have changed") from error
-            pending.brokers_sent = pending.brokers_sent[:-1]  # this was no try
+            pending.brokers_sent = pending.brokers_sent[:-1]  # this does not count as an attempt
             return
         if not is_retryable(pending.mode, error) or not self._has_tries_left(pending):
             if len(pending.brokers_sent) > 1:
@@ -340,9 +347,9 @@ class Sending:
         pending.avoid = attempt.place.link.name
 
     def _can_wait_for_records(self, pending: PendingSend) -> bool:
-        """Whether the leading thread makes the records.
+        """Whether the leading thread may make the records.
 
-        It does not if making them may fail or takes long, or if the caller continues and may change the properties.
+        It may not if making them can fail or take long, or if the caller continues and may change the properties.
         """
         return (
             pending.mode is SendMode.SYNC
@@ -352,7 +359,7 @@ class Sending:
         )
 
     def _is_patient(self, pending: PendingSend, link: BrokerLink) -> bool:
-        """Whether to wait for a connection that is lost: not while another of several brokers can be tried."""
+        """Whether to wait for a lost connection: not while another broker can be tried."""
         if pending.target is not ANYWHERE or pending.queue is not None:
             return True
         others_are_lost = all(other.connection.is_lost for other in self._links if other is not link)
@@ -367,6 +374,6 @@ class Sending:
         )
 
     def _has_tries_left(self, pending: PendingSend) -> bool:
-        """Whether it may be tried once more, and has time for it."""
+        """Whether another attempt is allowed, and there is time for it."""
         most = most_tries(pending.mode, pending.target, self.config)
         return len(pending.brokers_sent) < most and time.monotonic() < pending.deadline

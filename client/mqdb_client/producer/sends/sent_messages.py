@@ -1,4 +1,4 @@
-"""Messages that were sent: their outcomes, and the queue offsets that dispatch has given them."""
+"""Sent messages: their outcomes, and the queue offsets that dispatch assigned to them."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -26,14 +26,14 @@ from mqdb_client.producer.queues.queue_choice import SendPlace
 from mqdb_client.producer.sends.send_result import SendResult
 from mqdb_client.producer.sends.unknown import UnknownSends, settle
 
-# Pauses between two looks, and between two questions whether anybody dispatches at all.
+# The pauses between lookups, and between checks whether any process dispatches.
 _FIRST_LOOK_SECONDS: Final = 0.001
 _LONGEST_LOOK_SECONDS: Final = 0.05
 _ATTENDANCE_SECONDS: Final = 0.2
 
 
 class SentMessages:
-    """Asks the brokers about messages of one producer, each within the send timeout."""
+    """Queries brokers about messages of one producer, each query within the send timeout."""
 
     def __init__(self, links: Callable[[], Mapping[str, BrokerLink]], timeout_seconds: float) -> None:
         """`links` raises IllegalState if the producer no longer runs."""
@@ -62,7 +62,7 @@ class SentMessages:
                 if found:
                     return self._found(link, message_id, found[unique_id], deadline, late)
             except BrokerUnavailable as error:
-                silent = error  # another one may have it
+                silent = error  # another broker may have it
             except NoAnswer as error:
                 assert unknown is not None
                 reason = f"{error.reason}; it is not stored so far, and may be yet"
@@ -76,7 +76,7 @@ class SentMessages:
     ) -> SendResult | None:
         unique_id = parse_unique_id(message_id)
         named = link.ask(partial(queue_of, stored=stored), deadline, late)
-        if named is None:  # its topic was deleted since
+        if named is None:  # its topic has been deleted since
             return None
         queue = MessageQueue(named.topic, link.name, named.queue_id)
         find = partial(self.find_queue_offset, SendPlace(queue, link, stored.queue_key), stored.log_pos, unique_id)
@@ -86,9 +86,9 @@ class SentMessages:
         return result
 
     def find_joined_offset(self, queue: MessageQueue, queue_key: int, log_pos: int, unique_id: UUID) -> int:
-        """The queue offset of a record that became a part of the caller's transaction.
+        """The queue offset of a record that was sent in the caller's transaction.
 
-        Raises IllegalState if the record is not there, or its broker is not one of this producer's.
+        Raises IllegalState if the record does not exist, or if its broker does not belong to this producer.
         """
         link = self._links().get(queue.broker_name)
         if link is None:
@@ -100,15 +100,15 @@ class SentMessages:
         return self.find_queue_offset(SendPlace(queue, link, queue_key), log_pos, unique_id)
 
     def find_queue_offset(self, place: SendPlace, log_pos: int, unique_id: UUID, waits: bool = False) -> int:
-        """The offset of a record. Dispatches if no leader attends to it. Raises DispatchTimeout, BrokerUnavailable.
+        """The offset of a record. Dispatches if there is no leader to do it. Raises DispatchTimeout, BrokerUnavailable.
 
-        A record that waits is not in the queue of `place`; its offset is the one in its own queue.
+        A record with a later time of delivery is not in the queue of `place`; its offset is that in its own queue.
         """
         self._links()
         link, deadline = place.link, time.monotonic() + self._timeout_seconds
         late = DispatchTimeout(place.queue.topic, log_pos, self._timeout_seconds)
         queue_key = link.ask(partial(queue_key_of, log_pos=log_pos), deadline, late) if waits else place.queue_key
-        if queue_key is None:  # the log has dropped it
+        if queue_key is None:  # no longer in the log
             raise late
         look = partial(queue_offset_of, queue_key=queue_key, log_pos=log_pos, msg_id=unique_id, history=place.history)
         pause, attended_until = _FIRST_LOOK_SECONDS, 0.0

@@ -1,7 +1,7 @@
-"""Settling: find the outcome of sends whose answer is missing and that no thread waits for.
+"""Settling: find the outcome of sends that got no answer and that no thread waits for.
 
-All sends by one backend are settled together. A lost connection may leave a thousand of them open. One after the other,
-each would wait for that backend to end, and then ask for one id, on the only connection for questions.
+All sends by one backend are settled together. A lost connection may leave a thousand sends open. Settled one by one,
+each would wait for that backend to end, and then query one id on the only connection for queries.
 """
 
 import logging
@@ -20,12 +20,12 @@ from mqdb_client.producer.sends.unknown import settle
 
 logger = logging.getLogger(__name__)
 
-#: Messages that one statement looks for.
+#: The maximum number of messages in one lookup.
 MAX_LOOKED_FOR: Final = 1_000
 
 
 class OpenSend(NamedTuple):
-    """A try whose outcome is unknown. `go_on` is called when `unknown.found` says more, or nothing will."""
+    """An attempt with an unknown outcome. `go_on` is called when `unknown.found` is set, or when it will not be."""
 
     attempt: Attempt
     unknown: NoAnswer
@@ -40,9 +40,9 @@ class _Asked(NamedTuple):
 
 
 class Settling:
-    """The open sends of a producer, by the backend that was asked. Any thread may call it.
+    """The open sends of a producer, by the backend that was asked. Thread-safe.
 
-    Each backend has a thread while something of it is open, which waits until it has ended.
+    While a backend has open sends, a thread waits for the end of this backend.
     """
 
     def __init__(self, threads_name: str) -> None:
@@ -100,20 +100,20 @@ class Settling:
             found = _found(asked, batch)
             with self._changed:
                 left = set(map(id, self._open[asked]))
-                batch = [open_ for open_ in batch if id(open_) in left]  # the others' time was up meanwhile
+                batch = [open_ for open_ in batch if id(open_) in left]  # the others have timed out in the meantime
                 done = set(map(id, batch))
                 self._open[asked] = [open_ for open_ in self._open[asked] if id(open_) not in done]
             for open_ in batch:
                 if found is not None:
                     its = {each: found[each] for each in open_.attempt.pending.unique_ids if each in found}
-                    # Nobody knows what a backend that nobody knows may store yet.
+                    # An unknown backend may still store the messages.
                     if its or asked.backend is not None:
                         open_.unknown.found = its
                 open_.go_on()
 
 
 def _found(asked: _Asked, batch: list[OpenSend]) -> Mapping[UUID, StoredAt] | None:
-    """The stored messages of these sends; None if this is still unknown at the latest of their deadlines."""
+    """The stored messages among these sends; None if this is still unknown at the latest of their deadlines."""
     last = max(batch, key=lambda open_: open_.attempt.deadline).attempt
     unknown = NoAnswer(batch[0].unknown.reason, asked.backend, min(open_.unknown.after_pos for open_ in batch))
     unique_ids = [unique_id for open_ in batch for unique_id in open_.attempt.pending.unique_ids]
@@ -121,7 +121,7 @@ def _found(asked: _Asked, batch: list[OpenSend]) -> Mapping[UUID, StoredAt] | No
     try:
         return settle(asked.link, unknown, unique_ids, last.deadline, late)
     except (MqdbError, NoAnswer):
-        return None  # each asks for itself, and has the error for its own sentence
+        return None  # each send asks separately, and uses the error in its own message
     except Exception:
         fields = {"broker": asked.link.name, "topic": last.topic, "count": len(batch)}
         sentence = "could not settle %(count)s sends on broker %(broker)s, one of them to topic %(topic)s"

@@ -1,6 +1,6 @@
-"""Sends whose answer is missing: find out what became of them, now or when the user asks later.
+"""Sends without an answer: find their outcome, now or when the user asks later.
 
-The backend that was asked has to end first; what it has not stored by then, it never will.
+The backend that was asked has to end first; after that it cannot store any more messages.
 """
 
 import threading
@@ -23,26 +23,26 @@ T = TypeVar("T")
 _FIRST_LOOK_SECONDS: Final = 0.002
 _LONGEST_LOOK_SECONDS: Final = 0.05
 
-#: Messages whose backend is remembered; of more, the oldest are forgotten.
+#: The maximum number of messages whose backends are remembered; beyond that, the oldest are forgotten.
 MOST_UNKNOWN: Final = 10_000
 
 
 def settle(
     link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
 ) -> dict[UUID, StoredAt]:
-    """The stored messages among messages with an unknown outcome. This is final: the others will never be stored.
+    """The messages, among those with an unknown outcome, that are stored. This is final: the others never will be.
 
     Raises `late` if the broker does not answer in time; BrokerUnavailable and its subclasses; StorageRefused; NoAnswer
     if no message is stored so far and the backend is not known, because it may still store them.
     """
-    # All messages of a statement ask for the same backend, and one that is gone stays gone.
+    # All messages of a statement were sent to the same backend, and a backend that is gone stays gone.
     if outcome.backend is not None and outcome.backend not in link.gone:
         _end(link, outcome.backend, deadline, late)
         link.gone.append(outcome.backend)
     find = partial(find_sent, unique_ids=unique_ids, after_pos=outcome.after_pos)
     found = _ask(link, find, deadline, late)
     if not found and outcome.backend is None:
-        # Not the same again: it is remembered, and would keep the traceback of each question.
+        # A new object: the error is remembered, and raising it again would collect the traceback of each query.
         raise NoAnswer(outcome.reason, None, outcome.after_pos)
     return found
 
@@ -57,7 +57,7 @@ def _end(link: BrokerLink, backend: Backend, deadline: float, late: MqdbError) -
 
 
 def _ask(link: BrokerLink, question: Callable[[Connection], T], deadline: float, late: MqdbError) -> T:
-    """Ask until there is an answer: what has broken the one connection has often broken the other as well."""
+    """Ask until there is an answer: whatever broke one connection has often broken the other, too."""
     while True:
         try:
             return link.ask(question, deadline, late)
@@ -75,15 +75,15 @@ class UnknownSend(NamedTuple):
 
 
 class UnknownSends:
-    """The sends of a producer that ended so, by the unique id of each message. Any thread may use it."""
+    """The sends of a producer with an unknown outcome, by the unique id of each message. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._sends: OrderedDict[UUID, UnknownSend] = OrderedDict()
 
     def remember(self, topic: str, link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID]) -> None:
-        """Remember sends with an unknown outcome, for later questions of the user."""
-        # Without the traceback, which keeps the message itself in memory.
+        """Remember sends with an unknown outcome, for later queries by the user."""
+        # Without the traceback, which would keep the message in memory.
         send = UnknownSend(topic, link, NoAnswer(outcome.reason, outcome.backend, outcome.after_pos))
         with self._guard:
             self._sends.update((unique_id, send) for unique_id in unique_ids)
