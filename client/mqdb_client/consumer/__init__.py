@@ -1,11 +1,11 @@
-"""Consumers. A reader meets them in this order:
+"""Consumers. Read the modules in this order:
 
 push_consumer     the public class; push_consumer_config: its options; message_selector: filters
-push_strategy     what a push consumer is made of; consumer_strategy: what a lite pull consumer has, too
-members           one consumer on all brokers; member: on one; pop_member: on one, if the group pops;
-following_member: one of these two, as the group says
-request_answers   what brokers ask of it
-queues            which queues are ours, and what is pulled of them
-offsets           how far a group has come
-listeners         the calls of the user's code, and what its answers mean
+push_strategy     the parts of a push consumer; consumer_strategy: the interface that a lite pull consumer shares
+members           one consumer on all brokers; member: on one broker; pop_member: the same if the group pops;
+following_member: one of these two, depending on the group
+request_answers   answers to requests from brokers
+queues            which queues a member owns, and what it pulls
+offsets           the progress of a group
+listeners         calls of the user's code, and the meaning of its answers
 """

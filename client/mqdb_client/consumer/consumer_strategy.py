@@ -4,8 +4,8 @@
     SubscribedPolls       lite_pull/poll_strategy.py     they go to polls; rebalance chooses the queues
     AssignedPolls         lite_pull/poll_strategy.py     they go to polls; the user chooses the queues
 
-`Members` and `Member` are common to all of them. They call the strategy. It calls them only to commit messages that a
-user has polled.
+All strategies share `Members` and `Member`, which call the strategy. The strategy calls them only to commit messages
+that a user has polled.
 """
 
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ from mqdb_client.instance import ClientInstance
 class ConsumerStrategy:
     """The strategy of one consumer, for all its brokers. Opened once, then closed once.
 
-    Each way has to say the four things that raise NotImplementedError here. All else does nothing unless it is said.
+    A subclass has to implement the four methods that raise NotImplementedError. The others do nothing by default.
     """
 
-    #: Whether it enters the group, whose members share the queues.
+    #: Whether the consumer joins the group, whose members share the queues.
     is_member = True
     message_model = MessageModel.CLUSTERING
-    #: The way in which members share queues. None means as the group says.
+    #: How members share queues; None leaves this to the group.
     consume_mode: ConsumeMode | None = ConsumeMode.PULL
     pull_interval = timedelta(0)
 
@@ -44,35 +44,35 @@ class ConsumerStrategy:
     allocate: AllocationStrategy[MessageQueue]
     limits: FlowLimits
     pull_batch_size: int
-    #: Between commits of offsets.
+    #: The time between commits of offsets.
     persist_interval: timedelta
 
     # -- life -----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Get ready for messages, before the group is entered. `close` follows also if this raises."""
+        """Prepare for messages, before joining the group. `close` is called even if this raises."""
 
     def enter(self, registration: Registration, filters: Mapping[str, MessageFilter]) -> None:
-        """Enter the group on all brokers. Raises what `Cluster.register` raises."""
+        """Join the group on all brokers. Raises the errors of `Cluster.register`."""
         self.cluster.register(registration)
 
     def begin(self) -> None:
         """Called when all members have started."""
 
     def change(self, registration: Registration) -> None:
-        """Subscribe to something else on all brokers. Raises what `Cluster.change` raises."""
+        """Change the subscriptions on all brokers. Raises the errors of `Cluster.change`."""
         self.cluster.change(registration)
 
     def begin_to_close(self) -> None:
         """Stop handing out messages that were not handed out yet."""
 
     def close(self, seconds: float | None) -> None:
-        """Stop; running listeners are waited for, `seconds` at most."""
+        """Stop, and wait for running listeners for `seconds` at most."""
 
-    # -- what is read ---------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------
 
     def topics(self, filters: Mapping[str, MessageFilter]) -> Mapping[str, MessageFilter]:
-        """The filters by topic, those of the group's own topics included."""
+        """The filters by topic, including the topics of the group itself."""
         return filters
 
     def offset_store(self, instance: ClientInstance) -> OffsetStore:
@@ -84,16 +84,16 @@ class ConsumerStrategy:
         return ProcessQueue(queue, owned, limits)
 
     def on_gain(self, process_queue: ProcessQueue) -> None:
-        """Called when a queue is read from now on."""
+        """Called when the consumer starts to read a queue."""
 
     def on_loss(self, process_queue: ProcessQueue) -> None:
         """Called when a queue is no longer read."""
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
-        """Called when `count` messages were put into a process queue."""
+        """Called when `count` messages were added to a process queue."""
         raise NotImplementedError
 
-    # -- what people ask ------------------------------------------------------------------------
+    # -- requests by people ----------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         """The fields of `AnswersRequests.describe` besides the queues and the subscriptions."""

@@ -1,11 +1,11 @@
-"""A member of a group: what a consumer is to one broker, from start to shutdown.
+"""A member of a group: a consumer's part on one broker, from start to shutdown.
 
     broker ── pull thread ──▶ process queue ──▶ strategy: listener or polls
                   ▲                 │ lowest unfinished offset
         arrivals ─┘                 ▼
     group changes ────▶ rebalance thread ──▶ offsets and queue ownership in the broker
 
-Nothing that a member does waits for another broker. RocketMQ: DefaultMQPushConsumerImpl, DefaultLitePullConsumerImpl.
+A member never waits for another broker. RocketMQ: DefaultMQPushConsumerImpl, DefaultLitePullConsumerImpl.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,22 +35,25 @@ class MemberParts(NamedTuple, Generic[StrategyT]):
     instance: ClientInstance
     config: ConsumerConfig
     strategy: StrategyT
-    #: Those of the topics that are read.
+    #: The filters of the topics that are read.
     filters: Mapping[str, MessageFilter]
-    #: The place where a new group begins.
+    #: Where a new group starts.
     start: StartingPoint
     presence: TopicPresence
 
 
 class Member:
-    """A member of a group on one broker. Started once, when the instance is in the group, then left once."""
+    """A member of a group on one broker.
 
-    #: In which mode of the group it consumes.
+    It is started once, after the instance has joined the group, and leaves once.
+    """
+
+    #: The mode of the group in which it consumes.
     consume_mode: Final = ConsumeMode.PULL
 
     def __init__(self, parts: MemberParts[ConsumerStrategy]) -> None:
         instance, config, strategy, filters, start, presence = parts
-        #: Whether the consumer replaces this member by another one, and so stays in the group.
+        #: Whether the consumer replaces this member with another, and so stays in the group.
         self.has_successor = False
         self._group = config.group
         self._instance = instance
@@ -95,7 +98,7 @@ class Member:
     def start(self, *, may_be_down: bool) -> None:
         """Take queues and pull them. If it raises, nothing is left behind.
 
-        With `may_be_down` a broker that cannot be reached is waited for by the threads.
+        With `may_be_down` the threads wait for a broker that cannot be reached.
         """
         with ExitStack() as undo:
             self._callbacks = (
@@ -111,7 +114,7 @@ class Member:
             undo.pop_all()
 
     def read(self, filters: Mapping[str, MessageFilter]) -> None:
-        """Read these topics from now on, and no others."""
+        """Read only these topics from now on."""
         self.pull.subscriptions = filters
         self.rebalance.topics = filters.keys()
         self.rebalance.rebalance()
@@ -134,7 +137,7 @@ class Member:
 
     @property
     def held(self) -> Sequence[ProcessQueue]:
-        """The queues that it has, those that it is about to give back included."""
+        """The queues that it owns, including those that it is about to give back."""
         return self.rebalance.held
 
     def look_again(self) -> None:
@@ -146,12 +149,12 @@ class Member:
         self.pull.on_arrival(queue_keys)
 
     def begin_to_leave(self) -> None:
-        """Start nothing more, and give each queue back when its messages in hand are settled."""
+        """Start no more messages, and give each queue back when its messages in hand are settled."""
         self._cancel_callbacks()
         self.rebalance.begin_to_leave()
 
     def leave(self, seconds: float | None = None) -> None:
-        """Return when all queues are given back, or after `seconds`."""
+        """Wait until all queues are given back, or for `seconds`."""
         self.rebalance.leave(seconds)
         self.pull.stop()
 
@@ -173,6 +176,9 @@ class Member:
             self.rebalance.rebalance()
 
     def _leave_group(self) -> None:
-        """All queues are given back. Nobody else gets them before this, so it does not wait for other members."""
+        """Leave after giving back all queues.
+
+        No other member gets them before, so this does not wait for other members.
+        """
         if self._is_member and not self.has_successor:
             self._instance.unregister(self._group, ClientKind.CONSUMER)

@@ -1,4 +1,4 @@
-"""The members that make up a consumer, one for each broker. Its strategy handles the messages.
+"""The members that make up a consumer, one per broker. The consumer's strategy handles the messages.
 
     broker-a ── member ──┐
                          ├──▶ strategy ──▶ listener or polls
@@ -28,7 +28,7 @@ from mqdb_client.consumer.request_answers import RequestAnswers
 
 
 class BrokerMember(Protocol):
-    """A `Member`, a `PopMember`, or one of them as the group says: a `FollowingMember`."""
+    """A `Member`, a `PopMember`, or a `FollowingMember`, which is one of the two depending on the group."""
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -39,10 +39,10 @@ class BrokerMember(Protocol):
         """The queues of which it has messages in hand."""
 
     def start(self, *, may_be_down: bool) -> None:
-        """Consume. If it raises, nothing is left behind."""
+        """Start to consume. An error leaves nothing behind."""
 
     def read(self, filters: Mapping[str, MessageFilter]) -> None:
-        """Read these topics from now on, and no others."""
+        """Read only these topics from now on."""
 
     def suspend(self) -> None:
         """Stop getting messages. Messages in hand are consumed."""
@@ -57,16 +57,16 @@ class BrokerMember(Protocol):
         """Note that these queues have messages."""
 
     def begin_to_leave(self) -> None:
-        """Start nothing more."""
+        """Start no more messages."""
 
     def leave(self, seconds: float | None = None) -> None:
-        """Return when what is in hand is settled, or after `seconds`, and leave the group."""
+        """Wait until the messages in hand are settled, or for `seconds`, then leave the group."""
 
 
 class Members:
-    """The members of one consumer. Started once, then left once.
+    """The members of one consumer. They are started once and leave once.
 
-    The cluster is given back after it has left, or if the start fails.
+    The cluster is released after leaving, or if the start fails.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Members:
         return tuple(sorted(queue for member in self.by_broker.values() for queue in member.assignment))
 
     def start(self) -> None:
-        """Join the group and consume. If it raises, nothing is left behind."""
+        """Join the group and consume. An error leaves nothing behind."""
         strategy = self._strategy
         with ExitStack() as undo:
             undo.callback(strategy.cluster.release)
@@ -119,12 +119,12 @@ class Members:
                 member.start(may_be_down=not strategy.cluster.is_single)
                 undo.callback(member.leave, None)
                 undo.callback(member.begin_to_leave)
-            # Not earlier: where the start fails no listener has run.
+            # Not earlier: if the start fails, no listener has run.
             strategy.begin()
             undo.pop_all()
 
     def read(self, filters: Mapping[str, MessageFilter], version: int) -> None:
-        """Read these topics from now on, and no others. Raises what the strategy's `topics` and `change` raise."""
+        """Read only these topics from now on. Raises the errors of the strategy's `topics` and `change`."""
         wanted = self._strategy.topics(filters)
         before = self._registration
         self._registration = before._replace(
@@ -139,7 +139,7 @@ class Members:
             member.read(wanted)
 
     def suspend(self) -> None:
-        """Pull nothing on any broker, and leave the queues as they are."""
+        """Stop pulling on all brokers, and keep the queues."""
         for member in self.by_broker.values():
             member.suspend()
 
@@ -161,10 +161,10 @@ class Members:
         self._strategy.close(_seconds_left(deadline))
         self._strategy.cluster.release()
 
-    # -- what people ask ------------------------------------------------------------------------
+    # -- requests by people ----------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """The queues that are held, and what the strategy says."""
+        """Describe the held queues and the strategy."""
         held = sorted((held for member in self.by_broker.values() for held in member.held), key=lambda held: held.queue)
         return {
             "state": "running",

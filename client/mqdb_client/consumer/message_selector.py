@@ -10,7 +10,7 @@ from mqdb.selector.tags import ALL_TAGS, parse_tag_expression
 
 @dataclass(frozen=True, slots=True)
 class MessageSelector:
-    """A selector. It is made by `by_tag`, for which a plain text is short, or by `by_sql`."""
+    """A selector, made by `by_tag` or `by_sql`. A plain string is short for `by_tag`."""
 
     message_filter: MessageFilter
 
@@ -18,7 +18,7 @@ class MessageSelector:
     def by_tag(cls, expression: str | None = ALL_TAGS) -> "MessageSelector":
         """Select messages with one of these tags, `TagA || TagB`; all messages with `*`.
 
-        Raises TagExpressionInvalid, and ParameterInvalid if the expression is not text.
+        Raises TagExpressionInvalid, and ParameterInvalid if the expression is not a string.
         """
         _check_text(expression)
         return cls(parse_tag_expression(expression))
@@ -27,10 +27,10 @@ class MessageSelector:
     def by_sql(cls, expression: str) -> "MessageSelector":
         """Select messages by a condition on properties in RocketMQ's SQL92: `TAGS IN ('A', 'B') AND price > 10`.
 
-        The broker evaluates the condition, and sends only messages that match. Properties are text. Compared with a
-        number they are converted to numbers; a message is not delivered if that fails, or if the condition is unknown
-        because a property is missing. `mqdb selector explain` tells what an expression means.
-        Raises SelectorSyntaxError, which points at the place.
+        The broker evaluates the condition and sends only matching messages. Properties are strings, and are converted
+        when compared with a number. A message is not delivered if the conversion fails, or if the condition is unknown
+        because a property is missing. `mqdb selector explain` shows what an expression means.
+        Raises SelectorSyntaxError, which points to the error.
         """
         return cls(compile_selector(expression))
 

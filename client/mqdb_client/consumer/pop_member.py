@@ -1,11 +1,11 @@
-"""A member of a group that pops: what a push consumer is to one broker, from start to shutdown.
+"""A member of a popping group: a push consumer's part on one broker, from start to shutdown.
 
     broker ── pop ──▶ popped queue ──▶ listener
       ▲                    │ done, or failed
       └── ack, or another invisible time
 
-One thread does it all, so that acks gather while it is busy: acknowledge, prolong, pop. It prolongs the invisible time
-of all messages in hand, as long as their listeners run. RocketMQ: DefaultMQPushConsumerImpl.popMessage,
+One thread does everything, so that acks gather while it is busy: acknowledge, extend, pop. It extends the invisible
+time of all messages in hand while their listeners run. RocketMQ: DefaultMQPushConsumerImpl.popMessage,
 ConsumeMessagePopConcurrentlyService.
 """
 
@@ -40,21 +40,21 @@ from mqdb_client.consumer.queues.rebalance_service import REAP_SECONDS
 
 logger = logging.getLogger(__name__)
 
-#: Between attempts while the broker is away.
+#: The time between attempts while the broker cannot be reached.
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 
 _AT_ONCE: Final = timedelta(0)
 
 
 class PopMember:
-    """A member that pops. Started once, when the instance is in the group, then left once."""
+    """A popping member. It is started once, after the instance has joined the group, and leaves once."""
 
-    #: In which mode of the group it consumes.
+    #: The mode of the group in which it consumes.
     consume_mode: Final = ConsumeMode.POP
 
     def __init__(self, parts: MemberParts[PushStrategy]) -> None:
         instance, config, strategy, filters, start, presence = parts
-        #: Whether the consumer replaces this member by another one, and so stays in the group.
+        #: Whether the consumer replaces this member with another, and so stays in the group.
         self.has_successor = False
         self._group = config.group
         self._instance = instance
@@ -64,12 +64,12 @@ class PopMember:
         strategy.popping[instance.broker_name] = self.fail
         self._guard = threading.Lock()
         self._queues: dict[MessageQueue, PoppedQueue] = {}
-        #: By their positions in the log.
+        #: The messages in hand, by their positions in the log.
         self._in_hand: dict[int, ReceivedMessage] = {}
         self._acks: list[str] = []
         self._pace = ConsumePace(time.monotonic())
-        #: While something is popped, fails or is prolonged: a message that has failed must not be prolonged, nor come
-        #: again before it is out of hand.
+        #: Held while messages are popped, fail or are extended: a failed message must not be extended, nor be popped
+        #: again before it is removed from those in hand.
         self._changing = threading.Lock()
         self._prolong_at = time.monotonic()
         self._reap_at = time.monotonic()
@@ -88,7 +88,7 @@ class PopMember:
     def start(self, *, may_be_down: bool) -> None:
         """Pop. If it raises, nothing is left behind.
 
-        With `may_be_down` a broker that cannot be reached is waited for by the thread.
+        With `may_be_down` the thread waits for a broker that cannot be reached.
         """
         with ExitStack() as undo:
             self._callback = self._instance.on_arrival(self._on_arrival)
@@ -102,7 +102,7 @@ class PopMember:
             undo.pop_all()
 
     def read(self, filters: Mapping[str, MessageFilter]) -> None:
-        """Read these topics from now on, and no others. Messages in hand are consumed."""
+        """Read only these topics from now on. Messages in hand are consumed."""
         self._pops.filters = filters
         self._woken.set()
 
@@ -124,13 +124,13 @@ class PopMember:
         self._woken.set()
 
     def begin_to_leave(self) -> None:
-        """Pop nothing more, and give back what no listener has got yet; with a successor it is consumed here."""
+        """Stop popping, and give back the messages that no listener has started; with a successor they are consumed here."""
         self._callback.cancel()
         self._is_leaving = True
         self._woken.set()
 
     def leave(self, seconds: float | None = None) -> None:
-        """Return when all messages in hand are settled, or after `seconds`; what is left comes again at once then."""
+        """Wait until all messages in hand are settled, or for `seconds`; remaining messages are redelivered immediately."""
         if self._thread.is_alive():
             self._thread.join(seconds)
             self._is_over = True
@@ -141,18 +141,18 @@ class PopMember:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """No queues, because members that pop do not own any."""
+        """No queues, because popping members do not own queues."""
         return ()
 
     @property
     def held(self) -> list[PoppedQueue]:
-        """The queues of which messages were popped."""
+        """The queues from which messages were popped."""
         return list(self._queues.values())
 
-    # -- what becomes of messages -----------------------------------------------------------------
+    # -- the end of messages ----------------------------------------------------------------------
 
     def fail(self, requests: Sequence[SendBackRequest]) -> list[SentBack]:
-        """Have failed messages retried, or made dead letters. Raises MqdbError; the messages stay in hand then."""
+        """Send failed messages to a retry or to the dead letter queue. If this raises MqdbError, they stay in hand."""
         with self._changing:
             with self._guard:
                 held = {request.log_pos: self._in_hand.get(request.log_pos) for request in requests}
@@ -200,9 +200,9 @@ class PopMember:
                 self._seconds = min(self._pop(), max(self._prolong_at - time.monotonic(), 0.0))
                 outage.works(self)
                 self._pauses = None
-            except ConsumeModeConflict:  # the group pulls by now: a successor follows
+            except ConsumeModeConflict:  # the group now pulls: a successor follows
                 self._seconds = LONGEST_WAIT_SECONDS
-            except Exception as error:  # the edge of the thread: whatever fails is logged, and tried again
+            except Exception as error:  # the outermost level of the thread: any error is logged, and the work retried
                 if not outage.covers(self, error) and self._pauses is None:
                     unexpected = None if isinstance(error, MqdbError) else error
                     fields = {"group": self._group, "reason": str(error)}
@@ -210,12 +210,15 @@ class PopMember:
                     logger.warning(sentence, fields, extra=fields, exc_info=unexpected)
                 self._pauses = self._pauses or pauses(_LONGEST_PAUSE_SECONDS)
                 self._seconds = next(self._pauses)
-        with suppress(MqdbError):  # else the messages come again when their time has passed
+        with suppress(MqdbError):  # otherwise the messages are redelivered after their invisible time
             self._settle()
         outage.leave(self)
 
     def _reap(self) -> None:
-        """Remove dead members if no broker process does. One of them may own a queue since the group has pulled."""
+        """Remove dead members if no broker process does.
+
+        A dead member may own a queue from the time when the group pulled.
+        """
         if self._reap_at <= time.monotonic() and not self._instance.is_attended:
             with self._instance.connect() as connection:
                 reap(connection)
@@ -225,7 +228,7 @@ class PopMember:
         return self._is_over or (self._is_leaving and not self._in_hand and not self._acks)
 
     def _settle(self) -> None:
-        """Acknowledge what is done, prolong what is in hand, and give back what will not be started."""
+        """Acknowledge finished messages, extend those in hand, and give back those that will not be started."""
         with self._guard:
             acks, self._acks = self._acks, []
         is_time = time.monotonic() >= self._prolong_at and not self._is_over
@@ -270,8 +273,8 @@ class PopMember:
                     message.popped(handle)
 
     def _pop(self) -> float:
-        """Pop what there is room for; returns in how many seconds to look again."""
-        # Listeners that are quick have more in hand, so that one pop gets many.
+        """Pop as many messages as there is room for; returns after how many seconds to check again."""
+        # Quick listeners have more messages in hand, so that one pop gets many.
         most = max(self._strategy.most_in_hand, min(self._pace.messages(time.monotonic()), MAX_POPPED))
         room = most - len(self._in_hand)
         if self._is_suspended or self._is_leaving or room < max(most // 4, 1):
@@ -293,7 +296,7 @@ class PopMember:
                 mine = self._in_hand.setdefault(message.log_pos, message)
                 if mine is message:
                     new.append(message)
-                else:  # its time has passed while a listener still runs
+                else:  # its invisible time has passed while a listener still runs
                     mine.popped(str(message.receipt_handle))
             popped_queue = self._queues.get(queue)
             if popped_queue is None or popped_queue.is_dropped:

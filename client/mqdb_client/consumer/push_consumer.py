@@ -45,21 +45,21 @@ class _State(Enum):
 class PushConsumer:
     """A member of a consumer group. The members share the messages of the group's topics.
 
-    Up to `consume_thread_nums` threads call the listener at once, each with messages of one queue. It answers
-    CONSUME_SUCCESS or RECONSUME_LATER; None and exceptions count as the latter. Failed messages are retried after 10 s,
-    30 s, 1 min and so on, by any member of the group. After 16 retries a message goes to the dead letter queue,
-    `%DLQ%group`, with the reason. The other messages of its queue do not wait for it. Each message is consumed at least
-    once: after a crash of this process, or when its queue is taken by force, messages whose offsets were not committed
-    come again.
+    Up to `consume_thread_nums` threads call the listener concurrently, each with messages of one queue. The listener
+    returns CONSUME_SUCCESS or RECONSUME_LATER; None and exceptions count as RECONSUME_LATER. Failed messages are
+    retried after 10 s, 30 s, 1 min and so on, by any member of the group; other messages of the queue do not wait for
+    them. After 16 retries a message goes to the dead letter queue, `%DLQ%group`, with the reason. Each message is
+    consumed at least once: messages whose offsets were not committed are delivered again after a crash of this process,
+    or when their queue is taken by force.
 
-    The consumer waits for topics that do not exist yet. Use it in a `with`, or call `start` and `shutdown`, or `run`.
-    If the settings name several brokers, it reads the topic's queues on all of them. A broker that is down joins in
-    when it comes up, and a lost broker does not delay the others.
+    The consumer waits for topics that do not exist yet. Use it in a `with` statement, call `start` and `shutdown`, or
+    call `run`. If the settings name several brokers, it reads the topic's queues on all of them. A broker that is down
+    is added when it comes up, and a lost broker does not delay the others.
     """
 
     @configured_by(PushConsumerConfig)
     def __init__(self, config: PushConsumerConfig) -> None:
-        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Create a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._configure(config)
 
     def _configure(self, config: PushConsumerConfig) -> None:
@@ -83,7 +83,7 @@ class PushConsumer:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that this member reads now, in order, those of all brokers together."""
+        """The queues that this member currently reads on all brokers, in order."""
         members = self._members
         return members.assignment if members is not None else ()
 
@@ -92,14 +92,14 @@ class PushConsumer:
     def subscribe(
         self, topic: str, expression: str | MessageSelector | None = ALL_TAGS, *, version: int | None = None
     ) -> None:
-        """Consume the messages of a topic with one of the tags of `TagA || TagB`; all of them with `*`, "" or None.
+        """Consume the messages of a topic with one of the tags in `TagA || TagB`; all messages with `*`, "" or None.
 
-        A condition on properties is written `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
+        For a condition on properties, pass `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
         first. All members of a group have to subscribe to the same topics with the same filters. To change
         subscriptions while other members run, announce a `version` above theirs, first in one member and then in the
         others.
-        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; while it runs, SubscriptionConflict, FilterDisabled,
-        and what `start` raises.
+        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; while the consumer runs, SubscriptionConflict,
+        FilterDisabled, and the errors of `start`.
         """
         check_topic_name(topic)
         self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)
@@ -107,7 +107,7 @@ class PushConsumer:
     def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
         """Stop consuming a topic; messages in hand are finished.
 
-        It can be called while the consumer runs, like `subscribe`.
+        Like `subscribe`, it can be called while the consumer runs.
         """
         check_topic_name(topic)
         remaining = {each: wanted for each, wanted in self._subscriptions.items() if each != topic}
@@ -129,19 +129,19 @@ class PushConsumer:
         orderly: bool = False,
         exactly_once: bool = False,
     ) -> None:
-        """Set the listener for all messages. It gets the messages and, if it takes one more argument, a context.
+        """Set the listener for all messages. It is called with messages and, if it takes one more argument, a context.
 
-        With `orderly` there is one call at a time for each queue, in the order of offsets. With `exactly_once` it gets
-        a connection after the messages, and its writes there are committed together with the offset, exactly once.
-        Raises ParameterInvalid for a listener that cannot be called so, and for a function without a context that never
-        returns a status; NotSupported after the start.
+        With `orderly` it is called once at a time per queue, in the order of offsets. With `exactly_once` it gets a
+        connection after the messages, and its writes on this connection are committed together with the offset, exactly
+        once. Raises ParameterInvalid for a listener that does not take these arguments, and for a function without a
+        context that never returns a status; NotSupported after the start.
         """
         with self._lifecycle:
             self._require_not_started("register_listener()")
             self._consumption = Consumption(listener, orderly, exactly_once)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Have `hook` called around each call of the listener, from the next one on. Raises ParameterInvalid."""
+        """Call `hook` around each call of the listener, starting with the next. Raises ParameterInvalid."""
         self._hooks.register(hook)
 
     def _require_not_started(self, what: str) -> None:
@@ -151,12 +151,12 @@ class PushConsumer:
     # -- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, join the group and consume. Messages that are sent after it has returned are always consumed.
+        """Connect, join the group and consume. Messages sent after this has returned are always consumed.
 
-        At least one broker must be up. If a group under LAST_OFFSET is new to a topic on a broker that is down, it
+        At least one broker must be up. If a group with LAST_OFFSET is new to a topic on a broker that is down, it
         starts there at the max offset when the broker comes up.
-        Raises IllegalState without a subscription or a listener, if it was started before, and if this process has a
-        consumer of the group already; the errors of `Cluster`.
+        Raises IllegalState without a subscription or a listener, if the consumer was started before, and if this
+        process already has a consumer of the group; the errors of `Cluster`.
         """
         with self._lifecycle:
             if self._state is not _State.CREATED:
@@ -204,7 +204,7 @@ class PushConsumer:
             self._strategy.consume.threads.resize(config.consume_thread_nums)
             self._config = config
             for member in members.by_broker.values():
-                member.look_again()  # one that pops has room for more messages now
+                member.look_again()  # a popping consumer has room for more messages now
 
     def _require_running(self, what: str) -> Members:
         members = self._members
@@ -213,18 +213,18 @@ class PushConsumer:
         return members
 
     def shutdown(self, timeout: timedelta | None = None) -> None:
-        """Leave the group: no listener is called any longer, running calls return, offsets are committed.
+        """Leave the group: stop calling the listener, wait for running calls, and commit the offsets.
 
-        After `timeout`, or `shutdown_timeout`, it stops waiting for listeners. It gives their queues back unfinished,
-        so that another member gets their messages, and raises ShutdownTimedOut after it has left. It has no effect
-        before the start, if it is called twice, and in a forked child, because the parent still consumes.
+        After `timeout` (default: `shutdown_timeout`) it stops waiting for listeners, gives their queues back unfinished
+        so that another member gets the messages, leaves, and raises ShutdownTimedOut. It has no effect before the
+        start, on a second call, and in a forked child, because the parent still consumes.
         Raises IllegalState in a listener, because it would wait for this listener; ParameterInvalid if `timeout` is not
         a timedelta, and then the consumer keeps running.
         """
         _TIMEOUT.check("timeout", timeout)
         strategy = self._strategy
         if strategy is not None and strategy.cluster.is_forked:
-            # Its threads are not here, and may have held the lock.
+            # The consumer's threads are not in this process, and may have held the lock.
             self._lifecycle = threading.RLock()
             self._members = self._strategy = None
             self._state = _State.SHUT_DOWN
@@ -235,7 +235,7 @@ class PushConsumer:
         with self._lifecycle:
             members = self._members if self._state is _State.RUNNING else None
             self._state = _State.SHUT_DOWN
-        # Not with the lock in hand: a listener that is waited for may want to subscribe, and hears that it is too late.
+        # Without holding the lock: a running listener may call subscribe, which then raises that it is too late.
         try:
             if members is not None:
                 self._leave(members, self._config.shutdown_timeout if timeout is None else timeout)
@@ -254,9 +254,9 @@ class PushConsumer:
     def run(self) -> None:
         """Consume until SIGINT, SIGTERM or `shutdown` by another thread.
 
-        Starts the consumer if needed, and shuts it down.
-        A second signal ends the process at once, or calls your earlier handler. Raises ShutdownTimedOut if listeners
-        have not returned within `shutdown_timeout`; their threads do not keep the process from ending.
+        Starts the consumer if needed, and shuts it down at the end.
+        A second signal ends the process immediately, or calls your previous handler. Raises ShutdownTimedOut if
+        listeners do not return within `shutdown_timeout`; their threads do not prevent the process from exiting.
         """
         with on_stop_signal(lambda: self._stop_requests.put(None)):
             if self._state is not _State.RUNNING:
@@ -265,10 +265,10 @@ class PushConsumer:
             self.shutdown()
 
     def _wait_for_stop_request(self) -> None:
-        # A signal in the instant before a wait is only noted, and wakes nobody: no wait may be without end.
+        # A signal just before a wait is only noted and does not wake the thread, so every wait needs a limit.
         while True:
             with suppress(Empty):
-                # Its put, unlike the methods of an Event, may come in the middle of its get.
+                # Its `put`, unlike the methods of Event, may interrupt its own `get`.
                 return self._stop_requests.get(timeout=_SIGNAL_SECONDS)
 
     def __enter__(self) -> Self:
@@ -279,7 +279,7 @@ class PushConsumer:
         try:
             self.shutdown()
         except ShutdownTimedOut:
-            if kind is None:  # else the log has said it, and the error that ends the block goes on
+            if kind is None:  # otherwise it was logged, and the error that ends the block is raised
                 raise
 
     def __repr__(self) -> str:

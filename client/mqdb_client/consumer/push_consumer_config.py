@@ -12,7 +12,7 @@ from mqdb.common.group import MessageModel
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.option_rules import DURATION, PATH, duration, one_of, or_none, whole, whole_or_unlimited
 
-#: A queue lock that outlives its owner holds up the queue: longer is a mistake, and PostgreSQL has no time for its end.
+#: A lock that outlives its owner blocks the queue, so a longer one is a mistake; PostgreSQL cannot represent its end.
 _QUEUE_LOCK_EXPIRY: Final = duration(timedelta(milliseconds=1), timedelta(days=365))
 
 
@@ -22,7 +22,7 @@ _POP_INVISIBLE: Final = duration(timedelta(seconds=5), timedelta(seconds=300))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushConsumerConfig(ConsumerConfig):
-    """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
+    """The options of a push consumer, checked on construction. Raises NameInvalid, ParameterInvalid."""
 
     message_model: Annotated[
         MessageModel,

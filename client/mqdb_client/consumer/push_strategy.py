@@ -7,8 +7,8 @@
     exactly once        ConsumeExactlyOnce         ExactlyOnceOffsetStore over one of those two
     in broadcasting     one of the first three     LocalFileOffsetStore
 
-The threads for orderly and exactly once run an asynchronous listener in its loop, and wait for it (`loop_calls`). All
-ways share everything else, from membership to pulls.
+The threads for orderly and exactly once run an asynchronous listener in its loop and wait for it (`loop_calls`).
+Everything else, from membership to pulls, is shared.
 """
 
 import asyncio
@@ -66,14 +66,14 @@ _MEBIBYTE: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """A listener, and how it wants its messages. Raises ParameterInvalid for one that cannot be called so."""
+    """A listener, and how it consumes. Raises ParameterInvalid for a listener that does not take these arguments."""
 
     listener: Callable[..., Any]
     orderly: bool = False
     exactly_once: bool = False
     is_asynchronous: bool = False
     loop: asyncio.AbstractEventLoop | None = None
-    """The event loop of an asynchronous listener, known from the start of the consumer on."""
+    """The event loop of an asynchronous listener, set when the consumer starts."""
 
     def __post_init__(self) -> None:
         FLAG.check("orderly", self.orderly)
@@ -84,23 +84,26 @@ class Consumption:
 
     @property
     def with_context(self) -> Callable[..., Any]:
-        """The listener as one that always gets a context."""
+        """The listener as a function that always takes a context."""
         return with_context(self.listener, self.plain_arguments, is_asynchronous=self.is_asynchronous)
 
     @property
     def plain_arguments(self) -> int:
-        """The arguments of the listener beside the context."""
+        """The number of the listener's arguments besides the context."""
         return 2 if self.exactly_once else 1
 
     def check_model(self, message_model: MessageModel) -> None:
-        """Raise ParameterInvalid if a message model does not allow this way to consume."""
+        """Raise ParameterInvalid if the message model does not support this kind of consumption."""
         if self.exactly_once and message_model is MessageModel.BROADCASTING:
             reason = "offsets of broadcasting are kept in a file, which cannot be part of a transaction"
             raise ParameterInvalid("exactly_once", True, reason)
 
 
 class PushStrategy(ConsumerStrategy):
-    """The strategy of one push consumer. It has the threads that call the listener, and in broadcasting the file."""
+    """The strategy of one push consumer.
+
+    It owns the threads that call the listener and, in broadcasting, the offset file.
+    """
 
     def __init__(
         self, cluster: Cluster, config: PushConsumerConfig, consumption: Consumption, hooks: ConsumeHooks, *, home: Path
@@ -111,12 +114,12 @@ class PushStrategy(ConsumerStrategy):
         self._loop_calls = None if consumption.loop is None else LoopCalls(consumption.loop)
         self._instances = {instance.broker_name: instance for instance in cluster.instances}
         self.message_model = config.message_model
-        #: Only these listeners need no queue of their own.
+        #: Only these listeners do not need to own their queues.
         self.consume_mode = None if self.follows_group else ConsumeMode.PULL
-        #: When it pops: how long messages are invisible, unless that is prolonged.
+        #: If the consumer pops: how long messages stay invisible unless this is extended.
         self.invisible = config.pop_invisible_time
         self.max_reconsume_times = config.max_reconsume_times
-        #: Takes messages that have failed, by the names of brokers on which it pops.
+        #: Takes failed messages, by the names of the brokers on which the consumer pops.
         self.popping: dict[str, Callable[[Sequence[SendBackRequest]], list[SentBack]]] = {}
         self.pull_batch_size = config.pull_batch_size
         self.pull_interval = config.pull_interval
@@ -133,13 +136,16 @@ class PushStrategy(ConsumerStrategy):
 
     @property
     def follows_group(self) -> bool:
-        """Whether the consumer pops if the group does. Such a group refuses listeners that need to own a queue."""
+        """Whether the consumer pops if the group does.
+
+        A popping group refuses listeners that need to own their queues.
+        """
         consumption = self._consumption
         is_broadcasting = self.message_model is MessageModel.BROADCASTING
         return not (consumption.orderly or consumption.exactly_once or is_broadcasting)
 
     def _limits(self) -> FlowLimits:
-        """In order a queue stands still behind what fails, so how far its messages are apart says nothing.
+        """The flow limits. In orderly consumption a queue waits for its failed messages, so the offset span is not limited.
 
         Source: DefaultMQPushConsumerImpl.pullMessage.
         """
@@ -217,7 +223,7 @@ class PushStrategy(ConsumerStrategy):
         if self._local_offsets is not None:
             self._local_offsets.close()
 
-    # -- what is read ---------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     def topics(self, filters: Mapping[str, MessageFilter]) -> Mapping[str, MessageFilter]:
         """In clustering also the retry topic of the group. Raises what `retry_filter` raises."""
@@ -232,14 +238,14 @@ class PushStrategy(ConsumerStrategy):
         group, client_id, expiry = self._config.group, instance.client_id, self._config.queue_lock_expiry
         store = BrokerOffsetStore(group, client_id)
         if self._consumption.orderly:
-            # In RocketMQ's proportions: 20, 30 and 60 s.
+            # In RocketMQ's ratios: 20, 30 and 60 s.
             lease = Lease(renew_every=expiry / 3, client_expiry=expiry / 2, broker_expiry=expiry)
             store = LockedOffsetStore(group, client_id, lease)
         return ExactlyOnceOffsetStore(group, store) if self._consumption.exactly_once else store
 
     @property
     def most_in_hand(self) -> int:
-        """When it pops: how many messages it has in hand at most."""
+        """The maximum number of messages in hand, if the consumer pops."""
         return 2 * self.consume.threads.thread_nums * self._config.consume_message_batch_max_size
 
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
@@ -252,7 +258,7 @@ class PushStrategy(ConsumerStrategy):
         threads = self.consume.threads
         return threads if isinstance(threads, LoopTasks) else self._loop_calls
 
-    # -- what people ask ------------------------------------------------------------------------
+    # -- requests by people ----------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         """The calls of the listener that have not returned, among other things."""
@@ -263,7 +269,7 @@ class PushStrategy(ConsumerStrategy):
         }
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
-        """Have the listener consume one message, without an effect on offsets and retries."""
+        """Let the listener consume one message, without an effect on offsets and retries."""
         orderly = self._consumption.orderly
         if not self._consumption.exactly_once:
             return consume_directly(self._config.group, self._blocking_listener(), message, orderly=orderly)

@@ -1,9 +1,9 @@
-"""Request answers: a consumer answers what people ask it through a broker, while it goes on consuming.
+"""Request answers: a consumer answers requests that people send through a broker, while it continues to consume.
 
     NOTIFY c:<client id> ──▶ notification thread ──▶ the thread here ──▶ a thread for each request ──▶ answer
 
-A listener that hangs in a message that it was asked to consume holds up neither the next question nor anything else,
-until MAX_REQUESTS of them hang in one client: the requests after these wait as rows. RocketMQ: ClientRemotingProcessor.
+A listener that hangs in a directly consumed message blocks neither the next request nor anything else, until
+MAX_REQUESTS listeners hang in one client: further requests then wait as rows. RocketMQ: ClientRemotingProcessor.
 """
 
 import logging
@@ -34,14 +34,14 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class AnswersRequests(Protocol):
-    """The requests that a consumer answers. Threads of their own make them, several at a time."""
+    """The requests that a consumer answers. Separate threads call these methods, several at a time."""
 
     def describe(self) -> dict[str, Any]:
         """The status of the consumer, as JSON types.
 
         `state`; `queues`, a list with `queue`, `next_offset`, `in_hand` and other facts about each; `listeners`, a list
         of the calls that have not returned, with `thread`, `seconds`, `queue`, `queue_offset`, `messages` and `stack`.
-        Numbers and texts beside them are shown as they are.
+        Other numbers and strings are shown unchanged.
         """
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
@@ -49,7 +49,7 @@ class AnswersRequests(Protocol):
 
 
 class Asked(Protocol):
-    """The part of a ClientInstance that is needed here."""
+    """The part of ClientInstance that is needed here."""
 
     client_id: str
     broker_name: str
@@ -57,18 +57,18 @@ class Asked(Protocol):
     outage: Outage
 
     def connect(self) -> Connection:
-        """A connection in AUTOCOMMIT, for a `with`."""
+        """A connection in AUTOCOMMIT, as a context manager."""
 
     def on_request(self, callback: "Callback[frozenset[str] | None]") -> CallbackHandle:
-        """Have `callback` called when there may be a request."""
+        """Call `callback` when there may be a request."""
 
 
-#: Makes an answer of the arguments of a request. An error of mqdb is an answer as well.
+#: Makes an answer from the arguments of a request. An MqdbError is an answer, too.
 Answer: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class RequestAnswers:
-    """Answers for one consumer to one broker. Started once, then stopped once."""
+    """The answers of one consumer to one broker. Started once, then stopped once."""
 
     def __init__(self, instance: Asked, group: str, consumer: AnswersRequests) -> None:
         self._instance = instance
@@ -80,14 +80,14 @@ class RequestAnswers:
         }
         self._in_progress: set[int] = set()
         self._guard = threading.Lock()
-        #: Held while one is connected: a flood of requests takes one connection.
+        #: Held while connected, so that a flood of requests uses only one connection.
         self._connecting = threading.Lock()
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-requests", daemon=True)
 
     def start(self) -> None:
-        """Answer from now on, also what was asked before."""
+        """Answer requests from now on, including earlier ones."""
         self._thread.start()
         self._callback = self._instance.on_request(lambda _: self._wake.set())
         self._wake.set()
@@ -108,7 +108,7 @@ class RequestAnswers:
                 self._instance.outage.leave(self)
                 return
             try:
-                # Another consumer of this client may have all slots, and does not say when it gives one back.
+                # Another consumer of this client may hold all slots, and does not announce when it frees one.
                 retry_seconds = None if self._begin_all() else _RETRY_SECONDS
                 self._instance.outage.works(self)
             except Exception as error:
@@ -120,7 +120,7 @@ class RequestAnswers:
                 retry_seconds = _RETRY_SECONDS
 
     def _begin_all(self) -> bool:
-        """Begin the requests that wait; True if all have begun, False if no slot was left."""
+        """Start the waiting requests; True if all were started, False if no slot was left."""
         slots = self._instance.request_slots
         while slots.acquire(blocking=False):
             begun = False
@@ -140,7 +140,7 @@ class RequestAnswers:
             client_id = self._instance.client_id
             waiting = client_requests.open_requests(connection, client_id, self._group, in_progress, limit=1)
         for request in waiting:
-            # Held until it is noted: it may be done before.
+            # Held until the request is noted, because it may be done before.
             with self._guard:
                 name = f"mqdb-{self._group}-request-{request.request_id}"
                 threading.Thread(target=self._take, args=(request,), name=name, daemon=True).start()
@@ -166,18 +166,18 @@ class RequestAnswers:
                 self._in_progress.discard(request.request_id)
             self._instance.request_slots.release()
         if answered:
-            # For those that wait for a slot. One that could not be answered would fail again at once.
+            # For requests that wait for a slot. A request that could not be answered would fail again immediately.
             self._wake.set()
 
     def _reply(self, request: ClientRequest) -> None:
-        """Answer a request. If this raises, there is no answer, and the request runs into its timeout."""
+        """Answer a request. If this raises, there is no answer, and the request times out."""
         reason = ""
         result: Mapping[str, Any] = {}
         try:
             result = self._answer_to(request)
         except MqdbError as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - a fault of ours, and whoever asks hears of it as well
+        except Exception as error:  # noqa: BLE001 - an internal error, which is also the answer
             fields = {"group": self._group, "kind": request.kind, "request_id": request.request_id}
             log_error(logger, "request %(request_id)s (%(kind)s) to group %(group)s failed", error, fields)
             reason = reason_of(error)
@@ -207,7 +207,7 @@ class RequestAnswers:
 
 
 def _argument(arguments: Mapping[str, Any], name: str, type_: type[T]) -> T:
-    """Anybody with rights on the table may have written the request."""
+    """Check and return an argument: any role with rights on the table may have written the request."""
     value = arguments.get(name)
     if not isinstance(value, type_):
         raise ParameterInvalid(name, value, f"must be {type_.__name__}")

@@ -54,7 +54,7 @@ class ProducerConfig(ClientConfig):
         int, whole(1, 10_000_000), "The maximum number of async and oneway sends under way. Further sends wait."
     ] = 10_000
     back_pressure_for_async_send_size_bytes: Annotated[
-        int, whole(1, 2**40), "The maximum total size of bodies of async and oneway sends under way. Further sends wait."
+        int, whole(1, 2**40), "The maximum total body size of async and oneway sends under way. Further sends wait."
     ] = 100 * 1024 * 1024
     clock: Annotated[Clock, CLOCK, "The clock for message times."] = _SYSTEM_CLOCK
 

@@ -7,6 +7,6 @@ running_calls              calls under way; worker_threads: the threads; token_l
 orderly_verdict            the meaning of an orderly listener's answer
 listener_transactions      the transactions of exactly_once_listener
 consume_hooks              hooks around a call
-send_back                  messages that have failed
-direct_consumption         a message that an operator has the listener consume
+send_back                  sends back failed messages
+direct_consumption         a message that an operator sends directly to the listener
 """

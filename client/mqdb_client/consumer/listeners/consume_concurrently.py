@@ -1,11 +1,11 @@
-"""Concurrent consumption: threads that hand messages of all queues to the listener.
+"""Concurrent consumption: threads pass messages of all queues to the listener.
 
-The threads share one line of tokens. Each token is for one batch of a process queue; the batch is chosen only when a
-thread is ready to run it. So a slow message delays only its own thread. While there is work, a message costs two
-uncontended locks and no hand-over between threads.
+The threads share one line of tokens. Each token stands for one batch of a process queue, which is chosen only when a
+thread is ready to run it. So a slow message delays only its own thread. Under load a message costs two uncontended
+locks and no hand-over between threads.
 
-A thread for each broker (`send_back.py`) sends failed messages back, and also messages whose listener has not returned
-within `consume_timeout`. RocketMQ: ConsumeMessageConcurrentlyService.
+One thread per broker (`send_back.py`) sends back failed messages, and messages whose listener has not returned within
+`consume_timeout`. RocketMQ: ConsumeMessageConcurrentlyService.
 """
 
 import logging
@@ -50,7 +50,7 @@ _LATER: Final = ConsumeConcurrentlyStatus.RECONSUME_LATER
 
 
 class _Verdict(NamedTuple):
-    """The first `consumed` messages are done; the others have failed, and why."""
+    """The number of consumed messages, which come first, and why the others have failed."""
 
     consumed: int
     failure: Failure | None = None
@@ -58,12 +58,12 @@ class _Verdict(NamedTuple):
 
 
 class ConsumeConcurrently:
-    """The threads of one consumer. `broker_names` are those of its brokers.
+    """The threads of one consumer. `broker_names` are the names of its brokers.
 
     Without `send_back`, in broadcasting, failed messages are reported and count as done.
     """
 
-    #: Whether the listener has to be a coroutine function: `ConsumeInLoop` calls that.
+    #: Whether the listener has to be a coroutine function, as for `ConsumeInLoop`.
     _is_asynchronous: ClassVar[bool] = False
 
     threads: WorkerThreads | LoopTasks
@@ -83,7 +83,7 @@ class ConsumeConcurrently:
         reconsume_delay: timedelta = RECONSUME_DELAY,
         clock: Clock | None = None,
     ) -> None:
-        """`host` is what a failure says it happened on: the client id."""
+        """`host` is recorded in failures as the place where they happened: the client id."""
         self._group = group
         self._listener: Callable[..., Any] = listener
         self._takes_context = takes_context(listener, is_asynchronous=self._is_asynchronous)
@@ -132,11 +132,11 @@ class ConsumeConcurrently:
     # -- the threads ----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Consume until nudged: whether this thread is one too many is not looked up for each message."""
+        """Consume until nudged, so that a surplus thread is not checked for at each message."""
         next_token, limit = self._line.next, self._batch_max_size
         while (process_queue := next_token()) is not None:
             messages = process_queue.take(limit)
-            if messages:  # else dropped, or taken by the token before as part of a larger batch
+            if messages:  # otherwise dropped, or taken by the previous token as part of a larger batch
                 self._consume(process_queue, messages)
 
     def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
@@ -145,21 +145,21 @@ class ConsumeConcurrently:
         try:
             observed = self._hooks.begin(process_queue.queue, messages)
             try:
-                # A copy: what the listener does to its list must not change which messages are done.
+                # A copy: changes by the listener must not affect which messages are done.
                 answer = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
                 verdict = self._returned(call, context, observed, answer)
             except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
                 verdict = self._raised(call, context, observed, error)
             self._conclude(call, verdict)
-        except BaseException as error:  # noqa: BLE001 - the thread must go on
+        except BaseException as error:  # noqa: BLE001 - the thread must continue
             self._abandon(call, error)
 
     def _abandon(self, call: RunningCall, error: BaseException) -> None:
-        """A call has failed by an error that its listener did not raise."""
+        """Handle a call that failed with an error not raised by its listener."""
         abandon(self._group, call.process_queue, call.messages, error, are_in_hand=self.calls.end(call))
 
     def _conclude(self, call: RunningCall, verdict: _Verdict) -> None:
-        """A call of the listener has ended."""
+        """Handle the end of a call of the listener."""
         process_queue, messages = call.process_queue, call.messages
         if not self.calls.end(call):
             fields = where(self._group, messages) | {"seconds": round(time.monotonic() - call.started_at, 1)}
@@ -199,7 +199,7 @@ class ConsumeConcurrently:
         observed: ConsumeMessageContext | None,
         answer: object,
     ) -> _Verdict:
-        """RECONSUME_LATER is a request, and the listener's own affair; what it did not mean to is logged."""
+        """The verdict after a call returned. A requested RECONSUME_LATER is not logged; an unintended failure is."""
         verdict = self._verdict_of(answer, call.messages, context)
         if observed is not None:
             self._tell(observed, call, answer, None)
@@ -221,7 +221,7 @@ class ConsumeConcurrently:
     def _tell(
         self, observed: ConsumeMessageContext, call: RunningCall, answer: object, error: BaseException | None
     ) -> None:
-        """Tell the hooks."""
+        """Notify the hooks."""
         is_success = status_of(answer) == _SUCCESS
         seconds = time.monotonic() - call.started_at
         end = return_type_of(answer, is_success, error, seconds, self._consume_timeout)
@@ -230,7 +230,7 @@ class ConsumeConcurrently:
     def _verdict_of(
         self, answer: object, messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext
     ) -> _Verdict:
-        # The usual answer costs no call.
+        # The usual answer needs no call.
         status = answer if answer is _SUCCESS else status_of(answer)
         if status == _SUCCESS and context.ack_index >= len(messages) - 1:
             return _Verdict(len(messages))
@@ -247,7 +247,7 @@ class ConsumeConcurrently:
         failure = Failure.no_answer(answer, self._host, self._clock.now())
         return _Verdict(0, failure, retry_of(self._group, context))
 
-    # -- what the threads that send back ask for --------------------------------------------
+    # -- called by the threads that send back -------------------------------------------
 
     def _retry(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         if process_queue.retry(messages):

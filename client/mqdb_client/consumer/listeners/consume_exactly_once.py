@@ -1,13 +1,13 @@
-"""Exactly-once consumption: each batch of a queue is one transaction, the listener's work and the offset together.
+"""Exactly-once consumption: each batch of a queue is one transaction, which contains the listener's work and the offset.
 
-A queue has one transaction at a time, which begins where the one before it has ended; queues are consumed side by side.
+A queue has one transaction at a time, which begins where the previous one ended; different queues run in parallel.
 
     committed       the messages are done
-    failed          another transaction sends them back and goes past them; in orderly consumption they come again here,
-                    before everything behind them
-    who knows       the queue is dropped: whoever takes it, this member as a rule, goes on where the broker says
+    failed          another transaction sends them back and passes them; in orderly consumption they are retried here,
+                    before all messages behind them
+    unknown         the queue is dropped: its next owner, usually this member, continues at the broker's offset
 
-RocketMQ has no such thing; all else is as in ConsumeMessageConcurrentlyService and ConsumeMessageOrderlyService.
+RocketMQ has no counterpart; the rest is as in ConsumeMessageConcurrentlyService and ConsumeMessageOrderlyService.
 """
 
 import logging
@@ -43,13 +43,13 @@ from mqdb_client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
 
-# The retries at once of a transaction that collided with others, before it counts as failed.
+# The immediate retries of a transaction that conflicted with others, before it counts as failed.
 _COLLISIONS: Final = 3
 
-# Between attempts while the broker cannot be reached.
+# The time between attempts while the broker cannot be reached.
 _UNREACHED_SECONDS: Final = 1.0
 
-# Between looks whether a lease was renewed.
+# The time between checks whether a lease was renewed.
 _LEASE_SECONDS: Final = 0.1
 
 _NOT_ANSWERED: Final = (End.UNKNOWN, End.UNREACHED)
@@ -75,10 +75,10 @@ class ConsumeExactlyOnce:
         clock: Clock | None = None,
         loop_calls: LoopCalls | None = None,
     ) -> None:
-        """`max_reconsume_times` of None is as the group has it, in orderly consumption without end.
+        """With `max_reconsume_times` None the group's setting applies; in orderly consumption retries never end.
 
-        `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
-        With `loop_calls` the listener is asynchronous. It has its transactions there, and a thread waits for each.
+        `consume_timeout` is only for hooks: a listener that takes longer delays its queue, without further effects.
+        With `loop_calls` the listener is asynchronous: its transactions run in that loop, and a thread waits for each.
         """
         self._group = group
         self.calls = RunningCalls()
@@ -111,7 +111,7 @@ class ConsumeExactlyOnce:
         self.threads.start()
 
     def submit(self, process_queue: ProcessQueue, _count: int) -> None:
-        """More messages can be taken from a process queue."""
+        """Note that more messages can be taken from a process queue."""
         self._line.submit(process_queue)
 
     def stop(self, seconds: float | None) -> int:
@@ -127,7 +127,7 @@ class ConsumeExactlyOnce:
     # -- the threads ----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Consume one batch of the queue whose turn it is, and let the others have theirs."""
+        """Consume one batch of the queue whose turn it is, then let the other queues have their turns."""
         lane = self._line.next()
         if lane is None:
             return
@@ -145,10 +145,10 @@ class ConsumeExactlyOnce:
             self._line.put_back(lane)
 
     def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> float:
-        """Have messages consumed; for how many seconds their queue stands still then."""
+        """Consume messages; returns for how many seconds their queue pauses afterwards."""
         try:
             end, seconds = self._process(process_queue, messages)
-        except BaseException as error:  # noqa: BLE001 - the thread must go on
+        except BaseException as error:  # noqa: BLE001 - the thread must continue
             abandon(self._group, process_queue, messages, error)
             return 0.0
         if end is End.COMMITTED:
@@ -161,7 +161,7 @@ class ConsumeExactlyOnce:
         return seconds
 
     def _process(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> tuple[End, float]:
-        """Consume messages; returns how this ended, and the seconds for which their queue pauses then."""
+        """Consume messages; returns the end of the transaction, and for how many seconds their queue pauses."""
         listener = self._listeners[process_queue.queue.broker_name]
         attempt = listener.attempt(process_queue, messages)
         for _ in range(_COLLISIONS):
@@ -177,14 +177,14 @@ class ConsumeExactlyOnce:
         return self._settle(process_queue, messages, attempt)
 
     def _report(self, broker_name: str, messages: list[ReceivedMessage], attempt: ConsumeAttempt) -> None:
-        """Log what an operator needs; that a broker cannot be reached, once."""
+        """Log what an operator needs. That a broker cannot be reached is logged only once."""
         outage, error = self._outages[broker_name], attempt.error
         if error is None:
             outage.works(self)
             if not self._unreached:
                 return
         is_away = attempt.end in _NOT_ANSWERED and error is not None and outage.covers(self, error)
-        # After LoopClosed the consumer leaves its group, and the log says so.
+        # After LoopClosed the consumer leaves its group, and this is logged.
         if is_away or type(error) is LoopClosed:
             return
         fields = where(self._group, messages) | {"broker": broker_name, "reason": attempt.reason}
@@ -214,12 +214,12 @@ class ConsumeExactlyOnce:
             self._unreached.discard(broker_name)
             logger.info("transactions succeed again", extra={"group": self._group, "broker": broker_name})
 
-    # -- what becomes of messages that have failed ----------------------------------------------
+    # -- failed messages ---------------------------------------------------------------------
 
     def _settle(
         self, process_queue: ProcessQueue, messages: list[ReceivedMessage], attempt: ConsumeAttempt
     ) -> tuple[End, float]:
-        """Send them back, or have them come again here."""
+        """Send failed messages back, or retry them here."""
         listener = self._listeners[process_queue.queue.broker_name]
         context, pause = attempt.context, self._reconsume_delay
         end = End.FAILED
@@ -238,7 +238,7 @@ class ConsumeExactlyOnce:
         return end, pause.total_seconds()
 
     def _have_failed_too_often(self, messages: list[ReceivedMessage], context: ConsumeOrderlyContext) -> bool:
-        # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
+        # While one message of a batch may be retried, all messages are redelivered. Source: checkReconsumeTimes.
         wanted = asked(self._group, context, "max_reconsume_times")
         most = self._max_reconsume_times if wanted is None else wanted
         return most is not None and all(message.reconsume_times >= most for message in messages)

@@ -1,4 +1,4 @@
-"""Hooks of a consumer: code of the user's that sees each call of the listener, before it and after it.
+"""Hooks of a consumer: user code that is called before and after each call of the listener.
 
 Errors of a hook are logged and have no other effect. RocketMQ: ConsumeMessageHook, ConsumeMessageContext,
 ConsumeReturnType.
@@ -24,11 +24,11 @@ class ConsumeReturnType(StrEnum):
     """The outcome of a call of the listener."""
 
     SUCCESS = "SUCCESS"
-    #: It returned, but took longer than `consume_timeout`.
+    #: The listener returned, but took longer than `consume_timeout`.
     TIME_OUT = "TIME_OUT"
     EXCEPTION = "EXCEPTION"
     RETURNNULL = "RETURNNULL"
-    #: It asked for the messages to come again.
+    #: The listener asked for redelivery.
     FAILED = "FAILED"
 
 
@@ -48,20 +48,20 @@ class ConsumeMessageContext:
     return_type: ConsumeReturnType | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
     client_id: str = ""
-    #: The error that the listener raised. The MQDB_FAILURE_* properties of a copy that comes again describe it.
+    #: The error that the listener raised. The MQDB_FAILURE_* properties of the redelivered copy describe it.
     error: BaseException | None = None
-    #: Those that saw the beginning: the same see the end.
+    #: The hooks that saw the beginning: the same hooks see the end.
     _hooks: "tuple[ConsumeMessageHook, ...]" = field(default=(), init=False, repr=False)
 
     @property
     def topic(self) -> str:
-        """The topic that the messages were sent to, for retries too; of retries from several, that of the queue."""
+        """The topic that the messages were sent to, also for retries; for retries from several topics, the queue's topic."""
         return topic_of(self.messages) or self.queue.topic
 
 
 @runtime_checkable
 class ConsumeMessageHook(Protocol):
-    """Sees each call of the listener, in the thread that makes it; be quick there."""
+    """Called before and after each call of the listener, in the calling thread; be quick there."""
 
     #: Its name in the log.
     hook_name: str
@@ -74,7 +74,7 @@ class ConsumeMessageHook(Protocol):
 
 
 class ConsumeHooks:
-    """The hooks of a consumer, in the order in which they were registered. Any thread may use it.
+    """The hooks of a consumer, in the order of registration. Thread-safe.
 
     A consumer without hooks makes no context:
 
@@ -88,12 +88,12 @@ class ConsumeHooks:
         self._group = group
         self._guard = threading.Lock()
         self._hooks: tuple[ConsumeMessageHook, ...] = ()
-        #: Known from the start of the consumer on.
+        #: Set when the consumer starts.
         self.client_id = ""
         enroll(self)
 
     def adopt(self, hook: OperationHook) -> None:
-        """Add a hook of the process, from the next call of the listener on."""
+        """Add a process-wide hook, from the next call of the listener on."""
         self.register(hook)
 
     def dismiss(self, hook: object) -> None:

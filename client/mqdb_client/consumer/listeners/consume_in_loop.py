@@ -1,6 +1,6 @@
 """Concurrent consumption by an asynchronous listener: each batch is a task of an event loop.
 
-All else is as in `consume_concurrently`: tokens, verdicts, and what becomes of messages that fail.
+Tokens, verdicts and the handling of failed messages are as in `consume_concurrently`.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ class ConsumeInLoop(ConsumeConcurrently):
         while self._waiting:
             process_queue = self._waiting.popleft()
             messages = process_queue.take(self._batch_max_size)
-            if messages:  # else dropped, or taken before as part of a larger batch
+            if messages:  # otherwise dropped, or already taken as part of a larger batch
                 call = self.calls.begin(process_queue, messages)
                 return Work(self._consume_in_task(call), partial(self._return_unbegun, call))
         return None
 
     def _return_unbegun(self, call: RunningCall) -> None:
-        """Have the messages of a task taken again that was cancelled before its first step."""
+        """Return the messages of a task that was cancelled before its first step, so that they are taken again."""
         if call.task is None and self.calls.end(call):
             call.process_queue.fail(call.messages)
             self._retry(call.process_queue, call.messages)
@@ -62,7 +62,7 @@ class ConsumeInLoop(ConsumeConcurrently):
         call.task = asyncio.current_task()
         try:
             await self._call(call)
-        except (asyncio.CancelledError, GeneratorExit):  # of this task, not of the listener
+        except (asyncio.CancelledError, GeneratorExit):  # raised by this task, not by the listener
             raise
         except BaseException as error:  # noqa: BLE001 - nobody awaits the task
             self._abandon(call, error)
@@ -75,7 +75,7 @@ class ConsumeInLoop(ConsumeConcurrently):
             called = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
             verdict = self._returned(call, context, observed, await called)
         except asyncio.CancelledError as error:
-            # Cancelled messages are sent back, too: the queue goes on without them.
+            # Messages of cancelled tasks are sent back, too: the queue continues without them.
             self._conclude(call, self._raised(call, context, observed, error))
             raise
         except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the loop

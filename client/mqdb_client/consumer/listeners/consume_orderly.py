@@ -1,16 +1,16 @@
-"""Orderly consumption: threads that hand the messages of each queue to the listener, one call after the other.
+"""Orderly consumption: threads pass the messages of each queue to the listener, one call after the other.
 
-A thread keeps a queue until the queue is empty or has to pause, or until 60 s are over and other queues wait. A failed
-message is retried before all messages behind it. Without `max_reconsume_times` it is retried for ever; else it goes to
-the dead letter queue after that many retries, and its queue continues.
+A thread keeps a queue until the queue is empty or has to pause, or for 60 s if other queues wait. A failed message is
+retried before all messages behind it. Without `max_reconsume_times` it is retried for ever; otherwise it goes to the
+dead letter queue after this number of retries, and its queue continues.
 
-The lease of a queue ends when its lock in the broker was not renewed for too long. Then no listener is started, because
+The lease of a queue ends if its lock in the broker was not renewed in time. No listener is started after that, because
 another member may be about to take the queue.
 
-Without auto_commit consumed messages are kept until a COMMIT. They do not count as running, because that COMMIT may
-never come: if a queue is dropped between two calls, it is handed over without a COMMIT, and these messages come again.
-But a running call is waited for, and its COMMIT covers all kept messages. RocketMQ: ConsumeMessageOrderlyService, which
-ignores a COMMIT once the queue is dropped.
+Without auto_commit consumed messages are kept until a COMMIT. They do not count as running, because the COMMIT may
+never come: if a queue is dropped between two calls, it is handed over without a COMMIT, and these messages are
+redelivered. But a running call is waited for, and its COMMIT covers all kept messages. RocketMQ:
+ConsumeMessageOrderlyService, which ignores a COMMIT once the queue is dropped.
 """
 
 import logging
@@ -57,7 +57,7 @@ SUSPEND_TIME: Final = timedelta(seconds=1)
 #: Source: ConsumeMessageOrderlyService.MAX_TIME_CONSUME_CONTINUOUSLY.
 TIME_SLICE: Final = timedelta(seconds=60)
 
-# Between looks whether a lease was renewed. Source: ConsumeMessageOrderlyService.tryLockLaterAndReconsume.
+# The time between checks whether a lease was renewed. Source: ConsumeMessageOrderlyService.tryLockLaterAndReconsume.
 _LEASE_SECONDS: Final = 0.1
 
 
@@ -84,11 +84,11 @@ class ConsumeOrderly:
         clock: Clock | None = None,
         tasks: WaitedTasks | None = None,
     ) -> None:
-        """`host` is what a failure says it happened on: the client id. `max_reconsume_times` of None is without end.
+        """`host`, the client id, is recorded in failures. With `max_reconsume_times` None, retries never end.
 
-        `tasks` are those in which an asynchronous listener runs, while a thread waits for each.
+        `tasks` are the tasks in which an asynchronous listener runs, while a thread waits for each of them.
 
-        `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
+        `consume_timeout` is only for hooks: a listener that takes longer delays its queue, without further effects.
         """
         self._group = group
         self._listener: Callable[..., Any] = listener
@@ -112,7 +112,7 @@ class ConsumeOrderly:
         self.threads.start()
 
     def submit(self, process_queue: ProcessQueue, _count: int) -> None:
-        """More messages can be taken from a process queue."""
+        """Note that more messages can be taken from a process queue."""
         self._line.submit(process_queue)
 
     def stop(self, seconds: float | None) -> int:
@@ -144,7 +144,7 @@ class ConsumeOrderly:
                 continue
             try:
                 suspend_time = self._consume(lane, messages)
-            except BaseException as error:  # noqa: BLE001 - the thread must go on
+            except BaseException as error:  # noqa: BLE001 - the thread must continue
                 abandon(self._group, process_queue, messages, error)
                 suspend_time = None
             if suspend_time is not None:
@@ -155,7 +155,7 @@ class ConsumeOrderly:
                 return
 
     def _consume(self, lane: LinedQueue, messages: list[ReceivedMessage]) -> timedelta | None:
-        """Have messages consumed; how long their queue stands still then, None when it goes on."""
+        """Consume messages; returns how long their queue pauses afterwards, or None if it continues."""
         process_queue = lane.process_queue
         call = self.calls.begin(process_queue, messages)
         try:
@@ -172,7 +172,7 @@ class ConsumeOrderly:
             )
             process_queue.fail(messages)
         elif verdict.decision is Decision.COMMIT:
-            # First what was kept: as long as this batch runs, a queue that was dropped is not handed over.
+            # Kept messages first: while this batch runs, a dropped queue is not handed over.
             kept, lane.kept = lane.kept, []
             process_queue.finish_failed(kept)
             process_queue.finish(messages)
@@ -195,12 +195,12 @@ class ConsumeOrderly:
         return None
 
     def _ask(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> OrderlyVerdict:
-        """Call the listener. To suspend is a request, and its own affair; what it did not mean to is logged."""
+        """Call the listener. A requested suspension is not logged; an unintended failure is."""
         observed = self._hooks.begin(process_queue.queue, messages)
         context = ConsumeOrderlyContext(process_queue.queue) if self._takes_context else None
         started_at = time.monotonic()
         try:
-            # A copy: what the listener does to its list must not change which messages are done.
+            # A copy: changes by the listener must not affect which messages are done.
             answer = self._listener(messages[:]) if context is None else self._listener(messages[:], context)
             verdict = verdict_of(self._group, answer, messages, context)
         except LoopClosed as error:
@@ -214,17 +214,17 @@ class ConsumeOrderly:
             self._hooks.end(observed, verdict.answer, end, verdict.error)
         return verdict
 
-    # -- what becomes of messages ---------------------------------------------------------------
+    # -- the end of messages --------------------------------------------------------------------
 
     def _have_failed_too_often(self, messages: list[ReceivedMessage], verdict: OrderlyVerdict) -> bool:
-        # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
+        # While one message of a batch may be retried, all messages are redelivered. Source: checkReconsumeTimes.
         most = self._max_reconsume_times if verdict.max_reconsume_times is None else verdict.max_reconsume_times
         if type(verdict.error) is LoopClosed:  # the messages have not failed
             return False
         return most is not None and all(message.reconsume_times >= most for message in messages)
 
     def _give_up(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: OrderlyVerdict) -> bool:
-        """Send messages to the dead letter queue; False when that fails."""
+        """Send messages to the dead letter queue; False if that fails."""
         fields = where(self._group, messages)
         if self._send_back is None:
             logger.warning(
@@ -245,7 +245,7 @@ class ConsumeOrderly:
                 results = self._send_back(process_queue.queue.broker_name, requests)
                 if context is not None:
                     context.outcome = results
-        except Exception as error:  # noqa: BLE001 - whatever it is, the queue must go on being looked after
+        except Exception as error:  # noqa: BLE001 - after any error the queue must still be served
             fields["reason"] = str(error)
             logger.warning(
                 "could not send message %(message_id)s of topic %(topic)s to the dead letter queue of group %(group)s "

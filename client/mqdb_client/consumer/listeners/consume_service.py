@@ -1,6 +1,6 @@
-"""Consume service: the threads that hand the messages of process queues to the listener, and what its answer means.
+"""Consume service: the threads that pass messages of process queues to the listener, and the meaning of its answer.
 
-One for each consumer, whichever the broker: `consume_concurrently`, `consume_orderly`, `consume_exactly_once`.
+There is one per consumer, for all brokers: `consume_concurrently`, `consume_orderly` or `consume_exactly_once`.
 RocketMQ: ConsumeMessageService.
 """
 
@@ -32,7 +32,7 @@ class ConsumeService(Protocol):
     def start(self) -> None:
         """Start the threads. The listener is not called before `threads.begin`.
 
-        Raises what keeps a thread from starting; `stop` ends those that did.
+        Raises an error if a thread cannot start; `stop` ends those that did.
         """
 
     def submit(self, process_queue: ProcessQueue, count: int) -> None:
@@ -41,7 +41,7 @@ class ConsumeService(Protocol):
     def stop(self, seconds: float | None) -> int:
         """End the threads when their listeners return; returns the number of threads that still run after `seconds`.
 
-        It also works if the service was not started, or only in part.
+        Also works if the service was not started, or only in part.
         """
 
 
@@ -53,9 +53,9 @@ def abandon(
     *,
     are_in_hand: bool = True,
 ) -> None:
-    """Drop a queue after an error that no listener raised: a fault of ours, or of a logging handler of the user's.
+    """Drop a queue after an error that no listener raised: an internal error, or one in the user's logging handler.
 
-    The thread goes on, and the messages come again from the broker to the next owner, this member as a rule.
+    The thread continues, and the broker redelivers the messages to the next owner, usually this member.
     """
     process_queue.drop()
     if are_in_hand:
@@ -66,5 +66,5 @@ def abandon(
     )
     try:
         log_error(logger, sentence, error, where(group, messages))
-    except BaseException:  # noqa: BLE001 - the handler that has failed before, as a rule; the thread must go on
+    except BaseException:  # noqa: BLE001 - usually the handler that failed before; the thread must continue
         sys.stderr.write(describe(error).traceback)

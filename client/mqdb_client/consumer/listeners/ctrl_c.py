@@ -1,8 +1,9 @@
 """Ctrl-C in an event loop, and listeners that raise KeyboardInterrupt or SystemExit.
 
-If a listener raises one of the two, its messages have failed, in a thread as in a loop. asyncio would end the loop. But
-a loop often runs in the main thread, where Python raises KeyboardInterrupt at Ctrl-C in the code that runs at that
-moment, which may be a listener. So this module hands a KeyboardInterrupt on to the loop if Ctrl-C can have caused it.
+If a listener raises one of the two, its messages have failed, both in a thread and in a loop, where asyncio would
+otherwise end the loop. But a loop often runs in the main thread, where Ctrl-C raises KeyboardInterrupt in the code that
+is running, which may be a listener. So this module passes a KeyboardInterrupt on to the loop if Ctrl-C can have caused
+it.
 """
 
 import asyncio
@@ -12,10 +13,10 @@ from typing import NoReturn
 
 
 def hand_on(error: BaseException) -> None:
-    """In a loop: have the loop raise a KeyboardInterrupt again that Ctrl-C can have caused.
+    """Make the running loop re-raise a KeyboardInterrupt that Ctrl-C can have caused.
 
-    asyncio.run and handlers of a program's own answer Ctrl-C without raising it in a listener. Only a second Ctrl-C of
-    asyncio.run does that, and the loop is being ended by then.
+    asyncio.run and a program's own handlers handle Ctrl-C without raising it in a listener. With asyncio.run only a
+    second Ctrl-C is raised there, when the loop is already ending.
     """
     if not issubclass(type(error), KeyboardInterrupt):
         return

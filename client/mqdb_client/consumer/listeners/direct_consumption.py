@@ -1,7 +1,7 @@
-"""Direct consumption: an operator has the listener consume one message, and gets the result.
+"""Direct consumption: an operator makes the listener consume one message, and gets the result.
 
-It has no effect on offsets and retries, and an orderly listener gets the message even if another member has locked the
-queue.
+This has no effect on offsets and retries, and an orderly listener gets the message even if another member has locked
+the queue.
 RocketMQ: ConsumeMessageService.consumeMessageDirectly, ConsumeMessageDirectlyResult, CMResult.
 """
 
@@ -54,10 +54,10 @@ _RESULTS: Final[dict[str | None, DirectResult]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConsumeMessageDirectlyResult:
-    """The result of the listener for the message. All texts can be stored."""
+    """The listener's result for the message. All strings can be stored in the database."""
 
     result: DirectResult
-    #: The text of the exception, or of an answer that is not a status; "" otherwise.
+    #: The exception, or an answer that is not a status, as text; otherwise "".
     remark: str
     traceback: str
     spent_ms: float
@@ -75,13 +75,13 @@ def consume_directly(
 def judge(
     group: str, message: ReceivedMessage, call: Callable[[], object], *, is_orderly: bool = False
 ) -> ConsumeMessageDirectlyResult:
-    """Make the call, which gives a listener of the group this message, and say what its answer or exception means."""
+    """Call the group's listener with this message, and interpret its answer or exception."""
     begin = time.monotonic()
     failure: Failure | None = None
     answer: object = None
     try:
         answer = call()
-    except BaseException as error:  # noqa: BLE001 - also sys.exit(), which is no reason to end the thread of the caller
+    except BaseException as error:  # noqa: BLE001 - also sys.exit(), which must not end the caller's thread
         sentence = (
             "direct consumption of message %(message_id)s of topic %(topic)s, delivery %(delivery)s, failed in the "
             "listener of group %(group)s"

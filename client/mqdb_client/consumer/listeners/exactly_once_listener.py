@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 Context: TypeAlias = ConsumeConcurrentlyContext | ConsumeOrderlyContext
 
-#: Whether an answer commits. In orderly consumption ROLLBACK is what it says: there is no transaction to go on with.
+#: Whether an answer commits. In orderly consumption ROLLBACK really rolls back: there is no transaction to continue.
 _COMMITS: Final[dict[str, bool]] = {
     ConsumeConcurrentlyStatus.CONSUME_SUCCESS: True,
     ConsumeConcurrentlyStatus.RECONSUME_LATER: False,
@@ -70,9 +70,9 @@ class End(Enum):
     """The end of a transaction."""
 
     COMMITTED = auto()
-    #: Rolled back, for a reason of the listener's.
+    #: Rolled back for a reason given by the listener.
     FAILED = auto()
-    #: Rolled back, because other transactions were in its way.
+    #: Rolled back because of a conflict with other transactions.
     COLLIDED = auto()
     #: Not committed, because the broker could not be reached.
     UNREACHED = auto()
@@ -81,7 +81,7 @@ class End(Enum):
 
 
 class ConsumeAttempt(NamedTuple):
-    """One transaction, with the answer of the listener or the error that was raised in it."""
+    """One transaction, with the listener's answer or the error raised in it."""
 
     end: End
     answer: object = None
@@ -90,12 +90,12 @@ class ConsumeAttempt(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The error that was raised, for a field of a log record; "" without an error."""
+        """The error as a field of a log record; "" without an error."""
         return "" if self.error is None else reason_of(self.error)
 
 
 class ExactlyOnceListener:
-    """The listener of a consumer, and its transactions on one broker. Any thread may use it."""
+    """The listener of a consumer, and its transactions on one broker. Thread-safe."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class ExactlyOnceListener:
     ) -> None:
         """An asynchronous listener has its transactions in the loop of `loop_calls`.
 
-        Raises ParameterInvalid for a listener that cannot be called so.
+        Raises ParameterInvalid for a listener that does not take these arguments.
         """
         self._takes_context = takes_context(listener, plain=2, is_asynchronous=loop_calls is not None)
         self._group = group
@@ -133,10 +133,10 @@ class ExactlyOnceListener:
         self._transactions.close()
 
     def attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> ConsumeAttempt:
-        """Call the listener in a transaction, and commit it together with the offset if it says success."""
+        """Call the listener in a transaction, and commit this together with the offset if the answer is success."""
         try:
             return self._transactions.run(lambda: self._attempt(process_queue, messages))
-        except LoopClosed as error:  # before the attempt or in it
+        except LoopClosed as error:  # before or during the attempt
             return ConsumeAttempt(End.UNKNOWN, error=error)
 
     def _attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> ConsumeAttempt:
@@ -163,7 +163,7 @@ class ExactlyOnceListener:
         retry: Retry,
         max_reconsume_times: int | None,
     ) -> End:
-        """Send messages back to the broker for a retry; FAILED if the broker does not take them."""
+        """Send messages back to the broker for a retry; FAILED if the broker refuses them."""
         failure = self._failure(attempt)
         requests = [
             SendBackRequest(
@@ -220,12 +220,12 @@ class ExactlyOnceListener:
     def _call(
         self, connection: Connection, process_queue: ProcessQueue, messages: list[ReceivedMessage]
     ) -> ConsumeAttempt:
-        """To fail is a listener's right, and its own affair; what it did not mean to is logged."""
+        """Call the listener. A failure that it requests is not logged; an unintended one is."""
         context = self._make_context(process_queue.queue)
         task = None if self._loop_calls is None else asyncio.current_task()
         call = self._calls.begin(process_queue, messages, task)
         try:
-            # A copy: what the listener does to its list must not change which messages are done.
+            # A copy: changes by the listener must not affect which messages are done.
             answer = self._listener(messages[:], connection, *([context] if self._takes_context else []))
             _check_context(context)
         except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
@@ -267,7 +267,7 @@ class ExactlyOnceListener:
     def _rolled_back(
         self, connection: Connection, messages: list[ReceivedMessage], attempt: ConsumeAttempt
     ) -> ConsumeAttempt:
-        """The same attempt, with whether its error is the listener's."""
+        """The attempt, marked with whether its error comes from the listener."""
         if is_lost(connection):
             return attempt._replace(end=End.UNREACHED)
         if attempt.error is not None and not _COLLISIONS.isdisjoint(_sqlstates(attempt.error)):
@@ -280,7 +280,7 @@ class ExactlyOnceListener:
 def _sqlstates(error: BaseException) -> Iterator[str]:
     """The SQLSTATEs of an error and of the errors that led to it.
 
-    SQLAlchemy raises a DBAPIError from the error of the driver, and a listener may raise an error of its own from that.
+    SQLAlchemy raises a DBAPIError from the driver's error, and a listener may raise its own error from that.
     """
     for each in chain_of(error):
         sqlstate = attribute_of(each, "sqlstate")

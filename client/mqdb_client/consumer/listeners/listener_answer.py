@@ -1,7 +1,7 @@
-"""Listener answer: whether a function can answer at all, judged from its code.
+"""Listener answer: checks by a function's code whether it can return an answer.
 
-To return None is to ask for the messages again, so a listener without a `return` would fail each message until it is
-dead. Such a function is refused when it is registered.
+Returning None requests redelivery, so a listener without a `return` would fail each message until it is dead. Such a
+function is refused at registration.
 """
 
 import dis
@@ -16,7 +16,7 @@ _GENERATORS: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 def require_answer(listener: Callable[..., Any], success: str) -> None:
-    """Raise ParameterInvalid for a function that returns None whenever it returns; `success` is what it should return.
+    """Raise ParameterInvalid for a function that can only return None; `success` is what it should return.
 
     Lambdas, bound methods, partials and other callables are accepted, and so are functions that never return.
     """
@@ -34,11 +34,11 @@ def _only_returns_none(code: CodeType) -> bool:
     returns = []
     before: dis.Instruction | None = None
     for instruction in dis.get_instructions(code):
-        if instruction.opname == "RETURN_CONST":  # of 3.12 and 3.13
+        if instruction.opname == "RETURN_CONST":  # in 3.12 and 3.13
             returns.append(instruction.argval)
         elif instruction.opname == "RETURN_VALUE":
             is_none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
-            # After a jump there is another value: `return status or None`.
+            # After a jump the value may differ: `return status or None`.
             returns.append(None if is_none and not instruction.is_jump_target else "a value")
         before = instruction
     return bool(returns) and all(each is None for each in returns)
@@ -47,6 +47,6 @@ def _only_returns_none(code: CodeType) -> bool:
 def _is_said_not_to_return(listener: FunctionType) -> bool:
     try:
         said = listener.__annotations__.get("return")
-    except Exception:  # noqa: BLE001 - from 3.14 on annotations are code, which runs now
+    except Exception:  # noqa: BLE001 - since 3.14 annotations are code, which runs now
         return False
     return getattr(said, "__name__", said) in ("NoReturn", "Never", "typing.NoReturn", "typing.Never")

@@ -1,7 +1,7 @@
-"""Listener transactions: the connections of exactly-once listeners, each in a transaction.
+"""Listener transactions: the connections of exactly-once listeners, each with a transaction.
 
-They are configured like an application's own connections, because they run the application's statements: nothing is
-planned or prepared in a way that suits only mqdb. But the listener cannot commit.
+They are configured like an application's own connections, because they run the application's statements: planning and
+preparing are not tuned for mqdb. But the listener cannot commit.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ _PREPARE_THRESHOLD: Final = 5
 
 
 class ListenerTransactions:
-    """The listener transactions of one consumer on one broker. Any thread may use it.
+    """The listener transactions of one consumer on one broker. Thread-safe.
 
-    With an asynchronous listener they are in the loop of `loop_calls`, and begin and end inside calls of `run`.
+    With an asynchronous listener they run in the loop of `loop_calls`, and begin and end inside calls of `run`.
     """
 
     def __init__(self, instance: ClientInstance, loop_calls: LoopCalls | None = None) -> None:
         """Raises ImportError for `loop_calls` without greenlet."""
         self._instance = instance
         self._loop_calls = loop_calls
-        # No limit of its own: each thread that calls the listener needs a connection.
+        # No limit here: each thread that calls the listener needs a connection.
         engine = create_engine(
             instance.connections.dsn,
             prepared=False,
@@ -54,25 +54,25 @@ class ListenerTransactions:
             application_name=f"mqdb {instance.client_id} listener",
             is_asynchronous=loop_calls is not None,
         )
-        # Statements of the user may take long.
+        # The user's statements may take long.
         instance.watch.cover(engine, is_direct=instance.pool_dsn is None, counts=False)
         event.listen(engine, "connect", self._make_usual)
         event.listen(engine, "commit", _refuse_commit)
         if loop_calls is not None:
             event.listen(engine, "handle_error", _keep_connection)
         self._engine: Engine = engine.execution_options(isolation_level="READ COMMITTED")
-        # None is said when a connection was lost, or leads elsewhere: those that are as old are not used again.
+        # None means that a connection was lost or leads elsewhere: connections of the same age are not reused.
         self._losses = instance.on_group_change(lambda group: self._dispose() if group is None else None)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do work that begins transactions; in the loop, if there is one, while this thread waits."""
+        """Run work that begins transactions: in the loop if there is one, while this thread waits."""
         return work() if self._loop_calls is None else self._loop_calls.run(partial(greenlet_spawn, work))
 
     def blocking(self, listener: Callable[..., Any]) -> Callable[..., Any]:
-        """The listener as a function that returns: it is called with messages and a connection of `begin`."""
+        """The listener as a blocking function, which is called with messages and a connection from `begin`."""
         if self._loop_calls is None:
             return listener
-        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # takes greenlet
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # requires greenlet
 
         engine = AsyncEngine(self._engine)
 
@@ -89,7 +89,7 @@ class ListenerTransactions:
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """A connection in a transaction, which is rolled back at the end unless `exactly_once.commit` has ended it.
+        """A connection with a transaction, which is rolled back at the end unless `exactly_once.commit` has ended it.
 
         Raises BrokerUnavailable and its subclasses, and IllegalState in a forked child.
         """
@@ -106,7 +106,7 @@ class ListenerTransactions:
             _roll_back(connection, is_reusable=self._engine.pool is pool)
 
     def _note_history(self, connection: Connection) -> None:
-        """In a transaction of its own: the listener's may choose its isolation level."""
+        """Read the history in a separate transaction, because the listener may choose the isolation level of its own."""
         if self._instance.pool_dsn is None and history_on(connection) is None:
             with translated(self._instance.target), in_time(connection):
                 note_history(connection, histories.find(connection))
@@ -123,7 +123,7 @@ class ListenerTransactions:
                 greenlet_spawn(self._engine.dispose).send(None)
 
     def _dispose(self) -> None:
-        """Use none of the connections again; the notification thread has this done."""
+        """Discard all connections; the notification thread calls this."""
         pool = self._engine.pool
         self._engine.dispose(close=self._loop_calls is None)
         if self._loop_calls is not None:
@@ -132,7 +132,7 @@ class ListenerTransactions:
     def _make_usual(self, _connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
         connection = entry.driver_connection
         assert isinstance(connection, psycopg.Connection | psycopg.AsyncConnection)
-        connection.adapters.register_dumper(list, ListDumper)  # of mixed lists and of JSON there is no binary form
+        connection.adapters.register_dumper(list, ListDumper)  # mixed lists and JSON have no binary form
         if self._instance.pool_dsn is None:
             connection.prepare_threshold = _PREPARE_THRESHOLD
 
@@ -147,7 +147,7 @@ def _refuse_commit(_connection: Connection) -> NoReturn:
 
 
 def _keep_connection(context: ExceptionContext) -> None:
-    """Let a task that is cancelled in a statement keep its connection: psycopg has cancelled the statement as well."""
+    """Let a task that is cancelled in a statement keep its connection, because psycopg has also cancelled the statement."""
     if isinstance(context.original_exception, asyncio.CancelledError):
         context.is_disconnect = False
 
@@ -156,12 +156,12 @@ def _roll_back(connection: Connection, *, is_reusable: bool) -> None:
     if connection.closed:
         return
     if not is_lost(connection):
-        # Below SQLAlchemy, which takes a transaction as over whose commit was refused.
+        # Below SQLAlchemy, which considers a transaction ended if its commit was refused.
         try:
             driver(connection).rollback()
-        # Stuck in a pipeline that the server has left, it does not count as closed.
+        # A connection stuck in a pipeline that the server has left does not count as closed.
         except (psycopg.Error, asyncio.CancelledError):
             driver(connection).close()
-    if is_lost(connection) or not is_reusable:  # its pool may be gone, and would not close it
+    if is_lost(connection) or not is_reusable:  # its pool may no longer exist, and would not close it
         connection.invalidate()
     connection.close()

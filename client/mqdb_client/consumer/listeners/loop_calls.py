@@ -1,4 +1,4 @@
-"""Loop calls: a thread has a coroutine run in an event loop, and waits for it.
+"""Loop calls: a thread runs a coroutine in an event loop and waits for it.
 
 The coroutine sees the context variables of the thread, such as the span that a hook has made current.
 """
@@ -14,19 +14,19 @@ from mqdb_client.consumer.listeners.ctrl_c import hand_on
 
 T = TypeVar("T")
 
-#: The tasks of calls that run now, by the threads that wait for them.
+#: The tasks of running calls, by the threads that wait for them.
 WaitedTasks: TypeAlias = dict[int, asyncio.Task[Any]]
 
-# The time between looks whether the loop was closed, which is not announced.
+# The time between checks whether the loop was closed, because closing is not announced.
 _LOOK_SECONDS: Final = 0.5
 
 
 class LoopClosed(Exception):
-    """The event loop was closed before the coroutine has ended, if it has begun."""
+    """The event loop was closed before the coroutine ended, or before it began."""
 
 
 class LoopCalls:
-    """The calls of one client in one loop. Any thread but that of the loop may make them."""
+    """The calls of one client in one loop. Any thread except the loop's may make them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -38,9 +38,9 @@ class LoopCalls:
         return self._loop.is_closed()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Have the coroutine that `make` makes in the loop run there, and wait for it.
+        """Run the coroutine that `make` creates, both in the loop, and wait for it.
 
-        Raises what it raises, and LoopClosed.
+        Raises the errors of the coroutine, and LoopClosed.
         """
         work = self._ended(make, threading.get_ident())
         try:
@@ -58,28 +58,28 @@ class LoopCalls:
                 return ended()
 
     def start(self, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Have the coroutine run in the loop, without waiting for it. This has no effect if the loop is closed."""
+        """Run the coroutine in the loop without waiting for it. This has no effect if the loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: self._keep(self._loop.create_task(make())))
 
     def blocking(self, listener: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
-        """The coroutine function as a function that returns when the coroutine has ended."""
+        """Wrap a coroutine function in a function that returns when the coroutine has ended."""
         return lambda *arguments: self.run(lambda: listener(*arguments))
 
     def is_own_thread(self) -> bool:
-        """Whether the caller runs in one of them."""
+        """Whether the caller runs in one of these calls."""
         try:
             return asyncio.current_task() in self.tasks.values()
         except RuntimeError:  # no loop runs in this thread
             return False
 
     def cancel(self) -> None:
-        """Cancel the calls that still run. In their loop."""
+        """Cancel the calls that still run; call it in their loop."""
         for task in list(self.tasks.values()):
             task.cancel()
 
     async def _ended(self, make: Callable[[], Coroutine[Any, Any, T]], thread_id: int) -> Callable[[], T]:
-        """Run the coroutine. The function that this returns does in the thread what the coroutine did at its end."""
+        """Run the coroutine. The returned function returns its result, or raises its error, in the thread."""
         task = asyncio.current_task()
         assert task is not None
         self.tasks[thread_id] = task
@@ -87,7 +87,7 @@ class LoopCalls:
             value = await make()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - the thread's; sys.exit() would end the loop
+        except BaseException as error:  # noqa: BLE001 - raised in the thread; sys.exit() would end the loop
             hand_on(error)
             return partial(_raise, error)
         finally:
@@ -95,7 +95,7 @@ class LoopCalls:
         return lambda: value
 
     def _keep(self, task: "asyncio.Task[object]") -> None:
-        self._kept.add(task)  # the loop alone does not
+        self._kept.add(task)  # closing the loop alone does not do this
         task.add_done_callback(self._kept.discard)
 
 

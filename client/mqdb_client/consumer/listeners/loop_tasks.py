@@ -1,7 +1,7 @@
-"""Loop tasks: the tasks of an event loop that call an asynchronous listener, as worker threads call a plain one.
+"""Loop tasks: the tasks of an event loop that call an asynchronous listener, like worker threads for a plain listener.
 
-A task that ends starts the next one in the loop. Other threads only announce new messages, by one call to the loop for
-all that were added since the call before.
+A task that ends starts the next one in the loop. Other threads only announce new messages, with one call to the loop
+for all messages added since the previous call.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ _AFTER_CANCEL_SECONDS: Final = 0.1
 
 
 class LoopTasks:
-    """The tasks of one consumer in one loop. Started once, then stopped once."""
+    """The tasks of one consumer in one loop. They are started once, then stopped once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[], Work | None], thread_nums: int) -> None:
-        """`take` is called in the loop for something to consume; None: there is nothing now."""
+        """`take` is called in the loop and returns the next work, or None if there is none."""
         self._loop = loop
         self._take = take
         #: The number of tasks that may run at once.
@@ -49,14 +49,14 @@ class LoopTasks:
         self.wake()
 
     def wake(self) -> None:
-        """Announce that there is something to take. Any thread may call it."""
+        """Announce that there is work to take. Thread-safe."""
         if not self._is_called:
             self._is_called = True
             with suppress(RuntimeError):  # the loop is closed, and the consumer leaves its group
                 self._loop.call_soon_threadsafe(self._wake)
 
     def resize(self, thread_nums: int) -> None:
-        """Set how many tasks run at once from now on."""
+        """Set how many tasks may run at once from now on."""
         self.thread_nums = thread_nums
         self.wake()
 
@@ -65,18 +65,18 @@ class LoopTasks:
         return self._loop.is_closed()
 
     def is_own_thread(self) -> bool:
-        """Whether the caller runs in one of them."""
+        """Whether the caller runs in one of these tasks."""
         try:
             return asyncio.current_task() in self._tasks
         except RuntimeError:  # no loop runs in this thread
             return False
 
     def stop(self, seconds: float | None) -> int:
-        """Take nothing more, and wait for the tasks; the number of those that still run after `seconds`."""
+        """Take no more work, and wait for the tasks; returns the number of tasks still running after `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             self._is_stopping = True
-            # Nobody tells that the loop is closed.
+            # The closing of the loop is not announced.
             while self._running and not self._loop.is_closed():
                 left = _LOOK_SECONDS if deadline is None else deadline - time.monotonic()
                 if left <= 0:
@@ -85,18 +85,18 @@ class LoopTasks:
             return self._running
 
     def cancel(self) -> None:
-        """Cancel those that still run. In their loop."""
+        """Cancel the tasks that still run; call it in their loop."""
         for task in self._tasks:
             task.cancel()
 
     # -- the loop -----------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        self._is_called = False  # before it looks: what comes later calls again
+        self._is_called = False  # before checking: later work calls again
         self._start_all()
 
     def _start_all(self) -> None:
-        """Start as many as may run."""
+        """Start as many tasks as may run."""
         while self._may_work:
             with self._changed:
                 if self._is_stopping or self._running >= self.thread_nums:
@@ -114,7 +114,7 @@ class LoopTasks:
         self._tasks.pop(task).end()
         self._count_one_less()
         if task.cancelled():
-            # By asyncio.run at its end, as a rule. A task that began now would be destroyed with the loop.
+            # Usually by asyncio.run at its end. A task that began now would be destroyed with the loop.
             self._loop.call_later(_AFTER_CANCEL_SECONDS, self._start_all)
         else:
             self._start_all()

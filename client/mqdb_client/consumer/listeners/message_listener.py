@@ -1,7 +1,7 @@
 """Message listener: the function that a user writes to consume messages, and its answers.
 
-A listener is called with messages of one queue, ascending. If it takes a second argument it gets a context, by which it
-can say more than by its answer.
+A listener is called with messages of one queue, in ascending order. If it takes a second argument it gets a context,
+through which it can add details to its answer.
 
 RocketMQ: MessageListenerConcurrently, MessageListenerOrderly, and their statuses and contexts.
 """
@@ -26,7 +26,7 @@ from mqdb_client.process_hooks import topic_of
 
 logger = logging.getLogger(__name__)
 
-#: The sentence about a listener that has raised, with the fields of `where`.
+#: The log message for a listener that raised an error, with the fields of `where`.
 LISTENER_FAILED: Final = (
     "listener of group %(group)s failed at message %(message_id)s of topic %(topic)s, delivery %(delivery)s, "
     "batch of %(count)s"
@@ -56,13 +56,14 @@ class ConsumeConcurrentlyContext:
     """The details that a listener may add to its answer. Source: ConsumeConcurrentlyContext."""
 
     queue: MessageQueue
-    #: With CONSUME_SUCCESS: the index of the last message that was consumed; those behind it have failed.
+    #: With CONSUME_SUCCESS: the index of the last consumed message; the messages after it have failed.
     ack_index: int = sys.maxsize
-    #: For messages that fail: -1 to the DLQ at once, 0 the next step of the ladder, more: that delay level.
+    #: For failed messages: -1 sends them directly to the DLQ, 0 uses the next delay level, a higher number is the
+    #: level.
     delay_level_when_next_consume: int = 0
-    #: For messages that fail: they come again after exactly this time, instead of a delay level.
+    #: For failed messages: they are redelivered after exactly this time, instead of by a delay level.
     delay_when_next_consume: timedelta | None = None
-    #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured, or the group.
+    #: For failed messages: the retries before they go to the DLQ; None uses the consumer's or the group's setting.
     max_reconsume_times: int | None = None
 
 
@@ -71,18 +72,18 @@ class ConsumeOrderlyContext:
     """The details that an orderly listener may add to its answer. Source: ConsumeOrderlyContext."""
 
     queue: MessageQueue
-    #: Without it SUCCESS commits nothing: COMMIT does, for all messages since the last one.
+    #: If False, SUCCESS commits nothing: only COMMIT does, for all messages since the last COMMIT.
     auto_commit: bool = True
-    #: The pause of the queue after SUSPEND_CURRENT_QUEUE_A_MOMENT, within 10 ms and 30 s; None: as configured.
+    #: The pause of the queue after SUSPEND_CURRENT_QUEUE_A_MOMENT, from 10 ms to 30 s; None: as configured.
     suspend_current_queue_time: timedelta | None = None
-    #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured.
+    #: For failed messages: the retries before they go to the DLQ; None uses the consumer's setting.
     max_reconsume_times: int | None = None
 
 
 def status_of(answer: object) -> str | None:
-    """The text of an answer, without the methods of a user's subclass; None if the answer is not text.
+    """The answer as a plain str, without methods of a user's subclass; None if the answer is not a string.
 
-    A subclass may override hashes and comparisons, and any class `__class__`, which isinstance() reads.
+    A subclass may override hashes and comparisons, and any class may override `__class__`, which isinstance() reads.
     """
     if type(answer) is ConsumeConcurrentlyStatus or type(answer) is ConsumeOrderlyStatus:
         return answer
@@ -94,7 +95,7 @@ def _is_a(value: object, kind: type[_T]) -> TypeGuard[_T]:
 
 
 def _plain(value: object) -> object:
-    """A number or a time without the methods of a subclass, which may override comparisons; others as they are."""
+    """A number or a time without the methods of a subclass, which may override comparisons; other values unchanged."""
     if _is_a(value, int) and type(value) is not bool:
         return int.__int__(value)
     return timedelta.__pos__(value) if _is_a(value, timedelta) else value
@@ -102,7 +103,7 @@ def _plain(value: object) -> object:
 
 _DELAY: Final = or_none(Rule(lambda value: type(value) is timedelta, "must be a timedelta"))
 _RETRIES: Final = or_none(Rule(lambda value: type(value) is int and value >= 0, "must be a whole number from 0"))
-#: The rule of each wish that a context may hold for messages that fail. They apply to the values of `_plain`.
+#: The rule for each option that a context may set for failed messages. The rules apply to the values of `_plain`.
 _REQUESTS: Final = {
     "delay_level_when_next_consume": Rule(lambda value: type(value) is int, "must be a whole number"),
     "delay_when_next_consume": _DELAY,
@@ -112,7 +113,10 @@ _REQUESTS: Final = {
 
 
 def asked(group: str, context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str) -> Any:
-    """A wish that a listener has left in its context. One that breaks its rule is logged, and the default returned."""
+    """An option that a listener has set in its context.
+
+    If it is invalid, this is logged and the default is returned.
+    """
     value, rule = _plain(getattr(context, name)), _REQUESTS[name]
     if rule.allows(value):
         return value
@@ -129,7 +133,7 @@ def asked(group: str, context: ConsumeConcurrentlyContext | ConsumeOrderlyContex
 
 
 def retry_of(group: str, context: ConsumeConcurrentlyContext) -> Retry:
-    """The retry that a listener asks for its failed messages."""
+    """The retry that a listener requests for its failed messages."""
     wishes = ("delay_level_when_next_consume", "delay_when_next_consume", "max_reconsume_times")
     return Retry(*(asked(group, context, wish) for wish in wishes))
 
@@ -148,19 +152,19 @@ def where(group: str, messages: Sequence[ReceivedMessage]) -> dict[str, object]:
     }
 
 
-#: Called by several threads at once, with 1 to `consume_message_batch_max_size` messages of one queue, ascending.
+#: Called by several threads concurrently, with 1 to `consume_message_batch_max_size` messages of one queue, ascending.
 MessageListener: TypeAlias = (
     Callable[[list[ReceivedMessage]], ConsumeConcurrentlyStatus | None]
     | Callable[[list[ReceivedMessage], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
 )
 
-#: Called by one thread a queue.
+#: Called by one thread per queue.
 MessageListenerOrderly: TypeAlias = (
     Callable[[list[ReceivedMessage]], ConsumeOrderlyStatus | None]
     | Callable[[list[ReceivedMessage], ConsumeOrderlyContext], ConsumeOrderlyStatus | None]
 )
 
-#: Called in a transaction that commits what it writes together with the offset; orderly ones get the other context.
+#: Called in a transaction that commits its writes together with the offset; orderly listeners get the other context.
 MessageListenerExactlyOnce: TypeAlias = (
     Callable[[list[ReceivedMessage], Connection], Any]
     | Callable[[list[ReceivedMessage], Connection, ConsumeConcurrentlyContext], Any]
@@ -171,10 +175,10 @@ _KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL
 
 
 def takes_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchronous: bool = False) -> bool:
-    """Whether a listener wants the context behind its `plain` arguments.
+    """Whether a listener takes the context after its `plain` arguments.
 
-    Raises ParameterInvalid for one that can be called neither way, and for one that is not as asynchronous as it is to
-    be.
+    Raises ParameterInvalid if a listener can be called neither way, and if it is a coroutine function but must not be,
+    or the reverse.
     """
     if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))) is not is_asynchronous:
         reason = "is asynchronous; give it to an AsyncPushConsumer, or a function that returns when they are consumed"
@@ -187,7 +191,7 @@ def takes_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchrono
         raise ParameterInvalid("listener", listener, f"is not callable; it {reason}")
     try:
         parameters = inspect.signature(listener).parameters.values()
-    except (TypeError, ValueError):  # some callables written in C do not say
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return False
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return True

@@ -1,4 +1,4 @@
-"""Orderly verdict: what the answer of an orderly listener means for the messages that it was given."""
+"""Orderly verdict: the meaning of an orderly listener's answer for its messages."""
 
 import logging
 from datetime import timedelta
@@ -26,24 +26,24 @@ SUSPEND_TIME_MIN, SUSPEND_TIME_MAX = timedelta(milliseconds=10), timedelta(secon
 class Decision(Enum):
     """The decision about the messages of one call."""
 
-    #: They are done, and with them all that were kept.
+    #: They are done, together with all kept messages.
     COMMIT = auto()
     #: They were consumed, and are done with the next COMMIT.
     KEEP = auto()
-    #: They come again, and with them all that were kept.
+    #: They are redelivered, together with all kept messages.
     ROLL_BACK = auto()
-    #: They come again.
+    #: They are redelivered.
     SUSPEND = auto()
 
 
 class OrderlyVerdict(NamedTuple):
-    """A decision, and what led to it."""
+    """A decision and its reasons."""
 
     decision: Decision
-    #: The pause of the queue; None: as the consumer is configured.
+    #: The pause of the queue; None uses the consumer's setting.
     suspend_time: timedelta | None = None
     answer: object = None
-    #: The retries that the listener asks for; None: as the consumer is configured.
+    #: The retries that the listener requests; None uses the consumer's setting.
     max_reconsume_times: int | None = None
     error: BaseException | None = None
 
@@ -53,7 +53,7 @@ class OrderlyVerdict(NamedTuple):
         return self.decision is Decision.COMMIT or self.decision is Decision.KEEP
 
     def failure(self, host: str, clock: Clock) -> Failure:
-        """Why the messages were not consumed."""
+        """The reason why the messages were not consumed."""
         now = clock.now()
         if self.error is not None:
             return Failure.of(self.error, host, now)
@@ -105,7 +105,7 @@ def verdict_of(
 
 
 def failed(group: str, context: ConsumeOrderlyContext | None, error: BaseException) -> OrderlyVerdict:
-    """The verdict on messages whose listener has raised."""
+    """The verdict on messages whose listener raised an error."""
     return _verdict(group, Decision.SUSPEND, context, error=error)
 
 

@@ -1,11 +1,11 @@
-"""Queue line: which queue is whose turn, where each is consumed by one thread at a time.
+"""Queue line: gives queues to threads in turn, so that each queue is consumed by one thread at a time.
 
-    submit ──▶ line ──▶ next: a thread has it ──▶ leave: nothing is left, out until the next submit
+    submit ──▶ line ──▶ next: a thread has it ──▶ leave: it is empty, and out until the next submit
                 ▲              │          │
                 │              ▼          └─────▶ put_back: to the end of the line
-                └────────── pause: it stands still for a moment, in a thread that all pauses share
+                └────────── pause: it waits for a moment, in a thread shared by all pauses
 
-A queue is in one of these places, so no two threads have it, and none waits for any queue in particular.
+A queue is in exactly one of these places, so two threads never have it, and no thread waits for a particular queue.
 RocketMQ: MessageQueueLock, and the executors of ConsumeMessageOrderlyService.
 """
 
@@ -27,19 +27,19 @@ class LinedQueue:
 
     def __init__(self, process_queue: ProcessQueue) -> None:
         self.process_queue = process_queue
-        #: Messages that were consumed under this process queue, and are not done.
+        #: Messages that were consumed under this process queue but are not done.
         self.kept: list[ReceivedMessage] = []
         self.has_news = False
         self.is_out = True
         self._newest = process_queue
 
     def announce(self, process_queue: ProcessQueue) -> None:
-        """Note that a process queue has messages. It is another one than before if the queue was lost in between."""
+        """Note that a process queue has messages. If the queue was lost in between, it is a new process queue."""
         self._newest = process_queue
         self.has_news = True
 
     def turn(self) -> ProcessQueue:
-        """The process queue to take messages from now. Later announcements are news."""
+        """The process queue to take messages from now. Only later announcements count as new."""
         self.has_news = False
         if self.process_queue is not self._newest:
             self.process_queue, self.kept = self._newest, []
@@ -47,10 +47,10 @@ class LinedQueue:
 
 
 class QueueLine:
-    """The queues of one consumer. All methods may be called by any thread."""
+    """The queues of one consumer. Thread-safe."""
 
     def __init__(self, name: str) -> None:
-        """`name` is that of the thread in which queues pause."""
+        """`name` is the name of the thread in which queues pause."""
         self._guard = threading.Lock()
         self._lanes: dict[MessageQueue, LinedQueue] = {}
         self._line: SimpleQueue[LinedQueue | None] = SimpleQueue()
@@ -93,7 +93,7 @@ class QueueLine:
         return lane
 
     def nudge(self) -> None:
-        """Have one `next` return without a queue."""
+        """Make one `next` return without a queue."""
         with self._guard:
             self._nudges += 1
         self._line.put(None)
@@ -104,9 +104,9 @@ class QueueLine:
         return self._nudges > 0
 
     def leave(self, lane: LinedQueue) -> bool:
-        """Give up a queue in which nothing is left.
+        """Give up a queue that is empty.
 
-        False if messages have arrived since its `turn`; the thread keeps it then.
+        Returns False if messages have arrived since its `turn`; the thread then keeps the queue.
         """
         with self._guard:
             lane.is_out = not lane.has_news
@@ -117,7 +117,7 @@ class QueueLine:
         self._line.put(lane)
 
     def pause(self, lane: LinedQueue, seconds: float) -> None:
-        """Keep a queue out of the line for some time; then it is put back."""
+        """Keep a queue out of the line for some time, then put it back."""
         with self._pauses_changed:
             heapq.heappush(self._pauses, (time.monotonic() + seconds, next(self._numbers), lane))
             self._pauses_changed.notify()

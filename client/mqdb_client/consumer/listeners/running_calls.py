@@ -1,7 +1,7 @@
-"""Running calls: the calls of the listener that have not returned, since when, and by which threads.
+"""Running calls: the calls of the listener that have not returned, with their start times and threads.
 
-A call that takes too long is given up: its messages are retried without it, and its late answer is ignored. Its thread
-stays busy, because Python cannot end a thread. RocketMQ: ProcessQueue.cleanExpiredMsg.
+A call that takes too long is given up: its messages are retried, and its late answer is ignored. Its thread stays busy,
+because Python cannot end a thread. RocketMQ: ProcessQueue.cleanExpiredMsg.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from mqdb_client.consumer.queues.process_queue import ProcessQueue
 
 @dataclass(slots=True, eq=False)
 class RunningCall:
-    """One call, with the messages that it was given."""
+    """One call, with its messages."""
 
     process_queue: ProcessQueue
     messages: list[ReceivedMessage]
     thread_id: int = field(default_factory=threading.get_ident)
     started_at: float = field(default_factory=time.monotonic)
     is_given_up: bool = False
-    #: Taken by the first who says what becomes of its messages: who ends the call, or who gives it up.
+    #: Taken by the thread that decides about the messages: the one that ends the call or the one that gives it up.
     claim: threading.Lock = field(default_factory=threading.Lock)
-    #: The task that makes it, of an event loop.
+    #: The task of an event loop that makes the call.
     task: "asyncio.Task[Any] | None" = None
 
     def describe(self) -> dict[str, object]:
-        """The messages and the thread of the call, for people. The stack shows where a listener hangs."""
+        """Describe the messages and the thread of the call. The stack shows where a listener hangs."""
         thread = next((thread for thread in threading.enumerate() if thread.ident == self.thread_id), None)
         return {
             "thread": thread and thread.name,
@@ -50,7 +50,7 @@ class RunningCall:
             return "" if frame is None else "".join(traceback.format_stack(frame))
         lines: list[str] = []
         waiting: Any = self.task.get_coro()
-        while (frame := getattr(waiting, "cr_frame", None)) is not None:  # each waits for the next
+        while (frame := getattr(waiting, "cr_frame", None)) is not None:  # each waits for the next coroutine
             lines += traceback.format_stack(frame, limit=1)
             waiting = waiting.cr_await
         return "".join(lines)
@@ -59,13 +59,13 @@ class RunningCall:
 class RunningCalls:
     """The running calls of one consumer. Any thread may use it.
 
-    No call waits for a lock that it shares with others. The interpreter would at times stop a thread that has such a
-    lock. The others would queue for it then, and change places for each message from then on. The methods of a set that
-    are used here are not divided by a switch of threads.
+    Calls share no lock. The interpreter would occasionally suspend a thread that holds such a lock; the other threads
+    would queue for it, and from then on switch at each message. The set methods used here are atomic: no thread switch
+    divides them.
     """
 
     def __init__(self, tasks: "Mapping[int, asyncio.Task[Any]] | None" = None) -> None:
-        """`tasks` are those that make the calls of threads that wait for them, by the ids of these threads."""
+        """`tasks` are the tasks that make the calls, by the ids of the threads that wait for them."""
         self._tasks = {} if tasks is None else tasks
         self._calls: set[RunningCall] = set()
 
@@ -75,7 +75,7 @@ class RunningCalls:
         messages: list[ReceivedMessage],
         task: "asyncio.Task[Any] | None" = None,
     ) -> RunningCall:
-        """Note that this thread, or task, is about to call the listener."""
+        """Note that this thread or task is about to call the listener."""
         call = RunningCall(process_queue, messages, task=task)
         self._calls.add(call)
         return call
@@ -86,7 +86,7 @@ class RunningCalls:
         return call.claim.acquire(blocking=False)
 
     def give_up(self, seconds: float) -> list[RunningCall]:
-        """Give up those that run for longer."""
+        """Give up the calls that have been running for longer."""
         latest = time.monotonic() - seconds
         calls = self._calls.copy()
         overdue = [call for call in calls if call.started_at <= latest and call.claim.acquire(blocking=False)]
@@ -95,7 +95,7 @@ class RunningCalls:
         return overdue
 
     def current(self) -> list[RunningCall]:
-        """The calls that run now, the oldest first, including calls that were given up."""
+        """The running calls, oldest first, including calls that were given up."""
         calls = self._calls.copy()
         for call in calls:
             call.task = call.task or self._tasks.get(call.thread_id)

@@ -1,4 +1,4 @@
-"""Sending back: for each broker a thread that sends back the messages that the listener has not consumed.
+"""Sending back: one thread per broker sends back the messages that the listener did not consume.
 
     listener's threads ──▶ put ──▶ one statement for all that wait ──▶ delay level, %RETRY%group, listener
                                           │                       └──▶ %DLQ%group
@@ -7,8 +7,8 @@
 A broker that hangs does not delay messages of other brokers.
 
 A message counts as running until its copy for the retry is stored, so the group's offset never passes a message that
-would be lost. If the broker does not take a message back, RocketMQ sends it to the retry topic as a new message; here
-that would be the same database. RocketMQ: ConsumeMessageConcurrentlyService.processConsumeResult.
+could be lost. If the broker refuses a message, RocketMQ sends it to the retry topic as a new message; here that would
+be the same database. RocketMQ: ConsumeMessageConcurrentlyService.processConsumeResult.
 """
 
 import heapq
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 #: Source: ConsumeMessageConcurrentlyService.submitConsumeRequestLater.
 RECONSUME_DELAY: Final = timedelta(seconds=5)
 
-#: Sends requests back to the broker of that name, all or none; may say what became of each. Raises an MqdbError.
+#: Sends requests back to the broker with this name, all or none; may return the outcome of each. Raises MqdbError.
 SendBack: TypeAlias = Callable[[str, Sequence[SendBackRequest]], Sequence[SentBack] | None]
 
 
@@ -66,8 +66,8 @@ class _Failed(NamedTuple):
 class SendBackThread:
     """The thread of one consumer for one broker.
 
-    `send_back` sends requests back to it, all or none. `retry` gets messages that are to be consumed here again, and
-    `tick` is called every `tick_seconds`.
+    `send_back` sends requests back to the broker, all or none. `retry` gets messages that this process has to consume
+    again, and `tick` is called every `tick_seconds`.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class SendBackThread:
         self._thread.start()
 
     def begin_to_stop(self) -> None:
-        """Have the thread send back the messages that have failed until now, and end."""
+        """Make the thread send back the messages that have failed so far, and end."""
         self._arrivals.put(None)
 
     def stop(self) -> None:
-        """Stop the thread, and wait for its end. It also works if the thread was not started."""
+        """Stop the thread, and wait for its end. Also works if the thread was not started."""
         self.begin_to_stop()
         if self._thread.is_alive():
             self._thread.join()
@@ -142,7 +142,7 @@ class SendBackThread:
         error = self._try(batch)
         if error is None or len(batch) == 1 or isinstance(error, BrokerUnavailable):
             self._settle(batch, error)
-        else:  # one of them may be the reason
+        else:  # one of the messages may be the cause
             for each in batch:
                 self._settle([each], self._try([each]))
 
@@ -192,7 +192,7 @@ class SendBackThread:
 def seen_by_hooks(
     group: str, messages: Sequence[ReceivedMessage], failure: Failure
 ) -> AbstractContextManager[OperationContext | None]:
-    """A block in which these messages, which failed in one call of the listener, are sent back."""
+    """A context in which messages that failed in one call of the listener are sent back."""
     if operations.is_empty:
         return operations.around(ClientOperation.SEND_BACK, group, failure.host)
     ids, broker_name = [message.message_id for message in messages], messages[0].queue.broker_name

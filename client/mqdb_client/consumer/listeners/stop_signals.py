@@ -1,4 +1,4 @@
-"""Stop signals: SIGINT and SIGTERM as a request to end well."""
+"""Stop signals: SIGINT and SIGTERM as requests for an orderly end."""
 
 import signal
 import threading
@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_stop_signal(request_stop: Callable[[], None]) -> Iterator[None]:
-    """Have `request_stop` called by the first signal; a second signal has its previous effect.
+    """Call `request_stop` at the first signal; a second signal has its previous effect.
 
     A second Ctrl-C ends the process silently, and does not raise KeyboardInterrupt.
     `request_stop` runs between any two instructions of the main thread, so it must take no lock. Outside the main

@@ -1,7 +1,7 @@
-"""The line of tokens at which the threads of concurrent consumption wait. A token is good for one batch of its queue.
+"""The line of tokens for which the threads of concurrent consumption wait. A token is good for one batch of its queue.
 
-A thread that was woken wakes the next one if tokens are left. If each token woke a thread, all threads of a consumer
-with a quick listener would fight for the interpreter, the pull thread among them, and find the line empty.
+A woken thread wakes the next one if tokens are left. If each token woke a thread, all threads of a consumer with a
+quick listener, and the pull thread, would compete for the interpreter and find the line empty.
 """
 
 from collections import deque
@@ -11,26 +11,26 @@ from mqdb_client.consumer.queues.process_queue import ProcessQueue
 
 
 class TokenLine:
-    """Any thread may call it. First in, first out.
+    """A thread-safe line: first in, first out.
 
-    It takes no lock of its own. Two threads that act at the same moment may wake one thread too many, which goes back
-    to sleep. They never wake too few.
+    It takes no lock. Two threads that act at the same moment may wake one thread too many, which goes back to sleep,
+    but never too few.
     """
 
     def __init__(self) -> None:
         self._tokens: deque[ProcessQueue | None] = deque()
-        #: A call wakes one thread that sleeps.
+        #: A call wakes one sleeping thread.
         self._calls: SimpleQueue[None] = SimpleQueue()
-        #: A call is there that no thread has heard yet: whoever does looks for tokens after that.
+        #: Whether a wake-up is pending: the thread that gets it checks for tokens afterwards.
         self._is_calling = False
 
     def put(self, process_queue: ProcessQueue | None, count: int = 1) -> None:
-        """Add `count` tokens for a process queue. With None instead, a thread returns at once."""
+        """Add `count` tokens for a process queue. None makes one thread return immediately."""
         self._tokens.extend([process_queue] * count)
         self._call()
 
     def next(self) -> ProcessQueue | None:
-        """The next token; waits until there is one."""
+        """Wait for the next token."""
         was_called = False
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Worker threads: threads that do the same work again and again, and of which there can be more or fewer.
+"""Worker threads: a resizable set of threads that repeat the same work.
 
 RocketMQ: the ThreadPoolExecutor of a ConsumeMessageService.
 """
@@ -12,8 +12,8 @@ from collections.abc import Callable
 class WorkerThreads:
     """The threads of one consumer that call its listener. Started once, then stopped once.
 
-    `work` waits for some work and does it. It must not raise, and must return when it is nudged. `nudge` makes one
-    waiting `work` return at once.
+    `work` waits for some work and does it. It must not raise, and must return when nudged. `nudge` makes one waiting
+    `work` return immediately.
     """
 
     def __init__(self, name: str, work: Callable[[], None], nudge: Callable[[], None], thread_nums: int) -> None:
@@ -29,7 +29,10 @@ class WorkerThreads:
         self._is_stopping = False
 
     def start(self) -> None:
-        """Start them; they wait for `begin`. Raises what keeps a thread from starting; `stop` ends those that did."""
+        """Start the threads, which wait for `begin`.
+
+        Raises an error if a thread cannot start; `stop` ends those that did.
+        """
         self.resize(self.thread_nums)
 
     def begin(self) -> None:
@@ -37,9 +40,9 @@ class WorkerThreads:
         self._may_work.set()
 
     def resize(self, thread_nums: int) -> None:
-        """Set the number of threads; surplus threads end when their work is done. It has no effect after `stop`.
+        """Set the number of threads; surplus threads end when their work is done. Has no effect after `stop`.
 
-        Raises what keeps a thread from starting; then there are as many as before.
+        Raises an error if a thread cannot start; the number of threads then stays as before.
         """
         with self._guard:
             if self._is_stopping:
@@ -55,11 +58,11 @@ class WorkerThreads:
                 self._nudge_surplus()
 
     def is_own_thread(self) -> bool:
-        """Whether the caller runs in one of them."""
+        """Whether the caller runs in one of these threads."""
         return threading.current_thread() in self._threads
 
     def stop(self, seconds: float | None) -> int:
-        """End them when their work is done; the number of those that still run after `seconds`."""
+        """End the threads when their work is done; returns the number of threads still running after `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._guard:
             self._is_stopping = True
@@ -72,7 +75,7 @@ class WorkerThreads:
         return sum(thread.is_alive() for thread in threads)
 
     def _start_one(self) -> None:
-        # A daemon: a listener that never returns must not keep the process from ending.
+        # A daemon: a listener that never returns must not prevent the process from exiting.
         thread = threading.Thread(target=self._run, name=f"{self._name}-{next(self._numbers)}", daemon=True)
         thread.start()
         self._threads.add(thread)
@@ -87,7 +90,7 @@ class WorkerThreads:
             self._work()
 
     def _is_one_too_many(self) -> bool:
-        """Whether this thread has to end; then it counts no more."""
+        """Whether this thread is surplus and has to end; if so, it is no longer counted."""
         with self._guard:
             is_one_too_many = len(self._threads) > self.thread_nums
             if is_one_too_many:

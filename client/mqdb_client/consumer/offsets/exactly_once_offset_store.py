@@ -1,7 +1,7 @@
-"""Exactly-once offset store: offsets that the transactions of listeners have committed already.
+"""Exactly-once offset store: offsets that were already committed by the listeners' transactions.
 
-It changes what another store does only where an offset is read or written. Every few seconds, and when a queue is
-taken, the offsets that transactions have committed are folded into the row of the queue, which others read.
+It wraps another store, and differs only in reading and writing offsets. Every few seconds, and when a queue is taken,
+the offsets that transactions have committed are merged into the queue's row, which others read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class ExactlyOnceOffsetStore:
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Take free queues by the other store. A queue in which a transaction is being committed is left out."""
+        """Take free queues by the other store, except queues in which a transaction is being committed."""
         return self._store.take(connection, wanted, start, force=force)
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
@@ -42,11 +42,11 @@ class ExactlyOnceOffsetStore:
         return self._store.epochs(connection)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Commit offsets forward only, past messages that were not consumed because they did not match."""
+        """Commit offsets past messages that were skipped because they did not match. Offsets only move forward."""
         return exactly_once.commit_offsets(connection, self._group, owned)
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
-        """Store another offset by the other store, which may be lower; False if the queue was lost."""
+        """Store another, possibly lower, offset by the other store; False if the queue was lost."""
         correct = self._store.correct
         return exactly_once.correct_offset(connection, self._group, owned.queue_key, lambda: correct(connection, owned))
 

@@ -1,7 +1,7 @@
-"""The offset store of broadcasting: each consumer reads every queue, and keeps by itself how far it has come.
+"""The offset store for broadcasting: each consumer reads every queue and stores its own progress.
 
-So nothing is owned: no epoch ever rises, nothing is lost to another member, and the broker holds no offset of such a
-group. RocketMQ: LocalFileOffsetStore, RebalancePushImpl.computePullFromWhere.
+So queues have no owners: epochs never rise, no queue is lost to another member, and the broker stores no offsets for
+such a group. RocketMQ: LocalFileOffsetStore, RebalancePushImpl.computePullFromWhere.
 """
 
 import logging
@@ -52,7 +52,7 @@ class LocalFileOffsetStore:
     ) -> list[OwnedQueue]:
         """Take all wanted queues, which are always free.
 
-        Their first offsets are stored at once, so that a crash cannot move them.
+        Their first offsets are stored immediately, so that a crash cannot change them.
         """
         history = histories.find(connection)
         created_at = topics_created_at(connection, list(wanted))
@@ -71,7 +71,7 @@ class LocalFileOffsetStore:
         starts = self._starts(connection, {key: held[key] for key in held.keys() - known.keys()}, start)
         proofs = prove(connection, starts, history)
         if proofs is None:
-            raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)  # in this moment
+            raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)  # just now
         for key, offset in starts.items():
             positions[key] = KeptPosition(offset, (proofs[key],) if key in proofs else ())
         self._put({held[key]: position for key, position in positions.items()})
@@ -79,7 +79,7 @@ class LocalFileOffsetStore:
         return [OwnedQueue(key, _EPOCH, each.next_offset, 0, history) for key, each in sorted(positions.items())]
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Return nothing, because no other member takes a queue away."""
+        """Return no queues, because other members never take queues away."""
         return []
 
     def epochs(self, connection: Connection) -> dict[int, int]:
@@ -87,7 +87,7 @@ class LocalFileOffsetStore:
         return dict.fromkeys(self._held, _EPOCH)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Store offsets of queues, forward only."""
+        """Store offsets of queues, which only move forward."""
         ahead = [each for each in owned if each.next_offset > self._known(each).next_offset]
         return ahead if ahead and not self._prove_and_put(connection, ahead) else []
 
@@ -105,7 +105,10 @@ class LocalFileOffsetStore:
             del self._held[queue.queue_key]
 
     def _starts(self, connection: Connection, new: Mapping[int, _Held], start: StartingPoint) -> dict[int, int]:
-        """A queue that was added to a topic is read from its beginning, as in clustering: see `begin` there."""
+        """The first offsets of new queues.
+
+        A queue that was added to a topic is read from its beginning, as in clustering.
+        """
         added = [key for key, held in new.items() if self._is_known(held)]
         first_met = [key for key in new if key not in added]
         return {
@@ -122,7 +125,7 @@ class LocalFileOffsetStore:
         return known.position
 
     def _prove_and_put(self, connection: Connection, owned: Sequence[OwnedQueue]) -> bool:
-        """Write offsets down with their proofs. Returns False if the log has another history by now."""
+        """Store offsets with their proofs. Returns False if the log has another history by now."""
         found = prove(connection, {each.queue_key: each.next_offset for each in owned}, owned[0].history)
         if found is None:
             return False

@@ -1,13 +1,13 @@
-"""The offset file of a broadcasting consumer: how far it has read each queue, kept on its own machine.
+"""The offset file of a broadcasting consumer, which records on its own machine how far it has read each queue.
 
     <home>/offsets/<address>@<instance name>/<group>/
-        offsets.json         what counts
-        offsets.json.bak     what counted before; read where the first is broken or missing
-        offsets.json.tmp     what will count, not whole yet
+        offsets.json         the current state
+        offsets.json.bak     the previous state; read if the first file is broken or missing
+        offsets.json.tmp     the next state, still incomplete
         offsets.lock         held by the consumer; the kernel frees it when its process ends
 
-At every moment one of the first two is a whole file, also when the process is killed or the power fails. Two consumers
-in one file would each skip what the other one has read, so the second is refused.
+One of the first two files is always complete, even if the process is killed or the power fails. Two consumers that
+share a file would each skip what the other has read, so the second one is refused.
 RocketMQ: LocalFileOffsetStore, OffsetSerializeWrapper.
 """
 
@@ -34,10 +34,10 @@ FILE_NAME: Final = "offsets.json"
 
 
 class LocalOffset(NamedTuple):
-    """The offset of a queue, with proofs of it and of older positions.
+    """The offset of a queue, with proofs for it and for older positions.
 
-    `topic_created_at` tells a topic from an older one with the same name, also in another database. An offset of one of
-    them means nothing in the other.
+    `topic_created_at` distinguishes a topic from an older one with the same name, also in another database. Offsets in
+    one of them are meaningless in the other.
     """
 
     topic_created_at: datetime
@@ -46,7 +46,7 @@ class LocalOffset(NamedTuple):
 
     @property
     def position(self) -> KeptPosition:
-        """The offset with its proofs, as the log checks it."""
+        """The offset with its proofs, to be checked against the log."""
         return KeptPosition(self.next_offset, self.proofs)
 
 
@@ -56,22 +56,21 @@ Offsets = Mapping[MessageQueue, LocalOffset]
 def offsets_directory(home: Path, address: str, instance_name: str, group: str) -> Path:
     """The directory for the offsets of a consumer. It is the same directory after each restart.
 
-    Its name does not contain the client id, which has the number of the process unless the instance has a name. The
-    name of a group fits a directory as it is; the name of an instance is quoted. Source:
-    ClientConfig.changeInstanceNameToPID.
+    Its name does not contain the client id, which includes the process id unless the instance has a name. A group's
+    name is used as it is; the name of an instance is quoted. Source: ClientConfig.changeInstanceNameToPID.
     """
     return home / "offsets" / quote(f"{address}@{instance_name}", safe="@") / group
 
 
 class LocalOffsets:
-    """The offset file in a directory, which is created if it is missing. Safe for threads; open it first."""
+    """The offset file in a directory, which is created if it is missing. Thread-safe; open it first."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
         self._copy = directory / f"{FILE_NAME}.bak"
         self._partial = directory / f"{FILE_NAME}.tmp"
-        # Not thread-local: the thread that closes is not always the one that has opened.
-        # A user who can read a file can lock it.
+        # Not thread-local: the file may be closed by another thread than the one that opened it.
+        # Any user who can read the file can lock it.
         self._file_lock = FileLock(directory / "offsets.lock", mode=0o600, thread_local=False)
         self._writing = threading.Lock()
         self._offsets: Offsets = {}
@@ -98,21 +97,22 @@ class LocalOffsets:
         self._file_lock.release()
 
     def get(self, queue: MessageQueue, topic_created_at: datetime) -> LocalOffset | None:
-        """The offset of a queue; None if it was never put, or only for an older topic."""
+        """The offset of a queue; None if it was never stored, or only for an older topic."""
         found = self._offsets.get(queue)
         return found if found and found.topic_created_at == topic_created_at else None
 
     def knows(self, topic: str, broker_name: str, topic_created_at: datetime) -> bool:
-        """Whether any queue of the topic on that broker was ever put."""
+        """Whether an offset of any queue of the topic on this broker was ever stored."""
         return any(
             (queue.topic, queue.broker_name, offset.topic_created_at) == (topic, broker_name, topic_created_at)
             for queue, offset in self._offsets.items()
         )
 
     def put(self, changes: Offsets) -> None:
-        """Set the offsets of these queues; on return they are on the disk.
+        """Store the offsets of these queues; they are on disk when this returns.
 
-        Raises OffsetsUnusable; then `get` returns what it did, and the file holds these or those of before.
+        Raises OffsetsUnusable. `get` then returns the same offsets as before, and the file holds the old or the new
+        ones.
         """
         with self._writing:
             offsets = {**self._offsets, **changes}
@@ -148,7 +148,7 @@ class LocalOffsets:
             file.write(_written(offsets))
             file.flush()
             os.fsync(file.fileno())
-        if self._is_whole:  # a broken file must not take the place of a copy that is whole
+        if self._is_whole:  # a broken file must not replace an intact copy
             os.replace(self.path, self._copy)
             self._is_whole = False
         os.replace(self._partial, self.path)
@@ -204,13 +204,13 @@ def _proof(value: object) -> Proof:
 def _make_directory(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
-        # The home above may have to let PostgreSQL's account through; the consumer's own is for nobody else.
+        # The parent directory may have to be open to PostgreSQL's account; the consumer's directory is private.
         path.mkdir(mode=0o700 if path == directory else 0o777, exist_ok=True)
         _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:
-    """Without this a power failure may undo what was made or renamed in it."""
+    """Sync a directory: otherwise a power failure may undo creations and renames in it."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

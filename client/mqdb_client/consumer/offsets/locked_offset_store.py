@@ -1,8 +1,9 @@
-"""Locked offset store: what an orderly consumer keeps in the broker. RocketMQ: RebalanceImpl.lock, lockAll, unlock.
+"""Locked offset store: an orderly consumer's offsets and queue locks. RocketMQ: RebalanceImpl.lock, lockAll, unlock.
 
-A queue comes with a lock that expires. A member that dies in the middle of a message may not be dead at all, only
-cut off; so its queue goes to another one when the lock has expired, and not when the broker has given the member up.
-By then it has started no listener for a while, for it takes its lock as expired earlier than the broker does.
+Each owned queue has a lock that expires. A member that seems to have died in the middle of a message may only be cut
+off. So its queue goes to another member when the lock has expired, and not when the broker considers the member dead.
+By then the member has started no listener for a while, because it treats its lock as expired earlier than the broker
+does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ class LockedOffsetStore(BrokerOffsetStore):
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Take free queues and their locks in one transaction."""
+        """Take free queues together with their locks in one transaction."""
         return queue_locks.take_queues(
             connection,
             self._group,
@@ -40,7 +41,7 @@ class LockedOffsetStore(BrokerOffsetStore):
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
         """Take held queues again.
 
-        Their locks are still valid, although the broker had given this member up, or have expired.
+        Their locks may still be valid although the broker considered this member dead, or may have expired.
         """
         return self.take(connection, held, FROM_LAST_OFFSET, force=False)
 

@@ -1,6 +1,6 @@
 """Offset store: it stores the offsets of a consumer, and decides which queues the consumer owns.
 
-    BrokerOffsetStore           clustering: rows in the broker, one owner a queue, fenced by its epoch
+    BrokerOffsetStore           clustering: rows in the broker, one owner per queue, fenced by its epoch
     LockedOffsetStore           orderly: these rows, under a lock that expires
     ExactlyOnceOffsetStore      exactly once: offsets are committed by the listeners' transactions
     LocalFileOffsetStore        broadcasting: a file; every member reads every queue
@@ -23,21 +23,21 @@ from mqdb.store.consumers.consumer_offsets import OwnedQueue, owned_epochs
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The times for which a queue stays its owner's without a renewal. Source: RebalanceLockManager, ProcessQueue."""
+    """How long a queue keeps its owner without a renewal. Source: RebalanceLockManager, ProcessQueue."""
 
     #: The time between renewals.
     renew_every: timedelta = timedelta(seconds=20)
-    #: This long after it sent the last successful renewal, the owner starts no more listeners.
+    #: The time after the last successful renewal was sent, from which on the owner starts no more listeners.
     client_expiry: timedelta = timedelta(seconds=30)
-    #: This long after it, another member may take the queue.
+    #: The time after the renewal, from which on another member may take the queue.
     broker_expiry: timedelta = timedelta(seconds=60)
 
 
 class OffsetStore(Protocol):
     """The offsets of one consumer on one broker. Each method is one request, in a transaction of its own.
 
-    It raises what `mqdb.store.engine.translate` makes of the driver's errors, and has changed nothing then, or
-    what the next call finds.
+    It raises the errors of `mqdb.store.engine.translate`. After an error nothing has changed, or the next call finds
+    the change.
     """
 
     @property
@@ -47,13 +47,13 @@ class OffsetStore(Protocol):
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Take the wanted queues, by their keys, that are free; `start` is for queues without an offset.
+        """Take the free ones of the wanted queues, given by key; `start` is for queues without an offset.
 
         With `force` a queue is taken before its owner gives it back.
         """
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Take queues again that this member believes to own, if they are free."""
+        """Retake queues that this member believes it owns, if they are free."""
 
     def epochs(self, connection: Connection) -> dict[int, int]:
         """The epochs of the queues that this member owns according to the broker."""
@@ -68,11 +68,11 @@ class OffsetStore(Protocol):
         """Renew the lease; returns the keys of the queues that are still this member's."""
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
-        """Give queues back, and tell the members who wait for them."""
+        """Give queues back, and notify the members that wait for them."""
 
 
 class BrokerOffsetStore:
-    """Rows of `consumer_offset`. The owner of a queue keeps it until it gives it back, or is no longer a member."""
+    """Rows of `consumer_offset`. An owner keeps a queue until it gives the queue back or is no longer a member."""
 
     lease: Lease | None = None
 
@@ -95,7 +95,7 @@ class BrokerOffsetStore:
         return owned_epochs(connection, self._group, self._client_id)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Store offsets of queues, forward only; returns the queues that were lost to another owner."""
+        """Store offsets of queues, which only move forward; returns the queues that were lost to another owner."""
         return offsets.commit_offsets(connection, self._group, owned)
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:

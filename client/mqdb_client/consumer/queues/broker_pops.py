@@ -1,4 +1,4 @@
-"""Pops of one broker, of all topics that a consumer reads: those with the same filter together."""
+"""Pops from one broker, for all topics that a consumer reads: topics with the same filter are popped together."""
 
 import random
 from collections.abc import Mapping
@@ -19,12 +19,15 @@ from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.consumer.queues.share import TopicPresence
 from mqdb_client.instance import ClientInstance
 
-#: A consumer that pops looks again after this long, whatever it has heard.
+#: A popping consumer checks again after this time, even without an announcement.
 LONGEST_WAIT_SECONDS: Final = 5.0
 
 
 class BrokerPops:
-    """Any thread may pop. A topic that the broker has not got yet is read from its beginning when it appears."""
+    """Pops from one broker.
+
+    Thread-safe. A topic that the broker does not have yet is read from its beginning when it appears.
+    """
 
     def __init__(
         self,
@@ -35,9 +38,9 @@ class BrokerPops:
         presence: TopicPresence,
         max_reconsume_times: int | None = None,
     ) -> None:
-        """`filters` are those of the topics that are read, and `start` is where the group begins.
+        """`filters` are those of the topics that are read, and `start` is where the group starts.
 
-        `max_reconsume_times`: retries before a message is dead; None leaves it to the group.
+        `max_reconsume_times`: retries before a message becomes a dead letter; None leaves this to the group.
         """
         self.instance = instance
         self.filters = filters
@@ -46,7 +49,7 @@ class BrokerPops:
         self._presence = presence
         self._max_reconsume_times = max_reconsume_times
         self._awaited: set[str] = {retry_topic(group)}
-        #: The queues of each topic in which the group has begun, with the keys that they were made of.
+        #: The queues of each topic in which the group has started, with the keys that they were made from.
         self._begun: dict[str, tuple[object, dict[int, MessageQueue]]] = {}
         self._seen: dict[MessageFilter | None, Seen] = {}
 
@@ -57,7 +60,7 @@ class BrokerPops:
         return any(not queue_keys.isdisjoint(queues) for _, queues in list(self._begun.values()))
 
     def await_topic(self, topic: str) -> None:
-        """A topic is not there now: it is read from its beginning when it appears."""
+        """Note that a topic is missing, so that it is read from its beginning when it appears."""
         self._awaited.add(topic)
 
     def awaits(self, topic: str) -> bool:
@@ -65,21 +68,21 @@ class BrokerPops:
         return topic in self._awaited and topic not in self._begun
 
     def begin(self) -> None:
-        """Have a new group begin now in the topics that are there. Raises BrokerUnavailable and its subclasses."""
+        """Let a new group start now in the topics that exist. Raises BrokerUnavailable and its subclasses."""
         with self.instance.connect() as connection:
             self._queues(connection)
 
     def pop(self, limit: int, invisible: timedelta, client_id: str | None = None) -> Popped:
-        """Pop up to `limit` messages. If an error occurs after some were popped, they are returned.
+        """Pop up to `limit` messages. If an error occurs after some messages were popped, these are returned.
 
-        `client_id` says whose they are, if not this client's. Raises what `mqdb.broker.consumers.pop.pop` raises, and
+        `client_id` is their owner, if it is not this client. Raises the errors of `mqdb.broker.consumers.pop.pop`, and
         BrokerUnavailable.
         """
         messages: list[ReceivedMessage] = []
         waits: list[float] = []
         with self.instance.connect() as connection:
             by_filter = self._queues(connection)
-            # In any order, so that no topic keeps the others waiting for ever.
+            # In random order, so that no topic starves the others.
             for message_filter in random.sample(list(by_filter), len(by_filter)):
                 try:
                     popped = pop(
@@ -106,7 +109,7 @@ class BrokerPops:
         return Popped(messages, NOTHING_SEEN, min(waits, default=None))
 
     def _queues(self, connection: Connection) -> dict[MessageFilter | None, dict[int, MessageQueue]]:
-        """The queues by their keys, together if they have the same filter."""
+        """The queues by key, grouped by filter."""
         found: dict[MessageFilter | None, dict[int, MessageQueue]] = {}
         for topic, message_filter in self.filters.items():
             route = self.instance.routes.known(topic) or self.instance.routes.ask(topic, connection)
@@ -119,7 +122,7 @@ class BrokerPops:
         return found
 
     def _begin(self, connection: Connection, topic: str, route: TopicRoute) -> dict[int, MessageQueue]:
-        """Have the group begin in queues of which this consumer has not heard before."""
+        """Let the group start in queues that are new to this consumer."""
         made_of = route.read_queue_keys, route.history
         known, queues = self._begun.get(topic, (None, {}))
         if known != made_of:

@@ -2,15 +2,15 @@
 
 from typing import Final
 
-#: A message that another member could have had waits no longer than this, as long as messages take about the same time.
+#: A message that another member could consume waits no longer than this, if messages take about the same time.
 _SPAN_SECONDS: Final = 0.1
 
 
 class ConsumePace:
-    """Counts consumed messages over spans of a tenth of a second or more. One thread may use it."""
+    """Counts consumed messages over spans of a tenth of a second or more. Not thread-safe."""
 
     def __init__(self, now: float) -> None:
-        """`now`, here and below: seconds of a monotonic clock."""
+        """`now`, here and below, is in seconds of a monotonic clock."""
         self._began = now
         self._count = 0
         self._messages = 0
@@ -20,7 +20,7 @@ class ConsumePace:
         self._count += messages
 
     def messages(self, now: float) -> int:
-        """Messages consumed in a tenth of a second, as measured over the last span."""
+        """The messages consumed per tenth of a second, as measured over the last span."""
         seconds = now - self._began
         if seconds >= _SPAN_SECONDS:
             self._messages = round(self._count * _SPAN_SECONDS / seconds)

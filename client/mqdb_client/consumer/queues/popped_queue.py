@@ -9,7 +9,7 @@ from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 
 
 class PoppedQueue(ProcessQueue):
-    """A process queue without an owner in the database: no offset of it is committed.
+    """A process queue without an owner in the database: its offset is never committed.
 
     `on_done` is called with messages that the listener has consumed, and `on_lost` with messages that this process will
     no longer consume. A failed message is finished by `forget` when the broker knows of the failure. Finishing it again
@@ -39,7 +39,7 @@ class PoppedQueue(ProcessQueue):
         self._on_done(self.forget(messages))
 
     def forget(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Drop taken messages, which are not consumed here; returns those that were in hand."""
+        """Drop taken messages without consuming them; returns those that were in hand."""
         held = [message for message in messages if self._held.get(message.queue_offset) is message]
         for message in held:
             del self._held[message.queue_offset]
@@ -61,13 +61,13 @@ class PoppedQueue(ProcessQueue):
         return is_retried
 
     def drop(self, *, is_lost: bool = False) -> None:
-        """Start nothing more. Messages that were not started are lost; what runs may finish."""
+        """Start no more messages. Messages not yet started are lost; running ones may finish."""
         unstarted = self.give_up()
         super().drop(is_lost=is_lost)
         self._on_lost(unstarted)
 
     def give_up(self) -> list[ReceivedMessage]:
-        """Give up the messages in hand that were not started, and return them."""
+        """Give up and return the messages in hand that were not started."""
         return self.forget(self.take(len(self)))
 
     def _lose(self, messages: list[ReceivedMessage]) -> None:

@@ -1,11 +1,12 @@
 """Process queue: the messages of one queue that this member has in hand, and its progress with them.
 
 Messages are started in the order of their offsets and finish in any order. The offset to commit is the lowest
-unfinished one, else the next one to pull. An example with 10, 20, 21 and 23 in hand: when 20 and 21 finish, it is 10;
-when 10 finishes, it is 23; when 23 finishes, it is 24, or the offset that the last pull has reached.
+unfinished offset, or, if all are finished, the next offset to pull. For example, with 10, 20, 21 and 23 in hand: when
+20 and 21 finish, the offset to commit is 10; when 10 finishes, 23; when 23 finishes, 24 or the offset that the last
+pull has reached.
 
-A dropped queue starts no further messages. The started messages are then a run of offsets without gaps. The next owner
-waits until the queue has settled, and so gets no message twice. RocketMQ: ProcessQueue.
+A dropped queue starts no further messages, so the offsets of the started messages have no gaps. The next owner waits
+until the queue has settled, so it gets no message twice. RocketMQ: ProcessQueue.
 """
 
 import math
@@ -24,7 +25,7 @@ from mqdb.store.consumers.consumer_offsets import OwnedQueue
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """The limits for the messages of one queue in hand, at which pulling pauses; the last pull may exceed them.
+    """The limits for a queue's messages in hand. Pulling pauses at a limit; the last pull may exceed it.
 
     Source: DefaultMQPushConsumer.pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan.
     """
@@ -37,7 +38,7 @@ class FlowLimits:
     topic_body_bytes: int | None = None
 
     def shared_by(self, queues: int) -> "FlowLimits":
-        """The limits of each queue, if the topic has this many. Source: RebalancePushImpl.messageQueueChanged."""
+        """The limits for each queue of a topic with this many queues. Source: RebalancePushImpl.messageQueueChanged."""
         messages, body_bytes = self.messages, self.body_bytes
         if self.topic_messages is not None:
             messages = max(self.topic_messages // queues, 1)
@@ -46,18 +47,18 @@ class FlowLimits:
         return replace(self, messages=messages, body_bytes=body_bytes)
 
 
-# A paused queue is pulled again when a quarter of the messages is done: a pull for each single one costs more.
+# A paused queue is pulled again when a quarter of the messages is done: one pull per message would cost more.
 _RESUME_NUMERATOR, _RESUME_DENOMINATOR = 3, 4
 
 
 class QueueOwner(Protocol):
-    """The owner of process queues. Any thread may notify it."""
+    """The owner of process queues. Its methods are thread-safe."""
 
     def on_progress(self, process_queue: "ProcessQueue") -> None:
-        """A process queue has room again, or has settled."""
+        """Note that a process queue has room again, or has settled."""
 
     def correct(self, process_queue: "ProcessQueue", next_offset: int) -> None:
-        """The offset of a process queue, which is dropped already, does not exist; it goes on at another one."""
+        """Continue an already dropped process queue at another offset, because its offset does not exist."""
 
 
 class ProcessQueue:
@@ -68,9 +69,9 @@ class ProcessQueue:
         self.queue_key = owned.queue_key
         #: Set before it is read.
         self.owner: QueueOwner | None = None
-        #: Until when it may be consumed without another sign of life of its owner, in seconds of time.monotonic().
+        #: Until when it may be consumed without a renewal by its owner, in seconds of time.monotonic().
         self.lease_ends = math.inf
-        #: The history of the log in which its key, its offsets and the positions of its messages mean something.
+        #: The history of the log in which its key, its offsets and the positions of its messages are valid.
         self.history: Final = owned.history
         #: May be replaced at any time.
         self.limits = limits
@@ -85,14 +86,14 @@ class ProcessQueue:
         self._is_lost = False
         self._is_full = False
         self._newest: tuple[int, int, str, datetime] | None = None
-        # From which offset on no message lies in an older segment; ascending, the first is the one to commit.
+        # The offsets from which on no message is in an older segment, ascending; the first one is committed.
         self._segments: deque[tuple[int, int]] = deque([(owned.next_offset, owned.segment)])
         #: The last result of `position`, until it changes.
         self._position: OwnedQueue | None = None
 
     @property
     def epoch(self) -> int:
-        """The epoch under which it is owned."""
+        """The epoch under which the queue is owned."""
         return self._epoch
 
     @property
@@ -102,7 +103,7 @@ class ProcessQueue:
 
     @property
     def newest(self) -> Proof | None:
-        """The last message that was put in, or None."""
+        """A proof of the last message added, or None."""
         return self._newest and proof(*self._newest)
 
     @property
@@ -117,11 +118,11 @@ class ProcessQueue:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the queue was dropped and no listener has messages of it."""
+        """Whether the queue was dropped and no listener has any of its messages."""
         return self._is_dropped and not self._running
 
     def describe(self) -> dict[str, object]:
-        """The state of the queue, for people."""
+        """The state of the queue, as shown to people."""
         position = self.position()
         return {
             "queue": str(self.queue),
@@ -135,13 +136,16 @@ class ProcessQueue:
         }
 
     def __len__(self) -> int:
-        """Messages in hand."""
+        """The number of messages in hand."""
         return len(self._in_hand)
 
-    # -- what pulling does ----------------------------------------------------------------------
+    # -- pulling --------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether to pull now. After False, a `finish` tells when there is room again; never, when it was dropped."""
+        """Whether to pull now.
+
+        After False, `finish` notifies the owner when there is room again, unless the queue was dropped.
+        """
         with self._lock:
             self._is_full = not self._has_room()
             return not self._is_full and not self._is_dropped
@@ -159,7 +163,7 @@ class ProcessQueue:
             self._unstarted.extend(messages)
             for message in messages:
                 size = len(message.stored_body)
-                self._in_hand[message._queue_offset] = size  # the property takes longer, here for each message
+                self._in_hand[message._queue_offset] = size  # the property is slower, and this runs for each message
                 self._body_bytes += size
             if messages:
                 self._newest = place_of(messages[-1])
@@ -179,7 +183,7 @@ class ProcessQueue:
     def _span(self) -> int:
         return next(reversed(self._in_hand)) - next(iter(self._in_hand)) if self._in_hand else 0
 
-    # -- what consuming does --------------------------------------------------------------------
+    # -- consuming ------------------------------------------------------------------------------
 
     def take(self, limit: int) -> list[ReceivedMessage]:
         """Start up to `limit` messages, the lowest offsets first; `finish` or `fail` has to follow for each."""
@@ -217,7 +221,7 @@ class ProcessQueue:
             self.owner.on_progress(self)
 
     def finish_failed(self, messages: list[ReceivedMessage]) -> None:
-        """Mark failed messages, which were not retried, as done. It also works if the queue was dropped before."""
+        """Mark failed messages that were not retried as done. Also works if the queue was dropped."""
         with self._lock:
             self._position = None
             for message in messages:
@@ -230,7 +234,7 @@ class ProcessQueue:
                 self._unstarted.extendleft(reversed(messages))
             return not self._is_dropped
 
-    # -- what owning does -----------------------------------------------------------------------
+    # -- owning ---------------------------------------------------------------------------------
 
     def drop(self, *, is_lost: bool = False) -> None:
         """Stop starting and adding messages. Running messages may finish; in a lost queue this has no effect."""
@@ -240,14 +244,14 @@ class ProcessQueue:
             self._unstarted.clear()
 
     def renew(self, epoch: int) -> None:
-        """The queue was taken again by its owner, under another epoch."""
+        """Note that the owner has retaken the queue under another epoch."""
         with self._lock:
             self._position = None
             self._epoch = epoch
 
     def position(self) -> OwnedQueue:
-        """The position that may be committed now; the same object until the position changes."""
-        if (known := self._position) is not None:  # most queues stand still at most times
+        """The position that can be committed now; the same object until it changes."""
+        if (known := self._position) is not None:  # most queues are idle most of the time
             return known
         with self._lock:
             safe = next(iter(self._in_hand), self._next_offset)

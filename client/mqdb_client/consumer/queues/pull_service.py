@@ -1,13 +1,13 @@
-"""Pull service: the thread that brings messages from the broker into the process queues.
+"""Pull service: the thread that pulls messages from the broker into the process queues.
 
-    a queue is new, an arrival is announced, a pull has left something ──▶ mark ──▶ pull
-    sweep: dispatch has gone on since the last sweep ──▶ all queues are marked
-    many marks at once ──▶ one statement tells which of these queues have something
+    a queue is new, an arrival is announced, a pull left messages behind ──▶ mark ──▶ pull
+    sweep: dispatch has advanced since the last sweep ──▶ all queues are marked
+    many marks at once ──▶ one statement tells which of these queues have messages
 
 A marked queue is pulled when it has room. One statement pulls queues of several topics if their filters are equal.
-The sweep is a net for announcements that never came: while dispatch is idle, it asks one cheap question. Pulls in vain
-are limited, because anybody can forge an announcement.
-A topic whose pull is refused rests for a while, and the others go on; a broker that is lost stops all of them.
+The sweep catches lost announcements: while dispatch is idle, it costs one cheap query. Fruitless pulls are limited,
+because any client can forge an announcement. A topic whose pull is refused pauses for a while, and the others continue;
+a lost broker stops all topics.
 RocketMQ: PullMessageService, DefaultMQPushConsumerImpl.pullMessage.
 """
 
@@ -37,14 +37,14 @@ from mqdb_client.outage import Outage
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between sweeps; doubled by each one that finds nothing.
+#: Seconds between sweeps; doubled by each sweep that finds nothing.
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 5.0
 
-#: Sweeps look at no more queues a second, which takes less than a hundredth of it.
+#: How many queues per second sweeps check at most, which takes less than a hundredth of a second.
 _SWEPT_PER_SECOND: Final = 1_000
 _MAX_SWEEP_SECONDS: Final = 10.0
 
-#: Queues in one statement. Of more marked queues, most have nothing.
+#: The maximum number of queues in one pull statement. If more are marked, most of them have no messages.
 _PULLED_AT_ONCE: Final = 64
 _NEAR_SEGMENTS: Final = 1
 
@@ -53,7 +53,7 @@ MAX_PAUSE_SECONDS = 5.0
 
 
 class _Asked(NamedTuple):
-    """A queue, and what a pull of it asks for: the queue is looked at once."""
+    """A queue and its pull request, which is read from the queue only once."""
 
     process_queue: ProcessQueue
     request: PullRequest
@@ -62,8 +62,8 @@ class _Asked(NamedTuple):
 class PullService:
     """The pulls of one consumer.
 
-    `deliver` gets a process queue and how many messages were put into it. A process queue whose offset does not exist
-    is dropped, and its owner corrects it.
+    `deliver` gets a process queue and the number of messages added to it. A process queue whose offset does not exist
+    is dropped, and its owner corrects the offset.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PullService:
         deliver: Callable[[ProcessQueue, int], None],
         outage: Outage,
     ) -> None:
-        """`connect` makes a connection of a watched engine, to be held."""
+        """`connect` opens a connection of a watched engine, which is kept."""
         self._group = group
         self._connect = connect
         self._outage = outage
@@ -85,7 +85,7 @@ class PullService:
         self.subscriptions = subscriptions
         self._batch_size = batch_size
         self._interval = interval.total_seconds()
-        self._resting: dict[int, float] = {}  # until when a queue is not to be pulled
+        self._resting: dict[int, float] = {}  # until when a queue must not be pulled
         self._deliver = deliver
         self._wake = threading.Condition()
         self._wake_limit = WakeLimit()
@@ -98,11 +98,11 @@ class PullService:
         self._poll_seconds = MIN_POLL_SECONDS
         self._poll_at = 0.0
         self._missing: set[int] = set()
-        self._pauses: Iterator[float] | None = None  # while pulling fails
-        self._is_told = False  # whether the log knows that it fails
+        self._pauses: Iterator[float] | None = None  # backoff while pulling fails
+        self._is_told = False  # whether the failure was logged
         self._is_hurried = False
-        self._has_moved = False  # whether the pull on its way has brought a queue forward
-        self._topic_pauses: dict[str, Iterator[float]] = {}  # while pulling one topic fails
+        self._has_moved = False  # whether the current pull has advanced a queue
+        self._topic_pauses: dict[str, Iterator[float]] = {}  # backoff while pulling one topic fails
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-pull", daemon=True)
 
     def start(self) -> None:
@@ -110,7 +110,7 @@ class PullService:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the pull that is on its way."""
+        """End the thread after the current pull."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify()
@@ -124,14 +124,14 @@ class PullService:
             self._wake.notify()
 
     def remove(self, process_queue: ProcessQueue) -> None:
-        """Pull a queue no more."""
+        """Stop pulling a queue."""
         with self._wake:
             if self._queues.get(process_queue.queue_key) is process_queue:
                 del self._queues[process_queue.queue_key]
                 self._schedule.remove(process_queue.queue_key)
 
     def on_arrival(self, queue_keys: Iterable[int] | None) -> None:
-        """Pull these queues, None for all, because messages may have arrived."""
+        """Pull these queues, or all with None, because messages may have arrived."""
         with self._wake:
             if self._schedule.mark(queue_keys):
                 self._wake.notify()
@@ -143,7 +143,7 @@ class PullService:
             self._wake.notify()
 
     def suspend(self) -> None:
-        """Pull nothing until `resume`. A pull that is on its way still brings what it finds."""
+        """Pull nothing until `resume`. The current pull still delivers its messages."""
         self._is_suspended = True
 
     def resume(self) -> None:
@@ -199,10 +199,10 @@ class PullService:
                         self._is_told = False
                         logger.info("pulling again", extra={"group": self._group})
             finally:
-                connection.invalidate()  # after an error it must not be used again, and its pool may be gone by now
+                connection.invalidate()  # after an error it must not be reused, and its pool may no longer exist
 
     def _wait_out(self) -> None:
-        """After an error: all queues are to be pulled again, in a while."""
+        """After an error, schedule another pull of all queues."""
         self._pauses = self._pauses or pauses(MAX_PAUSE_SECONDS)
         with self._wake:
             self._schedule.mark(None)
@@ -210,7 +210,7 @@ class PullService:
             self._wake.wait_for(lambda: self._is_stopping or self._is_hurried, next(self._pauses))
 
     def _next(self) -> list[ProcessQueue] | None:
-        """Waits for queues to pull; [] when it is time for a sweep, None when stopping."""
+        """Wait for queues to pull; [] when it is time for a sweep, None when stopping."""
         with self._wake:
             while not self._is_stopping:
                 now = time.monotonic()
@@ -233,11 +233,11 @@ class PullService:
 
     def _may_be_pulled(self, queue_key: int) -> bool:
         process_queue = self._queues[queue_key]
-        is_subscribed = process_queue.queue.topic in self.subscriptions  # else rebalance is about to give it back
+        is_subscribed = process_queue.queue.topic in self.subscriptions  # otherwise rebalance is about to give it back
         return queue_key not in self._resting and is_subscribed and process_queue.has_room()
 
     def _sweep(self, connection: Connection) -> None:
-        """Mark all queues if any of them may have got something since the last sweep."""
+        """Mark all queues if any of them may have received messages since the last sweep."""
         found = progress(connection)
         with self._wake:
             queues = list(self._queues.values())
@@ -255,7 +255,7 @@ class PullService:
         for each in asked:
             topic = each.request.queue.topic
             if topic in subscriptions:
-                # A topic that is refused now and then is pulled alone.
+                # A topic that is occasionally refused is pulled alone.
                 alone = topic if topic in self._topic_pauses else None
                 message_filter = subscriptions[topic]
                 groups[None if message_filter.matches_all else message_filter, alone].append(each)
@@ -280,7 +280,7 @@ class PullService:
     def _pull_or_rest(
         self, connection: Connection, asked: Sequence[_Asked], message_filter: MessageFilter | None
     ) -> None:
-        """Pull queues that have one filter. If that is refused, find out which of their topics is the reason."""
+        """Pull queues with the same filter. If the pull is refused, find out which topic is the cause."""
         topics = {each.request.queue.topic for each in asked}
         try:
             self._pull(connection, asked, message_filter)
@@ -298,7 +298,7 @@ class PullService:
                 logger.info("pulling a topic again", extra={"group": self._group, "topic": topic})
 
     def _let_rest(self, topic: str, asked: Sequence[_Asked], error: MqdbError) -> None:
-        """After an error that is of one topic, such as a selector's: its queues are to be pulled again, in a while."""
+        """After an error in one topic, such as a selector error, schedule another pull of its queues."""
         if topic not in self._topic_pauses:
             self._topic_pauses[topic] = pauses(MAX_PAUSE_SECONDS)
             fields = self._fields(error) | {"topic": topic}
@@ -331,12 +331,12 @@ class PullService:
         self.on_arrival(unfinished)
 
     def _check_history(self, connection: Connection, histories: Iterable[History | None], found: Progress) -> None:
-        """Raise BrokerUnavailable if the connection leads to a log of another history than that of the queues."""
+        """Raise BrokerUnavailable if the connection's log has another history than the queues."""
         if any(history not in (None, found.history) for history in histories):
             raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)
 
     def _leave_out(self, error: MessageMissing) -> None:
-        """The queue is not pulled until the next poll; the others must not wait for it."""
+        """Exclude a queue from pulls until the next poll, so that the others do not wait for it."""
         if error.queue_key not in self._missing:
             self._missing.add(error.queue_key)
             held = self._queues.get(error.queue_key)
@@ -355,8 +355,8 @@ class PullService:
             return False
         messages = result.messages
         if message_filter is not None and message_filter.expression_type is ExpressionType.TAG:
-            messages = [message for message in messages if message_filter.matches(message.tag)]  # two may have one code
-        # Also without messages: what was looked at need not be looked at again after a restart.
+            messages = [message for message in messages if message_filter.matches(message.tag)]  # codes can collide
+        # Also without messages: entries that were checked need not be checked again after a restart.
         if process_queue.put(messages, result.next_begin_offset, result.segment):
             self._has_moved |= result.next_begin_offset != result.request.offset
             if messages:
@@ -366,9 +366,9 @@ class PullService:
 
 
 def _chunks(asked: Iterable[_Asked]) -> Iterator[list[_Asked]]:
-    """The queues that are pulled together: few enough, and close to each other in the log.
+    """Split queues into chunks that are pulled together: few, and close to each other in the log.
 
-    A pull opens the segments from that of the hindmost queue to that of the foremost.
+    A pull opens all segments from the queue that is furthest behind to the one that is furthest ahead.
     """
     chunk: list[_Asked] = []
     for each in sorted(asked, key=lambda each: each.request.segment):

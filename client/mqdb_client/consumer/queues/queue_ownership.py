@@ -1,10 +1,10 @@
 """Queue ownership: the queues that this member owns, from taking them to giving them back.
 
-A queue is taken when it is free. It is given back after it was dropped and has settled, and its offset is committed
-first, so its next owner gets no message twice. If another member takes it by force, or because this member was given
-up, the epoch rises. Our next commit notices that: then the queue is lost, and the results of its messages are ignored.
-All queues are lost when the history of the log is no longer the one under which they were taken, because their offsets
-mean nothing then. They are taken again from the offsets that are committed there.
+A queue is taken when it is free. It is given back after it was dropped and has settled. Its offset is committed first,
+so the next owner gets no message twice. If another member takes it by force, or because this member was considered
+dead, the epoch rises. Our next commit notices this: the queue is then lost, and the results of its messages are
+ignored. All queues are lost when the log has another history than the one under which they were taken, because their
+offsets are meaningless there. They are taken again from the offsets committed in the new history.
 RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance, RemoteBrokerOffsetStore.
 """
 
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 
 class QueueOwnership:
-    """The owned queues of one consumer. Not safe for threads: the rebalance service has it for itself.
+    """The owned queues of one consumer. Not thread-safe: only the rebalance service uses it.
 
-    A method that raises has changed nothing but what the database then says as well; it can be called again.
+    If a method raises, any change it made is also in the database, so it can be called again.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class QueueOwnership:
         self._held: dict[int, ProcessQueue] = {}
         self._committed: dict[int, OwnedQueue] = {}
         self._history: History | None = None
-        #: Lost to another history, with listeners that still run.
+        #: Queues lost to another history whose listeners still run.
         self._unsettled: list[ProcessQueue] = []
 
     @property
@@ -65,7 +65,7 @@ class QueueOwnership:
 
     @property
     def unsettled(self) -> set[int]:
-        """The keys of queues that were lost to another history, while their listeners still run."""
+        """The keys of queues that were lost to another history and whose listeners still run."""
         return {held.queue_key for held in self._unsettled if not held.is_settled}
 
     @property
@@ -79,9 +79,9 @@ class QueueOwnership:
         return [held for held in self._held.values() if not held.is_dropped]
 
     def meet(self, connection: Connection) -> list[ProcessQueue]:
-        """Lose the queues whose history is not that of this connection's log, and return them. Call it first.
+        """Drop and return the queues whose history differs from that of this connection's log. Call it first.
 
-        The history is asked for each time: behind a pooler, an old connection may lead to another server by now.
+        The history is queried each time: behind a pooler, an old connection may lead to another server by now.
         """
         with translated(connection):
             self._history = histories.find(connection)
@@ -95,7 +95,7 @@ class QueueOwnership:
         return lost
 
     def _tell(self, connection: Connection, lost: Sequence[ProcessQueue]) -> None:
-        """Log whether the log lacks a message that was read from these queues, or may have the same messages."""
+        """Log the lost queues, with a warning if the new history lacks a message that was read from them."""
         fields = {"group": self._group, "count": len(lost)}
         claims = {held.queue_key: held.newest for held in lost if held.newest}
         missing = claims.keys() - proven(connection, claims)
@@ -124,7 +124,7 @@ class QueueOwnership:
         *,
         force: bool = False,
     ) -> list[ProcessQueue]:
-        """Own those of the wanted queues that are free, with `force` all of them; none of them is owned yet."""
+        """Take the free ones of the wanted queues, or all with `force`. None of them may be owned already."""
         if not wanted:
             return []
         asked_at = time.monotonic()
@@ -133,9 +133,9 @@ class QueueOwnership:
         return [self._hold(wanted[queue.queue_key], queue, asked_at) for queue in taken]
 
     def take_again(self, connection: Connection) -> list[ProcessQueue]:
-        """Take queues again that the broker took away because it had given this member up; returns the lost queues.
+        """Retake queues that the broker took away because it considered this member dead; returns the lost queues.
 
-        If the epoch rises by one, no other member has had the queue, and its messages in hand stay valid.
+        If the epoch rises by one, no other member has owned the queue, and its messages in hand stay valid.
         """
         if not self._held:
             return []
@@ -150,13 +150,13 @@ class QueueOwnership:
         for held in doubtful:
             if held not in lost:
                 held.renew(held.epoch + 1)
-        # A queue that another member has had in between is given back, to be taken with its present offset.
+        # A queue that another member owned in between is given back, and then taken with its current offset.
         between = [queue._replace(history=self._history) for queue in found if queue.queue_key not in self._held]
         self._store.release(connection, between)
         return lost
 
     def give_back(self, connection: Connection, *, unsettled: bool = False) -> None:
-        """Commit and release the dropped queues that have settled, or all that are dropped."""
+        """Commit and release the dropped queues that have settled, or all dropped queues with `unsettled`."""
         dropped = [held for held in self._held.values() if held.is_dropped and (unsettled or held.is_settled)]
         positions = {held.queue_key: held.position() for held in dropped}
         lost_keys = {own.queue_key for own in self._store.commit(connection, list(positions.values()))}
@@ -167,7 +167,7 @@ class QueueOwnership:
             self._forget(held)
 
     def commit(self, connection: Connection) -> list[ProcessQueue]:
-        """Commit where a queue has moved on; returns those that were lost to another owner."""
+        """Commit the offsets that have advanced; returns the queues that were lost to another owner."""
         positions = [held.position() for held in self._held.values()]
         changed = [own for own in positions if own != self._committed[own.queue_key]]
         lost_keys = {own.queue_key for own in self._store.commit(connection, changed)}
@@ -183,7 +183,7 @@ class QueueOwnership:
         """
         if self._held.get(illegal.queue_key) is not illegal:
             return None
-        # The messages may lie in an older segment as well.
+        # The messages may also be in an older segment.
         corrected = illegal.position()._replace(next_offset=next_offset, segment=0)
         if not self._store.correct(connection, corrected):
             self._lose([illegal])
@@ -203,7 +203,7 @@ class QueueOwnership:
         return self._hold(illegal.queue, corrected, illegal.lease_ends - self._lease_seconds)
 
     def renew(self, connection: Connection) -> list[ProcessQueue]:
-        """Renew the lease of all queues; returns those that were lost to another owner. RocketMQ: lockAll."""
+        """Renew the lease of all queues; returns the queues that were lost to another owner. RocketMQ: lockAll."""
         asked_at = time.monotonic()
         renewed = self._store.renew(connection, [held.position() for held in self._held.values()])
         lost = [held for held in self._held.values() if held.queue_key not in renewed]

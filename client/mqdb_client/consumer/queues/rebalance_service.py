@@ -1,8 +1,8 @@
 """Rebalance service: the thread that takes and gives back queues, and commits the offsets of this member.
 
-Queues that rebalance takes away are dropped, and given back when their running listeners have returned. Queues that it
-adds are taken as soon as they are free. A queue that is not free after 30 s, because its owner hangs, is taken by
-force. To leave, the service drops all queues. RocketMQ: RebalanceService, RebalanceImpl.
+Queues that rebalance takes away are dropped, and given back when their running listeners have returned. Added queues
+are taken as soon as they are free. A queue that is not free after 30 s, because its owner hangs, is taken by force. To
+leave, the service drops all queues. RocketMQ: RebalanceService, RebalanceImpl.
 """
 
 import logging
@@ -31,20 +31,20 @@ from mqdb_client.outage import Outage
 
 logger = logging.getLogger(__name__)
 
-#: While a topic does not exist or a queue has another owner. Source: RebalanceService.minInterval.
+#: The pause while a topic does not exist or a queue has another owner. Source: RebalanceService.minInterval.
 UNBALANCED_SECONDS = 1.0
 
-#: The time between looks for dead members, if no broker process does that.
+#: The time between checks for dead members, if no broker process does this.
 REAP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceTimes:
-    """The paces of the rebalance service."""
+    """The intervals of the rebalance service."""
 
-    #: Between rebalances without a cause. Source: RebalanceService.waitInterval.
+    #: The time between rebalances without a trigger. Source: RebalanceService.waitInterval.
     rebalance_interval: timedelta
-    #: Between commits. Source: ClientConfig.persistConsumerOffsetInterval.
+    #: The time between commits. Source: ClientConfig.persistConsumerOffsetInterval.
     persist_interval: timedelta
     #: The time that the owner of a queue has to give it back.
     hand_over_grace: timedelta
@@ -56,7 +56,7 @@ class RebalanceService:
     """Rebalance and commits of one consumer on one broker: the owner of its process queues.
 
     Its thread tells the strategy and the pull service which queues are added and which are removed.
-    `is_attended` says whether a broker process looks for dead members.
+    `is_attended` tells whether a broker process checks for dead members.
     `on_left` is called at its end, when all queues are given back.
     """
 
@@ -91,7 +91,7 @@ class RebalanceService:
         self._corrections: deque[tuple[ProcessQueue, int]] = deque()
         self._assignment: tuple[MessageQueue, ...] = ()
         self._told_assignment: tuple[MessageQueue, ...] = ()
-        #: While it is, queues are neither taken nor given back.
+        #: While suspended, it neither takes queues nor gives them back.
         self.is_suspended = False
         self._is_leaving = False
         self._is_abandoning = False
@@ -117,7 +117,7 @@ class RebalanceService:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read, in order; not the group's own, which brings retries."""
+        """The queues that are read, in order, without the group's retry queues."""
         return self._assignment
 
     @property
@@ -125,44 +125,44 @@ class RebalanceService:
         """All queues that are owned right now, including dropped queues that have to settle."""
         return self._ownership.held
 
-    # -- what other threads ask for -------------------------------------------------------------
+    # -- requests by other threads ------------------------------------------------------------
 
     def balance(self) -> None:
-        """Rebalance for the first time, before the start. Raises what keeps it from that."""
+        """Rebalance for the first time, before the start. Raises the error if that fails."""
         self._rebalancing.run()
 
     def start(self) -> None:
-        """Start the thread, which rebalances at once if that was not done yet."""
+        """Start the thread, which first rebalances if that was not done yet."""
         self._committing.in_seconds(self._times.persist_interval.total_seconds())
         if self._times.renew_interval is not None:
             self._renewing.in_seconds(self._times.renew_interval.total_seconds())
         self._thread.start()
 
     def begin_to_leave(self) -> None:
-        """Drop all queues, and give each back when its listeners have returned."""
+        """Drop all queues, and give back each queue when its listeners have returned."""
         self._is_leaving = True
         self._ask(self._leaving)
 
     def leave(self, seconds: float | None = None) -> None:
-        """Return when all queues are given back; those whose listeners run longer than `seconds`, as they are."""
+        """Wait until all queues are given back; after `seconds` they are given back even if listeners still run."""
         self._thread.join(seconds)
         self._is_abandoning = True
         self._wake.set()
         self._thread.join()
 
     def rebalance(self) -> None:
-        """Members or queues have changed, or the broker could not be reached and may have given this member up."""
+        """Rebalance, because members or queues changed or an unreachable broker may have removed this member."""
         self._ask(self._rebalancing)
 
     def on_progress(self, process_queue: ProcessQueue) -> None:
-        """A process queue has room again, or has settled."""
+        """Note that a process queue has room again, or has settled."""
         if process_queue.is_dropped:
             self._ask(self._giving_back)
         else:
             self._pull.on_room()
 
     def correct(self, process_queue: ProcessQueue, next_offset: int) -> None:
-        """The offset of a queue, which is dropped already, does not exist; it goes on at another one."""
+        """Continue an already dropped queue at another offset, because its offset does not exist."""
         self._corrections.append((process_queue, next_offset))
         self._ask(self._correcting)
 
@@ -180,7 +180,7 @@ class RebalanceService:
             if not self._is_done():
                 self._wake.wait(min(duty.seconds_left() for duty in self._duties))
         if self._ownership.keys:
-            self._drop(self._ownership.active)  # where nobody has waited for that
+            self._drop(self._ownership.active)  # if no thread has waited for this
             self._abandon()
         for duty in self._duties:
             duty.end()
@@ -191,7 +191,7 @@ class RebalanceService:
             return True
         if not self._is_leaving or not self._ownership.is_settled:
             return False
-        # Nothing but the broker is waited for. If it cannot be reached, it is left without a last commit.
+        # Only the broker is waited for. If it cannot be reached, the last commit is skipped.
         self._patience_ends = self._patience_ends or time.monotonic() + LEAVE_SECONDS
         return time.monotonic() >= self._patience_ends
 
@@ -206,7 +206,7 @@ class RebalanceService:
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
-        """A connection to the log of all queues that are owned. Queues of another history are lost."""
+        """A connection to the log of all owned queues. Queues from another history are lost."""
         with self._connect() as connection:
             lost = self._ownership.meet(connection)
             if lost:
@@ -232,10 +232,10 @@ class RebalanceService:
                 self._start_reading([corrected])
         if self._is_leaving:
             self._drop_all()
-        self._rebalancing.in_seconds(0)  # it may have been dropped for that reason as well
+        self._rebalancing.in_seconds(0)  # it may also have been dropped for that reason
 
     def _give_back(self) -> None:
-        # A consume service may have dropped them, too.
+        # A consume service may also have dropped them.
         dropped = [held for held in self._ownership.held if held.is_dropped]
         self._stop_reading(dropped)
         with self._connection() as connection:
@@ -260,7 +260,7 @@ class RebalanceService:
         self._wanted_since = {key: self._wanted_since.get(key, now) for key in missing}
         patience = self._times.hand_over_grace.total_seconds()
         overdue = {key for key, since in self._wanted_since.items() if now - since >= patience}
-        # A queue has one listener at a time. One that hangs keeps its queue only if the queue is consumed in order.
+        # A queue has one listener at a time. A hanging listener keeps its queue only if the queue is consumed in order.
         missing -= self._ownership.unsettled - (overdue if self._times.renew_interval is None else set())
         starts = {key: self._shares.starting_point(share.queues[key], share) for key in missing | overdue}
         for start in set(starts.values()):
@@ -295,7 +295,7 @@ class RebalanceService:
                 membership.reap(connection)
         return REAP_SECONDS
 
-    # -- what follows from them -----------------------------------------------------------------
+    # -- consequences ---------------------------------------------------------------------------
 
     def _drop(self, queues: Collection[ProcessQueue]) -> None:
         for held in queues:
@@ -326,7 +326,7 @@ class RebalanceService:
         self._assignment = tuple(sorted(queues_read))
 
     def _tell_assignment(self) -> None:
-        """After a rebalance only: queues that are lost in an outage are mostly taken again."""
+        """Report the assignment, only after a rebalance: most queues that are lost in an outage are retaken."""
         if self._assignment != self._told_assignment:
             self._told_assignment = self._assignment
             queues = ", ".join(map(str, self._assignment)) or "none"

@@ -1,11 +1,11 @@
-"""Share: the queues that this member should read, by the current state of the broker.
+"""Share: the queues that this member should read, given the current state of the broker.
 
 A member waits for a topic that the broker does not have yet. When the topic appears, it is read from its beginning,
-regardless of the starting point of the group, because all its messages came after the subscription. The group's retry
-topic is read from its beginning too.
+whatever the starting point of the group, because all its messages were sent after the subscription. The group's retry
+topic is also read from its beginning.
 
-A database can go back to a time before the group had an offset in a topic. Then the group starts again at the time when
-this member first looked, not at the current end of the queue.
+A database can be reset to a time before the group had an offset in a topic. The group then starts at the time when this
+member first checked the topic, not at the current end of the queue.
 """
 
 import logging
@@ -29,13 +29,13 @@ from mqdb.store.topics.topics import TopicRoute, find_topics
 
 logger = logging.getLogger(__name__)
 
-#: A time before the start, which is unknown. Source: DefaultMQPushConsumer.consumeTimestamp.
+#: The default starting time, relative to the unknown time of the start. Source: DefaultMQPushConsumer.consumeTimestamp.
 _LOOK_BACK: Final = timedelta(minutes=30)
 
 
 @dataclass(slots=True)
 class Share:
-    """Queues by their keys, as of a time of the broker."""
+    """Queues by key, as of a time by the broker's clock."""
 
     at: datetime
     queues: dict[int, MessageQueue] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Share:
 
 
 class TopicPresence:
-    """The brokers that have a consumer's topics, as its members have noted. Any thread may use it."""
+    """The brokers that have a consumer's topics, as noted by its members. Thread-safe."""
 
     def __init__(self, group: str, brokers: int) -> None:
         self._group = group
@@ -67,7 +67,7 @@ class TopicPresence:
 
 
 class Shares:
-    """Works out the share of one member, and remembers which topics it has waited for."""
+    """Computes the share of one member, and remembers which topics it has waited for."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Shares:
     ) -> None:
         """`start` is where the group starts in a topic that is new to it.
 
-        For a reader outside the group, it is per queue.
+        For a reader outside the group, `start` is per queue.
         """
         self._group = group
         self._client_id = client_id
@@ -92,17 +92,17 @@ class Shares:
         self._presence = presence
         self._strategy = strategy
         self._has_consumed = True
-        # This member also retries messages that failed before it came.
+        # This member also retries messages that failed before it joined.
         self._awaited: set[str] = {retry_topic(group)}
-        #: When it has first looked at each topic, or queue, by the clock of the broker.
+        #: When it first checked each topic or queue, by the broker's clock.
         self._since: dict[str | MessageQueue, datetime] = {}
-        #: The queues of each topic, with the keys that they were made of.
+        #: The queues of each topic, with the keys that they were made from.
         self._keys: dict[str, tuple[tuple[int, ...], dict[MessageQueue, int]]] = {}
 
     def find(self, connection: Connection, topics: Iterable[str]) -> Share:
-        """The share of each of these topics, by the strategy, over the live members of the group.
+        """The member's share of these topics, as the strategy divides them among the live members of the group.
 
-        Nothing while an operator has switched the group off (`consume_enable`).
+        Empty while an operator has switched the group off (`consume_enable`).
         """
         share = Share(server_time(connection))
         if not self._may_consume(connection):
@@ -149,7 +149,7 @@ class Shares:
             self._since.setdefault(self._looked_at(queue), share.at)
 
     def _keys_of(self, topic: str, read_queue_keys: tuple[int, ...]) -> dict[MessageQueue, int]:
-        """The same objects as long as the topic has the same queues: of many topics few change."""
+        """The keys by queue: the same objects while the topic has the same queues, because only few topics change."""
         known, keys = self._keys.get(topic, ((), {}))
         if known != read_queue_keys:
             keys = {MessageQueue(topic, self._broker_name, number): key for number, key in enumerate(read_queue_keys)}
@@ -158,7 +158,7 @@ class Shares:
 
 
 def starting_point(where: ConsumeFromWhere, time: datetime | None) -> StartingPoint:
-    """The starting point by the options of a consumer; under TIMESTAMP without a time, half an hour ago."""
+    """The starting point from a consumer's options; for TIMESTAMP without a time, half an hour ago."""
     if where is ConsumeFromWhere.TIMESTAMP and time is None:
         time = SystemClock().now() - _LOOK_BACK
     return StartingPoint(where, time)

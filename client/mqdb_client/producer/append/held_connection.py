@@ -264,7 +264,7 @@ class HeldConnection:
             return link
 
     def _answers(self, link: _Link, deadline: float) -> bool:
-        """Whether a connection still works although the server sent unrequested data, most likely the end of the session."""
+        """Whether a connection still works after unrequested data from the server, most likely its end."""
         try:
             with translated(link.connection):
                 self._run(lambda _: link.driver.execute("SELECT 1"), _Run(link, deadline))
