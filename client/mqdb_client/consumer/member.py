@@ -149,7 +149,7 @@ class Member:
         self.pull.on_arrival(queue_keys)
 
     def begin_to_leave(self) -> None:
-        """Start no more messages, and give each queue back when its messages in hand are settled."""
+        """Stop starting messages, and give each queue back when its messages in hand are settled."""
         self._cancel_callbacks()
         self.rebalance.begin_to_leave()
 

@@ -57,7 +57,7 @@ class BrokerMember(Protocol):
         """Note that these queues have messages."""
 
     def begin_to_leave(self) -> None:
-        """Start no more messages."""
+        """Stop giving messages to listeners."""
 
     def leave(self, seconds: float | None = None) -> None:
         """Wait until the messages in hand are settled, or for `seconds`, then leave the group."""

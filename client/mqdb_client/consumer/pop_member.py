@@ -124,13 +124,13 @@ class PopMember:
         self._woken.set()
 
     def begin_to_leave(self) -> None:
-        """Stop popping, and give back the messages that no listener has started; with a successor they are consumed here."""
+        """Stop popping, and give back messages that no listener has started; a successor consumes them here."""
         self._callback.cancel()
         self._is_leaving = True
         self._woken.set()
 
     def leave(self, seconds: float | None = None) -> None:
-        """Wait until all messages in hand are settled, or for `seconds`; remaining messages are redelivered immediately."""
+        """Wait until all messages in hand are settled, or for `seconds`; the rest is redelivered immediately."""
         if self._thread.is_alive():
             self._thread.join(seconds)
             self._is_over = True

@@ -145,7 +145,7 @@ class PushStrategy(ConsumerStrategy):
         return not (consumption.orderly or consumption.exactly_once or is_broadcasting)
 
     def _limits(self) -> FlowLimits:
-        """The flow limits. In orderly consumption a queue waits for its failed messages, so the offset span is not limited.
+        """The flow limits. In orderly consumption a queue waits for failed messages, so the offset span is not limited.
 
         Source: DefaultMQPushConsumerImpl.pullMessage.
         """

@@ -22,10 +22,10 @@ class ProducerConfig(ClientConfig):
     """The options of a producer, checked on construction. Raises NameInvalid, ParameterInvalid."""
 
     retry_times_when_send_failed: Annotated[
-        int, whole(0, 100), "How often a failed sync send is retried at most, within its timeout."
+        int, whole(0, 100), "The maximum number of retries of a failed sync send, within its timeout."
     ] = 2
     retry_times_when_send_async_failed: Annotated[
-        int, whole(0, 100), "How often an async send is retried at most if its broker cannot be reached."
+        int, whole(0, 100), "The maximum number of retries of an async send whose broker cannot be reached."
     ] = 2
     retry_another_broker_when_not_store_ok: Annotated[
         bool,

@@ -55,7 +55,7 @@ class ConsumeMessageContext:
 
     @property
     def topic(self) -> str:
-        """The topic that the messages were sent to, also for retries; for retries from several topics, the queue's topic."""
+        """The topic that messages and retries were sent to; the queue's topic if retries have several topics."""
         return topic_of(self.messages) or self.queue.topic
 
 

@@ -106,7 +106,7 @@ class ListenerTransactions:
             _roll_back(connection, is_reusable=self._engine.pool is pool)
 
     def _note_history(self, connection: Connection) -> None:
-        """Read the history in a separate transaction, because the listener may choose the isolation level of its own."""
+        """Read the history in a separate transaction, because the listener may choose an isolation level."""
         if self._instance.pool_dsn is None and history_on(connection) is None:
             with translated(self._instance.target), in_time(connection):
                 note_history(connection, histories.find(connection))
@@ -147,7 +147,7 @@ def _refuse_commit(_connection: Connection) -> NoReturn:
 
 
 def _keep_connection(context: ExceptionContext) -> None:
-    """Let a task that is cancelled in a statement keep its connection, because psycopg has also cancelled the statement."""
+    """Let a task that is cancelled in a statement keep its connection: psycopg has also cancelled the statement."""
     if isinstance(context.original_exception, asyncio.CancelledError):
         context.is_disconnect = False
 

@@ -28,7 +28,7 @@ class LoopTasks:
     """The tasks of one consumer in one loop. They are started once, then stopped once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[], Work | None], thread_nums: int) -> None:
-        """`take` is called in the loop and returns the next work, or None if there is none."""
+        """`take` is called in the loop and returns the next work, or None."""
         self._loop = loop
         self._take = take
         #: The number of tasks that may run at once.
@@ -72,7 +72,7 @@ class LoopTasks:
             return False
 
     def stop(self, seconds: float | None) -> int:
-        """Take no more work, and wait for the tasks; returns the number of tasks still running after `seconds`."""
+        """Stop taking work, and wait for the tasks; returns the number of tasks still running after `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             self._is_stopping = True

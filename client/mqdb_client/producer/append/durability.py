@@ -92,7 +92,7 @@ def apply(connection: Connection, durability: Durability) -> None:
 
 
 def status_of(connection: Connection) -> SendStatus:
-    """The reason why a commit has no second copy: the standbys are late, or there are none. Works on any connection.
+    """The reason why a commit has no second copy: the standbys are late or missing. Works on any connection.
 
     One connected standby is enough, even if the server requires several (`ANY 2 (a, b)`).
     """

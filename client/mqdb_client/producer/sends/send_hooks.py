@@ -24,7 +24,7 @@ from mqdb_client.producer.sends.send_result import SendResult
 
 
 class SendMode(StrEnum):
-    """How the caller waits for the result. RocketMQ: CommunicationMode."""
+    """The way in which the caller waits for the result. RocketMQ: CommunicationMode."""
 
     SYNC = "SYNC"
     ASYNC = "ASYNC"
