@@ -92,8 +92,8 @@ def _summary(group: "GroupSummary") -> Row:
 def show(context: typer.Context, name: GroupName, broker: Brokers = None, as_json: Json = False) -> None:
     """Show a group: its settings, subscriptions, members, and how far it has read each queue.
 
-    Waiting are messages of a queue that failed and wait for their retry. When
-    it is due, they are in the lag of the group's retry topic.
+    "Waiting" counts the messages of a queue that failed and wait for their
+    retry. When it is due, they are in the lag of the group's retry topic.
 
     \b
     [bold]Examples[/bold]

@@ -39,8 +39,8 @@ def show(
 ) -> None:
     """Show all of a message: its places, its properties and its body.
 
-    A message that was delayed, retried or given up is there several times with
-    one id; each copy is shown, as they were stored.
+    A message that was delayed, retried or given up is stored several times under
+    the same id; every copy is shown.
 
     \b
     [bold]Examples[/bold]

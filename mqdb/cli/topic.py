@@ -53,8 +53,8 @@ def create(
     context: typer.Context,
     name: TopicName,
     queues: Annotated[int, typer.Option(help="Queues to write to and to read from.")] = 8,
-    read_queues: Annotated[int | None, typer.Option(help="Queues to read from, if the number differs.")] = None,
-    write_queues: Annotated[int | None, typer.Option(help="Queues to write to, if the number differs.")] = None,
+    read_queues: Annotated[int | None, typer.Option(help="Queues to read from, if not --queues.")] = None,
+    write_queues: Annotated[int | None, typer.Option(help="Queues to write to, if not --queues.")] = None,
     perm: Annotated[int, typer.Option(help="Sum of 4 (readable) and 2 (writable).")] = 6,
     order: Annotated[
         bool, typer.Option("--order", help="Ask producers to keep to the queue of a sharding key.")
@@ -193,10 +193,10 @@ def set_(
     name: TopicName,
     queues: Annotated[int | None, typer.Option(metavar="N", help="Queues to write to and to read from.")] = None,
     read_queues: Annotated[
-        int | None, typer.Option(metavar="N", help="Queues to read from, if the number differs.")
+        int | None, typer.Option(metavar="N", help="Queues to read from, if not --queues.")
     ] = None,
     write_queues: Annotated[
-        int | None, typer.Option(metavar="N", help="Queues to write to, if the number differs.")
+        int | None, typer.Option(metavar="N", help="Queues to write to, if not --queues.")
     ] = None,
     perm: Annotated[int | None, typer.Option(metavar="N", help="Sum of 4 (readable) and 2 (writable).")] = None,
     order: Annotated[

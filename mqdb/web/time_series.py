@@ -146,7 +146,7 @@ class TimeSeries:
 
 
 class _Rings:
-    """The points of one span: the sample of number n stands at n % `points`."""
+    """The points of one span of time: sample number n is stored at index n % `points`."""
 
     def __init__(self, points: int, most: int) -> None:
         self._points = points

@@ -83,7 +83,7 @@ class Watch:
                 thread.join(2)
 
     def reigns(self, since: float) -> list[Reign]:
-        """The reigns that have lasted until `since`, or have begun later."""
+        """The reigns that ended after `since`, and those that began later."""
         with self._lock:
             return [
                 Reign(each.node, each.timeline, each.began, each.ended) for each in self._reigns if each.ended >= since

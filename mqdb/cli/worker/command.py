@@ -35,12 +35,12 @@ def worker(
     """Run the listeners and crons of an application until Ctrl-C or SIGTERM.
 
     TARGET names a module and an App in it, as Python would import it from here.
-    A process that ends gets a successor. On the first signal, processes consume
-    what they have in hand, and leave their groups; a second one kills them. The
-    exit code is 0; 1 if a process did not end well, or with --once if a message
-    failed; 78 if the application cannot run until its code or settings are
-    corrected, or an extra is installed, so that a process manager need not try
-    again.
+    A process that exits is replaced by a new one. On the first signal,
+    processes consume what they have in hand, and leave their groups; a second
+    one kills them. The exit code is 0; 1 if a process did not end well, or with
+    --once if a message failed; 78 if the application cannot run until its code
+    or settings are corrected, or an extra is installed, so that a process
+    manager need not try again.
 
     \b
     [bold]Examples[/bold]

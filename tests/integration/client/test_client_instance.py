@@ -470,7 +470,7 @@ def test_where_a_leader_lives_nobody_else_dispatches(database: Database, instanc
 def test_a_group_that_is_switched_off_does_not_take_the_others_of_its_process_along(
     database: Database, instance: ClientInstance
 ) -> None:
-    """After a lost connection all are registered again, whatever an operator thinks of one of them."""
+    """After a lost connection all groups are registered again, even if one of them is switched off."""
     for group in ("off", "on"):
         instance.register(consumer_of(instance, group))
     connection = database.connect()

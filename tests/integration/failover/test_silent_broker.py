@@ -160,7 +160,7 @@ def producer_that_sends(dsn: str) -> Callable[[], None]:
 
 
 def push_consumer(dsn: str) -> Callable[[], None]:
-    """The shutdown of one that has queues."""
+    """The shutdown of a consumer that owns queues."""
     consumer = PushConsumer("readers", dsn=dsn)
     consumer.subscribe("orders")
     consumer.register_listener(lambda _: None)
@@ -170,7 +170,7 @@ def push_consumer(dsn: str) -> Callable[[], None]:
 
 
 def lite_pull_consumer(dsn: str) -> Callable[[], None]:
-    """The shutdown of one that has queues."""
+    """The shutdown of a consumer that owns queues."""
     consumer = LitePullConsumer("readers", dsn=dsn)
     consumer.subscribe("orders")
     consumer.start()

@@ -490,7 +490,7 @@ def test_nobody_is_asked_in_place_of_another_keys_client(
 def test_nobody_is_asked_to_consume_what_its_key_may_not_read(
     broker: Connection, two_keys: Stranger, fronts: Fronts, is_elsewhere: bool
 ) -> None:
-    """An administrator could show it to any client, also to one of its own."""
+    """An administrator could show it to any client, including a client of its own."""
     [log_pos] = append(broker, topic(broker, "hidden"), "secret")
     dispatch_all(broker)
     operator = Signing(fronts.connect(fronts.start() if is_elsewhere else None), "ops")
