@@ -192,12 +192,8 @@ def set_(
     context: typer.Context,
     name: TopicName,
     queues: Annotated[int | None, typer.Option(metavar="N", help="Queues to write to and to read from.")] = None,
-    read_queues: Annotated[
-        int | None, typer.Option(metavar="N", help="Queues to read from, if not --queues.")
-    ] = None,
-    write_queues: Annotated[
-        int | None, typer.Option(metavar="N", help="Queues to write to, if not --queues.")
-    ] = None,
+    read_queues: Annotated[int | None, typer.Option(metavar="N", help="Queues to read from, if not --queues.")] = None,
+    write_queues: Annotated[int | None, typer.Option(metavar="N", help="Queues to write to, if not --queues.")] = None,
     perm: Annotated[int | None, typer.Option(metavar="N", help="Sum of 4 (readable) and 2 (writable).")] = None,
     order: Annotated[
         bool | None,
