@@ -13,14 +13,14 @@ A producer works inside its `with` block, and a consumer until `shutdown` or a s
 Read `producer` and `consumer` first; their docstrings give the order.
 
     producer, consumer, lite_pull, simple, transaction   sends; push consumers; polls; pops; half messages
-    admin, app, aio       administration; functions as listeners; all of it for asyncio
-    cluster, instance     the brokers of a client; the part of a broker's clients that they share in a process
+    admin, app, aio       administration; functions as listeners; everything for asyncio
+    cluster, instance     the brokers of a client; the part that a broker's clients in a process share
     registrations, callbacks, notifications, dispatch_watch   groups; callbacks for news from the broker
     broker_connections, new_connection, connection_watch, outage   connections, and their loss
     route, queue_argument, client_config, option_rules   queues of a topic; the options of a client
     duty, looks, leaving, abandoned_clients   periodic work; shutdown; members that are no longer used
     process_hooks, metrics, broker_counts, broker_metrics, tracing   hooks, metrics and spans
-    server, spark, testing   a broker in this process; functions for Spark; a plugin of pytest
+    server, spark, testing   a broker in this process; functions for Spark; a pytest plugin
 """
 
 from mqdb import errors

@@ -1,8 +1,8 @@
 """Abandoned clients: members that can no longer be used leave their groups.
 
 A consumer keeps its queues as long as its process lives. But its event loop can be closed earlier, when `asyncio.run`
-ends while a notebook or a test run continues. A program can also drop a consumer that only polls. Messages of its
-queues would then wait for ever. Python announces neither, so the process checks all such clients every 0.5 s.
+ends while a notebook or a test run continues. A program can also drop a polling consumer. Messages of its queues would
+then wait for ever. Python announces neither event, so the process checks all such clients every 0.5 s.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from mqdb_client.looks import look_often
 
 logger = logging.getLogger(__name__)
 
-#: The reason why a client can no longer be used; None as long as it can.
+#: The reason why a client can no longer be used; None while it can.
 Reason = str | None
 
 
 def watch(client: str, find_reason: Callable[[], Reason], leave: Callable[[], None]) -> Callable[[], None]:
-    """Have a client leave when `find_reason` gives a reason; returns what ends the watch.
+    """Make a client leave when `find_reason` returns a reason; returns a function that ends the watch.
 
-    `client` is what the log calls it. Neither function may refer to an object whose end is waited for.
+    `client` names it in the log. The functions must not refer to an object whose end is watched.
     """
 
     def look() -> None:
         if (reason := find_reason()) is not None:
-            # Not here: it may wait for the broker.
+            # Not in this thread: it may wait for the broker.
             threading.Thread(target=_leave, args=(leave,), name="mqdb-abandoned", daemon=True).start()
             end()
             fields = {"client": client, "reason": reason}

@@ -1,4 +1,4 @@
-"""The connections of a client instance to its broker: how they are made, and which database they lead to."""
+"""The connections of a client instance to its broker: makes them, and checks which database they lead to."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class BrokerConnections:
-    """The connections of one client. Any thread may use it between `open` and `close`.
+    """The connections of one client. Thread-safe between `open` and `close`.
 
     `on_replaced` is called if another database is found behind the address, and `on_answer` after each new connection.
     """
@@ -42,10 +42,10 @@ class BrokerConnections:
         self._on_replaced = on_replaced
         self._on_answer = on_answer
         self.pool_dsn: Final = pool_dsn
-        #: The DSN for an engine of one's own: that of the pooler, if there is one.
+        #: The DSN for separate engines: that of the pooler, if there is one.
         self.dsn: Final = pool_dsn or broker.dsn
         self.server: Final = ServerRole.PRIMARY if pool_dsn is None else ServerRole.ANY
-        # No limit of its own: each thread of the process that talks to the broker needs one.
+        # No limit here: each thread that uses the broker needs a connection.
         self._engine: Final[Engine] = create_engine(
             self.dsn,
             prepared=pool_dsn is None,
@@ -54,7 +54,7 @@ class BrokerConnections:
             server=self.server,
             application_name=f"mqdb {client_id}",
         )
-        #: Makes the connection that listens, which goes past a pooler.
+        #: Makes the listening connection, which bypasses a pooler.
         self.listener: Final = create_engine(broker.dsn, pool_size=1, application_name=f"mqdb {client_id} listener")
         self.target: Final = target_of(self._engine)
         self.outage: Final = Outage(self.target)
@@ -62,9 +62,9 @@ class BrokerConnections:
         self.watch.cover(self._engine, is_direct=pool_dsn is None)
         self.watch.cover(self.listener)
         self._may_connect = False
-        #: Whether the broker has been reached, and found to be the one that it should be.
+        #: Whether the broker has been reached and is the expected one.
         self.is_met = False
-        #: The answers of the last connection that was checked; None and "" before the first one.
+        #: The properties of the last checked connection; None and "" before the first one.
         self.history: History | None = None
         self.namespace: str | None = None
         self.cluster_name = ""
@@ -74,7 +74,7 @@ class BrokerConnections:
         self._may_connect = True
 
     def close(self) -> None:
-        """Refuse new connections, and close those that are not in use."""
+        """Refuse new connections, and close unused ones."""
         self._may_connect = self.is_met = False
         self._engine.dispose()
 
@@ -84,8 +84,8 @@ class BrokerConnections:
             raise IllegalState(f"client {self._client_id}", "closed")
         with translated(self.target):
             connection = self._engine.connect()
-        # Once behind a pooler or after a start without the broker, else on each new connection: the address may lead to
-        # another database by now.
+        # Once behind a pooler or after a start without the broker, otherwise on each new connection: the address may
+        # lead to another database by now.
         if not self.is_met or (self.pool_dsn is None and history_on(connection) is None):
             try:
                 with translated(self.target), in_time(connection):
@@ -100,16 +100,16 @@ class BrokerConnections:
     def connect_to_hold(self) -> Connection:
         """A connection to keep between statements. See `hold`.
 
-        Its user says by the connection's `Line` when it waits for answers, or bounds each wait itself.
+        Its user notes in the connection's `Line` when it waits for answers, or limits each wait itself.
         """
         connection = self.connect()
         hold(connection)
         return connection
 
     def check(self, connection: Connection) -> None:
-        """Check that a connection leads to the expected broker, and note whether that is the database of before.
+        """Check that a connection leads to the expected broker, and note whether the database is the same as before.
 
-        Raises BrokerMisnamed, and a SchemaMismatch unless the schema is the one of this mqdb.
+        Raises BrokerMisnamed, and a SchemaMismatch if the schema does not fit this version of mqdb.
         """
         info = broker_info(connection)
         self.namespace = info.namespace
@@ -126,7 +126,7 @@ class BrokerConnections:
 
     @contextmanager
     def _connect_anew(self) -> Iterator[Connection]:
-        """A connection from no pool, to ask whether the server answers."""
+        """A connection outside the pool, to check whether the server answers."""
         name = f"mqdb {self._client_id} question"
         is_direct = self.pool_dsn is None
         engine = create_engine(self.dsn, prepared=is_direct, pool_size=1, application_name=name, server=self.server)

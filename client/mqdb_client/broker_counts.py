@@ -1,9 +1,9 @@
-"""Broker counts: what a client instance counts of its broker for metrics, beside the sends and calls that hooks see.
+"""Broker counts: what a client instance counts about its broker for metrics, besides sends and calls seen by hooks.
 
     statement refused ──▶ BrokerCounts ── each look, and at the end ──▶ observers (`broker_metrics.py`)
     Outage            ──▶
 
-Nothing is counted for a statement that succeeds.
+Successful statements are not counted.
 """
 
 import threading
@@ -16,12 +16,12 @@ from mqdb_client.outage import Outage
 
 
 class BrokerCounts:
-    """The counts of one client instance. Any thread may use it."""
+    """The counts of one client instance. Thread-safe."""
 
     def __init__(self, broker_name: str, outage: Outage) -> None:
         self.broker_name = broker_name
         self.outage = outage
-        #: Appends that PostgreSQL has refused, by SQLSTATE.
+        #: Appends refused by PostgreSQL, by SQLSTATE.
         self.refused_appends: Counter[str] = Counter()
         self.is_open = False
         self._guard = threading.Lock()
@@ -36,7 +36,7 @@ class BrokerCounts:
         self.look()
 
     def look(self) -> None:
-        """Let all observers see the counts."""
+        """Report the counts to all observers."""
         if _observers:
             with _guard:
                 observers = list(_observers)
@@ -45,11 +45,11 @@ class BrokerCounts:
 
     @property
     def is_away(self) -> bool:
-        """Whether the instance is open, and without its broker."""
+        """Whether the instance is open but its broker is unavailable."""
         return self.is_open and self.outage.is_under_way
 
     def note_refusal(self, error: MqdbError) -> None:
-        """Count an append that has failed, if PostgreSQL has said why by a SQLSTATE."""
+        """Count a failed append, if PostgreSQL gave the reason as a SQLSTATE."""
         cause = error.__cause__
         sqlstate = getattr(getattr(cause, "orig", cause), "sqlstate", None)
         if sqlstate is not None:
@@ -58,7 +58,7 @@ class BrokerCounts:
 
 
 class Observer(Protocol):
-    """Sees counts in the thread that looks; be quick there."""
+    """Receives counts in the checking thread; be quick there."""
 
     def update(self, counts: BrokerCounts) -> None:
         """Called when counts may have changed."""

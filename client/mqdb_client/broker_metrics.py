@@ -1,7 +1,7 @@
 """Metrics of brokers as the clients of a process see them: outages, the server that answers, refused appends.
 
-They are counters and gauges rather than a collector, because the processes of `mqdb worker` share theirs by files, and
-prometheus-client keeps only counters and gauges there. Each client instance updates them every 0.5 s.
+They are counters and gauges rather than a collector, because the processes of `mqdb worker` share metrics through
+files, where prometheus-client stores only counters and gauges. Each client instance updates them every 0.5 s.
 """
 
 import threading
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Seen:
-    """The counts of one client instance that the metrics have."""
+    """The counts of one client instance that are already in the metrics."""
 
     outages: int = 0
     seconds: float = 0.0
@@ -29,12 +29,12 @@ class _Seen:
 
 
 class BrokerMetrics:
-    """Observes the counts of all client instances of the process, until it is garbage-collected."""
+    """Observes the counts of all client instances in the process, until it is garbage-collected."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
         """Without a `registry` it makes its own. Needs prometheus-client.
 
-        Raises ValueError for a registry that has these metrics already.
+        Raises ValueError for a registry that already has these metrics.
         """
         from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -65,12 +65,12 @@ class BrokerMetrics:
         return self._registry.collect()
 
     def update(self, counts: BrokerCounts) -> None:
-        """Bring the metrics of its broker up to date."""
+        """Update the metrics of the broker."""
         with self._guard:
             seen = self._seen.get(counts)
             if seen is None:
                 seen = self._seen[counts] = _Seen()
-                # Series of 0, so that the first outage is an increase.
+                # A series that starts at 0, so that the first outage is an increase.
                 for metric in (self._outages, self._seconds, self._away):
                     metric.labels(counts.broker_name)
             self._count(counts, seen)

@@ -12,14 +12,14 @@ Callback: TypeAlias = Callable[[T], None]
 
 
 class CallbackHandle:
-    """Ends a callback. A call that has begun in the other thread may still be running afterwards."""
+    """Ends a callback. A call that has started in the other thread may still be running afterwards."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.cancel = cancel
 
 
 class Callbacks(Generic[T]):
-    """Callbacks of one kind, called one after the other; one that raises does not keep the others from theirs."""
+    """Callbacks of one kind, called one after the other, even if one of them raises."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,7 +33,7 @@ class Callbacks(Generic[T]):
 
     def add(self, callback: Callback[T]) -> CallbackHandle:
         """Add a callback, which is called from now on."""
-        # The same function may be given twice, and is called twice then.
+        # A function that is added twice is called twice.
         own: Callback[T] = lambda value: callback(value)  # noqa: E731
         with self._guard:
             self._callbacks += (own,)

@@ -1,4 +1,4 @@
-"""The options of clients. The configuration of a client lists each option once; its constructor takes them over.
+"""The options of clients. A client's configuration lists each option once; the constructor takes them from there.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushConsumerConfig(ConsumerConfig):
@@ -40,16 +40,16 @@ _Client = TypeVar("_Client")
 _Config = TypeVar("_Config")
 _Options = ParamSpec("_Options")
 
-#: Stands for a name that no other process has. Source: ClientConfig.changeInstanceNameToPID.
+#: Stands for a name that is unique to the process. Source: ClientConfig.changeInstanceNameToPID.
 DEFAULT_INSTANCE_NAME: Final = "DEFAULT"
 
 
 def configured_by(
     config: Callable[_Options, _Config],
 ) -> Callable[[Callable[[_Client, _Config], None]], Callable[Concatenate[_Client, _Options], None]]:
-    """Make a constructor that takes a configuration take its options instead, by their names and with their defaults.
+    """Make a constructor take the options of a configuration, by name and with their defaults, instead of the object.
 
-    Its docstring gets the texts of the options. It raises the errors of the configuration, and TypeError for an unknown
+    The option texts are added to its docstring. It raises the errors of the configuration, and TypeError for an unknown
     option.
     """
     texts = {each.name: _text_of(each) for each in inspect.signature(config).parameters.values()}
@@ -69,7 +69,7 @@ def configured_by(
         __init__.__doc__ = "\n".join([inspect.getdoc(init) or "", "", "Options:", "", *options])
         __init__.options = texts  # type: ignore[attr-defined]  # for the reference
         client = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        # `wraps` tells of the configuration; people, and typing.get_type_hints, want its options.
+        # `wraps` shows the configuration; people and typing.get_type_hints need its options.
         del __init__.__wrapped__
         __init__.__annotations__ = {each.name: each.annotation for each in parameters}
         __init__.__signature__ = inspect.Signature([client, *parameters], return_annotation=None)  # type: ignore[attr-defined]
@@ -87,14 +87,14 @@ def _text_of(option: inspect.Parameter) -> tuple[str, str]:
     return "; ".join(rules) or "required", " ".join(text for text in metadata if isinstance(text, str))
 
 
-#: Options that consumers of several kinds have.
+#: Options shared by several kinds of consumers.
 StartOption: TypeAlias = Annotated[
-    ConsumeFromWhere, one_of(ConsumeFromWhere), "The place at which a new group starts to read a topic."
+    ConsumeFromWhere, one_of(ConsumeFromWhere), "The position at which a new group starts to read a topic."
 ]
 StartTimeOption: TypeAlias = Annotated[
     datetime | None,
     or_none(AWARE_TIME),
-    "The time from which a new group reads under TIMESTAMP. None is half an hour before the start.",
+    "The time from which a new group reads with TIMESTAMP. None means half an hour before the start.",
 ]
 SubscriptionVersionOption: TypeAlias = Annotated[
     int,
@@ -105,10 +105,10 @@ SubscriptionVersionOption: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """The options that all clients have. `settings_of` makes one of `dsn` and `settings`, which exclude each other."""
+    """The options that all clients have. `settings_of` combines `dsn` and `settings`, which exclude each other."""
 
     group: Annotated[str, "The name of the producer or consumer group."]
-    dsn: Annotated[str | None, "The database of the broker, or a list of brokers. Unset, that of the settings."] = (
+    dsn: Annotated[str | None, "The broker's database, or a list of brokers. The default comes from the settings."] = (
         field(default=None, repr=False)
     )
     settings: Annotated[
@@ -118,7 +118,8 @@ class ClientConfig:
     instance_name: Annotated[
         str,
         INSTANCE_NAME,
-        "Clients of a process with the same name share connections and a client id. DEFAULT is a name of this process.",
+        "Clients of a process with the same name share connections and a client id. DEFAULT stands for a name unique "
+        "to this process.",
     ] = DEFAULT_INSTANCE_NAME
 
 
@@ -131,7 +132,7 @@ class ConsumerConfig(ClientConfig):
     allocate_message_queue_strategy: Annotated[
         AllocationStrategy[Any],
         STRATEGY,
-        "Shares the queues of a topic out among the members. All members need the same strategy.",
+        "Divides the queues of a topic among the members. All members need the same strategy.",
     ] = allocate_averagely
     subscription_version: SubscriptionVersionOption = 0
     pull_threshold_for_queue: Annotated[int, whole(1, 65_535), "A queue with more messages in hand is not pulled."] = (
@@ -140,16 +141,17 @@ class ConsumerConfig(ClientConfig):
     pull_threshold_size_for_queue_mib: Annotated[
         int, whole(1, 1_024), "A queue with more MiB of bodies in hand is not pulled."
     ] = 100
-    rebalance_interval: Annotated[timedelta, DURATION, "The time between two rebalances if no event causes one."] = (
+    rebalance_interval: Annotated[timedelta, DURATION, "The time between two rebalances if no event triggers one."] = (
         timedelta(seconds=20)
     )
     hand_over_grace: Annotated[
         timedelta,
         DURATION,
-        "The time for which a former owner may keep a queue after a rebalance. Then this member takes it by force.",
+        "The time for which a former owner may keep a queue after a rebalance. After that this member takes it by "
+        "force.",
     ] = timedelta(seconds=30)
     shutdown_timeout: Annotated[
-        timedelta, SHUTDOWN_TIMEOUT, "The longest time that a shutdown waits for running listeners."
+        timedelta, SHUTDOWN_TIMEOUT, "The maximum time that a shutdown waits for running listeners."
     ] = timedelta(seconds=25)
 
     def __post_init__(self) -> None:
@@ -158,7 +160,7 @@ class ConsumerConfig(ClientConfig):
 
 
 def settings_of(dsn: str | None, settings: Settings | None) -> Settings:
-    """The settings of a client that was given a DSN, settings or none of the two.
+    """The settings of a client that was given a DSN, settings, or neither.
 
     Raises ParameterInvalid, SettingInvalid.
     """

@@ -1,7 +1,7 @@
 """The cluster: the brokers that a client works with, each one a database. RocketMQ: the name server's view of them.
 
-The list of DSNs takes the place of a name server. A client also starts while some brokers are down, if at least one is
-up; the others join when they come up.
+The list of DSNs replaces a name server. A client can start while some brokers are down if at least one is up; the
+others are added when they come up.
 """
 
 from contextlib import ExitStack
@@ -15,13 +15,13 @@ from mqdb_client.instance import ClientInstance
 
 
 class Cluster:
-    """The client instances of a process for the brokers that its settings name, in the order of the list."""
+    """The client instances of a process for the brokers in its settings, in the order of the list."""
 
     def __init__(self, settings: Settings, instance_name: str = DEFAULT_INSTANCE_NAME) -> None:
-        """Connect; give the instances back with `release`.
+        """Connect. Release the instances with `release`.
 
-        Raises BrokerUnavailable when none of the brokers can be reached; what `ClientInstance.acquire` raises
-        for each that can.
+        Raises BrokerUnavailable if no broker can be reached; for a reachable broker, the errors of
+        `ClientInstance.acquire`.
         """
         brokers = brokers_of(settings)
         may_be_down = len(brokers) > 1
@@ -48,13 +48,14 @@ class Cluster:
         return self.instances[0].is_forked
 
     def check_process(self) -> None:
-        """Raises IllegalState in a forked child of the process that made it."""
+        """Raise IllegalState in a forked child of the process that made it."""
         self.instances[0].check_process()
 
     def register(self, registration: Registration) -> None:
-        """Enter a group on all brokers, or on none, until `release`.
+        """Join a group on all brokers or on none, until `release`.
 
-        Raises IllegalState when this process has such a client there already, and what `membership.register` raises.
+        Raises IllegalState if this process already has a client of this kind in the group, and the errors of
+        `membership.register`.
         """
         with ExitStack() as undo:
             for instance in self.instances:
@@ -64,10 +65,10 @@ class Cluster:
             self._undo.callback(instance.unregister, registration.group, registration.kind)
 
     def change(self, registration: Registration) -> None:
-        """Replace the subscriptions of a group on all brokers, or on none. Raises what `membership.register` raises.
+        """Replace the subscriptions of a group on all brokers or on none. Raises the errors of `membership.register`.
 
-        If one broker refuses, the others get back the subscriptions that they had stored. Registering the old ones
-        again would not restore them: beside other members their version is too low by then.
+        If one broker refuses, the others restore the subscriptions that they had stored. Registering the old
+        subscriptions again would fail if there are other members, because their version is then too low.
         """
         with ExitStack() as undo:
             for instance in self.instances:
@@ -75,7 +76,7 @@ class Cluster:
             undo.pop_all()
 
     def release(self) -> None:
-        """Leave the groups and give the instances back; the last user of each closes it.
+        """Leave the groups and release the instances; the last user of each closes it.
 
         Calling it twice has no effect.
         """

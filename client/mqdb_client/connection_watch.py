@@ -1,14 +1,14 @@
-"""The connections of a client: which may lead to a server that is gone, and which wait for one that does not answer.
+"""The watch over a client's connections: some may lead to a server that is gone, or wait for a silent one.
 
-    a connection is lost                  idle ones that are as old are not used again
-    another server is at the address      those that lead to the old one are cut: their waits end with an error
+    a connection is lost                  idle connections of the same age are not reused
+    another server is at the address      connections to the old one are cut: their waits end with an error
     no answer for 15 s                    a new connection asks whether the server works at the statement
         it does                           (a lock, a slow disk, a stopped client machine): nothing happens
-        it does not                       the connection is cut, and with it each whose backend does not work either
-        the new one gets no answer        all are cut
+        it does not                       the connection is cut, and all others whose backends do not work either
+        the new connection gets no answer all connections are cut
 
-Keepalives see none of this as long as a kernel answers for the server: its processes are stopped, a disk hangs, a proxy
-holds the line (docs/decisions/0034-lost-connections-make-others-suspect.md).
+Keepalives detect none of this while a kernel answers for the server: its processes are stopped, a disk hangs, or a
+proxy keeps the connection open (docs/decisions/0034-lost-connections-make-others-suspect.md).
 """
 
 import math
@@ -34,7 +34,7 @@ _LINE: Final = "mqdb_line"
 
 
 class Line:
-    """A connection, and since when its user waits for an answer: by time.monotonic, infinity if it does not wait."""
+    """A connection, and since when its user waits for an answer (time.monotonic; infinity if it does not wait)."""
 
     def __init__(self, entry: ConnectionPoolEntry, *, is_direct: bool, counts: bool) -> None:
         self.made_at = time.monotonic()
@@ -44,16 +44,16 @@ class Line:
         self._counts = counts
         connection: Any = entry.driver_connection
         self._pgconn: psycopg.pq.abc.PGconn = connection.pgconn
-        #: The pid of the backend; None behind a pooler, which gives each client a pid of its own.
+        #: The pid of the backend; None behind a pooler, which assigns its own pid to each client.
         self.pid: int | None = connection.info.backend_pid if is_direct else None
         self._scissors = Scissors(connection)
 
     def begin(self) -> None:
-        """Note that the user waits from now on, perhaps for the answers to several statements."""
+        """Note that the user starts to wait, perhaps for the answers to several statements."""
         self.waits_since = time.monotonic() if self._counts else math.inf
 
     def end(self) -> None:
-        """Note that the user does not wait."""
+        """Note that the user no longer waits."""
         self.waits_since = math.inf
 
     def is_late(self, now: float) -> bool:
@@ -70,19 +70,19 @@ class Line:
         return history_in(self._entry.info) not in (None, history)
 
     def cut(self) -> None:
-        """End all waiting for the server. A later answer is never read."""
+        """End all waits for the server. A later answer is never read."""
         self.is_cut = True
         self._scissors.cut()
 
     def close(self) -> None:
-        """The connection is closed, or about to be."""
+        """Note that the connection is closed or about to be closed."""
         self._scissors.close()
 
 
 class ConnectionWatch:
-    """Watches the connections of engines. Any thread may use it.
+    """Watches the connections of engines. Thread-safe.
 
-    `connect` makes a new connection by the same way, and `is_open` says whether the owner still uses the pools.
+    `connect` makes a new connection in the same way, and `is_open` tells whether the owner still uses the pools.
     `foretell` is called with the reason before connections are cut.
     """
 
@@ -102,9 +102,10 @@ class ConnectionWatch:
         self._ask_at = 0.0
 
     def cover(self, engine: Engine, *, is_direct: bool = True, counts: bool = True) -> None:
-        """Watch the connections of an engine too.
+        """Also watch the connections of an engine.
 
-        With `counts` a user waits for answers from the check-out of a connection to its check-in, unless it is `held`.
+        With `counts` a user counts as waiting from check-out to check-in of a connection, unless the connection is
+        held.
         """
 
         def note(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
@@ -131,7 +132,7 @@ class ConnectionWatch:
             event.listen(engine, "checkin", self._note_return)
 
     def distrust(self) -> None:
-        """A connection was lost. Those that lie idle are as old, and are not used again."""
+        """Note that a connection was lost: idle connections of the same age are not reused."""
         self._suspect_before = time.monotonic()
 
     def replaced(self, history: History) -> None:
@@ -142,7 +143,7 @@ class ConnectionWatch:
                 line.cut()
 
     def look(self) -> None:
-        """Check, in a thread of its own, the connections that have waited for an answer for too long."""
+        """Check, in a separate thread, the connections that have waited for an answer for too long."""
         now = time.monotonic()
         if self._is_asking or now < self._ask_at:
             return
@@ -150,21 +151,21 @@ class ConnectionWatch:
             self._is_asking = True
             threading.Thread(target=self._ask, name="mqdb-asks-server", daemon=True).start()
 
-    # -- what the pool tells ------------------------------------------------------------------
+    # -- events of the pool -------------------------------------------------------------------
 
     def _check(self, line: Line) -> None:
         if line.made_at < self._suspect_before or line.is_cut:
-            raise DisconnectionError("older than the last loss of a connection")  # the pool makes another one
+            raise DisconnectionError("older than the last loss of a connection")  # the pool makes a new one
         line.begin()
 
     def _note_return(self, _connection: DBAPIConnection | None, entry: ConnectionPoolEntry) -> None:
         line: Line | None = entry.info.get(_LINE)
         if line is not None:
             line.end()
-        if not self._is_open():  # its pool is gone, and would not close it
+        if not self._is_open():  # its pool no longer exists, and would not close it
             entry.invalidate()
 
-    # -- who does not answer ------------------------------------------------------------------
+    # -- missing answers ----------------------------------------------------------------------
 
     def _all(self) -> list[Line]:
         with self._guard:
@@ -173,8 +174,8 @@ class ConnectionWatch:
     def _ask(self) -> None:
         try:
             began = time.monotonic()
-            # Not only the late ones: what is found out a moment later would be a second outage. A listener may work for
-            # minutes between two statements of its transaction, and finds out by the next one.
+            # Not only the late ones: a loss noticed a moment later would be a second outage. A listener may work for
+            # minutes between two statements of its transaction, and notices only at the next one.
             waits = {line: line.waits_since for line in self._all() if not line.is_in_transaction()}
             stranded = find_stranded(self._connect, waits)
             if stranded is None:
@@ -195,7 +196,7 @@ def line_of(connection: Connection) -> Line:
 
 
 def hold(connection: Connection) -> Line:
-    """Mark a connection as kept between statements. Its user says by the returned Line when it waits for answers."""
+    """Mark a connection as kept between statements. Its user notes in the returned Line when it waits for answers."""
     line = line_of(connection)
     line.end()
     return line

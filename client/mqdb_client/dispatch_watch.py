@@ -1,4 +1,4 @@
-"""The dispatch watch: messages get their offsets even without `mqdb serve`.
+"""The dispatch watch, with which messages get their offsets even without `mqdb serve`.
 
 A process with consumers checks dispatch when no arrival was announced for a while. It asks the broker whether a leader
 attends to dispatch, and dispatches messages itself as long as there is no leader.
@@ -17,30 +17,30 @@ from mqdb.broker.dispatch import DispatchOutcome, dispatch, stay_awake
 
 logger = logging.getLogger(__name__)
 
-#: Without an arrival for so long, the client asks whether the dispatcher lives.
+#: After this time without an arrival, the client asks whether the dispatcher is alive.
 PATIENCE_SECONDS: Final = 0.2
 
-#: If nothing arrives it asks again, each time after twice as long, and after so long at most.
+#: While nothing arrives it asks again after twice the time, up to this limit.
 LONGEST_PATIENCE_SECONDS: Final = 1.0
 
-#: The client asks now and then despite arrivals, because any role can forge an arrival.
+#: The client asks occasionally despite arrivals, because any role can forge an arrival.
 TRUST_SECONDS: Final = 5.0
 
-#: Without a leader for so long, no process is about to lead: a successor is promised within 5 s.
+#: After this time without a leader, no process is about to lead: a successor is promised within 5 s.
 ALONE_SECONDS: Final = 10.0
 
 _BUSY_SECONDS: Final = 0.002
-# `mqdb serve` goes to 10 ms. There may be many processes like this one, so each does half of that.
+# `mqdb serve` goes to 10 ms. There may be many processes like this, so each does half as much.
 _IDLE_SECONDS: Final = 0.02
 
 _BUSY = frozenset({DispatchOutcome.DISPATCHED, DispatchOutcome.ADOPTED})
 
 
 class DispatchWatch:
-    """Belongs to one thread, which calls `tend` when it is time and says when it heard an arrival.
+    """Watches dispatch for one thread, which calls `tend` when it is due and reports arrivals.
 
-    `ask_attended` asks the broker on a connection of that thread, `connect` makes one to dispatch on. `broker_name` is
-    for the log.
+    `ask_attended` asks the broker on a connection of this thread, and `connect` makes a connection for dispatching.
+    `broker_name` is for the log.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DispatchWatch:
         if now < self._ask_at and self._is_attended:
             return self._ask_at - now
         if now >= self._ask_at:
-            # The shortest first, as the question may fail.
+            # The shortest time first, because the query may fail.
             self._asked_at, self._ask_at = now, now + PATIENCE_SECONDS
             self._learn(self._ask_attended(), now)
             longer = min(self._patience * 2, LONGEST_PATIENCE_SECONDS)
@@ -90,7 +90,7 @@ class DispatchWatch:
             return self._patience
         with self._connect() as connection:
             if not self._has_dispatched:
-                stay_awake(connection)  # the dispatcher may have died in its sleep
+                stay_awake(connection)  # the dispatcher may have died while idle
                 self._has_dispatched = True
             outcome = dispatch(connection).outcome
         self._pause = _BUSY_SECONDS if outcome in _BUSY else min(self._pause * 2, _IDLE_SECONDS)

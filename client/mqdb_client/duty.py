@@ -1,4 +1,4 @@
-"""Duties: what a thread does again and again, each at its own pace."""
+"""Duties: periodic work of a thread, each at its own interval."""
 
 import logging
 import math
@@ -19,8 +19,8 @@ _RETRY_SECONDS: Final = 1.0
 class Duty:
     """Periodic work. One thread runs it; any thread may schedule it for another time.
 
-    `name` says what it does, as in "commit offsets of group readers".
-    `work` returns the seconds until its next run, or None to rest until it is scheduled. After any error it runs again
+    `name` describes the work, as in "commit offsets of group readers".
+    `work` returns the seconds until its next run, or None to pause until it is scheduled. After an error it runs again
     a second later. The first failure and the end of the failures are logged. An unreachable broker is reported to
     `outage` instead.
     """
@@ -40,12 +40,12 @@ class Duty:
         return max(0.0, self._due_at - time.monotonic())
 
     def in_seconds(self, seconds: float) -> None:
-        """Make it due in `seconds`, and not before. A thread that waits for its duties has to be woken for it."""
+        """Schedule the next run in `seconds`, and not before. A thread that waits for its duties has to be woken."""
         with self._guard:
             self._due_at = time.monotonic() + seconds
 
     def run(self) -> None:
-        """Run it now. If the work raises, so does this, and the duty is no longer due."""
+        """Run the work now and raise its errors; even after an error the duty is no longer due."""
         self._due_at = math.inf
         self._rest(self._work())
 
@@ -61,7 +61,7 @@ class Duty:
                 logger.info("a duty is done again", extra={"duty": self.name})
             if self._outage is not None:
                 self._outage.works(self)
-        except BaseException as error:  # noqa: BLE001 - the edge of the loop; an allocation strategy may call sys.exit()
+        except BaseException as error:  # noqa: BLE001 - the outermost level; an allocation strategy may call sys.exit()
             seconds = _RETRY_SECONDS
             self._note(error)
         self._rest(seconds)
@@ -79,11 +79,11 @@ class Duty:
             fields = {"duty": self.name, "reason": describe(error).message}
             if issubclass(type(error), MqdbError):
                 logger.warning("could not %(duty)s; will retry: %(reason)s", fields, extra=fields)
-            else:  # the traceback has the reason
+            else:  # the reason is in the traceback
                 log_error(logger, "could not %(duty)s; will retry", error, fields, logging.WARNING)
 
     def _rest(self, seconds: float | None) -> None:
         with self._guard:
-            # Asked for while it ran, it has a new time already.
+            # If it was scheduled while it ran, it already has a new time.
             if seconds is not None and self._due_at == math.inf:
                 self._due_at = time.monotonic() + seconds

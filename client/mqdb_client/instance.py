@@ -1,12 +1,12 @@
-"""The client instance: what all producers and consumers of a process share towards one broker.
+"""The client instance: the part that all producers and consumers of a process share for one broker.
 
-It has one client id at the broker. It holds the connections, receives notifications of arrivals and of changes in
+It has one client id. It holds the connections, receives notifications of arrivals and of changes in
 groups, sends heartbeats and caches the routes. RocketMQ: MQClientInstance, MQClientManager.
 
     acquire ── open ──▶ a LISTEN connection with the presence lock ──▶ register, heartbeat every 30 s
                         an engine for everything else (the pooler, if there is one)
 
-A forked child cannot use an inherited instance, which raises an error. It starts clients of its own.
+A forked child cannot use an inherited instance, which raises an error. It has to start its own clients.
 """
 
 import logging
@@ -45,16 +45,16 @@ from mqdb_client.route import Routes
 
 logger = logging.getLogger(__name__)
 
-#: Between signs of life, and between looks at the routes. Source: ClientConfig.
+#: The time between heartbeats, and between refreshes of the routes. Source: ClientConfig.
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=30)
 
 _PRESENCE_RETRY_SECONDS: Final = 1.0
 
 
 class ClientInstance:
-    """A process as one broker knows it. Made by `acquire`; all methods may be called from any thread.
+    """A process as one broker sees it. Made by `acquire`. Thread-safe.
 
-    `client_id` has the shape that RocketMQ gives it, `address@pid#nanoseconds`.
+    `client_id` has RocketMQ's format, `address@pid#nanoseconds`.
     """
 
     _instances: ClassVar[dict[tuple[BrokerDsn, str | None, str], "ClientInstance"]] = {}
@@ -70,7 +70,7 @@ class ClientInstance:
         *,
         may_be_down: bool = False,
     ) -> "ClientInstance":
-        """The instance of that name that this process has for a broker; give it back with `release`.
+        """This process's instance with this name for a broker. Release it with `release`.
 
         With `may_be_down` the broker need not be reachable now. Raises BrokerUnavailable and its subclasses,
         SchemaMissing, SchemaTooOld, SchemaTooNew.
@@ -89,7 +89,7 @@ class ClientInstance:
         return instance
 
     def release(self) -> None:
-        """Give the instance back; the last user closes it."""
+        """Release the instance; the last user closes it."""
         key = (self._broker, self.pool_dsn, self._instance_name)
         with self._registry:
             self._users -= 1
@@ -107,7 +107,7 @@ class ClientInstance:
         *,
         heartbeat_interval: timedelta = HEARTBEAT_INTERVAL,
     ) -> None:
-        """An instance of its own, without `acquire`, to be opened and closed."""
+        """A separate instance, without `acquire`, to be opened and closed by its user."""
         self._instance_name = instance_name
         self.address = local_address() or "127.0.0.1"
         own_name = f"{os.getpid()}#{time.monotonic_ns()}" if instance_name == DEFAULT_INSTANCE_NAME else instance_name
@@ -126,21 +126,21 @@ class ClientInstance:
         self._users = 0
         self._opening = threading.Lock()
         self._is_open = False
-        #: When the database has answered the last question whether a broker process runs, by the monotonic clock.
+        #: When the database last answered whether a broker process runs, by the monotonic clock.
         self.answered_at = time.monotonic()
         self.is_forked = False
         self._registrations = Registrations(self.client_id, broker.name, self.connect, lambda: self.is_met)
         self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrivals")
         self._group_changes: Callbacks[str | None] = Callbacks("group changes")
         self._requests: Callbacks[frozenset[str] | None] = Callbacks("requests")
-        #: The ids of clients that come through this one, besides its own.
+        #: The ids of clients that connect through this one, besides its own.
         self.guests: set[str] = set()
         self._waiting_for_arrivals: set[object] = set()
-        #: Changes and requests that were heard and not passed on yet. Only the notification thread knows them.
+        #: Changes and requests that were received but not passed on yet. Only the notification thread uses them.
         self._changed_groups: set[str] = set()
         self._asked: set[str] = set()
         self._wake_limit = WakeLimit()
-        #: One for each request that is being answered, by whichever consumer.
+        #: One slot for each request that any consumer is answering.
         self.request_slots = threading.BoundedSemaphore(MAX_REQUESTS)
         self._end_looks: Callable[[], None] = lambda: None
         self.routes = Routes(self.connect)
@@ -174,7 +174,7 @@ class ClientInstance:
             is_up = self._notifications.start(may_be_down=may_be_down)
             self.connections.open()
             try:
-                if is_up:  # to try again now would take another 5 s where a host does not answer
+                if is_up:  # another attempt would take 5 s more if a host does not answer
                     self.connect().close()
             except BaseException as error:
                 if not (may_be_down and isinstance(error, BrokerUnavailable) and error.may_pass):
@@ -187,7 +187,7 @@ class ClientInstance:
 
     def close(self) -> None:
         """Leave all groups and close the connections. Calling it twice has no effect."""
-        if self.is_forked:  # a thread that held the lock at the time of the fork never gives it back
+        if self.is_forked:  # a thread that held the lock at the time of the fork never releases it
             return
         with self._opening:
             if not self._is_open:
@@ -208,12 +208,12 @@ class ClientInstance:
 
     @property
     def is_met(self) -> bool:
-        """Whether the broker has been reached, and found to be the one that it should be."""
+        """Whether the broker has been reached and is the expected one."""
         return self.connections.is_met
 
     @property
     def history(self) -> History | None:
-        """The history of the log to which the last connection has led; None before the first one."""
+        """The log history of the last connection; None before the first one."""
         return self.connections.history
 
     @property
@@ -229,13 +229,13 @@ class ClientInstance:
     def connect_to_hold(self) -> Connection:
         """A connection to keep between statements.
 
-        Its user says by the connection's `Line` when it waits for answers, or bounds each wait itself.
+        Its user notes in the connection's `Line` when it waits for answers, or limits each wait itself.
         """
         self.check_process()
         return self.connections.connect_to_hold()
 
     def check_process(self) -> None:
-        """Raises IllegalState in a forked child of the process that made the instance."""
+        """Raise IllegalState in a forked child of the process that made the instance."""
         if self.is_forked:
             raise IllegalState(f"client {self.client_id}", "of the parent process; start another one after the fork")
 
@@ -250,12 +250,12 @@ class ClientInstance:
     # -- groups -------------------------------------------------------------------------------
 
     def register(self, registration: Registration, *, may_be_down: bool = False) -> Callable[[], None]:
-        """Enter a group, and stay in it over lost connections until `unregister`; returns a function that undoes it.
+        """Join a group, and stay in it across lost connections until `unregister`; returns a function that undoes this.
 
         With `may_be_down` the client registers with an unreachable broker once it can be reached.
 
-        Raises IllegalState if this process has a client of that kind in the group already, and what
-        `membership.register` raises.
+        Raises IllegalState if this process already has a client of this kind in the group, and the errors of
+        `membership.register`.
         """
         undo = self._registrations.enter(registration, may_be_down=may_be_down)
         self._dispatch.in_seconds(0)
@@ -263,23 +263,23 @@ class ClientInstance:
         return undo
 
     def change(self, registration: Registration, *, may_be_down: bool = False) -> Callable[[], None]:
-        """Replace the subscriptions in a group that was entered; returns a function that undoes it.
+        """Replace the subscriptions in a joined group; returns a function that undoes this.
 
         Raises the errors of `membership.register`.
         """
         return self._registrations.change(registration, may_be_down=may_be_down)
 
     def unregister(self, group: str, kind: ClientKind) -> None:
-        """Leave a group; an unreachable broker finds out by itself. Calling it twice has no effect."""
+        """Leave a group; an unreachable broker notices this itself. Calling it twice has no effect."""
         self._registrations.leave(group, kind)
 
     @property
     def is_attended(self) -> bool:
-        """Whether a broker process runs, as far as is known. Only a process with consumers asks."""
+        """Whether a broker process runs, as far as known. Only a process with consumers checks this."""
         return self._dispatch_watch.is_attended
 
     def on_arrival(self, callback: "Callback[frozenset[int] | None]") -> CallbackHandle:
-        """Have `callback` called with the keys of queues that have got messages; None means any queue.
+        """Call `callback` with the keys of queues that have received messages; None means any queue.
 
         Runs in the notification thread, so it must be quick. It is called with None when that thread begins to listen,
         also after a reconnect, because earlier arrivals were not received.
@@ -289,26 +289,26 @@ class ClientInstance:
         return handle
 
     def on_group_change(self, callback: "Callback[str | None]") -> CallbackHandle:
-        """Have `callback` called with the group whose members or free queues have changed; None means any group.
+        """Call `callback` with a group whose members or free queues have changed; None means any group.
 
-        Runs in the notification thread, so it must be quick. After a reconnect it is called with None; also
-        where another database is found behind the address, by the thread that has found it.
+        Runs in the notification thread, so it must be quick. It is called with None after a reconnect, and, in the
+        thread that notices it, when another database is found behind the address.
         """
         return self._group_changes.add(callback)
 
     def on_request(self, callback: "Callback[frozenset[str] | None]") -> CallbackHandle:
-        """Have `callback` called when this client, or one of its `guests`, may have a request.
+        """Call `callback` when this client, or one of its `guests`, may have a request.
 
-        Its argument has the ids of the clients with a request; None means any. Runs in the notification thread, so it
-        must be quick.
+        Its argument contains the ids of the clients with a request; None means any client. Runs in the notification
+        thread, so it must be quick.
         """
         return self._requests.add(callback)
 
     @contextmanager
     def awaiting_arrivals(self) -> Iterator[None]:
-        """A block that waits for messages.
+        """A context in which the caller waits for messages.
 
-        Within it the client looks after dispatch, as a process with consumers always does.
+        In this context the client checks dispatch, as a process with consumers always does.
         """
         waiting = object()
         self._waiting_for_arrivals.add(waiting)
@@ -319,10 +319,10 @@ class ClientInstance:
         finally:
             self._waiting_for_arrivals.discard(waiting)
 
-    # -- what the notification thread does -------------------------------------------------------
+    # -- the notification thread -----------------------------------------------------------------
 
     def _greet(self, connection: Connection) -> None:
-        """First words on a LISTEN connection. The presence lock comes before any registration."""
+        """Prepare a LISTEN connection. The presence lock comes before any registration."""
         self.connections.check(connection)
         try:
             membership.announce(connection, self.client_id)
@@ -330,7 +330,7 @@ class ClientInstance:
         except ClientIdInUse:
             if not self._is_open:
                 raise
-            # Held by our lost connection, which the server still believes in. To listen is possible meanwhile.
+            # Held by our lost connection, which the server considers alive. Listening is possible all the same.
             self._presence.in_seconds(_PRESENCE_RETRY_SECONDS)
 
     def _answered(self) -> None:
@@ -363,7 +363,7 @@ class ClientInstance:
         asked, self._asked = self._asked, set()
         for group in groups:
             if self._registrations.has_consumer_of(group):
-                # Perhaps it was this client that the broker has given up.
+                # Perhaps the broker considered this client dead.
                 self._heartbeat.in_seconds(0)
             self._group_changes.call(group)
         if asked:

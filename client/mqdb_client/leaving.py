@@ -1,6 +1,6 @@
-"""Leaving: a shutdown says what it waits for, and waits only so long for a broker that keeps silent.
+"""Leaving: a shutdown logs what it waits for, and limits its wait for a silent broker.
 
-An attempt to connect cannot be cut short, so what a broker is asked at the end is asked by a thread of its own.
+A connection attempt cannot be interrupted, so the last requests to a broker are made in a separate thread.
 """
 
 import logging
@@ -14,26 +14,26 @@ from mqdb.errors import ShutdownTimedOut
 
 logger = logging.getLogger(__name__)
 
-#: The time that a broker has for all of it. An attempt to connect takes as long (`mqdb.store.engine`).
+#: The time that a broker has for all these requests: as long as a connection attempt (`mqdb.store.engine`).
 LEAVE_SECONDS: Final = 5.0
 
-#: A wait is logged if two looks in a row find it.
+#: A wait is logged if two checks in a row find it.
 _LOOK_SECONDS: Final = 0.4
 
 
 def leave_in_time(
     group: str, leave: Callable[[], object], listeners: Callable[[], int] = lambda: 0, seconds: float = 0.0
 ) -> None:
-    """Have `leave` run, and wait `seconds` for running listeners, then for the broker. It may go on behind the caller.
+    """Run `leave`, and wait `seconds` for running listeners, then for the broker. It may continue after this returns.
 
-    `listeners` says how many run now; `leave` waits no longer for them than that either.
-    Raises ShutdownTimedOut if some run at the end, and what `leave` raises.
+    `listeners` returns how many are running; `leave` itself must not wait longer than `seconds` for them. Raises
+    ShutdownTimedOut if some still run at the end, and the errors of `leave`.
     """
     left: Future[None] = Future()
     thread = threading.Thread(target=_run, args=(leave, left), name=f"mqdb-{group}-leave", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # there are no new threads when the interpreter ends
+    except RuntimeError:  # threads cannot be started while the interpreter shuts down
         _run(leave, left)
     _wait(group, left, listeners, seconds)
     if left.done():
@@ -46,7 +46,7 @@ def _run(leave: Callable[[], object], left: "Future[None]") -> None:
     try:
         leave()
         left.set_result(None)
-    except BaseException as error:  # noqa: BLE001 - the caller's, if it still waits
+    except BaseException as error:  # noqa: BLE001 - raised in the caller, if it still waits
         left.set_exception(error)
 
 

@@ -22,7 +22,7 @@ class _Thread:
         self._thread.start()
 
     def end(self) -> None:
-        """Return when the thread has ended, unless it asks for that itself."""
+        """Wait until the thread has ended, unless called in this thread."""
         self._end.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -35,7 +35,7 @@ class _Thread:
                 try:
                     look()
                 except RuntimeError:
-                    # There are no new threads when the interpreter ends.
+                    # Threads cannot be started while the interpreter shuts down.
                     logger.debug("a look failed, and is repeated", exc_info=True)
 
 
@@ -45,7 +45,7 @@ _thread: _Thread | None = None
 
 
 def look_often(look: Callable[[], None]) -> Callable[[], None]:
-    """Call `look` every 0.5 s; it must not wait for anything. Returns what ends that, which `look` may call as well."""
+    """Call `look` every 0.5 s; it must not block. Returns a function that ends this, which `look` may also call."""
     global _thread
     key = object()
     with _guard:

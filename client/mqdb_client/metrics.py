@@ -4,7 +4,7 @@
     producer.register_send_message_hook(hook)
     consumer.register_consume_message_hook(hook)
 
-One hook is for all producers and consumers of a process. docs/metrics.md lists what it counts.
+One hook can serve all producers and consumers of a process. docs/metrics.md lists its metrics.
 """
 
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsHook"]
 
-#: Seconds: those of OpenTelemetry for messaging, and two below, for a database that is near.
+#: Bucket bounds in seconds: OpenTelemetry's for messaging, and two smaller ones for a nearby database.
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 _BEGUN: Final = "mqdb.metrics.begun"
@@ -31,9 +31,9 @@ _Child = TypeVar("_Child")
 
 
 class MetricsHook:
-    """Measures each attempt to send, and each call of a listener. Any thread may call it.
+    """Measures each attempt to send, and each call of a listener. Thread-safe.
 
-    It also measures the outages of the brokers of the process, whether it is registered with their clients or not.
+    It also measures outages of all brokers that the process uses, even if it is not registered with their clients.
     """
 
     hook_name = "metrics"
@@ -41,7 +41,7 @@ class MetricsHook:
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
         """The default `registry` is the one of prometheus-client.
 
-        Raises ExtraMissing without `mqdb[metrics]`, ParameterInvalid for a registry that has these metrics already.
+        Raises ExtraMissing without `mqdb[metrics]`, ParameterInvalid for a registry that already has these metrics.
         """
         try:
             from prometheus_client import REGISTRY, Counter, Histogram
@@ -87,7 +87,7 @@ class MetricsHook:
         delivery = self._delivery.of((context.group, context.queue.topic))
         now = datetime.now(UTC)
         for message in context.messages:
-            # The clock of the database may be ahead of ours.
+            # The database's clock may be ahead of ours.
             delivery.observe(max((now - message.store_time).total_seconds(), 0.0))
         context.attributes[_BEGUN] = time.perf_counter()
 
@@ -100,14 +100,14 @@ class MetricsHook:
 
 
 class _Children(Generic[_Child]):
-    """The children of a metric by their labels: to have the metric look for one costs more than to observe."""
+    """A cache of a metric's children by labels, because looking one up in the metric costs more than observing."""
 
     def __init__(self, make: Callable[..., _Child]) -> None:
         self._make = make
         self._children: dict[tuple[str, ...], _Child] = {}
 
     def of(self, labels: tuple[str, ...]) -> _Child:
-        """The child of these labels, the same each time."""
+        """The child with these labels, the same object each time."""
         child = self._children.get(labels)
         if child is None:
             child = self._children[labels] = self._make(*labels)
@@ -117,7 +117,7 @@ class _Children(Generic[_Child]):
 def _result(context: SendMessageContext) -> str:
     """The outcome of an attempt: the status of its result, the class of its error, or ONEWAY.
 
-    A bounded number of words.
+    The number of possible words is bounded.
     """
     if context.error is not None:
         return type(context.error).__name__

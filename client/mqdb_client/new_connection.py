@@ -1,4 +1,4 @@
-"""A new connection: what is asked on it before it is used, and which database it leads to."""
+"""A new connection: the checks before it is used, and the database that it leads to."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,7 +14,10 @@ _HISTORY: Final = "mqdb_history"
 
 
 def prepared(connect: Callable[[], Connection], *steps: Callable[[Connection], object]) -> Callable[[], Connection]:
-    """The same way to connect, to connections on which the steps were made. They must not go back into a pool."""
+    """Wrap `connect` so that the steps are run on each new connection.
+
+    These connections must not go back into a pool.
+    """
 
     def connecting() -> Connection:
         connection = connect()
@@ -32,7 +35,10 @@ def prepared(connect: Callable[[], Connection], *steps: Callable[[Connection], o
 
 
 def note_history(connection: Connection, history: History) -> None:
-    """Remember where a connection leads to, as long as it lives. Not behind a pooler that shares connections."""
+    """Remember the history that a connection leads to, for its lifetime.
+
+    Not for use behind a pooler that shares connections.
+    """
     connection.info[_HISTORY] = history
 
 

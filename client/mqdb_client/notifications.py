@@ -1,6 +1,6 @@
 """Notifications: the LISTEN connection of a process to one broker, and the thread that owns it.
 
-The thread waits for notifications, does its duties when they are due, and reconnects with growing pauses when the
+The thread waits for notifications, runs duties when they are due, and reconnects with growing pauses when the
 connection is lost.
 """
 
@@ -28,16 +28,16 @@ from mqdb_client.outage import Outage
 
 logger = logging.getLogger(__name__)
 
-#: All that a client consumes waits for this connection, and many clients may try at once.
+#: A client's consumption waits for this connection, and many clients may try at once.
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 
-# The system call takes no infinity.
+# The system call does not accept infinity.
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 
-#: The most reads of notifications a second. Dispatch notifies up to 500 times a second.
+#: The maximum reads of notifications per second. Dispatch notifies up to 500 times a second.
 _READS_PER_SECOND: Final = 1000.0
 
-# The server, too, should notice within 15 s that a client is gone without a word: it holds the client's presence.
+# The server should also notice within 15 s that a client vanished, because it holds the client's presence lock.
 _SERVER_KEEPALIVE: Final = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "3",
@@ -49,7 +49,7 @@ _SERVER_KEEPALIVE: Final = {
 class Heard(NamedTuple):
     """The content of some notifications, merged.
 
-    `queue_keys` None means that messages may have come to any queue. `clients` are the ids of the clients that have a
+    `queue_keys` None means that messages may have arrived in any queue. `clients` are the ids of the clients with a
     request.
     """
 
@@ -59,14 +59,14 @@ class Heard(NamedTuple):
     clients: frozenset[str] = frozenset()
 
 
-#: A queue key is an integer of 32 bits. Anybody may notify, and Python reads no text of 5,000 digits as a number.
+#: A queue key is a 32-bit integer. Any role may notify, and Python refuses to parse a number of 5,000 digits.
 _MAX_KEY_DIGITS: Final = 10
 
 
 def understand(payloads: Iterable[str]) -> Heard:
     """Read payloads: `a:` and queue keys, `a:*`, `m:` and a group, `c:` and a client id.
 
-    Anyone may send others; they mean nothing.
+    Any role may send other payloads, which are ignored.
     """
     keys: set[int] = set()
     groups: set[str] = set()
@@ -87,8 +87,8 @@ def understand(payloads: Iterable[str]) -> Heard:
 class NotificationThread:
     """Listens for a client. Its thread handles the notifications and runs the duties.
 
-    It listens to arrivals while `arrivals` has callbacks, and calls them with None when it begins to. `greet` is called
-    with each new connection, and rejects it by raising. `recovered` is called after each connection but the first.
+    It listens to arrivals while `arrivals` has callbacks, and calls them with None when it starts to. `greet` is called
+    with each new connection, and rejects it by raising. `recovered` is called after each connection except the first.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class NotificationThread:
     def start(self, *, may_be_down: bool = False) -> bool:
         """Connect, then listen in a thread. If this raises, the thread has not started.
 
-        With `may_be_down` it returns False if the broker cannot be reached, and the thread keeps trying.
+        With `may_be_down` this returns False if the broker cannot be reached, and the thread keeps trying.
         """
         self._stopping.clear()
         try:
             self._connect()
         except MqdbError as error:
-            # A refused password or a wrong schema is a mistake that waiting does not mend.
+            # Waiting does not help against a refused password or a wrong schema.
             if not (may_be_down and isinstance(error, BrokerUnavailable) and error.may_pass):
                 raise
             self._outage.covers(self, error)
@@ -153,7 +153,7 @@ class NotificationThread:
         return is_connected
 
     def stop(self) -> None:
-        """Stop listening and close the connection, after the current duty. Not from its own thread.
+        """Stop listening and close the connection, after the current duty. Must not be called in its own thread.
 
         Calling it twice has no effect.
         """
@@ -170,10 +170,10 @@ class NotificationThread:
             end.close()
 
     def wake(self) -> None:
-        """Have the thread look at its duties now."""
+        """Make the thread check its duties now."""
         bell = self._bell
         if bell is not None:
-            with suppress(OSError):  # it is full of rings, or has just been put away
+            with suppress(OSError):  # its buffer is full of wake-ups, or it was just closed
                 bell[0].send(b"\0")
 
     def hurry(self) -> None:
@@ -199,7 +199,7 @@ class NotificationThread:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            # Not back to the pool: its session holds a lock and listens.
+            # Not returned to the pool: its session holds a lock and listens.
             connection.invalidate()
             connection.close()
 
@@ -246,7 +246,7 @@ class NotificationThread:
     def _follow_arrivals(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         """Listen to arrivals only while there are callbacks for them.
 
-        Under load there are hundreds a second, and each costs the listening session 150 µs of CPU.
+        Under load there are hundreds of arrivals per second, and each costs the listening session 150 µs of CPU.
         """
         is_wanted = not self._arrivals.is_empty
         if is_wanted is not self._hears_arrivals:
@@ -255,7 +255,7 @@ class NotificationThread:
             self._arrivals.call(None)
 
     def _reconnect(self) -> None:
-        """Try until it is connected, or until `stop`."""
+        """Retry until connected, or until `stop`."""
         for pause in pauses(_LONGEST_PAUSE_SECONDS):
             self._hurried.wait(pause)
             self._hurried.clear()
@@ -268,7 +268,7 @@ class NotificationThread:
                 break
             except Exception as error:
                 self._disconnect()
-                # At each attempt: a WARNING would be repeated every 2 s.
+                # Not a WARNING: it would be repeated at each attempt, every 2 s.
                 unexpected = None if isinstance(error, _EXPECTED) else error
                 logger.debug("no connection to the broker yet", extra={"reason": _line(error)}, exc_info=unexpected)
 

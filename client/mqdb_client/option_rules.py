@@ -3,8 +3,8 @@
     pull_batch_size: Annotated[int, whole(1, 1_024)]
     auto_commit: Annotated[bool, FLAG]
 
-They are checked when a configuration is made. Without a rule a wrong type shows up late and elsewhere, or never: "no"
-counts as True, and a text that looks like a member of an enum is not equal to any of its members.
+They are checked when a configuration is made. Without a rule a wrong type would show up late and elsewhere, or never:
+"no" counts as True, and a string that looks like an enum member does not equal any member.
 """
 
 import inspect
@@ -28,9 +28,9 @@ class Rule(NamedTuple):
     """A condition on a value."""
 
     allows: Callable[[Any], bool]
-    #: The end of a sentence that says what fits.
+    #: The end of a sentence that describes the allowed values.
     reason: str
-    #: Whether -1, as in RocketMQ, is another way to say None.
+    #: Whether -1 stands for None, as in RocketMQ.
     is_unlimited: bool = False
 
     def check(self, name: str, value: object) -> None:
@@ -40,13 +40,16 @@ class Rule(NamedTuple):
 
 
 def check_options(config: "DataclassInstance") -> None:
-    """Hold all options of a configuration to the rules in their annotations. Raises ParameterInvalid for the first."""
+    """Check all options of a configuration against the rules in their annotations.
+
+    Raises ParameterInvalid for the first fault.
+    """
     for option in fields(config):
         for rule in get_args(option.type)[1:]:
             if isinstance(rule, Rule):
                 rule.check(option.name, value := getattr(config, option.name))
                 if rule.is_unlimited and value == -1:
-                    object.__setattr__(config, option.name, None)  # before anybody has seen it
+                    object.__setattr__(config, option.name, None)  # before the object is used
 
 
 def whole(lowest: int, highest: int) -> Rule:
@@ -70,7 +73,7 @@ def duration(lowest: timedelta, highest: timedelta = timedelta.max) -> Rule:
 
 
 def one_of(kind: type[Enum]) -> Rule:
-    """A rule for a member of an enum; its name as text is not allowed."""
+    """A rule for a member of an enum; its name as a string is not allowed."""
     *others, last = (f"{kind.__name__}.{member.name}" for member in kind)
     return Rule(lambda value: isinstance(value, kind), f"must be {', '.join(others)} or {last}")
 
@@ -82,7 +85,7 @@ CLOCK: Final = Rule(
 
 
 def takes(*arguments: str, example: str = "") -> Rule:
-    """A callable to which these arguments can be given, by position."""
+    """A callable that can take these positional arguments."""
     reason = f"must be a callable that takes ({', '.join(arguments)})"
     return Rule(lambda value: _can_take(value, len(arguments)), f"{reason}, such as {example}" if example else reason)
 
@@ -92,7 +95,7 @@ def _can_take(value: object, count: int) -> bool:
         return False
     try:
         signature = inspect.signature(value)
-    except (TypeError, ValueError):  # some callables written in C do not say
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return True
     try:
         signature.bind(*range(count))
@@ -115,7 +118,7 @@ DURATION: Final = Rule(
     lambda value: isinstance(value, timedelta) and value > timedelta(0), "must be a timedelta of more than 0"
 )
 
-#: The time for which a shutdown waits for listeners. A thread cannot be waited for much longer than a year.
+#: How long a shutdown waits for listeners. Waits for a thread cannot be much longer than a year.
 SHUTDOWN_TIMEOUT: Final = duration(timedelta(0), timedelta(days=365))
 
 AWARE_TIME: Final = Rule(
@@ -123,7 +126,7 @@ AWARE_TIME: Final = Rule(
     "must be a datetime with a time zone, such as datetime(2024, 1, 1, tzinfo=UTC)",
 )
 
-#: No system takes the character NUL in a path. An empty text would be the working directory.
+#: No system allows the character NUL in a path. An empty string would be the working directory.
 PATH: Final = Rule(
     lambda value: isinstance(value, Path) or (isinstance(value, str) and value != "" and "\0" not in value),
     "must be the path of a directory, a text or a Path",
@@ -131,7 +134,7 @@ PATH: Final = Rule(
 
 INSTANCE_NAME: Final = Rule(is_broker_name, "use letters, digits, and _ . @ - after the first")
 
-#: Of queues to the members of a group.
+#: A strategy that allocates queues to the members of a group.
 STRATEGY: Final = takes("group", "client_id", "queues", "client_ids", example="allocate_averagely")
 
 

@@ -1,7 +1,7 @@
-"""An outage: the time from the first failure because of a missing broker until everything that failed works again.
+"""An outage: the time from the first failure due to a missing broker until everything that failed works again.
 
-Many threads notice it: each pull, each duty, each transaction. The log gets one WARNING when it begins and one INFO
-when it is over, whatever the number of threads. Details are at DEBUG.
+Many threads notice it: each pull, each duty, each transaction. One WARNING is logged when it begins and one INFO when
+it ends, whatever the number of threads. Details are logged at DEBUG.
 """
 
 import logging
@@ -21,28 +21,31 @@ _FORETOLD_SECONDS: Final = 5.0
 
 
 class Outage:
-    """The outages of one broker, as a client has seen them. Any thread may use it."""
+    """The outages of one broker, as seen by a client. Thread-safe."""
 
     def __init__(self, target: str) -> None:
-        """`target` is where the DSN leads, without a password."""
+        """`target` is the server in the DSN, without a password."""
         self._target = target
         self._guard = threading.Lock()
         self._failing: set[object] = set()
         self._began = 0.0
-        self._seconds = 0.0  # of those that are over
+        self._seconds = 0.0  # of past outages
         #: The number of outages that have begun.
         self.count = 0
         self._foretold: tuple[float, str] = (-math.inf, "")
-        #: The server that has answered last, as `host:port`, and its timeline: for the log.
+        #: The server that last answered, as `host:port`, and its timeline, for the log.
         self.server = ""
         self.timeline: int | None = None
 
     def foretell(self, reason: str) -> None:
-        """Connections are about to be cut for this reason, which those who use them do not know."""
+        """Note the reason for which connections are about to be cut, because their users do not know it."""
         self._foretold = (time.monotonic(), reason)
 
     def covers(self, who: object, error: BaseException) -> bool:
-        """Whether an error of `who` means that the broker is away. If so the log knows, until `works` is called."""
+        """Whether an error of `who` means that the broker is unavailable.
+
+        If so, this is logged, until `works` is called.
+        """
         if not _is_outage(error):
             return False
         with self._guard:
@@ -79,7 +82,7 @@ class Outage:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the broker is away."""
+        """Whether the broker is unavailable."""
         return bool(self._failing)
 
     @property
@@ -89,7 +92,7 @@ class Outage:
             return self._seconds + (time.monotonic() - self._began if self._failing else 0.0)
 
     def _settle(self, who: object) -> float | None:
-        """Note that `who` no longer fails. If it was the last one, returns how long the outage has lasted."""
+        """Note that `who` no longer fails. If it was the last to fail, returns how long the outage lasted."""
         if who not in self._failing:
             return None
         self._failing.discard(who)
@@ -101,10 +104,13 @@ class Outage:
 
 
 def level_of(error: BaseException) -> int:
-    """The level of a log line about an error: DEBUG if the broker is away, as its `Outage` tells of that for all."""
+    """The level of a log line about an error:
+
+    DEBUG if the broker is unavailable, because its `Outage` logs that for all.
+    """
     return logging.DEBUG if _is_outage(error) else logging.WARNING
 
 
 def _is_outage(error: BaseException) -> TypeGuard[BrokerUnavailable]:
-    # By its type: isinstance() asks an error of user code for its __class__.
+    # By its type: isinstance() reads the `__class__` of an error, which may be user code.
     return issubclass(type(error), BrokerUnavailable) and cast(BrokerUnavailable, error).may_pass

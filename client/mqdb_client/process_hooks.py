@@ -1,7 +1,7 @@
-"""Hooks of all clients of the process, and the operations that they see beside sends and calls of a listener.
+"""Hooks of all clients of the process, and the operations that they see besides sends and calls of a listener.
 
-`register` is for the producers and consumers that there are and for those to come. A client without a hook makes
-nothing for it: its containers of hooks are empty, as they are for a user who has registered none.
+`register` covers existing and future producers and consumers. Without hooks a client has no overhead: its hook
+containers are empty, as if the user had registered no hooks.
 """
 
 import logging
@@ -23,28 +23,28 @@ logger = logging.getLogger(__name__)
 class ClientOperation(StrEnum):
     """The operations of a client besides sends and calls of a listener, with the type of their outcome."""
 
-    #: A poll of a lite pull consumer, until it returns: `messages` are set then.
+    #: A poll of a lite pull consumer, until it returns; `messages` are set at the end.
     RECEIVE = "receive"
-    #: Messages that were not consumed come again, or go to the dead letter queue: a SentBack for each of them.
+    #: Messages that were not consumed are redelivered or go to the dead letter queue: a SentBack for each.
     SEND_BACK = "send_back"
-    #: A call of `check_local_transaction`: its LocalTransactionState.
+    #: A call of `check_local_transaction`; the outcome is its LocalTransactionState.
     CHECK_TRANSACTION = "check_transaction"
-    #: The end of a half message, sent to its broker: the LocalTransactionState.
+    #: The end of a half message, sent to its broker; the outcome is the LocalTransactionState.
     END_TRANSACTION = "end_transaction"
-    #: A recall: the RecallStatus.
+    #: A recall; the outcome is the RecallStatus.
     RECALL = "recall"
 
 
 @dataclass(slots=True, eq=False)
 class OperationContext:
-    """One operation, as hooks see it. `outcome` and `error` are set when it is over; `attributes` are a hook's own."""
+    """One operation, as hooks see it. `outcome` and `error` are set at the end; `attributes` are for use by hooks."""
 
     operation: ClientOperation
     group: str
     client_id: str
-    #: "" if the messages are of several topics, or there are no messages yet.
+    #: "" if the messages have several topics, or there are no messages yet.
     topic: str
-    #: "" if they may be of several brokers.
+    #: "" if the messages may be on several brokers.
     broker_name: str
     message_ids: Sequence[str] = ()
     messages: Sequence[ReceivedMessage] = ()
@@ -54,13 +54,13 @@ class OperationContext:
 
 
 class OperationHook(Protocol):
-    """Sees the operations of all clients of the process, in the threads that do them; be quick there."""
+    """Called for the operations of all clients of the process, in the threads that do them; be quick there."""
 
     #: Its name in the log.
     hook_name: str
 
     def operation_before(self, context: OperationContext) -> None:
-        """The operation is about to begin."""
+        """Called before an operation."""
 
     def operation_after(self, context: OperationContext) -> None:
         """Called after an operation, in the same thread as `operation_before`."""
@@ -78,7 +78,7 @@ class HookContainer(Protocol):
     """The hooks of one client."""
 
     def adopt(self, hook: OperationHook) -> None:
-        """Call it as well from now on. Raises ParameterInvalid if the hook lacks what this client calls."""
+        """Add a hook. Raises ParameterInvalid if it lacks a method that this client calls."""
 
     def dismiss(self, hook: object) -> None:
         """Stop calling a hook, except for the end of operations that have begun."""
@@ -111,9 +111,9 @@ class OperationHooks:
         message_ids: Sequence[str] = (),
         messages: Sequence[ReceivedMessage] = (),
     ) -> AbstractContextManager[OperationContext | None]:
-        """A block around an operation.
+        """A context around an operation.
 
-        It yields the context of the operation, or None (a shared block) if there is no hook.
+        It yields the OperationContext, or None (from a shared object) if there is no hook.
         """
         if self.is_empty:
             return _UNSEEN
@@ -123,7 +123,7 @@ class OperationHooks:
 
     @contextmanager
     def _around(self, context: OperationContext, hooks: tuple[OperationHook, ...]) -> Iterator[OperationContext]:
-        # In the main thread Ctrl-C may come while a hook runs. In others sys.exit() would end a thread of a client.
+        # In the main thread Ctrl-C may come while a hook runs. In other threads sys.exit() would end a client's thread.
         caught = Exception if threading.current_thread() is threading.main_thread() else BaseException
         call_each(hooks, lambda hook: hook.operation_before, context, context.group, caught)
         try:
@@ -142,7 +142,7 @@ def call_each(
     group: str,
     caught: type[BaseException] = Exception,
 ) -> None:
-    """Call a method of each hook of a client in `group`. If one raises what is `caught`, log it, and go on."""
+    """Call a method of each hook of a client in `group`. Errors in `caught` are logged, and the next hook is called."""
     for hook in hooks:
         try:
             method_of(hook)(context)
@@ -154,7 +154,7 @@ def call_each(
 
 _UNSEEN: Final[AbstractContextManager[None]] = nullcontext()
 
-#: Of all clients of the process.
+#: The hook containers of all clients of the process.
 operations: Final = OperationHooks()
 
 _guard = threading.Lock()
@@ -163,7 +163,7 @@ _containers: "WeakSet[HookContainer]" = WeakSet()
 
 
 def enroll(container: HookContainer) -> None:
-    """A client is made: its container gets the hooks of the process, now and later."""
+    """Enroll the container of a new client: it gets the hooks of the process, now and later."""
     with _guard:
         _containers.add(container)
         for hook in _hooks:
@@ -171,7 +171,7 @@ def enroll(container: HookContainer) -> None:
 
 
 def register(hook: OperationHook) -> None:
-    """Have a hook called by all clients of the process. It is a SendMessageHook and a ConsumeMessageHook as well."""
+    """Let all clients of the process call a hook, which is also a SendMessageHook and a ConsumeMessageHook."""
     with _guard:
         _hooks.append(hook)
         for container in (operations, *_containers):
@@ -187,7 +187,7 @@ def unregister(hook: OperationHook) -> None:
 
 
 def topic_of(messages: Sequence[ReceivedMessage]) -> str:
-    """The topic that messages were sent to, which is not that of a retry; "" if they are of several, or do not tell."""
+    """The topic to which messages were sent, not a retry topic; "" if there are several or it is not known."""
     try:
         topics = {message.topic for message in messages}
     except PropertiesBroken:

@@ -1,6 +1,6 @@
-"""Registrations: the groups that a process is in on one broker. They survive lost connections until it leaves them.
+"""Registrations: the groups that a process has joined on one broker. They survive lost connections until it leaves.
 
-Changes that cannot reach the broker now are sent when it can be reached. RocketMQ: the producer and consumer tables of
+Changes that cannot reach the broker now are sent once it can be reached. RocketMQ: the producer and consumer tables of
 MQClientInstance.
 """
 
@@ -25,9 +25,9 @@ _Key: TypeAlias = tuple[str, ClientKind]
 
 
 class Registrations:
-    """The registrations of one client. All methods may be called from any thread.
+    """The registrations of one client. Thread-safe.
 
-    `connect` makes a connection in AUTOCOMMIT, and `is_met` says whether the broker has ever been reached.
+    `connect` makes a connection in AUTOCOMMIT, and `is_met` tells whether the broker has ever been reached.
     """
 
     def __init__(
@@ -41,27 +41,27 @@ class Registrations:
         self._broker_name = broker_name
         self._connect = connect
         self._is_met = is_met
-        # Also while the broker is asked: a row that was just taken out must not be entered again.
+        # Also held during requests to the broker: a row that was just removed must not be inserted again.
         self._guard = threading.RLock()
         self._known: dict[_Key, Registration] = {}
-        #: Those that the broker has had before.
+        #: The registrations that the broker already had.
         self._accepted: set[_Key] = set()
 
     @property
     def has_consumers(self) -> bool:
-        """Whether one of them is a consumer."""
+        """Whether any of the clients is a consumer."""
         return any(kind is ClientKind.CONSUMER for _, kind in list(self._known))
 
     def has_consumer_of(self, group: str) -> bool:
-        """Whether one of them is a consumer of that group."""
+        """Whether any of the clients is a consumer of this group."""
         return (group, ClientKind.CONSUMER) in self._known
 
     def enter(self, registration: Registration, *, may_be_down: bool) -> Callable[[], None]:
-        """Enter a group; returns a function that undoes it.
+        """Join a group; returns a function that undoes this.
 
         With `may_be_down` it registers with an unreachable broker later.
-        Raises IllegalState if this process has a client of that kind in the group already, and what
-        `membership.register` raises.
+        Raises IllegalState if this process already has a client of this kind in the group, and the errors of
+        `membership.register`.
         """
         with self._guard:
             if _key(registration) in self._known:
@@ -71,7 +71,7 @@ class Registrations:
         return partial(self._leave_again, registration, replaced)
 
     def change(self, registration: Registration, *, may_be_down: bool) -> Callable[[], None]:
-        """Replace the subscriptions in a group that was entered; returns a function that undoes it.
+        """Replace the subscriptions in a joined group; returns a function that undoes this.
 
         Raises the errors of `membership.register`.
         """
@@ -87,7 +87,7 @@ class Registrations:
         return partial(self._change_back, before, was_accepted, registration, replaced)
 
     def leave(self, group: str, kind: ClientKind) -> None:
-        """Leave a group; an unreachable broker finds out by itself. Calling it twice has no effect."""
+        """Leave a group; an unreachable broker notices this itself. Calling it twice has no effect."""
         with self._guard:
             self._accepted.discard((group, kind))
             if self._known.pop((group, kind), None) is None or not self._is_met():
@@ -106,7 +106,7 @@ class Registrations:
             self.leave(group, kind)
 
     def beat(self) -> None:
-        """Send a heartbeat, and enter the groups again that the broker has lost. Raises BrokerUnavailable."""
+        """Send a heartbeat, and rejoin the groups that the broker has lost. Raises BrokerUnavailable."""
         with self._guard:
             if not self._known:
                 return
@@ -120,7 +120,7 @@ class Registrations:
                 self.renew()
 
     def renew(self) -> None:
-        """Enter all groups again. Raises BrokerUnavailable."""
+        """Rejoin all groups. Raises BrokerUnavailable."""
         with self._guard, self._connect() as connection:
             for key, registration in self._known.items():
                 try:
@@ -128,7 +128,7 @@ class Registrations:
                     self._accepted.add(key)
                 except BrokerUnavailable:
                     raise
-                except MqdbError as error:  # the affair of this group, and no reason to be missing in the others
+                except MqdbError as error:  # this concerns only this group, and must not affect the others
                     fields = {
                         "group": registration.group,
                         "client_id": self._client_id,

@@ -9,16 +9,15 @@ from mqdb.store.topics.topics import TopicRoute, find_topic, find_topics
 
 
 class Routes:
-    """The routes that a process has asked for. Any thread may use it; a known route costs one look into a dict.
+    """The routes that a process has requested. Thread-safe; a known route costs one dict lookup.
 
-    The broker is asked again each time for a topic that does not exist. A route that has not changed stays the same
-    object.
+    For a topic that does not exist, the broker is asked each time. An unchanged route stays the same object.
     """
 
     def __init__(self, connect: Callable[[], AbstractContextManager[Connection]]) -> None:
         self._connect = connect
         self._known: dict[str, TopicRoute] = {}
-        #: The route of a topic if it is in memory. Asked for each message sent: no call but the look into the dict.
+        #: The route of a topic if it is in memory. Used for each sent message, so it is nothing but a dict lookup.
         self.known: Callable[[str], TopicRoute | None] = self._known.get
 
     def find(self, topic: str) -> TopicRoute | None:
@@ -38,7 +37,7 @@ class Routes:
         return self.remember(route)
 
     def remember(self, route: TopicRoute) -> TopicRoute:
-        """A route that came with the answer to another request, such as the creation of the topic; as it is known."""
+        """Cache a route that came with another answer, such as the creation of the topic; returns the cached route."""
         if route == (known := self._known.get(route.config.name)):
             return known
         self._known[route.config.name] = route

@@ -1,9 +1,9 @@
-"""A pytest plugin for programs that use mqdb: a broker for the tests, topics of their own, a clock that moves.
+"""A pytest plugin for programs that use mqdb: a broker for tests, separate topics for each test, and a movable clock.
 
     pytest_plugins = ["mqdb_client.testing"]  # in conftest.py
 
-It is not registered as an entry point, because pytest would then import mqdb in every test run on a machine that has
-it.
+It is not registered as an entry point, because pytest would then import mqdb in every test run on a machine that has it
+installed.
 """
 
 import itertools
@@ -29,12 +29,12 @@ from mqdb_client.option_rules import Rule
 
 _CHANNEL = "mqdb_testing"
 
-#: A batch of dispatch takes a few milliseconds, and nothing tells that its lock is free.
+#: A batch of dispatch takes a few milliseconds, and the release of its lock is not announced.
 _LOCKED_SECONDS = 0.005
 
 _TIMEDELTA = Rule(lambda value: isinstance(value, timedelta), "must be a timedelta")
 
-#: A waiting call is woken at each commit of an offset.
+#: The pause between checks; a waiting call is also woken by each commit of an offset.
 _TELL = f"""
 CREATE FUNCTION public.mqdb_testing_tell() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN PERFORM pg_notify('{_CHANNEL}', ''); RETURN NULL; END $$;
@@ -50,17 +50,17 @@ class TestBroker:
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
-        """Where clients find it: `Producer("shop", mqdb_broker.dsn)`."""
+        """The DSN for clients: `Producer("shop", mqdb_broker.dsn)`."""
         self.admin = Admin(dsn)
-        """Its administration."""
+        """An Admin for the broker."""
         self._ahead = timedelta(0)
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(_TELL.encode())
 
     def move_clock(self, by: timedelta) -> None:
-        """Move the clock of the broker ahead, for good: delayed messages and timers become due, crons fire.
+        """Move the clock of the broker forward permanently: delayed messages and timers become due, and crons fire.
 
-        For the broker this time has passed for everything: its services and clients count as silent for as long, until
+        For the broker this time has passed everywhere: its services and clients count as silent for this time, until
         their next heartbeat.
 
         Raises ValueError if `by` is negative or too large, and ParameterInvalid if it is not a timedelta.
@@ -75,7 +75,7 @@ class TestBroker:
         self._ahead += by
 
     def wait_until_consumed(self, group: str, topic: str, timeout: timedelta = timedelta(seconds=30)) -> None:
-        """Return when a group has committed all messages of a topic that are there now.
+        """Wait until a group has committed all current messages of a topic.
 
         Consumers commit when they shut down, and every `persist_consumer_offset_interval`, 5 s by default. A message
         that failed and was sent back for a retry counts as consumed.
@@ -88,7 +88,7 @@ class TestBroker:
         failure = f"group {group!r} has not consumed topic {topic!r} in {seconds:g} s"
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(f"LISTEN {_CHANNEL}".encode())
-            while not self.admin._access.dispatch():  # what was sent counts also if it has no offset yet
+            while not self.admin._access.dispatch():  # sent messages count even if they have no offset yet
                 if time.monotonic() >= deadline:
                     raise AssertionError(f"{failure}; another session holds the lock of dispatch")
                 time.sleep(_LOCKED_SECONDS)
@@ -109,7 +109,7 @@ class TestBroker:
 
 
 class TestTopics:
-    """Topics and groups of one test, under names that no other test has. They are deleted when the test ends."""
+    """Topics and groups of one test, with unique names. They are deleted when the test ends."""
 
     __test__ = False
 
@@ -122,14 +122,14 @@ class TestTopics:
         self._groups: list[str] = []
 
     def topic(self, name: str = "topic", *, queues: int = 1) -> str:
-        """Create a topic; returns its name, which begins with `name`."""
+        """Create a topic; returns its name, which starts with `name`."""
         topic = self._named(name)
         self._broker.admin.topics.create(topic, queues=queues)
         self._topics.append(topic)
         return topic
 
     def group(self, name: str = "group") -> str:
-        """The name of a group, which begins with `name`. Its first consumer creates the group."""
+        """The name of a group, which starts with `name`. Its first consumer creates the group."""
         self._groups.append(self._named(name))
         return self._groups[-1]
 
@@ -148,14 +148,14 @@ class TestTopics:
 
 @pytest.fixture(scope="session")
 def mqdb_broker() -> Iterator[TestBroker]:
-    """A broker on an embedded PostgreSQL of this test run, which ends with it."""
+    """A broker on an embedded PostgreSQL, which lasts for this test run."""
     with (
         pytest.MonkeyPatch.context() as environment,
         temporary_home() as home,
         EmbeddedPostgres(home, durable=False) as postgres,
         Server(Settings(dsn=postgres.dsn, home=home)),
     ):
-        # What is set for other brokers, a pooler or a name, would lead the clients of the tests astray.
+        # Settings for other brokers, such as a pooler or a name, would mislead the clients of the tests.
         for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
             environment.delenv(name)
         environment.setenv(f"{ENV_PREFIX}HOME", str(home))

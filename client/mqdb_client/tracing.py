@@ -1,9 +1,9 @@
-"""Traces of producers and consumers by OpenTelemetry. Needs `mqdb[otel]`.
+"""OpenTelemetry traces of producers and consumers. Needs `mqdb[otel]`.
 
     MqdbInstrumentor().instrument()
 
-is for all producers and consumers of the process, those that there are and those to come; so is
-`opentelemetry-instrument`. docs/tracing.md lists the spans.
+covers all existing and future producers and consumers of the process; so does `opentelemetry-instrument`.
+docs/tracing.md lists the spans.
 """
 
 import time
@@ -46,16 +46,16 @@ except ImportError as missing:
 
 __all__ = ["MqdbInstrumentor"]
 
-#: The semantic conventions that names of spans and attributes follow. Those for messaging are not stable yet.
+#: The semantic conventions for the names of spans and attributes. Those for messaging are not stable yet.
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
-#: The entry in the attributes of a context of hooks.
+#: The key in the attributes of a hook context.
 _SPAN: Final = "mqdb.tracing.span"
 _PARENT: Final = "mqdb.tracing.parent"
 _TOKEN: Final = "mqdb.tracing.token"
 _BEGUN: Final = "mqdb.tracing.begun"
 
-#: So many characters fit into the properties of a message, whatever they are.
+#: This many characters always fit into the properties of a message.
 _SURELY_FITTING: Final = 4_096
 
 _Attributes = dict[str, Any]
@@ -69,7 +69,7 @@ class MqdbInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untyped
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
-        """Takes `tracer_provider`; without one, the global one."""
+        """Switch on, with `tracer_provider` or the global provider."""
         provider: TracerProvider | None = kwargs.get("tracer_provider")
         self._tracing = Tracing(get_tracer("mqdb_client", mqdb.__version__, provider, SCHEMA_URL))
         process_hooks.register(self._tracing)
@@ -79,7 +79,7 @@ class MqdbInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untyped
 
 
 class Tracing:
-    """The hook that makes the spans. Any thread may call it."""
+    """The hook that makes the spans. Thread-safe."""
 
     hook_name = "tracing"
 
@@ -131,10 +131,10 @@ class Tracing:
         status, return_type = context.status, context.return_type
         failed = "" if return_type in (None, ConsumeReturnType.SUCCESS) else str(return_type)
         if return_type is ConsumeReturnType.FAILED and isinstance(status, StrEnum):
-            failed = status.value  # others are anything that a listener may return
+            failed = status.value  # other values are anything that a listener may return
         _end_current(context.attributes, context.error, failed)
 
-    # -- what else a client does ----------------------------------------------------------------
+    # -- other operations of a client ------------------------------------------------------------
 
     def operation_before(self, context: OperationContext) -> None:
         """Start a span, except for operations whose messages or outcome are known only afterwards."""
@@ -198,7 +198,7 @@ def _end_current(kept: dict[str, Any], error: BaseException | None, failed: str 
 
 
 def _origins(messages: Sequence[ReceivedMessage]) -> tuple[Context, list[Link]]:
-    """The context in which a single message was sent, for its parent, and links to those of all."""
+    """The context in which a single message was sent, as the parent, and links to the contexts of all messages."""
     found = [_context_in(_properties_of(message)) for message in messages]
     parent = found[0] if len(found) == 1 else None
     return Context() if parent is None else parent, _links(found)
@@ -214,7 +214,7 @@ def _links(contexts: Iterable[Context | None]) -> list[Link]:
 
 
 class _PropertySetter(Setter[dict[str, str]]):
-    """Leaves out what is blank, which no property may be."""
+    """Leaves out blank values, which properties must not have."""
 
     def set(self, carrier: dict[str, str], key: str, value: str) -> None:
         if value.strip():
@@ -225,7 +225,7 @@ _SETTER: Final = _PropertySetter()
 
 
 def _context_in(properties: Mapping[str, str]) -> Context | None:
-    """The context of a span that is in these properties."""
+    """The span context in these properties."""
     propagator = get_global_textmap()
     if propagator.fields.isdisjoint(properties):
         return None
@@ -236,12 +236,12 @@ def _context_in(properties: Mapping[str, str]) -> Context | None:
 def _properties_of(message: ReceivedMessage) -> Mapping[str, str]:
     try:
         return message.properties
-    except MqdbError:  # broken ones, for which the listener gets the error itself
+    except MqdbError:  # broken properties, for which the listener gets the error itself
         return {}
 
 
 def _fits(message: Message, carrier: Mapping[str, str]) -> bool:
-    """Whether a message can be sent with these properties, too: no trace is worth a send that fails."""
+    """Whether a message can be sent with these additional properties: a trace must not make a send fail."""
     words: list[str] = [message.tag or "", *message.keys]
     for properties in (message.properties, message.system_properties, carrier):
         words += [*properties, *properties.values()]
@@ -267,7 +267,7 @@ def _attributes(name: str, kind: str, topic: str, client_id: str, broker_name: s
     return attributes | {attribute: value for attribute, value in optional.items() if value}
 
 
-#: Operations of which the messages, or what they are, are known when they are over.
+#: Operations whose messages, or whose types, are known only at the end.
 _KNOWN_AFTERWARDS: Final = (ClientOperation.RECEIVE, ClientOperation.RECALL)
 
 #: The type of each operation, in the words of the conventions; a recall has none.
@@ -332,7 +332,7 @@ def _words(tag: str | None, keys: tuple[str, ...]) -> _Attributes:
 
 
 def _outcome(outcome: object) -> _Attributes:
-    """The outcome as attributes: how many messages became dead letters, or the state or status of the operation."""
+    """The outcome as attributes: the number of dead letters, or the state or status of the operation."""
     if isinstance(outcome, list):
         dead = sum(isinstance(each, SentBack) and each.is_dead for each in outcome)
         return {"messaging.mqdb.dead_letter.count": dead}

@@ -12,8 +12,8 @@ from mqdb_client.admin.subject import Subject
 class Acl(Subject):
     """The rights of the roles that do not own the broker.
 
-    A topic is a name, or a prefix that ends in `*`, which also covers topics that are created later. A group is a name
-    as well; `operate_group` and `admin_group` take a prefix, too.
+    A topic is given as a name, or as a prefix that ends in `*` and also covers topics created later. A group is given
+    as a name; `operate_group` and `admin_group` also take a prefix.
     """
 
     def grant(
@@ -34,12 +34,13 @@ class Acl(Subject):
     ) -> list[Resource]:
         """Grant rights to a role: send to topics, read topics, be a member of groups, operate and administer both.
 
-        Returns the rights that are new. With `create` a missing role is created: it may log in, and has no password.
-        With a `namespace` all given names belong to it: the role calls `orders` what others call `shop%orders`, and has
-        no rights elsewhere. An `external` principal is not a role; programs that ask `allows` use it.
+        Returns the new rights. With `create` a missing role is created, which can log in and has no password. With a
+        `namespace` all given names belong to this namespace: the role uses the name `orders` for `shop%orders`, and has
+        no rights outside. An `external` principal is not a role; it is for programs that call `allows`.
 
-        Raises NameInvalid, also for a topic of the broker, of a group or of replies; ParameterInvalid if the role does
-        not exist or has rights in another namespace; StorageRefused if the owner of the broker may not create roles.
+        Raises NameInvalid, also for a system topic, a group's own topics and the reply topic; ParameterInvalid if the
+        role does not exist or has rights in another namespace; StorageRefused if the owner of the broker may not create
+        roles.
         """
         rights = Rights(
             send, read, group, operate, operate_group, admin, admin_group, namespace=namespace, external=external
@@ -60,7 +61,7 @@ class Acl(Subject):
         admin_group: Collection[str] | None = None,
         actor: str | None = None,
     ) -> list[Resource]:
-        """Revoke rights as they were granted, or all of them if each argument is None; returns the revoked rights.
+        """Revoke rights as they were granted, or all rights if every argument is None; returns the revoked rights.
 
         Raises ParameterInvalid for a right that was not granted.
         """
@@ -70,7 +71,7 @@ class Acl(Subject):
             return acl.revoke(connection, principal, named, actor=actor or self._access.actor)
 
     def set_secret(self, principal: str, secret: str | None, *, actor: str | None = None) -> None:
-        """Set the secret with which an external principal signs in RocketMQ's clients, or remove it with None.
+        """Set the secret that an external principal uses for signatures in RocketMQ's clients; None removes it.
 
         The principal is the AccessKey of the clients. Raises ParameterInvalid for a secret of fewer than 7 characters,
         and for a role, or a principal without a right.
@@ -81,7 +82,7 @@ class Acl(Subject):
     def apply(
         self, wanted: Mapping[str, Rights], *, dry_run: bool = False, actor: str | None = None
     ) -> list[RightChange]:
-        """Give each of these roles exactly these rights, in one transaction; returns the changes.
+        """Give each of these roles exactly the listed rights, in one transaction; returns the changes.
 
         A second call changes nothing. A role that is not named keeps its rights. With `dry_run` nothing changes. Raises
         the errors of `grant`.
@@ -113,7 +114,7 @@ class Acl(Subject):
             return all(is_allowed(connection, principal, each) for each in wanted)
 
     def held(self, principal: str, wanted: Collection[Resource]) -> set[Resource]:
-        """The subset of these rights that a principal has. Names are whole, even if the principal has a namespace.
+        """The subset of these rights that a principal has. Names are complete, even if the principal has a namespace.
 
         The result is empty for a principal without any grant, even if a role of the same name owns the broker. Raises
         ParameterInvalid unless the caller owns the broker.
@@ -122,6 +123,6 @@ class Acl(Subject):
             return held(connection, principal, wanted)
 
     def list(self, principal: str | None = None, *, topic: str | None = None, group: str | None = None) -> list[Right]:
-        """List rights by principal, optionally only those of one principal, covering a topic, or on a group."""
+        """List rights by principal, optionally only those of one principal, on a topic or on a group."""
         with self._access.connected() as connection:
             return list_rights(connection, principal, topic, group)

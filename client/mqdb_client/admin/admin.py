@@ -33,8 +33,8 @@ T = TypeVar("T")
 class BrokerAdmin(Subject):
     """Shows and changes one broker, by subject.
 
-    Each method that changes something takes an `actor`, the name of the person or program behind it; the default is the
-    setting `actor`. `operations` lists the changes and their actors.
+    Each method that changes something takes an `actor`, the name of the person or program behind the change; the
+    default is the setting `actor`. `operations` lists the changes and their actors.
     """
 
     def __init__(self, access: BrokerAccess) -> None:
@@ -61,7 +61,7 @@ class BrokerAdmin(Subject):
         return self._access.name
 
     def check(self) -> None:
-        """Connect, if it is not connected yet. If the broker cannot be reached, raises the errors of all methods."""
+        """Connect if not connected yet. Raises the errors common to all methods if the broker cannot be reached."""
         with self._access.connected():
             pass
 
@@ -72,33 +72,33 @@ class BrokerAdmin(Subject):
 
 
 class Admin(BrokerAdmin):
-    """Administers the brokers that the settings name: everything that the commands of `mqdb` can do.
+    """Manages the brokers named in the settings: it can do everything that the commands of `mqdb` can.
 
         with Admin() as admin:
             admin.topics.create("orders", queues=16)
 
-    With one broker, as above, its subjects are attributes. Several brokers are independent, so each is asked
+    With one broker, as above, the subjects are attributes. Several brokers are independent, so each is addressed
     separately:
 
         admin.on("broker-a").topics.create("orders")
         admin.on_each(lambda broker: broker.topics.create("orders")).check()
 
-    Without a `mqdb serve`, whatever looks at messages, lags or dead letters first has all that was sent come to its
-    queues, unless its sessions are read-only. Beside one, that takes the server a few milliseconds after the send.
+    Without `mqdb serve`, methods that read messages, lags or dead letters first dispatch all sent messages to their
+    queues, unless the sessions are read-only. If `mqdb serve` runs, it does this a few milliseconds after each send.
 
-    All methods that only read work on a standby too. It knows what the primary had done when it wrote what the standby
-    has replayed, and sees the messages that were dispatched until then.
+    All methods that only read also work on a standby. They see the state of the primary as far as the standby has
+    replayed it, including the messages dispatched until then.
 
-    Any thread may use it. Besides what a method says, each raises BrokerUnavailable and its subclasses, a
-    SchemaMismatch, and StorageRefused; ParameterInvalid for an argument of a wrong type, and for a text with the
+    Thread-safe. Besides the documented errors, each method raises BrokerUnavailable and its subclasses, a
+    SchemaMismatch, and StorageRefused; ParameterInvalid for an argument of a wrong type, and for a string with the
     character NUL.
     """
 
     def __init__(self, dsn: str | None = None, settings: Settings | None = None, *, read_only: bool = False) -> None:
         """Does not connect yet. With `read_only` its sessions cannot change anything; an attempt raises StorageRefused.
 
-        Raises SettingInvalid, ParameterInvalid for both arguments, and BrokerUnavailable for an embedded broker that
-        does not run.
+        Raises SettingInvalid, ParameterInvalid if both arguments are given, and BrokerUnavailable for an embedded
+        broker that does not run.
         """
         settings = settings_of(dsn, settings)
         brokers, actor = brokers_of(settings), settings.actor
@@ -106,7 +106,7 @@ class Admin(BrokerAdmin):
         self.brokers: tuple[BrokerAdmin, ...] = tuple(
             BrokerAdmin(BrokerAccess(each, actor=actor, read_only=read_only)) for each in brokers
         )
-        """Each broker by itself, in the order of the settings."""
+        """The single brokers, in the order of the settings."""
         if len(brokers) == 1:
             self.brokers = (self,)
 
@@ -126,14 +126,14 @@ class Admin(BrokerAdmin):
         return self.chosen([name])[0]
 
     def on_each(self, work: Callable[[BrokerAdmin], T], names: Sequence[str] | None = None) -> Answers[T]:
-        """Do the work on all brokers, or on the named ones, even if it fails on some of them.
+        """Run `work` on all brokers, or on the named ones, even if it fails on some of them.
 
         Raises ParameterInvalid for an unknown name. An MqdbError that the work raises is in the answers.
         """
         return ask_each(self.chosen(names), work)
 
     def chosen(self, names: Sequence[str] | None = None) -> tuple[BrokerAdmin, ...]:
-        """The brokers of these names in the order of the settings; without names, all of them.
+        """The brokers with these names, in the order of the settings; without names, all brokers.
 
         Raises ParameterInvalid for an unknown name.
         """

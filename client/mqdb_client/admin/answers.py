@@ -9,7 +9,7 @@ from mqdb.errors import MqdbError, SomeBrokersFailed
 
 
 class Named(Protocol):
-    """A broker, or what stands for it."""
+    """A broker, or an object that stands for a broker."""
 
     @property
     def name(self) -> str:
@@ -28,13 +28,13 @@ class Answers(Generic[T]):
     failures: dict[str, MqdbError] = field(default_factory=dict)
 
     def without(self, *kinds: type[MqdbError]) -> "Answers[T]":
-        """The answers without failures of these kinds, if any broker has a result."""
+        """The answers without failures of these kinds, if at least one broker has a result."""
         if not self.results:
             return self
         return Answers(self.results, {name: why for name, why in self.failures.items() if not isinstance(why, kinds)})
 
     def check(self) -> None:
-        """Raise SomeBrokersFailed if a broker has failed; if all have, with the same words, the failure itself."""
+        """Raise SomeBrokersFailed if a broker has failed, or the failure itself if all failed with the same message."""
         reasons = {name: str(error) for name, error in self.failures.items()}
         if not self.results and len(set(reasons.values())) == 1:
             raise next(iter(self.failures.values()))
@@ -44,7 +44,7 @@ class Answers(Generic[T]):
 
 @contextmanager
 def noting(answers: Answers[T], broker: Named) -> Iterator[None]:
-    """A block around the work for a broker, whose MqdbError is noted."""
+    """A context around the work for a broker, which records an MqdbError."""
     try:
         yield
     except MqdbError as error:
@@ -52,7 +52,7 @@ def noting(answers: Answers[T], broker: Named) -> Iterator[None]:
 
 
 def ask_each(brokers: Iterable[B], work: Callable[[B], T]) -> Answers[T]:
-    """Do the work for each broker, in their order. After an error of mqdb it goes on with the next broker."""
+    """Do the work for each broker, in order. After an MqdbError this continues with the next broker."""
     answers: Answers[T] = Answers()
     for broker in brokers:
         with noting(answers, broker):

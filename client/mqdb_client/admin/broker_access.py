@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _CHECKED: Final = "mqdb_checked"
 _BEGUN: Final = "mqdb_begun"
-#: So long reads stay at a standby, though there may be a primary again: to look for it takes 5 s if a host hangs.
+#: How long reads stay on a standby, even if there is a primary again: looking for it takes 5 s if a host hangs.
 _STANDBY_SECONDS: Final = 10.0
 #: A leader dispatches every few milliseconds.
 _LEADER_SECONDS: Final = 0.1
@@ -30,14 +30,14 @@ _FORBID_WRITES: Final = "SET default_transaction_read_only = on"
 
 
 class BrokerAccess:
-    """Connections to one broker. The first use opens one; any thread may use it.
+    """Connections to one broker, opened on first use. Thread-safe.
 
-    If it is made for several brokers, each use raises ParameterInvalid, which asks for one of them.
+    If it was made for several brokers, each use raises ParameterInvalid, which asks to choose a broker.
     """
 
     def __init__(self, *brokers: BrokerDsn, actor: str | None = None, read_only: bool = False) -> None:
         self._brokers = brokers
-        #: The actor of a change, if the call does not name one.
+        #: The actor of a change if the call does not name an actor.
         self.actor = actor
         self._is_read_only = read_only
         server = ServerRole.ANY if read_only else ServerRole.PRIMARY_FIRST
@@ -61,8 +61,9 @@ class BrokerAccess:
     def connected(self) -> Iterator[Connection]:
         """A connection in AUTOCOMMIT.
 
-        Raises BrokerUnavailable and its subclasses, BrokerMisnamed, and a SchemaMismatch unless the schema is the one
-        of this mqdb. Errors of the driver in the block are translated: some methods read what is stored without a verb.
+        Raises BrokerUnavailable and its subclasses, BrokerMisnamed, and a SchemaMismatch if the schema does not fit
+        this version of mqdb. Driver errors in the block are translated, because some methods read from the store
+        directly.
         """
         broker, engine = self._only()
         with translated(redact(broker.dsn)), self._opened(broker, engine) as connection, translated(connection):
@@ -86,7 +87,7 @@ class BrokerAccess:
             try:
                 yield connection
             except ServerIsStandby:
-                # In the pool it would refuse the next change as well, when there is a primary again.
+                # In the pool it would also refuse the next change, even when there is a primary again.
                 connection.invalidate()
                 raise
 
@@ -99,7 +100,7 @@ class BrokerAccess:
             logger.info("reads from a standby", extra={"target": target, **recovery._asdict()})
 
     def _connect(self, engine: Engine) -> Connection:
-        """A connection from the pool, which takes the primary first: one to a standby stays there for a while only."""
+        """A connection from the pool, which prefers the primary: a connection to a standby is kept only for a while."""
         while True:
             connection = engine.connect()
             begun = connection.info.setdefault(_BEGUN, time.monotonic())
@@ -111,21 +112,21 @@ class BrokerAccess:
 
     @contextmanager
     def dispatched(self) -> Iterator[Connection]:
-        """A connection, after dispatch of the messages that were sent.
+        """A connection after dispatch of the sent messages.
 
-        Messages that were sent are in their queues, even without `mqdb serve`. If one runs, it may still have to put
-        them there. In a read-only session, and on a standby, only messages that another session has dispatched are in
-        their queues.
+        Even without `mqdb serve`, all sent messages are in their queues. If `mqdb serve` runs, it may not have
+        dispatched the latest ones yet. In a read-only session, and on a standby, only messages that another session has
+        dispatched are in their queues.
         """
         with self.connected() as connection:
             tend_dispatch(connection)
             yield connection
 
     def dispatch(self) -> bool:
-        """Put all messages that were sent into their queues; False if another session is doing it.
+        """Put all sent messages into their queues; False if another session is already doing this.
 
-        Besides a leader only the owner of the schema may dispatch. Other roles wait a moment for the leader, many times
-        longer than it needs.
+        Besides a leader, only the owner of the schema may dispatch. Other roles wait for the leader, many times longer
+        than it needs.
         """
         with self.connected() as connection:
             while (result := dispatch(connection)).more:
@@ -144,7 +145,7 @@ class BrokerAccess:
 
 
 def tend_dispatch(connection: Connection) -> None:
-    """Dispatch what was sent, unless a `mqdb serve` does, or the session can only read."""
+    """Dispatch sent messages, unless `mqdb serve` does so or the session is read-only."""
     if not is_attended(connection) and can_write(connection):
         while dispatch(connection).more:
             pass

@@ -1,4 +1,4 @@
-"""Running consumers, and what can be asked of them. RocketMQ: mqadmin consumerStatus, consumeMessage."""
+"""Running consumers, and requests to them. RocketMQ: mqadmin consumerStatus, consumeMessage."""
 
 from typing import Any, NamedTuple
 
@@ -27,11 +27,11 @@ class ConsumerStatus(NamedTuple):
     group: str
     details: dict[str, Any]
     principal: str
-    """The role as which the client has logged in."""
+    """The role with which the client has logged in."""
 
 
 class DirectConsumption(NamedTuple):
-    """The copy of a message that a listener was called with, and the listener's answer."""
+    """The copy of a message that was passed to a listener, and the listener's answer."""
 
     topic: str
     queue_id: int
@@ -39,13 +39,13 @@ class DirectConsumption(NamedTuple):
 
 
 class Consumers(Subject):
-    """The consumers that are registered at a broker."""
+    """The consumers that are registered with a broker."""
 
     def status(self, client_id: str, *, group: str | None = None, principal: str | None = None) -> list[ConsumerStatus]:
-        """Ask a client for its status, in each group in which it is a consumer, or in one.
+        """Ask a client for its status in each group in which it is a consumer, or in one group.
 
-        Waits for 10 seconds at most for each group. If several roles have a client with this id, all connected ones are
-        asked, or only the one of `principal`.
+        Waits for at most 10 seconds per group. If several roles have a client with this id, all connected clients are
+        asked, or only that of `principal`.
 
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed.
         """
@@ -69,10 +69,10 @@ class Consumers(Subject):
         principal: str | None = None,
         actor: str | None = None,
     ) -> DirectConsumption:
-        """Have a consumer consume one message now. No offset moves, and a failure is not retried.
+        """Make a consumer consume one message now. No offset moves, and a failure is not retried.
 
-        If the message was retried, the consumer gets the first remaining copy in a topic that the group has subscribed
-        to. Waits for 10 seconds at most.
+        If the message was retried, the consumer gets the first remaining copy in a topic to which the group has
+        subscribed. Waits for at most 10 seconds.
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed; ParameterInvalid if the client is not a member
         of the group, if the message does not exist, or if several roles have a client with this id in the group and
         `principal` does not name one.
@@ -90,7 +90,7 @@ class Consumers(Subject):
                 raise ParameterInvalid("message_id", message_id, "there is no such message")
             copy = _copy_for(connection, group, copies)
             request = {"group": group, "log_pos": copy.log_pos}
-            # Before the answer: without one, the listener may have been called all the same.
+            # Before the answer: even without an answer the listener may have been called.
             operations.record(
                 connection,
                 Verb.CONSUMER_CONSUME,
@@ -110,7 +110,7 @@ class Consumers(Subject):
         return DirectConsumption(copy.topic, copy.queue_id, result)
 
     def list(self, group: str | None = None) -> list[MemberInfo]:
-        """The registered consumers of a group, or of all groups; by group and client id."""
+        """The registered consumers of a group or of all groups, sorted by group and client id."""
         with self._access.connected() as connection:
             return list_members(connection, group)
 
@@ -121,7 +121,7 @@ def _memberships(
     of_client = (member for member in list_members(connection, group) if member.client_id == client_id)
     found = [member for member in of_client if principal in (None, member.principal)]
     live = live_principals(connection, client_id)
-    # Without any: asking says so.
+    # If there are none, the request says so.
     found = [member for member in found if member.principal in live] or found
     if not found:
         raise ClientOffline(client_id)

@@ -20,7 +20,7 @@ def _next_time() -> NextTime:
 
 
 class Crons(Subject):
-    """The recurring sends of a broker. Each time is sent exactly once, by the `mqdb serve` that leads."""
+    """The recurring sends of a broker. The leading `mqdb serve` sends exactly one message for each scheduled time."""
 
     def add(
         self,
@@ -36,11 +36,11 @@ class Crons(Subject):
     ) -> datetime:
         """Add a recurring send; returns the time of its first message.
 
-        `text` is a cron text such as `30 7 * * mon-fri` or `@hourly`, `timezone` the IANA name of the zone of its
-        times. All messages with one sharding key go to one queue. `catch_up` says which messages are sent for times
-        that passed while no broker was running. With `principal`, each firing asks whether that one may operate the
-        topic and send to it, and is skipped otherwise; only the owner of the broker may name one, who has 100 crons at
-        most.
+        `text` is a cron text such as `30 7 * * mon-fri` or `@hourly`, and `timezone` the IANA name of its time zone.
+        Messages with the same sharding key go to one queue. `catch_up` determines which messages are sent for times
+        that passed while no broker was running. With `principal`, each firing checks whether this principal may operate
+        the topic and send to it, and is skipped otherwise; only the owner of the broker may name a principal, which can
+        have at most 100 crons.
         Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid, NameInvalid, MessageIllegal;
         ExtraMissing without `mqdb[server]`, which reads cron texts.
         """
@@ -58,11 +58,11 @@ class Crons(Subject):
         catch_up: CatchUp = CatchUp.ONCE,
         actor: str | None = None,
     ) -> datetime:
-        """Add a recurring send that the code of an application declares, or change the existing one to these values.
+        """Add a recurring send declared in an application's code, or change the existing one to these values.
 
-        An existing one keeps its counts, stays paused if it was, and keeps its next time unless `text` or `timezone`
-        change. Returns the next time of its text. Raises what `add` raises; CronExists if it is not of this
-        application.
+        An existing recurring send keeps its counts, stays paused if it was, and keeps its next time unless `text` or
+        `timezone` change. Returns the next time of its text. Raises the errors of `add`; CronExists if it belongs to
+        another application or to none.
         """
         return self._add(Cron(name, text, message, timezone, sharding_key, catch_up, application), actor)
 
@@ -75,7 +75,7 @@ class Crons(Subject):
     def next_times(self, text: str, timezone: str = "UTC", count: int = 5) -> list[datetime]:
         """The next times of a cron text from now on, by the broker's clock. Stores nothing.
 
-        Raises CronInvalid, ParameterInvalid for an unknown zone, and ExtraMissing as `add` does.
+        Raises CronInvalid, ParameterInvalid for an unknown zone, and ExtraMissing like `add`.
         """
         next_time = _next_time()
         LIMIT.check("count", count)
@@ -93,7 +93,7 @@ class Crons(Subject):
     def resume(self, name: str, *, actor: str | None = None) -> datetime:
         """Let a recurring send fire again; returns its next time.
 
-        Times that passed while it was paused are not caught up.
+        Times that passed during the pause are not caught up.
         Raises CronNotFound; CronInvalid and ParameterInvalid if its row was changed to invalid values; ExtraMissing
         without `mqdb[server]`.
         """
@@ -102,7 +102,7 @@ class Crons(Subject):
             return cron.resume_cron(connection, name, next_time, actor=actor or self._access.actor)
 
     def remove(self, name: str, *, actor: str | None = None) -> None:
-        """Remove a recurring send; the messages that it has sent stay. Raises CronNotFound."""
+        """Remove a recurring send; the messages that it sent are kept. Raises CronNotFound."""
         with self._access.connected() as connection:
             cron.remove_cron(connection, name, actor=actor or self._access.actor)
 

@@ -1,4 +1,4 @@
-"""Dead letters: messages that groups have given up. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard."""
+"""Dead letters: messages that groups have given up on. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -23,7 +23,7 @@ from mqdb.store.topics.topics import find_topic
 from mqdb_client.admin.subject import Subject
 from mqdb_client.option_rules import LIMIT, or_none
 
-#: Messages that `redrive` sends in one transaction. Their bodies stay in the database.
+#: The number of messages that `redrive` sends in one transaction. Their bodies stay in the database.
 MOST_AT_A_TIME = 500
 
 
@@ -34,22 +34,25 @@ class DeadLetters(Subject):
     """
 
     def groups(self) -> list[GroupLetters]:
-        """The groups with dead letters, and their numbers. The cost does not depend on the number of dead letters."""
+        """The groups with dead letters, and how many each has.
+
+        The cost does not depend on the number of dead letters.
+        """
         with self._access.dispatched() as connection:
             return count_by_group(connection)
 
     def causes(self, wanted: DeadLetterFilter) -> list[CauseOfDeath]:
-        """Count the dead letters that match, by group, topic and exception."""
+        """Count the matching dead letters by group, topic and exception."""
         with self._access.dispatched() as connection:
             return dead_letters.causes_of_death(connection, wanted)
 
     def count(self, wanted: DeadLetterFilter) -> int:
-        """Count the dead letters that match."""
+        """Count the matching dead letters."""
         with self._access.dispatched() as connection:
             return dead_letters.count_dead_letters(connection, wanted)
 
     def show(self, message_id: str) -> list[tuple[WholeDeadLetter, list[PastRedrive]]]:
-        """A dead letter in full with its past redrives; once for each time that a group has given the message up.
+        """A message's dead letters in full, with their past redrives: one for each time a group gave up on it.
 
         Raises DeadLetterNotFound; ParameterInvalid if `message_id` is not a message id.
         """
@@ -61,12 +64,12 @@ class DeadLetters(Subject):
             return [(letter, past_redrives(connection, letter.log_pos)) for letter in letters]
 
     def redriven(self, positions: Sequence[int]) -> dict[int, datetime]:
-        """The times at which the letters at these positions were last redriven, without letters that never were."""
+        """When the letters at these positions were last redriven; letters that never were are left out."""
         with self._access.connected() as connection:
             return redriven_at(connection, positions)
 
     def read(self, wanted: DeadLetterFilter) -> Iterator[WholeDeadLetter]:
-        """Yield the dead letters that match with their bodies, the oldest first.
+        """Yield the matching dead letters with their bodies, oldest first.
 
         They are read a few at a time, in one transaction.
         """
@@ -76,7 +79,7 @@ class DeadLetters(Subject):
     def choose(
         self, wanted: DeadLetterFilter, *, again: bool = False, limit: int | None = None, to_topic: str | None = None
     ) -> Chosen:
-        """Choose the dead letters for a redrive, the oldest first. `again` includes those that were redriven before.
+        """Choose the dead letters for a redrive, oldest first. `again` includes letters that were redriven before.
 
         Raises TopicNotFound, TopicNotWritable, TopicNotAllowed and NameInvalid for `to_topic`.
         """
@@ -85,7 +88,7 @@ class DeadLetters(Subject):
             check_send_topic(to_topic)
         with self._access.dispatched() as connection:
             chosen = dead_letters.choose(connection, wanted, again=again, limit=limit)
-            # Later it would fail for each message.
+            # Otherwise it would fail later, for each message.
             target = find_topic(connection, to_topic) if to_topic is not None and chosen.positions else None
         if to_topic is not None and chosen.positions:
             if target is None:
@@ -105,11 +108,11 @@ class DeadLetters(Subject):
         dry_run: bool = False,
         actor: str | None = None,
     ) -> list[RedriveResult]:
-        """Send dead letters back to work: to the group that failed them, or to `to_topic` as if they were new.
+        """Send dead letters again: to the group that failed them, or to `to_topic` as if they were new.
 
-        `body` replaces the body of a single message. The letters go in batches, each a transaction: after an error
-        another call continues where this one has ended. With `dry_run` nothing changes. Raises the errors of `choose`,
-        and MessageIllegal for a body. A message that cannot be redriven is reported as a result.
+        `body` replaces the body of a single message. The letters are sent in batches, each in its own transaction:
+        after an error another call continues where this one ended. With `dry_run` nothing changes. Raises the errors of
+        `choose`, and MessageIllegal for a body. A message that cannot be redriven is reported as a result.
         """
         condition = f"{wanted} --limit {limit}" if limit else str(wanted)
         how = Redrive(condition, to_topic, body, again)
@@ -128,14 +131,14 @@ class DeadLetters(Subject):
         dry_run: bool = False,
         actor: str | None = None,
     ) -> list[RedriveResult]:
-        """Redrive the dead letters at these positions, of which `choose` tells, in one transaction."""
+        """Redrive the dead letters at these positions, as returned by `choose`, in one transaction."""
         with self._access.connected() as connection:
             if dry_run:
                 return dead_letters.plan_redrive(connection, positions, how)
             return dead_letters.redrive_messages(connection, positions, how, actor=actor or self._access.actor)
 
     def list(self, wanted: DeadLetterFilter, limit: int | None = None) -> list[DeadLetter]:
-        """The dead letters that match, the youngest first."""
+        """The matching dead letters, newest first."""
         or_none(LIMIT).check("limit", limit)
         with self._access.dispatched() as connection:
             return dead_letters.list_dead_letters(connection, wanted, limit)

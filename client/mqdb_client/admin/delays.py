@@ -1,4 +1,4 @@
-"""The delay levels: their waiting messages, and levels that stand still."""
+"""The delay levels: their waiting messages, and levels that are stuck."""
 
 from mqdb.broker.schedule import delay_queues
 from mqdb.errors import MessageMissing
@@ -10,22 +10,22 @@ class Delays(Subject):
     """The delay levels of a broker."""
 
     def find_lost(self, level: int) -> MessageMissing:
-        """The message at which a level stands still: the log has lost it.
+        """The message at which a level is stuck because the log has lost it.
 
-        Raises NothingLost if the level does not stand still, ParameterInvalid if there is no such level.
+        Raises NothingLost if the level is not stuck, ParameterInvalid if there is no such level.
         """
         with self._access.connected() as connection:
             return delay_queues.find_lost(connection, level)
 
     def skip(self, level: int, queue_offset: int, *, reason: str = "", actor: str | None = None) -> None:
-        """Have a level continue behind the lost message at this offset, which will never be delivered.
+        """Let a level continue after the lost message at this offset, which will never be delivered.
 
-        Raises NothingLost if the level does not stand still there, ParameterInvalid if there is no such level.
+        Raises NothingLost if the level is not stuck there, ParameterInvalid if there is no such level.
         """
         with self._access.connected() as connection:
             delay_queues.skip_lost(connection, level, queue_offset, reason, actor or self._access.actor)
 
     def list(self) -> list[LevelStanding]:
-        """List the delay levels, the lowest first."""
+        """List the delay levels, lowest first."""
         with self._access.dispatched() as connection:
             return list_delays(connection)

@@ -1,4 +1,4 @@
-"""Doctor: finds problems of a broker, and names the remedies."""
+"""Doctor: finds problems of a broker and names remedies."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +9,7 @@ from mqdb.errors import MqdbError
 from mqdb.settings import unknown_variables
 from mqdb_client.admin.subject import Subject
 
-#: Of the process that asks; the broker knows nothing of it.
+#: A check of the calling process; the broker is not involved.
 _ENVIRONMENT: Final = DoctorCheck(
     "environment",
     "the variables `MQDB_...` of the process that runs the doctor",
@@ -19,7 +19,7 @@ _ENVIRONMENT: Final = DoctorCheck(
 
 
 class Doctor(Subject):
-    """Checks of a broker. They only read, and cost little."""
+    """Checks of a broker. They only read, and are cheap."""
 
     def examine(
         self, thresholds: DoctorThresholds = DEFAULT_THRESHOLDS, only: Sequence[str] | None = None
@@ -44,7 +44,7 @@ class Doctor(Subject):
 
     @staticmethod
     def exit_code(findings: Sequence[Finding]) -> int:
-        """The exit code of `mqdb doctor`: 0, 1 if something warns or a check has failed, 2 if something fails."""
+        """The exit code of `mqdb doctor`: 0; 1 for a warning or a check that could not run; 2 for a failure."""
         return examine.exit_code(findings)
 
 

@@ -22,7 +22,7 @@ class Groups(Subject):
             return groups.show_group(connection, name, topic)
 
     def topics(self, name: str) -> list[TopicLag]:
-        """The lag of a group by topic. Costs less than `show`. Raises GroupNotFound."""
+        """The lag of a group by topic. Cheaper than `show`. Raises GroupNotFound."""
         with self._access.dispatched() as connection:
             return groups.show_topics(connection, name)
 
@@ -42,9 +42,9 @@ class Groups(Subject):
     ) -> GroupSettings:
         """Change the given settings; returns all settings. A missing group is created.
 
-        Members follow a change of `consume_mode`. `retry_delays` are the waits of a message that has failed once,
-        twice, and so on; the last one repeats. With [] the delay levels apply. `consume_from_where` is the place to
-        begin in a topic if consumers do not say it: LAST_OFFSET or FIRST_OFFSET.
+        Members follow a change of `consume_mode`. `retry_delays` are the delays after a message has failed once, twice,
+        and so on; the last delay repeats. With [] the delay levels apply. `consume_from_where` is where to start in a
+        topic if consumers do not specify it: LAST_OFFSET or FIRST_OFFSET.
         Raises NameInvalid, ParameterInvalid.
         """
         with self._access.connected() as connection:
@@ -65,7 +65,7 @@ class Groups(Subject):
     def delete(self, name: str, *, with_topics: bool = False, actor: str | None = None) -> list[str]:
         """Delete a group with its offsets and subscriptions; returns the topics that were deleted with it.
 
-        `with_topics` deletes its retry topic and its DLQ too, with all their messages.
+        `with_topics` also deletes its retry topic and its DLQ, with all their messages.
         Raises GroupNotFound; GroupInUse while the group has live members.
         """
         with self._access.connected() as connection:

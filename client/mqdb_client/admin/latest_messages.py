@@ -1,7 +1,7 @@
 """The newest messages of a topic, newest first: reading queues backwards, without a group.
 
-Each queue is read in pieces from its end, and the queues are merged by position in the commit log. A piece is a pull
-of as many entries as it has, so that it costs what a consumer's pull costs, however many messages the topic has.
+Each queue is read in pieces from its end, and the queues are merged by position in the commit log. A piece is a single
+pull of all its entries, so it costs as much as a consumer's pull, however many messages the topic has.
 """
 
 from collections import deque
@@ -19,13 +19,13 @@ _LEAST_PIECE: Final = 8
 
 
 class LatestMessages(NamedTuple):
-    """Messages, the newest first."""
+    """Messages, newest first."""
 
     messages: list[ReceivedMessage]
     looked_at: int
-    """The number of messages that were looked at: those that are here, and those that did not match."""
+    """The number of messages checked: those returned here, and those that did not match."""
     before: tuple[int, ...] | None
-    """The offset of each queue before which to go on; None if all has been looked at."""
+    """The offset in each queue before which to continue; None if everything has been checked."""
 
 
 class QueueSpan(NamedTuple):
@@ -47,22 +47,22 @@ class _Queue:
 
     @property
     def is_hungry(self) -> bool:
-        """Whether nothing is at hand, and something may be left."""
+        """Whether no message is at hand but some may be left."""
         return not self.ready and self._low > self._span.first
 
     @property
     def is_filling(self) -> bool:
-        """Whether a piece is begun and not read to its end."""
+        """Whether a piece was begun but not read to its end."""
         return self._offset < self._high
 
     @property
     def before(self) -> int:
-        """The offset before which nothing has been handed out."""
+        """The offset before which no message was returned."""
         return self.ready[0].queue_offset + 1 if self.ready else self._low
 
     @property
     def behind(self) -> int:
-        """The number of messages that have been handed out, or did not match."""
+        """The number of messages that were returned or did not match."""
         return max(self._span.past - self.before, 0)
 
     @property
@@ -77,12 +77,12 @@ class _Queue:
         return self._high - self._low
 
     def take(self, result: PullResult | None, message_filter: MessageFilter) -> None:
-        """Take over what was pulled; None if the topic is deleted."""
+        """Process the result of a pull; None if the topic is deleted."""
         if result is None or result.next_begin_offset <= self._offset:
             self._offset = self._high
             return
         for message in result.messages:
-            # A queue near its beginning has shorter pieces than the others; and two tags may have one code.
+            # A queue near its beginning has shorter pieces than the others, and two tags may have the same code.
             if message.queue_offset < self._high and message_filter.matches(message.tag):
                 self.ready.appendleft(message)
         self._offset = result.next_begin_offset
@@ -91,7 +91,7 @@ class _Queue:
 def read_latest(
     connection: Connection, spans: Sequence[QueueSpan], message_filter: MessageFilter, limit: int, scan_limit: int
 ) -> LatestMessages:
-    """Read up to `limit` messages that match. A piece that was begun is read to its end, even beyond `scan_limit`."""
+    """Read up to `limit` matching messages. A started piece is read to its end, even beyond `scan_limit`."""
     found = [_Queue(span) for span in spans]
     most, wanted = (limit, limit) if message_filter.matches_all else (DEFAULT_SCAN_LIMIT, scan_limit)
     piece = max(_LEAST_PIECE, min(most, 2 * wanted // max(len(found), 1)))
@@ -108,7 +108,7 @@ def read_latest(
             break
         messages.append(max(ready, key=lambda each: each.ready[0].log_pos).ready.popleft())
     is_done = not any(each.ready or each.is_hungry for each in found)
-    # Not what was read: of that some is left for the next page.
+    # Not all that was read: some of it is left for the next page.
     behind = sum(each.behind for each in found)
     return LatestMessages(messages, behind, None if is_done else tuple(each.before for each in found))
 

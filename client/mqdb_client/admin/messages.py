@@ -36,9 +36,9 @@ class Messages(Subject):
     def show(self, message_id: str) -> list[ReceivedMessage]:
         """The copies of a message, by its unique id, as they were stored; [] if there are no copies.
 
-        A message that was delayed, retried or given up has several. Copies that wait for their time or for the end of
-        their transaction are left out. Raises ParameterInvalid if `message_id` is not a message id, and DispatchTimeout
-        if a copy is not dispatched in time.
+        A delayed, retried or dead message has several copies. Copies that wait for their time or for the end of their
+        transaction are left out. Raises ParameterInvalid if `message_id` is not a message id, and DispatchTimeout if a
+        copy is not dispatched in time.
         """
         unique_id = parse_unique_id(message_id)
         with self._access.dispatched() as connection:
@@ -46,7 +46,7 @@ class Messages(Subject):
             return [messages.read_copy(connection, self._access.name, copy) for copy in copies]
 
     def trace(self, message_id: str) -> MessageTrace:
-        """The history of a message, by its unique id: all its copies, and the state of each group for them.
+        """The history of a message, by its unique id: all its copies, and their state in each group.
 
         It includes copies that wait for their time or for the end of their transaction, and copies that are not
         dispatched yet. If the message does not exist, there are no copies. Raises ParameterInvalid if `message_id` is
@@ -107,9 +107,9 @@ class Messages(Subject):
     def reading(
         self, topic: str, start: int | None = 0, selector: MessageSelector | None = None
     ) -> Iterator[TopicReader]:
-        """A reader of a topic, for a `with`.
+        """A reader of a topic, for a `with` statement.
 
-        It begins at offset `start` of each queue, or at the end if `start` is None.
+        It starts at offset `start` of each queue, or at the end if `start` is None.
         Raises NameInvalid, TopicNotFound, FilterDisabled, and ParameterInvalid for a topic that cannot be read.
         """
         message_filter = (selector or MessageSelector.by_tag()).message_filter
@@ -136,11 +136,11 @@ class Messages(Subject):
         limit: int = 50,
         scan_limit: int = 5_000,
     ) -> LatestMessages:
-        """The newest messages of a topic, or of one of its queues, that match a selector; the newest first.
+        """The newest messages of a topic, or of one of its queues, that match a selector; newest first.
 
-        With `before`, only messages before these offsets, one for each readable queue. The `before` of an answer is for
-        the next call. With `until`, only messages that were stored before a datetime, or longer ago than a timedelta.
-        Looks at about `scan_limit` messages at most.
+        With `before`, only messages before these offsets, one per readable queue; pass the `before` of one result to
+        the next call. With `until`, only messages stored before a datetime, or longer ago than a timedelta. Checks
+        about `scan_limit` messages at most.
 
         Raises TopicNotFound, QueueNotFound, SelectorSyntaxError, FilterDisabled, and ParameterInvalid for a topic that
         cannot be read, for a wrong number of offsets, and for offsets and a time together.
@@ -174,12 +174,12 @@ class Messages(Subject):
             answer = read_latest(connection, spans, message_filter, limit, scan_limit)
         rest = answer.before
         if rest is not None and queue_id is not None:
-            # One for each queue, though only one was read.
+            # One offset for each queue, even if only one queue was read.
             rest = tuple(rest[0] if each == queue_id else 0 for each in range(len(keys)))
         return answer._replace(before=rest)
 
     def end_of(self, topic: str) -> dict[int, int]:
-        """The max offset of each queue that can be read. Raises the errors of `reading`."""
+        """The max offset of each readable queue. Raises the errors of `reading`."""
         with self._access.dispatched() as connection:
             queues = len(_route(connection, topic).read_queue_keys)
             return {queue.queue_id: queue.max_offset for queue in topic_stats(connection, topic)[:queues]}

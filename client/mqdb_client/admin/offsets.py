@@ -1,4 +1,4 @@
-"""Offsets of groups: look at them and set them. RocketMQ: mqadmin resetOffsetByTime, cloneGroupOffset."""
+"""Offsets of groups: show and set them. RocketMQ: mqadmin resetOffsetByTime, cloneGroupOffset."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -16,14 +16,14 @@ class Offsets(Subject):
     """The offsets of the groups of a broker."""
 
     def show(self, group: str, topic: str | None = None) -> list[QueueProgress]:
-        """The progress of a group in each queue that it has read, of one topic or of all. Raises GroupNotFound."""
+        """The progress of a group in each queue that it has read, in one topic or in all. Raises GroupNotFound."""
         with self._access.dispatched() as connection:
             return groups.show_group(connection, group, topic).progress
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The next offset of a group in each queue of a topic in which it has one. Raises TopicNotFound.
+        """The next offset of a group in each queue of a topic, except queues without an offset. Raises TopicNotFound.
 
-        Costs less than `show`, which also finds the ends of the queues.
+        Cheaper than `show`, which also finds the ends of the queues.
         """
         with self._access.connected() as connection:
             found = existing_topic(connection, topic)
@@ -41,11 +41,10 @@ class Offsets(Subject):
         dry_run: bool = False,
         actor: str | None = None,
     ) -> list[OffsetChange]:
-        """Move a group to another place in a topic, in all its queues or in one; returns the changes.
+        """Move a group to another position in a topic, in all queues or in one; returns the changes.
 
-        `to` is an end, an offset, a time, or how long ago by the broker's clock. For a time, that is the first message
-        that was stored then or later. Members may be running: they drop what they have in hand. With `dry_run` nothing
-        changes.
+        `to` is an end, an offset, a time, or how long ago by the broker's clock. A time stands for the first message
+        stored then or later. Members may be running: they drop their messages in hand. With `dry_run` nothing changes.
         Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have,
         for a time without a zone or too long ago, for a group whose members consume by broadcasting, and for one queue
         that the group has never read.
@@ -73,12 +72,12 @@ class Offsets(Subject):
         dry_run: bool = False,
         actor: str | None = None,
     ) -> list[OffsetChange]:
-        """Have group `target` continue at the offsets of group `source`, in these topics, or in all except its retries.
+        """Let group `target` continue at the offsets of group `source`, in these topics or in all but its retry topic.
 
         Creates `target` if it does not exist. With `dry_run` nothing changes.
         Raises GroupNotFound, TopicNotFound, NameInvalid; GroupInUse while `target` has live members, unless `force` is
-        set; ParameterInvalid for a topic that `source` has never read, for the same group twice, and for members that
-        consume by broadcasting.
+        set; ParameterInvalid for a topic that `source` has never read, if `source` and `target` are one group, and for
+        members that consume by broadcasting.
         """
         with self._access.connected() as connection:
             return offset_reset.clone_offsets(

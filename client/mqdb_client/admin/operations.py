@@ -1,4 +1,4 @@
-"""Operations: what people and tools have changed on a broker, and who they are."""
+"""Operations: the changes that people and tools have made on a broker."""
 
 from datetime import datetime, timedelta
 
@@ -9,7 +9,7 @@ from mqdb_client.option_rules import LIMIT
 
 
 class Operations(Subject):
-    """The changes that were made on a broker. `mqdb serve` keeps them for as long as `operation_reserved_time` says."""
+    """The changes that were made on a broker. `mqdb serve` keeps them for `operation_reserved_time`."""
 
     def list(
         self,
@@ -22,12 +22,12 @@ class Operations(Subject):
         before: int | None = None,
         limit: int = 100,
     ) -> list[Operation]:
-        """Changes, the youngest first: those about a topic, a group and an object, by an actor or a role, since a time.
+        """Changes, newest first, optionally only to a topic, group or object, by an actor or role, or since a time.
 
-        An object is what else it was about: the name of a cron, the id of a message, a delay level. A redrive
-        is about each of its messages. A timedelta is how
-        long ago by the broker's clock. With `before` only those with a lower id, to go on behind the last one. Raises
-        ParameterInvalid for a time without a zone, or too long ago.
+        An object is another thing that was changed: the name of a cron, the id of a message, a delay level. A redrive
+        counts for each of its messages. A timedelta means how long ago by the broker's clock. With `before`, returns
+        only changes with a lower id, to continue after the last one. Raises ParameterInvalid for a time without a zone,
+        or too long ago.
         """
         LIMIT.check("limit", limit)
         if since is not None:

@@ -1,4 +1,4 @@
-"""The log and its segments. The settings of `mqdb serve` say how long it is kept."""
+"""The log and its segments. The settings of `mqdb serve` determine how long it is kept."""
 
 from mqdb.store.segments import partitions, segments
 from mqdb.store.segments.partitions import SegmentSize
@@ -7,20 +7,20 @@ from mqdb_client.admin.subject import Subject
 
 
 class Retention(Subject):
-    """The segments of a broker's log. Retention drops whole segments, the oldest first."""
+    """The segments of a broker's log. Retention drops whole segments, oldest first."""
 
     def log(self) -> Log:
-        """The log as a whole: the time, the last position, and how many records the next segment will hold."""
+        """The log as a whole: the time, the last position, and the size of the next segment in records."""
         with self._access.connected() as connection:
             return segments.log(connection)
 
     def segments(self) -> list[Segment]:
-        """All segments, the oldest first: their positions, their state, and when they were closed."""
+        """All segments, oldest first, with their positions, their state, and when they were closed."""
         with self._access.connected() as connection:
             return segments.find_all(connection)
 
     def sizes(self) -> list[SegmentSize]:
-        """The bytes of each segment, the oldest first. It reads the size of each of their files."""
+        """The size of each segment in bytes, oldest first. This reads the size of each file."""
         with self._access.connected() as connection:
             return partitions.sizes(connection)
 

@@ -14,20 +14,20 @@ class SelectorExplanation:
 
     expression: str
     properties: tuple[str, ...]
-    """Names of the properties that it looks at."""
+    """Names of the properties that it uses."""
     tree: tuple[tuple[int, str], ...]
-    """Its parts in the order of a walk through its tree, each with its depth."""
+    """Its parts in depth-first order, each with its depth."""
     sql: str
-    """The condition that the database evaluates, as one can paste it into psql."""
+    """The condition that the database evaluates, ready to paste into psql."""
     warnings: tuple[str, ...]
-    """Parts of it that may mean something else than they seem to."""
+    """Parts that may not mean what they seem to mean."""
 
 
 class Selectors(Subject):
     """Tries selectors on the messages of a broker."""
 
     def try_on(self, topic: str, expression: str, last: int = 1_000) -> Trial:
-        """Count the matches among the latest messages of a topic, and measure the pull of a consumer. Changes nothing.
+        """Count the matches among the latest messages of a topic, and measure a consumer's pull. Changes nothing.
 
         Raises SelectorSyntaxError, TopicNotFound, and ParameterInvalid for a topic that cannot be read.
         """
@@ -50,8 +50,8 @@ def explain_selector(expression: str) -> SelectorExplanation:
 
     selector = compile_selector(expression)
     plain = dialect(paramstyle="named")  # type: ignore[no-untyped-call]
-    plain._backslash_escapes = False  # until it has met a server it takes one for old, and doubles backslashes
-    # Literals stand in this text for people. A pull binds them.
+    plain._backslash_escapes = False  # before it has seen a server it assumes an old one, and doubles backslashes
+    # This text shows literals for readers. A pull binds them.
     condition = selector.where(column("properties", JSONB)).compile(
         dialect=plain, compile_kwargs={"literal_binds": True}
     )

@@ -7,7 +7,7 @@ from mqdb_client.admin.broker_access import BrokerAccess
 
 
 class Subject:
-    """Shows and changes something of one broker. Its public methods check the types of their arguments."""
+    """Shows and changes one aspect of a broker. Its public methods check the types of their arguments."""
 
     def __init__(self, access: BrokerAccess) -> None:
         self._access = access

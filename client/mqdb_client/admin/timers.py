@@ -1,4 +1,4 @@
-"""Messages that wait for their time of delivery."""
+"""Messages waiting for their time of delivery."""
 
 from mqdb.broker.schedule import timers
 from mqdb.broker.schedule.timers import RecallStatus
@@ -10,12 +10,12 @@ from mqdb_client.option_rules import LIMIT
 
 
 class Timers(Subject):
-    """The messages of a broker that wait for a time of delivery."""
+    """A broker's messages waiting for their time of delivery."""
 
     def recall(self, message: str, *, actor: str | None = None) -> RecallStatus:
         """Recall a message, by its recall handle or its unique id; returns the outcome.
 
-        Raises RecallHandleInvalid for a text that is neither, and for a handle of another broker; TopicNotFound.
+        Raises RecallHandleInvalid for a string that is neither, and for a handle of another broker; TopicNotFound.
         """
         with self._access.connected() as connection:
             try:
@@ -25,7 +25,7 @@ class Timers(Subject):
             return timers.recall_message(connection, unique_id, actor=actor or self._access.actor)
 
     def list(self, topic: str | None = None, limit: int = 100, *, last: bool = False) -> list[WaitingTimer]:
-        """Messages that wait, for one topic or for all; those that are due first, or last."""
+        """The waiting messages of one topic or of all; those due first or, with `last`, those due last."""
         LIMIT.check("limit", limit)
         with self._access.dispatched() as connection:
             return list_timers(connection, topic, limit, last=last)

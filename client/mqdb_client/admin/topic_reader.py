@@ -1,7 +1,7 @@
-"""Reading a topic without a group: nothing is registered, nothing is committed.
+"""Reading a topic without a group: no registration, and no commits.
 
-The queues are read side by side and merged by position in the commit log, so the messages come in about the order
-in which they were sent, and in exactly their order within each queue.
+The queues are read in parallel and merged by position in the commit log, so the messages are returned in roughly the
+order in which they were sent, and in exact order within each queue.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ _LEAST_LIMIT = 8
 
 
 class _Queue:
-    """The next offset to read in one queue, and the messages that were read but not handed out."""
+    """The next offset to read in one queue, and the messages that were read but not returned yet."""
 
     def __init__(self, queue: MessageQueue, queue_key: int, offset: int) -> None:
         self.request = PullRequest(queue, queue_key, offset)
@@ -33,12 +33,12 @@ class _Queue:
     def take_over(self, result: PullResult, message_filter: MessageFilter) -> None:
         self.request = PullRequest(self.request.queue, self.request.queue_key, result.next_begin_offset, result.segment)
         self.is_at_end = result.status is PullStatus.NO_NEW_MSG
-        # Two tags may have one code.
+        # Two tags may have the same code.
         self.ready.extend(message for message in result.messages if message_filter.matches(message.tag))
 
 
 class TopicReader:
-    """Reads queues of a topic. A loop over it ends when no message is left."""
+    """Reads queues of a topic. Iteration ends when no message is left."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class TopicReader:
         message_filter: MessageFilter,
         wanted: int | None = None,
     ) -> None:
-        """`queues` are queues with their keys and first offsets. `wanted` is the number of messages that suffices."""
+        """`queues` are queues with their keys and first offsets. `wanted` is the number of messages needed."""
         self._connection = connection
         self._filter = message_filter
         self._horizon = UNKNOWN_HORIZON
-        # Of each queue: of many queues a few messages each are enough for the first ones of all.
+        # Per queue: with many queues, a few messages from each are enough to find the first ones overall.
         share = _LIMIT if wanted is None else 2 * wanted // max(len(queues), 1)
         self._limit = min(max(share, _LEAST_LIMIT), _LIMIT)
         self._queues = [_Queue(*queue) for queue in queues]
@@ -88,12 +88,12 @@ class TopicReader:
             horizon=self._horizon,
         )
         if not results and asked:
-            raise TopicNotFound(self._queues[0].request.queue.topic)  # deleted meanwhile
+            raise TopicNotFound(self._queues[0].request.queue.topic)  # deleted in the meantime
         for result in results:
             asked[result.request.queue_key].take_over(result, self._filter)
 
     def _merged(self) -> Iterator[ReceivedMessage]:
-        """Yield messages by position, until a queue that has to be read first may have an earlier one."""
+        """Yield messages by position, until an earlier message may be in a queue that has to be read first."""
         if not all(queue.ready or queue.is_at_end for queue in self._queues):
             return
         first = [(queue.ready[0].log_pos, number) for number, queue in enumerate(self._queues) if queue.ready]

@@ -27,14 +27,14 @@ class Topics(Subject):
     ) -> TopicConfig:
         """Create a topic. Creating it again with the same settings changes nothing.
 
-        `queues` are read and written; the two options after it give another number to one side. `perm` is a sum of
-        the members of Perm.
+        `queues` is the number of queues to read and to write; `read_queues` and `write_queues` override one side.
+        `perm` is a sum of members of Perm.
         Raises TopicExists for a topic with other settings, NameInvalid, ParameterInvalid.
         """
         FLAG.check("order", order)
         read_queue_nums = queues if read_queues is None else read_queues
         write_queue_nums = queues if write_queues is None else write_queues
-        # It makes a Perm of the number.
+        # It makes a Perm from the number.
         config = TopicConfig(name, read_queue_nums, write_queue_nums, perm, order, message_type)  # type: ignore[arg-type]
         with self._access.connected() as connection:
             admin.create_topic(connection, config, actor=actor or self._access.actor)
@@ -59,10 +59,10 @@ class Topics(Subject):
     ) -> TopicConfig:
         """Change the given settings; returns the new configuration.
 
-        With fewer queues, the messages of removed queues stay, and more queues later bring them back. `unread` lists
-        the hidden messages.
-        Raises TopicNotFound, NameInvalid for a topic of the broker, and ParameterInvalid for a value out of bounds, or
-        if nothing is given.
+        With fewer queues, the messages of hidden queues stay, and become readable again if the number is raised later.
+        `unread` lists the hidden messages.
+        Raises TopicNotFound, NameInvalid for a system topic, and ParameterInvalid for a value out of bounds, or if no
+        setting is given.
         """
         with self._access.connected() as connection:
             changed = admin.update_topic(
@@ -88,7 +88,7 @@ class Topics(Subject):
     def uses(self, name: str) -> TopicUses:
         """The crons, scheduled messages and half messages that name a topic. Raises NothingToDelete, a TopicNotFound.
 
-        Each message that was sent counts, even if no `mqdb serve` runs.
+        Every sent message counts, even if no `mqdb serve` runs.
         """
         with self._access.dispatched() as connection:
             try:
@@ -97,10 +97,10 @@ class Topics(Subject):
                 raise NothingToDelete(name) from error
 
     def delete(self, name: str, *, force: bool = False, actor: str | None = None) -> TopicUses:
-        """Delete a topic with its messages and the offsets of all groups there; returns its uses that ended.
+        """Delete a topic with its messages and all groups' offsets in it; returns the uses that ended.
 
-        Raises TopicInUse while something names the topic. With `force` these uses end: crons are removed, half messages
-        are rolled back, and waiting messages are not delivered. Raises NothingToDelete, NameInvalid.
+        Raises TopicInUse while the topic is in use. With `force` these uses end: crons are removed, half messages are
+        rolled back, and waiting messages are not delivered. Raises NothingToDelete, NameInvalid.
         """
         with self._access.dispatched() as connection:
             gone = admin.delete_topic(connection, name, force=force, actor=actor or self._access.actor)
@@ -109,6 +109,6 @@ class Topics(Subject):
         return gone
 
     def list(self) -> list[TopicConfig]:
-        """All topics by name, those of the broker and of groups included."""
+        """All topics by name, including those of the broker and of groups."""
         with self._access.connected() as connection:
             return [found.config for found in list_topics(connection)]

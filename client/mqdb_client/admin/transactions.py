@@ -1,4 +1,4 @@
-"""Half messages, including those whose producers do not report the end of their transactions."""
+"""Half messages, including those whose producers do not report the end of the transaction."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,8 @@ class Transactions(Subject):
     def resolve(self, transaction_id: str, resolution: Resolution, *, actor: str | None = None) -> HalfMessage:
         """End a half message by hand, or resume the checks of a discarded one; returns the changed half message.
 
-        A role with the right to operate the topic can resolve a half message once the checker of `mqdb serve` has met
-        it, and until it ends.
+        A role with the right to operate the topic can resolve a half message from the time when the checker of `mqdb
+        serve` has found it until it ends.
 
         Raises HalfMessageNotFound; HalfMessageClosed if it has ended, or if it is to be resumed but was not discarded;
         TopicNotFound if its real topic is gone; ParameterInvalid if `transaction_id` is not a transaction id.
@@ -31,9 +31,9 @@ class Transactions(Subject):
         group: str | None = None,
         limit: int = 100,
     ) -> list[HalfMessage]:
-        """Half messages in these states, the oldest first; by default those without an end.
+        """Half messages in these states, oldest first; by default those that have not ended.
 
-        `group` is that of their producers.
+        `group` is the producers' group.
         """
         LIMIT.check("limit", limit)
         with self._access.dispatched() as connection:

@@ -12,7 +12,7 @@ from mqdb.store.server_choice import ServerRole
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions that a broker has."""
+    """The versions of a broker."""
 
     schema: str | None
     """Revision of the schema; None if the database has no schema mqdb."""
@@ -21,7 +21,7 @@ class Versions:
 
 
 def known_revision() -> str:
-    """The newest revision of the schema that this mqdb knows. Asks no broker."""
+    """The newest schema revision that this mqdb knows. Does not ask a broker."""
     return migrations.head()
 
 
@@ -32,6 +32,6 @@ def read_versions(connection: Connection) -> Versions:
 
 
 def versions_of(broker: BrokerDsn) -> Versions:
-    """The versions of a broker, also if this mqdb does not work with its schema. Raises BrokerUnavailable."""
+    """The versions of a broker, even if this mqdb does not work with its schema. Raises BrokerUnavailable."""
     with connected(broker.dsn, "mqdb version", ServerRole.ANY) as connection:
         return read_versions(connection)

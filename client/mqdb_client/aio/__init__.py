@@ -8,9 +8,9 @@ await consumer.subscribe("orders", "paid || refunded")
 consumer.register_listener(listener)  # an async def
 await consumer.run()
 
-    producer, loop_sends, transaction_producer   sends, whose ends come in the loop
+    producer, loop_sends, transaction_producer   sends, which end in the loop
     push_consumer, stop_signals                  listeners in the loop
-    lite_pull_consumer, simple_consumer, admin, in_threads   what waits in threads
+    lite_pull_consumer, simple_consumer, admin, in_threads   methods that run in threads
 """
 
 from mqdb_client.aio.admin import AsyncAdmin, AsyncBrokerAdmin, AsyncTopicReader

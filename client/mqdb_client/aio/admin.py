@@ -1,6 +1,6 @@
 """The administrator for asyncio: the names, options and errors of `Admin`.
 
-A method of Admin is one line here, which wraps it: it runs in a thread, and mypy sees its parameters and its result.
+Each method of Admin is wrapped by one line here: it runs in a thread, and mypy sees its parameters and its result.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ P = ParamSpec("P")
 
 
 class AsyncTopicReader:
-    """A TopicReader for `async for`. The loop ends when no message is left."""
+    """A TopicReader for `async for`. Iteration ends when no message is left."""
 
     def __init__(self, entered: "Entered[TopicReader]") -> None:
         self._entered = entered
@@ -49,7 +49,7 @@ class AsyncTopicReader:
         return self._below.offsets
 
     async def read(self) -> list[ReceivedMessage]:
-        """Read the next messages. See `TopicReader.read`. If its task is cancelled, these messages are skipped."""
+        """Read the next messages. See `TopicReader.read`. If the task is cancelled, these messages are skipped."""
         return await self._entered.run(self._below.read)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
@@ -65,7 +65,7 @@ class AsyncTopicReader:
 def _reading(
     method: Callable[Concatenate[S, P], AbstractContextManager[TopicReader]],
 ) -> Callable[Concatenate[Wrapper[S], P], AbstractAsyncContextManager[AsyncTopicReader]]:
-    """A method for a `with`: one for an `async with`."""
+    """Turn a method for a `with` statement into a method for `async with`."""
 
     @wraps(method)
     @asynccontextmanager
@@ -247,7 +247,7 @@ class AsyncBrokerAdmin(Wrapper[BrokerAdmin]):
 
 
 class AsyncAdmin(AsyncBrokerAdmin):
-    """Administers the brokers that the settings name. All methods that ask a broker are to be awaited.
+    """Manages the brokers named in the settings. All methods that ask a broker must be awaited.
 
         async with AsyncAdmin() as admin:
             await admin.topics.create("orders", queues=16)
@@ -267,7 +267,7 @@ class AsyncAdmin(AsyncBrokerAdmin):
         self.brokers: tuple[AsyncBrokerAdmin, ...] = (
             (self,) if is_single else tuple(AsyncBrokerAdmin(each) for each in self._admin.brokers)
         )
-        """Each broker by itself, in the order of the settings."""
+        """The single brokers, in the order of the settings."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -286,7 +286,7 @@ class AsyncAdmin(AsyncBrokerAdmin):
     async def on_each(
         self, work: Callable[[AsyncBrokerAdmin], Awaitable[T]], names: Sequence[str] | None = None
     ) -> Answers[T]:
-        """Do the work on all brokers, or on the named ones, in order. See `Admin.on_each`."""
+        """Run `work` on all brokers, or on the named ones, in order. See `Admin.on_each`."""
         answers: Answers[T] = Answers()
         for broker in self.chosen(names):
             with noting(answers, broker):
@@ -294,6 +294,6 @@ class AsyncAdmin(AsyncBrokerAdmin):
         return answers
 
     def chosen(self, names: Sequence[str] | None = None) -> tuple[AsyncBrokerAdmin, ...]:
-        """The brokers of these names in the order of the settings. See `Admin.chosen`."""
+        """The brokers with these names, in the order of the settings. See `Admin.chosen`."""
         chosen = self._admin.chosen(names)
         return tuple(each for each in self.brokers if each._below in chosen)

@@ -1,4 +1,4 @@
-"""Methods that wait, as coroutine functions: they run in threads, and mypy sees the same parameters and results."""
+"""Blocking methods as coroutine functions: they run in threads, and mypy sees the same parameters and results."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
@@ -13,22 +13,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
-#: Read in one go of a thread.
+#: How many items a thread reads at a time.
 _READ_AT_ONCE: Final = 100
 
 
 class ThreadClient(Protocol):
-    """A client for threads."""
+    """A synchronous client."""
 
     def start(self) -> None:
-        """Connect, and enter the group."""
+        """Connect and join the group."""
 
     def shutdown(self) -> None:
-        """Leave the group. It waits for a start that is under way."""
+        """Leave the group. Waits for a start that is under way."""
 
 
 async def start_in_thread(client: ThreadClient) -> None:
-    """Start a client. If the task is cancelled, shut the client down, because its thread still starts it."""
+    """Start a client. If the task is cancelled, the client is shut down, because its thread still starts it."""
     try:
         await asyncio.to_thread(client.start)
     except asyncio.CancelledError:
@@ -44,9 +44,9 @@ class Wrapper(Generic[S]):
 
 
 def in_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Wrapper[S], P], Coroutine[Any, Any, T]]:
-    """Wrap a method that returns, as a coroutine function with the same parameters.
+    """Wrap a blocking method as a coroutine function with the same parameters.
 
-    If its task is cancelled, the thread still runs to its end.
+    If the task is cancelled, the thread still runs to its end.
     """
 
     @wraps(method)
@@ -59,7 +59,7 @@ def in_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Wr
 def iterated(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[Wrapper[S], P], AsyncGenerator[T, None]]:
-    """Wrap a method that is a generator, as an asynchronous generator, which reads ahead a little."""
+    """Wrap a generator method as an asynchronous generator, which reads ahead a little."""
 
     @wraps(method)
     async def call(self: Wrapper[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncGenerator[T, None]:
@@ -73,7 +73,7 @@ def iterated(
 
 
 class Entered(Generic[T]):
-    """A context that is entered, used and left in a thread of its own, in this order, even if tasks are cancelled."""
+    """A context that is entered, used and left in a separate thread, in this order, even if tasks are cancelled."""
 
     value: T
 
@@ -99,5 +99,5 @@ class Entered(Generic[T]):
 
     def _leave(self) -> "Future[None]":
         left = self._thread.submit(self._stack.close)
-        self._thread.shutdown(wait=False)  # once it has done that
+        self._thread.shutdown(wait=False)  # after it has done so
         return left

@@ -23,15 +23,15 @@ from mqdb_client.lite_pull.poll_buffer import PollBuffer
 from mqdb_client.lite_pull.poll_strategy import SubscribedPolls
 from mqdb_client.process_hooks import operations
 
-#: Called with the topic and all its queues that can be read now, in order.
+#: Called with the topic and all its readable queues, in order.
 AsyncTopicMessageQueueChangeListener: TypeAlias = Callable[[str, tuple[MessageQueue, ...]], Coroutine[Any, Any, None]]
 
-#: The longest time for which polls that need not wait keep a loop from doing other things.
+#: The maximum time for which polls that need not wait may keep a loop from other work.
 _TURN_SECONDS: Final = 0.001
 
 
 class _Turn(threading.local):
-    """When a poll has last let the loop of this thread do other things."""
+    """When a poll last let this thread's loop do other work."""
 
     at = 0.0
 
@@ -40,7 +40,7 @@ _turn: Final = _Turn()
 
 
 class AsyncLitePullConsumer(Wrapper["_Below"]):
-    """A consumer that polls for messages, and decides itself when they are done.
+    """A consumer that polls for messages and decides when they are done.
 
         consumer = AsyncLitePullConsumer("billing")
         await consumer.subscribe("orders")
@@ -48,19 +48,19 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
             async for message in consumer:
                 ...
 
-    A poll waits in the loop, and no thread waits for it. A cancelled poll has taken no message: the next poll returns
-    the messages instead. All other methods that wait run in threads; if a task is cancelled, its thread goes on to the
-    end. Membership, pulls and offsets have threads of their own. As in `LitePullConsumer`, the message at which an
-    `async for` was left is not done until the next poll or iteration, `commit`, or the end of the `async with` says so.
-    If all loops that have started or polled it are closed without a shutdown, it leaves its group. All else is as
-    `LitePullConsumer` says, with tasks in the place of threads.
+    A poll waits in the loop without blocking a thread. A cancelled poll takes no messages: the next poll returns them.
+    All other waiting methods run in threads; if a task is cancelled, its thread still runs to the end. Membership,
+    pulls and offsets use separate threads. As in `LitePullConsumer`, the message at which an `async for` was left is
+    done only after the next poll or iteration, `commit`, or the end of the `async with`. If all loops that have started
+    or polled the consumer are closed without a shutdown, it leaves its group. Everything else works as in
+    `LitePullConsumer`, with tasks instead of threads.
     """
 
     @configured_by(LitePullConsumerConfig)
     def __init__(self, config: LitePullConsumerConfig) -> None:
-        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Create a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         super().__init__(_Below(config))
-        self._calls: list[LoopCalls] = []  # of each listener of topics
+        self._calls: list[LoopCalls] = []  # of each topic listener
 
     @property
     def group(self) -> str:
@@ -69,15 +69,15 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started, and not been shut down."""
+        """Whether it has been started and not shut down."""
         return self._below.is_running
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that were assigned, or that rebalance has given it so far, in order."""
+        """The queues that were assigned, by the user or so far by rebalance, in order."""
         return self._below.assignment
 
-    # -- what is read -----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     subscribe = in_thread(LitePullConsumer.subscribe)
     unsubscribe = in_thread(LitePullConsumer.unsubscribe)
@@ -87,9 +87,9 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
     async def register_topic_message_queue_change_listener(
         self, topic: str, listener: AsyncTopicMessageQueueChangeListener
     ) -> None:
-        """Have the coroutine function `listener(topic, queues)` run in this loop when the queues of a topic change.
+        """Run the coroutine function `listener(topic, queues)` in this loop when the queues of a topic change.
 
-        As `LitePullConsumer`'s. Raises NameInvalid, ParameterInvalid.
+        See `LitePullConsumer.register_topic_message_queue_change_listener`. Raises NameInvalid, ParameterInvalid.
         """
         if not any(map(iscoroutinefunction, (listener, type(listener).__call__))):
             raise ParameterInvalid("listener", listener, "is not a coroutine function; write async def")
@@ -102,17 +102,17 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
     # -- messages ---------------------------------------------------------------------------------
 
     async def poll(self, timeout: timedelta | None = None) -> list[ReceivedMessage]:
-        """Up to `pull_batch_size` messages as soon as there are any; [] after `timeout`, or `poll_timeout`.
+        """Wait for messages and return up to `pull_batch_size`; [] after `timeout` (default: `poll_timeout`).
 
         Also returns [] if another task shuts the consumer down during the poll. Raises ParameterInvalid, and
-        IllegalState if the consumer does not run. If its task is cancelled, no message is taken.
+        IllegalState if the consumer does not run. If the task is cancelled, no message is taken.
         """
         self._below.note_loop()
         strategy, limit, seconds = self._below.begin_poll(timeout)
         return await _poll(strategy, limit, seconds)
 
     def __aiter__(self) -> Self:
-        """Message after message, until it is shut down. Raises IllegalState before the start."""
+        """Iterate over messages until the consumer is shut down. Raises IllegalState before the start."""
         self._below.begin_poll(None)
         return self
 
@@ -143,15 +143,18 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
     # -- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect, and read. See `LitePullConsumer.start`. If its task is cancelled, the consumer is shut down."""
+        """Connect and start reading.
+
+        See `LitePullConsumer.start`. If the task is cancelled, the consumer is shut down.
+        """
         self._below.note_loop()
         await start_in_thread(self._below)
 
     async def shutdown(self) -> None:
-        """Commit what is done, and leave the group; a poll in another task returns. Calling it twice has no effect.
+        """Commit done messages and leave the group; a poll in another task returns. Calling it twice has no effect.
 
-        If a listener of topics has not returned within `shutdown_timeout`, it is cancelled. Then this raises
-        ShutdownTimedOut, after the consumer has left the group.
+        If a topic listener has not returned within `shutdown_timeout`, it is cancelled, and this raises
+        ShutdownTimedOut after the consumer has left the group.
         """
         is_listening = any(calls.is_own_thread() for calls in self._calls)
         try:
@@ -171,7 +174,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         try:
             await self.shutdown()
         except ShutdownTimedOut:
-            if kind is None:  # else the log has said it, and the error that ends the block goes on
+            if kind is None:  # otherwise it was logged, and the error that ends the block is raised
                 raise
 
     def __repr__(self) -> str:
@@ -179,7 +182,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
 
 
 class _Below(LitePullConsumer):
-    """The consumer of threads: membership, pulls, offsets."""
+    """The synchronous consumer: membership, pulls, offsets."""
 
     _loops: "WeakSet[asyncio.AbstractEventLoop]"
 
@@ -188,17 +191,20 @@ class _Below(LitePullConsumer):
         self._loops = WeakSet()
 
     def note_loop(self) -> None:
-        """This loop uses the consumer, which leaves its group when all such loops are closed."""
+        """Note that this loop uses the consumer, which leaves its group when all such loops are closed."""
         self._loops.add(asyncio.get_running_loop())
 
     def begin_poll(self, timeout: timedelta | None) -> tuple[SubscribedPolls, int, float]:
-        """Whom a poll asks, for how many messages at most, and for how many seconds. Raises what `poll` raises."""
+        """The strategy that a poll asks, the maximum number of messages, and the seconds to wait.
+
+        Raises the errors of `poll`.
+        """
         seconds = self._poll_seconds(timeout)
         return self._require_running().strategy, self._config.pull_batch_size, seconds
 
     @property
     def strategy(self) -> SubscribedPolls | None:
-        """Whom polls ask; None unless it runs."""
+        """The strategy that polls ask; None unless the consumer runs."""
         running = self._running  # read once: another thread may shut it down
         return None if running is None else running.strategy
 
@@ -212,7 +218,7 @@ class _Below(LitePullConsumer):
         self._finish()
 
     def leave(self, *, is_listening: bool) -> None:
-        """Shut down, perhaps in a listener of topics."""
+        """Shut down, perhaps in a topic listener."""
         self._leave(is_listening=is_listening)
 
 
@@ -230,7 +236,7 @@ async def _wait(buffer: PollBuffer, limit: int, seconds: float) -> list[Received
     Nothing is awaited between taking messages and returning them.
     """
     if time.monotonic() - _turn.at > _TURN_SECONDS:
-        # While there are messages no poll waits: without this the loop would do nothing else.
+        # While there are messages, polls never wait: without this the loop could do nothing else.
         await asyncio.sleep(0)
         _turn.at = time.monotonic()
     loop = asyncio.get_running_loop()

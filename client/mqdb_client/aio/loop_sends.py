@@ -1,11 +1,11 @@
 """The sends of an event loop. Its tasks share the statements of group append.
 
-One call to the loop reports all sends that have ended since the call before:
+One call to the loop reports all sends that have ended since the previous call:
 
     task ── begin ──▶ group append ──▶ ended ── one call_soon_threadsafe ──▶ the loop ──▶ futures of the tasks
                         (handed_sends: the handling of failures)
 
-Only the number of tasks bounds the sends under way, because each task waits for its send.
+The sends under way are limited only by the number of tasks, because each task waits for its send.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 _numbers: Final = count(1)
 
-#: Where `send` writes the ids of messages that may be stored.
+#: The attribute in which `send` stores the ids of messages that may be stored.
 _IDS: Final = "mqdb_message_ids"
 
 
 class LoopSends:
-    """The sends of one loop. Only this loop may call it."""
+    """The sends of one loop, which alone may call these methods."""
 
     def __init__(self, running: RunningProducer) -> None:
         self.loop = asyncio.get_running_loop()
@@ -49,11 +49,11 @@ class LoopSends:
         self._running = running
         self._ended: deque[Ended] = deque()
         self._is_called = False
-        #: Whether the last sends that have ended were several at once.
+        #: Whether several sends ended together the last time.
         self._have_company = False
         self._sends = HandedSends(running.sending, self._tell_ended, f"mqdb-loop-sends-{next(_numbers)}-")
         self._under_way: set[_LoopSend] = set()
-        #: Cancelled while a statement had them.
+        #: The sends that were cancelled while a statement had them.
         self._detached: dict[UUID, asyncio.Future[Sequence[SendResult]]] = {}
         self._oneway: set[asyncio.Future[Sequence[SendResult]]] = set()
         self._oneway_bytes = 0
@@ -62,10 +62,10 @@ class LoopSends:
         self._watches: dict[str, _Watch] = {}
 
     async def send(self, pending: PendingSend) -> Sequence[SendResult]:
-        """Send, and wait for the result. Raises the errors of `Sending.send`.
+        """Send and wait for the result. Raises the errors of `Sending.send`.
 
         If the task is cancelled before a statement has the send, nothing is sent. Otherwise the send continues: the
-        CancelledError has the ids of its messages, and `settled` waits for its end.
+        CancelledError contains the ids of its messages, and `settled` waits for its end.
         """
         await self._find_route(pending)
         send = self._begin(pending)
@@ -98,7 +98,7 @@ class LoopSends:
             await asyncio.wait([future])
 
     def close(self) -> None:
-        """Wait for the end of all sends under way, until their deadlines at most. Not in the loop, if the loop runs."""
+        """Wait for all sends under way, until their deadlines at most. Must not be called in the running loop."""
         if self.loop.is_running():
             asyncio.run_coroutine_threadsafe(self._end_all(), self.loop).result()
         self._sends.close()
@@ -106,11 +106,11 @@ class LoopSends:
             watch.close()
 
     def append_alone(self, attempt: Attempt, ended: Callable[[], None]) -> bool:
-        """Send the statement of an attempt now, and have the loop read the answer.
+        """Send the statement of an attempt now, and let the loop read the answer.
 
         False if the send has to join others.
-        A lone send thereby needs no change of threads. Sends of many tasks that have ended together also begin
-        together; they gather better while the append thread wakes.
+        So a single send needs no thread switch. Sends of many tasks that ended together also begin together, and gather
+        better while the append thread wakes up.
         """
         if self._have_company or len(self._under_way) > 1 or threading.get_ident() != self._thread:
             return False
@@ -127,7 +127,7 @@ class LoopSends:
         watch.begin()
 
     def call(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Have the loop call a function, at once if this is its thread."""
+        """Call a function in the loop, immediately if this is its thread."""
         if threading.get_ident() == self._thread:
             callback(*arguments)
         else:
@@ -149,7 +149,7 @@ class LoopSends:
             logger.warning(sentence, fields, extra=fields)
 
     async def _find_route(self, pending: PendingSend) -> None:
-        """Wait for the route of a topic that is not known. One thread asks for all tasks that want it."""
+        """Wait for the route of an unknown topic. One thread asks for all tasks that need it."""
         routes, topic = self._running.routes, pending.topic
         while (known := routes.known.get(topic)) is None or not known.is_current:
             finding = self._finding.get(topic)
@@ -164,7 +164,7 @@ class LoopSends:
     def _end_finding(self, topic: str, finding: "asyncio.Task[object]") -> None:
         del self._finding[topic]
         if not finding.cancelled():
-            finding.exception()  # the task that waited for it may be cancelled
+            finding.exception()  # the waiting task may have been cancelled
 
     async def _end_all(self) -> None:
         while self._under_way:
@@ -181,7 +181,7 @@ class LoopSends:
         return send
 
     def _tell_ended(self, ended: Ended) -> None:
-        """In any thread."""
+        """Report the end of an attempt; called in any thread."""
         self._ended.append(ended)
         if not self._is_called:
             self._is_called = True
@@ -190,14 +190,14 @@ class LoopSends:
 
     def read(self, appends: GroupAppend) -> bool:
         """Read the answer to `append_alone`. False if the answer is for another send."""
-        self._is_called = True  # what ends here is told below
+        self._is_called = True  # sends that end here are reported below
         try:
             return appends.end_begun()
         finally:
             self._conclude()
 
     def _conclude(self) -> None:
-        self._is_called = False  # before it looks: whoever comes later calls again
+        self._is_called = False  # before checking: a later thread calls again
         self._have_company = len(self._ended) > 1
         while self._ended:
             self._sends.conclude(self._ended.popleft())
@@ -210,7 +210,7 @@ class LoopSends:
         """Report the end of a send, in the loop."""
         self._under_way.discard(send)
         send.outcome = outcome
-        if send.future.done():  # its task is cancelled, and has not heard of it yet
+        if send.future.done():  # its task is cancelled but does not know yet
             return
         if isinstance(outcome, BaseException):
             send.future.set_exception(for_future(outcome))
@@ -218,39 +218,41 @@ class LoopSends:
             send.future.set_result(outcome)
 
     def _leave(self, send: "_LoopSend", error: asyncio.CancelledError) -> None:
-        """The task of a send was cancelled."""
+        """Handle the cancellation of a send's task."""
         if send in self._under_way:
             if send.withdraw():
                 self._under_way.discard(send)
                 return
-            # The task has cancelled the future that it waited for.
+            # The task has cancelled the future for which it waited.
             future = send.future = self.loop.create_future()
             for unique_id in send.pending.unique_ids:
                 self._detached[unique_id] = future
             future.add_done_callback(partial(self._forget, send.pending.unique_ids))
-        elif isinstance(send.outcome, BaseException):  # it has ended, and the task would have heard of it in this turn
+        elif isinstance(
+            send.outcome, BaseException
+        ):  # it has ended, and the task would have been notified in this iteration
             return
         note_ids(error, send.pending)
 
     def _forget(self, unique_ids: Sequence[UUID], future: "asyncio.Future[Sequence[SendResult]]") -> None:
         for unique_id in unique_ids:
             del self._detached[unique_id]
-        future.exception()  # nobody else looks
+        future.exception()  # no other thread checks this
 
 
 class _Watch:
-    """Has the loop read an answer as soon as the connection is readable."""
+    """Makes the loop read an answer as soon as the connection is readable."""
 
     def __init__(self, sends: LoopSends, connection: Connection, appends: GroupAppend) -> None:
         self.connection = connection
         self._sends = sends
         self._appends = appends
-        # Of its own: the loop may still watch it when the connection is closed, and the number is given again.
+        # A duplicate descriptor: the loop may still watch it when the connection is closed and its number is reused.
         self._descriptor = os.dup(driver(connection).fileno())
         self._is_on = False
 
     def begin(self) -> None:
-        """Have the loop watch the connection, until another thread reads from it."""
+        """Let the loop watch the connection until another thread reads from it."""
         if not self._is_on:
             self._is_on = True
             self._sends.loop.add_reader(self._descriptor, self._read)
@@ -260,12 +262,12 @@ class _Watch:
             self.end()
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._is_on = False
         self._sends.loop.remove_reader(self._descriptor)
 
     def close(self) -> None:
-        """After `end`, or that of the loop."""
+        """Close the descriptor, after `end` or after the loop has ended."""
         os.close(self._descriptor)
 
 
@@ -289,7 +291,7 @@ class _LoopSend(HandedSend):
 
 
 def note_ids(error: asyncio.CancelledError, pending: PendingSend) -> None:
-    """Note in an error the ids of messages that may be stored."""
+    """Add the ids of messages that may be stored to an error."""
     vars(error)[_IDS] = pending.message_ids
     error.add_note(f"may be stored: {', '.join(pending.message_ids)}; ask outcome()")
 
@@ -297,7 +299,7 @@ def note_ids(error: asyncio.CancelledError, pending: PendingSend) -> None:
 def ids_that_may_be_stored(error: BaseException) -> tuple[str, ...]:
     """The ids of messages whose send was cancelled while a statement had them.
 
-    They are in the CancelledError, and in the TimeoutError that `asyncio.timeout` makes of it. `AsyncProducer.outcome`
-    returns the outcome of the sends.
+    The ids are in the CancelledError, and in the TimeoutError that `asyncio.timeout` makes from it.
+    `AsyncProducer.outcome` returns the outcome of each send.
     """
     return next((tuple(vars(each)[_IDS]) for each in chain_of(error) if _IDS in vars(each)), ())

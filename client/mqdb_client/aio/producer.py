@@ -43,19 +43,19 @@ T = TypeVar("T")
 
 
 class AsyncProducer(Wrapper["ProducerBelow"]):
-    """Sends messages of a group of producers, from the tasks of one event loop or of several.
+    """Sends messages for a producer group, from the tasks of one or several event loops.
 
         async with AsyncProducer("orders-service") as producer:
             await producer.send(Message("orders", b"...", tag="paid", keys="order-17"), sharding_key="customer-4")
 
-    Sends of tasks that run at the same time share statements. A task that is cancelled in a send leaves it in one of
-    two states: it was not made; or the CancelledError has the ids of its messages, by `ids_that_may_be_stored`, and
-    `outcome` tells what has become of them. All else is as `Producer` says.
+    Concurrent sends share statements. If a task is cancelled during a send, either nothing is sent, or the
+    CancelledError contains the ids of the messages (see `ids_that_may_be_stored`) and `outcome` returns their outcomes.
+    Everything else works as in `Producer`.
     """
 
     @configured_by(ProducerConfig)
     def __init__(self, config: ProducerConfig) -> None:
-        """Make a producer that does not connect yet.
+        """Create a producer without connecting.
 
         Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
         """
@@ -81,14 +81,14 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect and enter the group. Raises what `Producer.start` raises.
+        """Connect and join the group. Raises the errors of `Producer.start`.
 
-        If its task is cancelled, the producer is shut down.
+        If the task is cancelled, the producer is shut down.
         """
         await start_in_thread(self._below)
 
     async def shutdown(self) -> None:
-        """Let the sends under way end, leave the group and disconnect. Calling it twice has no effect."""
+        """Wait for the sends under way, leave the group and disconnect. Calling it twice has no effect."""
         await asyncio.to_thread(self._below.shutdown)
 
     async def __aenter__(self) -> Self:
@@ -114,7 +114,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         """Send one message, and return when it is stored. See `Producer.send`.
 
         With `connection`, an AsyncConnection or AsyncSession of SQLAlchemy or a psycopg.AsyncConnection, the message
-        becomes a part of its transaction.
+        becomes part of its transaction.
         """
         if connection is not None:
             check_untimed(timeout)
@@ -144,7 +144,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         connection: "CallersAsyncConnection | None" = None,
         timeout: timedelta | None = None,
     ) -> list[SendResult]:
-        """Send messages of one topic at once: to one queue, in their order, all or none. See `Producer.send_batch`."""
+        """Send messages of one topic together: to one queue, in order, all or none. See `Producer.send_batch`."""
         if connection is not None:
             check_untimed(timeout)
             return await _joined(partial(self._below.send_batch, messages, sharding_key, queue=queue), connection)
@@ -166,9 +166,9 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         selector: MessageQueueSelector | None = None,
         selector_argument: object = None,
     ) -> None:
-        """Send one message in one attempt, without a result. A failure is only logged.
+        """Send one message without returning a result. It is tried once, and a failure is only logged.
 
-        Waits while too many sends are under way, and for the route of a topic that is not cached yet.
+        Waits while too many sends are under way, and for a route that is not cached yet.
         """
         running = self._below.work()
         check_message(message, running.sending.config.max_message_size_bytes)
@@ -179,7 +179,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         await self._sends(running).send_oneway(self._below.pending((message,), target, SendMode.ONEWAY, None))
 
     async def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
-        """Send a message and wait for the reply to it. See `Producer.request`."""
+        """Send a message and wait for its reply. See `Producer.request`."""
         replied = await asyncio.to_thread(self._below.request_async, message, timeout, sharding_key)
         return await asyncio.wrap_future(replied)
 
@@ -199,11 +199,11 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
     # -- hooks --------------------------------------------------------------------------------
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Have `hook` called before and after each attempt, in the loop or in a thread."""
+        """Call `hook` before and after each attempt, in the loop or in a thread."""
         self._below.register_send_message_hook(hook)
 
     def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:
-        """Have `hook` decide about each attempt. See `Producer.register_check_forbidden_hook`."""
+        """Let `hook` decide about each attempt. See `Producer.register_check_forbidden_hook`."""
         self._below.register_check_forbidden_hook(hook)
 
     def _sends(self, running: RunningProducer) -> LoopSends:
@@ -228,21 +228,21 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
 class ProducerBelow(Producer):
     """The synchronous producer: it connects, and does rare work in a thread."""
 
-    #: Has the sends of loops end.
+    #: Waits for the end of the loops' sends.
     end_sends: Callable[[], None]
-    #: Tells whether this thread runs an event loop that has sent.
+    #: Whether this thread runs an event loop that has sent.
     has_sends_of_this_loop: Callable[[], bool]
 
     def __init__(self, config: ProducerConfig) -> None:
         self._configure(config)
 
     def start(self) -> None:
-        """Start as a Producer does. At shutdown, the sends of loops end before it closes."""
+        """Start like a Producer. At shutdown, the loops' sends end before it closes."""
         super().start()
         self.work().at_close(self.end_sends)
 
     def shutdown(self) -> None:
-        """Shut down as a Producer does.
+        """Shut down like a Producer.
 
         Raises IllegalState in a loop with sends, because the shutdown would wait for this loop.
         """

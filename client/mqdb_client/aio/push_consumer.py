@@ -28,7 +28,7 @@ from mqdb_client.consumer.push_consumer import PushConsumer
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.push_strategy import Consumption
 
-if TYPE_CHECKING:  # it takes greenlet
+if TYPE_CHECKING:  # it requires greenlet
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 _Answer: TypeAlias = Coroutine[Any, Any, ConsumeConcurrentlyStatus | None]
@@ -39,13 +39,13 @@ AsyncMessageListener: TypeAlias = (
     Callable[[list[ReceivedMessage]], _Answer] | Callable[[list[ReceivedMessage], ConsumeConcurrentlyContext], _Answer]
 )
 
-#: Runs in one task a queue.
+#: Runs in one task per queue.
 AsyncMessageListenerOrderly: TypeAlias = (
     Callable[[list[ReceivedMessage]], _OrderlyAnswer]
     | Callable[[list[ReceivedMessage], ConsumeOrderlyContext], _OrderlyAnswer]
 )
 
-#: Runs in a transaction that commits what it writes together with the offset; orderly ones get the other context.
+#: Runs in a transaction that commits its writes together with the offset; orderly listeners get the other context.
 AsyncMessageListenerExactlyOnce: TypeAlias = (
     Callable[[list[ReceivedMessage], "AsyncConnection"], Coroutine[Any, Any, Any]]
     | Callable[[list[ReceivedMessage], "AsyncConnection", ConsumeConcurrentlyContext], Coroutine[Any, Any, Any]]
@@ -65,15 +65,15 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         consumer.register_listener(bill)
         await consumer.run()
 
-    `consume_thread_nums` is how many calls of it run at once, as tasks of the loop in which the consumer was started.
-    Membership, pulls and offsets have threads of their own: a loop that is blocked keeps its queues. If the loop is
-    closed without a shutdown, the consumer leaves its group. All else is as `PushConsumer` says. A task that is
-    cancelled has failed its messages.
+    Up to `consume_thread_nums` calls of the listener run at once, as tasks of the loop in which the consumer was
+    started. Membership, pulls and offsets use separate threads, so a consumer keeps its queues even while the loop is
+    blocked. If the loop is closed without a shutdown, the consumer leaves its group. Messages of a cancelled task count
+    as failed. Everything else works as in `PushConsumer`.
     """
 
     @configured_by(PushConsumerConfig)
     def __init__(self, config: PushConsumerConfig) -> None:
-        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Create a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         super().__init__(_Below(config))
         self._consumption: Consumption | None = None
         self._is_started = False
@@ -86,7 +86,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that this member reads now, in order, those of all brokers together."""
+        """The queues that this member currently reads on all brokers, in order."""
         return self._below.assignment
 
     # -- before the start -----------------------------------------------------------------------
@@ -105,7 +105,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
 
         It gets the messages and, if it takes a second argument, a context.
         `orderly` and `exactly_once` are as for `PushConsumer.register_listener`. The connection of an exactly-once
-        listener is an AsyncConnection of SQLAlchemy, which takes greenlet: `sqlalchemy[asyncio]`.
+        listener is an AsyncConnection of SQLAlchemy, which requires greenlet: `sqlalchemy[asyncio]`.
         Raises ParameterInvalid if `listener` is not a coroutine function, cannot be called with these arguments, or
         neither returns a status nor takes a context; NotSupported after the start.
         """
@@ -114,7 +114,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         self._consumption = Consumption(listener, orderly, exactly_once, is_asynchronous=True)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Have each call of the listener seen by `hook`: in the loop, or in a thread if the listener is orderly.
+        """Call `hook` around each call of the listener: in the loop, or in a thread if the listener is orderly.
 
         Raises ParameterInvalid.
         """
@@ -123,7 +123,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
     # -- life -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect, join the group and consume, in this loop. Raises what `PushConsumer.start` raises.
+        """Connect, join the group and consume, in this loop. Raises the errors of `PushConsumer.start`.
 
         If its task is cancelled, the consumer is shut down.
         """
@@ -145,10 +145,10 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         self._below.update_consume_thread_nums(consume_thread_nums)
 
     async def shutdown(self, timeout: timedelta | None = None) -> None:
-        """Leave the group: no listener is called any longer, running calls return, offsets are committed.
+        """Leave the group: stop calling the listener, wait for running calls, and commit the offsets.
 
-        Calls that still run after `timeout`, or `shutdown_timeout`, are cancelled, and ShutdownTimedOut is raised.
-        Everything else works as in `PushConsumer.shutdown`.
+        Calls that still run after `timeout` (default: `shutdown_timeout`) are cancelled, and ShutdownTimedOut is
+        raised. Everything else works as in `PushConsumer.shutdown`.
         Raises IllegalState in a listener, because the shutdown would wait for this listener.
         """
         tasks = self._below.tasks
@@ -171,11 +171,11 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         """
         with on_loop_stop_signal(self._stopped.set):
             if not self._is_started or self._stopped.is_set():  # the latter is refused
-                await self.start()  # if it cannot be started, that may be tried again
+                await self.start()  # if the start fails, it can be repeated
             try:
                 await self._stopped.wait()
             except asyncio.CancelledError:
-                with suppress(ShutdownTimedOut):  # the log has said it
+                with suppress(ShutdownTimedOut):  # it was logged
                     await self.shutdown()
                 raise
             await self.shutdown()
@@ -188,7 +188,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         try:
             await self.shutdown()
         except ShutdownTimedOut:
-            if kind is None:  # else the log has said it, and the error that ends the block goes on
+            if kind is None:  # otherwise it was logged, and the error that ends the block is raised
                 raise
 
     def __repr__(self) -> str:
@@ -196,19 +196,19 @@ class AsyncPushConsumer(Wrapper["_Below"]):
 
 
 class _Below(PushConsumer):
-    """The consumer of threads: membership, pulls, offsets."""
+    """The synchronous consumer: membership, pulls, offsets."""
 
     def __init__(self, config: PushConsumerConfig) -> None:
         self._configure(config)
         self._end_watch: Callable[[], None] = lambda: None
 
     def register(self, consumption: Consumption) -> None:
-        """Have a listener called in its loop."""
+        """Register a listener, which is called in its loop."""
         with self._lifecycle:
             self._consumption = consumption
 
     def start(self) -> None:
-        """Start as a PushConsumer does. If the loop is closed, even during the start, the consumer leaves the group."""
+        """Start like a PushConsumer. If the loop is closed, even during the start, the consumer leaves the group."""
         with self._lifecycle:
             super().start()
             assert self._consumption is not None
@@ -219,11 +219,11 @@ class _Below(PushConsumer):
             self._end_watch = watch(f"AsyncPushConsumer(group={self.group!r})", is_closed, leave)
 
     def shutdown(self, timeout: timedelta | None = None) -> None:
-        """Shut down as a PushConsumer does."""
+        """Shut down like a PushConsumer."""
         try:
             super().shutdown(timeout)
         finally:
-            if self._members is None:  # else it was refused
+            if self._members is None:  # otherwise it was refused
                 self._end_watch()
 
     @property

@@ -18,21 +18,21 @@ from mqdb_client.simple.simple_consumer import SimpleConsumer
 
 
 class AsyncSimpleConsumer(Wrapper["_Below"]):
-    """A consumer that receives messages of any queue of its topics, and acknowledges each.
+    """A consumer that receives messages from any queue of its topics and acknowledges each.
 
         async with AsyncSimpleConsumer("workers") as consumer:
             for message in await consumer.receive(10, timedelta(minutes=5)):
                 await work(message)
                 await consumer.ack(message)
 
-    `receive` waits in the loop, and no thread waits for it; each pop takes a thread for a moment. If its task is
-    cancelled, it gives back the messages that it was about to return, and ends then. All else is as `SimpleConsumer`
-    says, with tasks in the place of threads.
+    `receive` waits in the loop without blocking a thread; each pop uses a thread briefly. If its task is cancelled, it
+    first gives back the messages that it was about to return. Everything else works as in `SimpleConsumer`, with tasks
+    instead of threads.
     """
 
     @configured_by(SimpleConsumerConfig)
     def __init__(self, config: SimpleConsumerConfig) -> None:
-        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Create a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         super().__init__(_Below(config))
 
     @property
@@ -42,7 +42,7 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started, and not been shut down."""
+        """Whether it has been started and not shut down."""
         return self._below.is_running
 
     def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
@@ -52,7 +52,7 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
     async def receive(
         self, max_messages: int = 16, invisible_for: timedelta | None = None, timeout: timedelta | None = None
     ) -> list[ReceivedMessage]:
-        """Up to `max_messages` as soon as there are any; [] after `timeout`. See `SimpleConsumer.receive`."""
+        """Receive up to `max_messages` as soon as there are any; [] after `timeout`. See `SimpleConsumer.receive`."""
         receiving = self._below.begin_receive(max_messages, invisible_for, timeout)
         woken = asyncio.Event()
         with receiving.woken_by(_in_loop(woken.set)):
@@ -67,7 +67,7 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
         try:
             return await asyncio.shield(popping)
         except asyncio.CancelledError:
-            with suppress(MqdbError):  # else they come again when their time has passed
+            with suppress(MqdbError):  # otherwise they are redelivered when their time has passed
                 if messages := await popping:
                     await asyncio.to_thread(receiving.give_back, messages)
             raise
@@ -77,7 +77,10 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
     forward_to_dlq = in_thread(SimpleConsumer.forward_to_dlq)
 
     async def start(self) -> None:
-        """Connect, and join the group. See `SimpleConsumer.start`. If its task is cancelled, it is shut down."""
+        """Connect, and join the group.
+
+        See `SimpleConsumer.start`. If its task is cancelled, the consumer is shut down.
+        """
         await start_in_thread(self._below)
 
     async def shutdown(self) -> None:
@@ -96,13 +99,13 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
 
 
 class _Below(SimpleConsumer):
-    """The consumer of threads."""
+    """The synchronous consumer."""
 
     def __init__(self, config: SimpleConsumerConfig) -> None:
         self._configure(config)
 
     def begin_receive(self, max_messages: int, invisible_for: timedelta | None, timeout: timedelta | None) -> Receiving:
-        """A call of `receive`. Raises what that raises of its arguments."""
+        """Start a call of `receive`. Raises the errors of `receive` for its arguments."""
         return self._begin_receive(max_messages, invisible_for, timeout)
 
 

@@ -7,13 +7,14 @@ from contextlib import contextmanager, suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
-#: Each loop calls these at a stop signal. A loop keeps one handler for a signal, and may run several consumers.
+#: The functions that each loop calls at a stop signal. A loop has one handler per signal, but may run several
+#: consumers.
 _stops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], object]]]] = WeakKeyDictionary()
 
 
 @contextmanager
 def on_loop_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM call `stop`, if this loop can handle signals: in the main thread, on Unix."""
+    """Let SIGINT and SIGTERM call `stop`, if this loop can handle signals: in the main thread, on Unix."""
     loop = asyncio.get_running_loop()
     stops = _stops.setdefault(loop, [])
     stops.append(stop)
@@ -22,7 +23,7 @@ def on_loop_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
         for each in stops:
             each()
 
-    # Neither Windows nor another thread than the main one may.
+    # Not possible on Windows or outside the main thread.
     with suppress(NotImplementedError, RuntimeError, ValueError):
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop_all)

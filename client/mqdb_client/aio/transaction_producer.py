@@ -32,14 +32,14 @@ class AsyncTransactionListener(Protocol):
     def execute_local_transaction(self, message: PreparedMessage, argument: Any) -> _Answer:
         """Run the local transaction, in the task that sends, and return its state.
 
-        Store `message.message_id` in it, so that `check_local_transaction` can look it up.
+        Store `message.message_id` in the transaction, so that `check_local_transaction` can look it up.
         """
 
     def check_local_transaction(self, message: ReceivedMessage) -> _Answer:
         """Return the state of a local transaction, which may have run in another process of the group.
 
-        It is called one at a time for each broker, in the loop in which the producer was started. Return UNKNOWN while
-        the transaction runs.
+        Calls for one broker are made one at a time, in the loop in which the producer was started. Return UNKNOWN while
+        the transaction is still running.
         """
 
 
@@ -59,7 +59,7 @@ class AsyncTransactionProducerConfig(ProducerConfig):
 
 
 class AsyncTransactionProducer(AsyncProducer):
-    """Sends messages with local transactions, and answers the checks of transactions of its group.
+    """Sends messages with local transactions, and answers the broker's checks for its group.
 
         async def execute(message, order):
             async with AsyncSession(engine) as session, session.begin():
@@ -73,14 +73,14 @@ class AsyncTransactionProducer(AsyncProducer):
         async with producer:
             await producer.send_in_transaction(Message("orders", b"..."), 17)
 
-    All else is as `TransactionProducer` says. All that an AsyncProducer does it does as well.
+    Everything else works as in `TransactionProducer`. It can also do everything that an AsyncProducer can.
     """
 
     _below: "_Below"
 
     @configured_by(AsyncTransactionProducerConfig)
     def __init__(self, config: AsyncTransactionProducerConfig) -> None:
-        """Make a producer that does not connect yet. Give it a listener, or two coroutine functions instead.
+        """Create a producer without connecting. Give it a listener, or two coroutine functions instead.
 
         Raises the errors of AsyncProducer, and ParameterInvalid without a listener, and for plain functions.
         """
@@ -91,7 +91,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self._configure(_Below(config))
 
     async def start(self) -> None:
-        """Connect, enter the group, and answer checks of its transactions, in this loop.
+        """Connect, join the group, and answer checks of its transactions, in this loop.
 
         If the loop is closed without a shutdown, the producer leaves the group, because it can no longer answer. Raises
         the errors of `TransactionProducer.start`. If its task is cancelled, the producer is shut down.
@@ -108,7 +108,7 @@ class AsyncTransactionProducer(AsyncProducer):
         await super().start()
 
     async def shutdown(self) -> None:
-        """Stop answering checks, let the sends under way end, leave the group and disconnect.
+        """Stop answering checks, wait for the sends under way, leave the group and disconnect.
 
         Calling it twice has no effect.
         Raises IllegalState in `check_local_transaction`, because the shutdown would wait for this call.
@@ -127,8 +127,8 @@ class AsyncTransactionProducer(AsyncProducer):
     ) -> TransactionSendResult:
         """Store an invisible half message, run the local transaction, then commit the message or roll it back.
 
-        See `TransactionProducer.send_in_transaction`. If its task is cancelled once a statement has the message, the
-        broker checks the local transaction; the CancelledError has the id of the message.
+        See `TransactionProducer.send_in_transaction`. If its task is cancelled after the message was passed to a
+        statement, the broker checks the local transaction; the CancelledError contains the id of the message.
         """
         running = self._below.work()
         pending = self._below.half(message, sharding_key, timeout)
@@ -148,9 +148,9 @@ class AsyncTransactionProducer(AsyncProducer):
 
 
 class _Below(ProducerBelow, TransactionProducer):
-    """The synchronous producer: it answers checks, and tells brokers of the ends of transactions in a thread."""
+    """The synchronous producer: it answers checks, and reports the outcomes of transactions to brokers in a thread."""
 
-    #: In which it answers checks.
+    #: The loop in which it answers checks.
     loop: asyncio.AbstractEventLoop
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -159,7 +159,7 @@ class _Below(ProducerBelow, TransactionProducer):
         self._end_watch: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Start as a TransactionProducer does.
+        """Start like a TransactionProducer.
 
         If the loop is closed, even during the start, the producer leaves the group.
         """
@@ -168,15 +168,15 @@ class _Below(ProducerBelow, TransactionProducer):
             self._end_watch = watch(f"producer {self.group!r}", partial(closed_loops, [self.loop]), self.shutdown)
 
     def shutdown(self) -> None:
-        """Shut down as a TransactionProducer does."""
+        """Shut down like a TransactionProducer."""
         try:
             super().shutdown()
         finally:
-            if self._running is None:  # else it was refused
+            if self._running is None:  # otherwise it was refused
                 self._end_watch()
 
     def listen(self, listener: TwoCallables) -> None:
-        """Before the start: who answers."""
+        """Set the listener that answers checks, before the start."""
         self._listener = listener
 
     def half(self, message: Message, sharding_key: str | None, timeout: timedelta | None) -> PendingSend:
@@ -184,5 +184,5 @@ class _Below(ProducerBelow, TransactionProducer):
         return self._half(message, sharding_key, timeout)
 
     def end(self, running: RunningProducer, sent: SendResult, state: LocalTransactionState) -> TransactionSendResult:
-        """Tell the broker what the local transaction has come to, if that is known."""
+        """Report the outcome of the local transaction to the broker, if it is known."""
         return self._end(running, sent, state)

@@ -1,4 +1,4 @@
-"""The application object: functions become listeners of consumer groups and recurring jobs."""
+"""The application object, which turns functions into listeners of consumer groups and recurring jobs."""
 
 import asyncio
 import sys
@@ -37,10 +37,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
-#: Between looks whether a backlog is consumed.
+#: The time between checks whether a backlog is consumed.
 _LOOK_SECONDS: Final = 0.1
 
-#: Options of a consumer that are not for a group of an application to choose.
+#: Options of a consumer that a group of an application cannot set.
 _NOT_CHOSEN: Final = frozenset({"group", "dsn", "settings", "consume_message_batch_max_size"})
 
 
@@ -56,15 +56,15 @@ class App:
         def report() -> None: ...
 
     If a function returns, the message is consumed; if it raises, the message is retried. `mqdb worker shop.tasks:app`
-    runs it; `consuming` does so within another program. The functions are not changed, so a test can call them.
+    runs the application; `consuming` runs it within another program. The functions are not changed, so a test can call
+    them.
     """
 
     def __init__(self, name: str | None = None, *, dsn: str | None = None, settings: Settings | None = None) -> None:
         """Does not connect. `name` identifies the application as the group of its producer and the owner of its crons.
 
-        The default of `name` is the module in which the application is made, as `shop-tasks`.
-
-        `dsn` and `settings` are those of Producer. Raises NameInvalid.
+        By default `name` is the module that creates the application, such as `shop-tasks`. `dsn` and `settings` are as
+        for Producer. Raises NameInvalid.
         """
         self.name = _module_of_caller() if name is None else name
         check_group_name(self.name)
@@ -76,7 +76,7 @@ class App:
         self._guard = threading.Lock()
         self._producer: AsyncProducer | None = None
         self._send_hooks: list[SendMessageHook] = []
-        #: Those that consumers get which start from now on.
+        #: The hooks for consumers that start later.
         self.consume_message_hooks: list[ConsumeMessageHook] = []
 
     @property
@@ -104,20 +104,20 @@ class App:
         orderly: bool = False,
         exactly_once: bool = False,
     ) -> Callable[[_Function], _Function]:
-        """Have a function consume the messages of a topic, as a member of a group.
+        """Let a function consume the messages of a topic, as a member of a group.
 
-        `tag` is a tag expression, `sql` an SQL92 condition instead. After `retries` retries a message becomes a dead
-        letter; the default is the setting of the group, 16 unless changed. `backoff` is the wait before each retry: a
-        timedelta, or a function such as `exponential` returns; the default is the broker's delay levels. An exception
-        of `dead_letter_on` makes the message a dead letter at once. With `orderly`, the function gets one message of
-        each queue at a time, in order; a failed message is retried in its place, after 30 s at most. With
+        `tag` is a tag expression; `sql` is an SQL92 condition instead of it. After `retries` retries a message becomes
+        a dead letter; the default is the group's setting, 16 unless changed. `backoff` is the delay before each retry:
+        a timedelta, or a function like those that `exponential` returns; the default is the broker's delay levels. An
+        exception in `dead_letter_on` makes the message a dead letter immediately. With `orderly`, the function gets one
+        message of each queue at a time, in order; a failed message is retried in its place, after 30 s at most. With
         `exactly_once`, writes through a parameter annotated with Connection, Session, AsyncConnection or AsyncSession
         are committed together with the offset.
 
         The first parameter gets the message if it is annotated with ReceivedMessage or has no annotation. With any
         other type it gets the body as a value of that type. If a body cannot be read as this type, the message becomes
-        a dead letter at once. The listeners of a group form one consumer. If several have the same topic, their tags
-        must differ.
+        a dead letter immediately. The listeners of a group form one consumer. If several listeners have the same topic,
+        their tags must differ.
 
         Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid for arguments that cannot be
         combined.
@@ -158,13 +158,13 @@ class App:
         backoff: Backoff = None,
         dead_letter_on: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> Callable[[_Function], _Function]:
-        """Have a function called at the times of a cron text, by one process of all.
+        """Call a function at the times of a cron text, each time in only one process.
 
-        When it starts to consume, the application creates the cron, or changes it to these values. By default cron,
-        topic and group are named after the function. `catch_up` decides about times at which no broker was running. The
-        other options are those of `listener`; the function may take the message, or nothing.
+        When the application starts to consume, it creates the cron, or changes it to these values. By default cron,
+        topic and group are named after the function. `catch_up` determines what happens for times at which no broker
+        was running. The other options are those of `listener`; the function may take the message or no argument.
 
-        Raises NameInvalid and ParameterInvalid; a text that cannot be read is refused when the cron is made.
+        Raises NameInvalid and ParameterInvalid; an invalid text is refused when the cron is created.
         """
         if not isinstance(text, str):
             raise ParameterInvalid("text", text, "is not text; write for example @app.cron('30 7 * * mon-fri')")
@@ -187,7 +187,7 @@ class App:
                 )
             )
             self._crons[called] = cron
-            if group is None:  # of its own; the first time may come before the first member
+            if group is None:  # its own topic; the first firing may come before the first member
                 first = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET}
                 self._options[called] = first | self._options.get(called, {})
             return function
@@ -195,7 +195,7 @@ class App:
         return register
 
     def configure_group(self, group: str, **options: Any) -> None:
-        """Set options of the consumer of a group, those of PushConsumer: `consume_thread_nums=50`.
+        """Set options of a group's consumer, which are those of PushConsumer: `consume_thread_nums=50`.
 
         Raises ParameterInvalid. An application does not start if a group has options but no listener.
         """
@@ -206,11 +206,11 @@ class App:
         self._options[group] = self._options.get(group, {}) | options
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Have `hook` called around each call of a listener, in consumers that start later."""
+        """Call `hook` around each call of a listener, in consumers that start later."""
         self.consume_message_hooks.append(hook)
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Have `hook` called around each send. Call it before the first send."""
+        """Call `hook` around each send. Register it before the first send."""
         self._send_hooks.append(hook)
 
     def _add(self, listener: Listener) -> None:
@@ -218,13 +218,13 @@ class App:
         ListenerGroup(listener.group, [*members, listener])
         self._listeners.append(listener)
 
-    # -- what it consists of ----------------------------------------------------------------------
+    # -- its parts ------------------------------------------------------------------------------
 
     def groups(self, *names: str) -> list[ListenerGroup]:
-        """The listeners by group, of all groups or of these.
+        """The listeners by group, of all groups or of the named ones.
 
-        Raises ParameterInvalid for a group without listeners, also if it only has options: its name is misspelled, or
-        the module with its listeners is not imported.
+        Raises ParameterInvalid for a group without listeners, even if it has options: its name is misspelled, or the
+        module with its listeners is not imported.
         """
         known: dict[str, list[Listener]] = {}
         for listener in self._listeners:
@@ -249,24 +249,24 @@ class App:
     async def consuming(self, *groups: str) -> AsyncIterator[None]:
         """Consume in this process and loop while the block runs; all groups, or only the named ones.
 
-        Raises the errors of a consumer's start and shutdown; CronExists if another application has a cron of this name;
-        ParameterInvalid for a group without listeners, or for a type of a body with an annotation that does not
-        resolve.
+        Raises the errors of a consumer's start and shutdown; CronExists if another application has a cron with the same
+        name; ParameterInvalid for a group without listeners, or for a body type with an annotation that cannot be
+        resolved.
         """
         consumers = AppConsumers(self, groups)
         await consumers.start()
         try:
             yield
         except BaseException:
-            with suppress(ShutdownTimedOut):  # the log has said it, and the error that ends the block goes on
+            with suppress(ShutdownTimedOut):  # it was logged, and the error that ends the block is raised
                 await consumers.stop()
             raise
         await consumers.stop()
 
     async def drain(self, *groups: str) -> None:
-        """Wait until all groups, or only the named ones, have consumed all messages. Consumers have to run for this.
+        """Wait until all groups, or only the named ones, have consumed all messages. Their consumers must be running.
 
-        Consumers commit every 5 s, unless `configure_group` sets `persist_consumer_offset_interval`. Messages that wait
+        Consumers commit every 5 s, unless `configure_group` sets `persist_consumer_offset_interval`. Messages waiting
         for a retry do not count. Broadcasting groups are not waited for.
         """
         # Members of a broadcasting group keep their offsets in files.
@@ -307,7 +307,7 @@ class App:
         """Send a message. A body that is neither bytes nor text becomes JSON: a dataclass, a model, a dict.
 
         The other arguments are as for Message and `Producer.send`. In a coroutine, use `asend`. Raises BodyInvalid for
-        a body that its JSON does not give back unchanged, and the errors of Message and `Producer.send`.
+        a body that cannot be read back unchanged from its JSON, and the errors of Message and `Producer.send`.
         """
         message = _message(topic, body, tag, keys, properties, delay, deliver_at)
         producer = self._producer or self._start_producer()
@@ -334,7 +334,7 @@ class App:
         return await producer.send(message, sharding_key, connection=connection)
 
     def close(self) -> None:
-        """Let the sends under way end, and disconnect. It may send again. In a coroutine: `aclose`.
+        """Wait for the sends under way, and disconnect; a later send connects again. In a coroutine, use `aclose`.
 
         Raises IllegalState in an event loop that has called `asend`, because it would wait for this loop.
         """
@@ -382,14 +382,14 @@ def _message(
 def _are_behind(admin: Admin, groups: Iterable[ListenerGroup]) -> bool:
     for broker in admin.chosen():
         if not broker._access.dispatch():
-            return True  # what was sent may not be in its queues yet
+            return True  # sent messages may not be in their queues yet
         for group in groups:
             used = {topic for topic in group.subscriptions if _is_used(broker, topic)}
-            # Topics that only older code subscribed to stay in its lag, and are not consumed.
+            # Topics to which only older code subscribed stay in the group's lag and are not consumed.
             wanted = {*group.subscriptions, retry_topic(group.name)}
             with suppress(GroupNotFound):
                 lags = {each.topic: each.lag for each in broker.groups.topics(group.name)}
-                # A topic that was made after the start has no lag until members find it.
+                # A topic created after the start has no lag until members find it.
                 if used - lags.keys() or any(lags[topic] for topic in wanted & lags.keys()):
                     return True
     return False
@@ -403,7 +403,7 @@ def _is_used(broker: BrokerAdmin, topic: str) -> bool:
 
 
 def _module_of_caller() -> str:
-    """The module in which an application is made, as a name of a group can be."""
+    """The module that creates an application, in a form that is valid as a group name."""
     scope = sys._getframe(2).f_globals
     module = str(scope.get("__name__", "app"))
     if module == "__main__":

@@ -1,4 +1,4 @@
-"""The consumers of an application in this process, one for each group."""
+"""The consumers of an application in this process, one per group."""
 
 import asyncio
 from datetime import timedelta
@@ -13,12 +13,12 @@ from mqdb_client.consumer.push_consumer import PushConsumer
 
 _Consumer: TypeAlias = PushConsumer | AsyncPushConsumer
 
-#: Between commits of offsets, if a caller waits for them.
+#: The time between commits of offsets if a caller waits for them.
 _SOON: Final = timedelta(milliseconds=100)
 
 
 class ConsumingApp(Protocol):
-    """An application as its consumers see it. `App` is one."""
+    """An application as its consumers see it; implemented by `App`."""
 
     name: str
     consume_message_hooks: list[ConsumeMessageHook]
@@ -42,8 +42,8 @@ class AppConsumers:
     def __init__(self, app: ConsumingApp, groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:
         """`commits_soon` makes consumers commit often, for callers that wait for `App.drain`.
 
-        Raises ParameterInvalid for a group without listeners, or for a type of a body with an annotation that does not
-        resolve.
+        Raises ParameterInvalid for a group without listeners, or for a body type with an annotation that cannot be
+        resolved.
         """
         self._app = app
         self._names = groups
@@ -57,7 +57,7 @@ class AppConsumers:
     async def start(self) -> None:
         """Create the crons with their topics, and start the consumers of all groups.
 
-        Raises the errors of a consumer's `start`, and CronExists if another application has a cron of this name.
+        Raises the errors of a consumer's `start`, and CronExists if another application has a cron with the same name.
         """
         if crons := self._app.crons(*self._names):
             await asyncio.to_thread(self._declare, crons)
@@ -92,11 +92,11 @@ class AppConsumers:
             starting = asyncio.to_thread(consumer.start)
         for hook in self._app.consume_message_hooks:
             consumer.register_consume_message_hook(hook)
-        self._started.append(consumer)  # before: if this is cancelled the thread goes on, and `stop` waits for it
+        self._started.append(consumer)  # beforehand: if this is cancelled, the thread continues and `stop` waits for it
         await starting
 
     async def stop(self) -> None:
-        """Let running listeners return, and leave the groups. Raises ShutdownTimedOut."""
+        """Wait for running listeners, and leave the groups. Raises ShutdownTimedOut."""
         consumers, self._started = self._started, []
         ends = await asyncio.gather(*map(_shutdown, consumers), return_exceptions=True)
         for end in ends:

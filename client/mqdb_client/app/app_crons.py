@@ -1,4 +1,4 @@
-"""The crons of an application, as its code declares them and as the broker has them."""
+"""The crons of an application, as declared in its code and as stored in the broker."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ from mqdb_client.option_rules import one_of
 
 @dataclass(frozen=True, slots=True)
 class AppCron:
-    """A cron of an application. All but its text is checked when it is made. Raises NameInvalid, ParameterInvalid."""
+    """A cron of an application.
+
+    Everything except its text is checked on construction. Raises NameInvalid, ParameterInvalid.
+    """
 
     name: str
     text: str
@@ -35,7 +38,7 @@ class AppCron:
 
     @property
     def tag(self) -> str:
-        """The tag of its messages. Several crons may share a topic."""
+        """The tag of its messages, because several crons may share a topic."""
         return self.name
 
     def message(self) -> Message:
@@ -45,7 +48,10 @@ class AppCron:
 
 
 class AppCrons:
-    """The crons of one application. Only the first of several brokers has them, because each would send the message."""
+    """The crons of one application.
+
+    With several brokers only the first has them, because each would send the message.
+    """
 
     def __init__(self, application: str, settings: Settings) -> None:
         self._application = application

@@ -1,7 +1,7 @@
-"""Arguments: the values with which a listener of an application is called, by the annotations of its parameters.
+"""Arguments: the values passed to a listener of an application, determined by the annotations of its parameters.
 
 ReceivedMessage, or none      the message
-Message                       the same as one that can be sent again, without what the broker has added
+Message                       the message ready to be sent again, without the broker's additions
 Connection, Session,          the transaction of exactly_once
 AsyncConnection, AsyncSession
 anything else                 its body (`bodies.py`): bytes, str, a dataclass, a pydantic model, dict[str, int]
@@ -23,8 +23,8 @@ from mqdb_client.consumer.listeners.message_listener import ConsumeConcurrentlyC
 
 _Source: TypeAlias = Callable[[ReceivedMessage], Any]
 
-#: Types by which a listener asks for its transaction, and whether they are of asyncio. By name: SQLAlchemy's asyncio
-#: part need not be installed.
+#: The types by which a listener requests its transaction, and whether they belong to asyncio. They are given by name,
+#: because SQLAlchemy's asyncio part need not be installed.
 _TRANSACTIONS: Final = {"Connection": False, "Session": False, "AsyncConnection": True, "AsyncSession": True}
 
 _KINDS: Final = (
@@ -37,16 +37,16 @@ _KINDS: Final = (
 #: A function that returns one of these has not run yet. (An asynchronous generator cannot be closed here.)
 _NOT_RUN: Final = (Coroutine, Generator)
 
-#: Only listeners of consumers get a context. They are dataclasses, so pydantic would read them from the body.
+#: Only listeners of consumers get a context. Contexts are dataclasses, so pydantic would read them from the body.
 _CONTEXTS: Final = (ConsumeConcurrentlyContext, ConsumeOrderlyContext)
 
 
 class _Parameter(NamedTuple):
     name: str
     source: _Source | None
-    """None: the transaction."""
+    """None means the transaction."""
     session: Callable[..., Any] | None = None
-    """The class of the session that it wants for it; None: it wants the connection."""
+    """The session class that it wants for the transaction; None means the connection."""
     body: BodyReader | None = None
     """Reads the body, if the function wants that."""
 
@@ -55,14 +55,14 @@ class Arguments:
     """The arguments with which a listener function is called for each message."""
 
     def __init__(self, function: Callable[..., Any], *, exactly_once: bool) -> None:
-        """Raises ParameterInvalid for a function that cannot be called with a message, and says why."""
+        """Raises ParameterInvalid, with the reason, for a function that cannot be called with a message."""
         self._function = function
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ParameterInvalid("listener", function, "is a generator, of which a call runs nothing")
         try:
             hints = get_type_hints(_annotated(function), include_extras=True)
             parameters = inspect.signature(function).parameters.values()
-        except Exception as error:  # an annotation that is a text is code of the user, and may raise anything
+        except Exception as error:  # an annotation given as a string is user code, and may raise anything
             reason = f"its parameters or their annotations cannot be read: {reason_of(error)}"
             raise ParameterInvalid("listener", function, reason) from error
         given = function.keywords if isinstance(function, partial) else {}
@@ -84,7 +84,7 @@ class Arguments:
             raise ParameterInvalid("listener", function, "takes a transaction; say exactly_once=True")
 
     def complete(self) -> None:
-        """Find all types that those of the bodies name, once the modules are loaded: a dataclass may name a later one.
+        """Resolve all types in the body types, once the modules are loaded: a dataclass may name a later class.
 
         Raises ParameterInvalid.
         """
@@ -92,13 +92,13 @@ class Arguments:
             if parameter.body is not None:
                 try:
                     parameter.body.complete()
-                except Exception as error:  # it runs code of the user: metaclasses, validators, annotations
+                except Exception as error:  # it runs user code: metaclasses, validators, annotations
                     raise _unreadable(self._function, parameter.name, error) from error
 
     def call(self, message: ReceivedMessage, transaction: Any = None) -> None:
-        """Call the function with a message. Raises BodyUnreadable, and what the function raises.
+        """Call the function with a message. Raises BodyUnreadable, and the errors of the function.
 
-        ParameterInvalid if it returns a coroutine, as a wrapper of a coroutine function does, or a generator.
+        Raises ParameterInvalid if it returns a coroutine, like a wrapper of a coroutine function, or a generator.
         """
         with ExitStack() as stack:
             positional, named, sessions = self._values(message, transaction)
@@ -123,7 +123,7 @@ class Arguments:
                 await session.flush()
 
     def _values(self, message: ReceivedMessage, transaction: Any) -> tuple[list[Any], dict[str, Any], list[Any]]:
-        """The arguments, and those of them that are sessions."""
+        """The arguments, and the sessions among them."""
         sessions = []
 
         def value(parameter: _Parameter) -> Any:
@@ -149,7 +149,7 @@ def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isroutine(function):
         return function
     if isinstance(function, type):
-        return function.__init__  # type: ignore[misc, no-any-return]  # of this class, and no other: only its annotations are read
+        return function.__init__  # type: ignore[misc, no-any-return]  # this class only: its annotations are read
     called: Callable[..., Any] = type(function).__call__
     return called
 
@@ -173,7 +173,7 @@ def _parameter_of(function: Callable[..., Any], name: str, annotation: Any) -> _
     shown = wanted.__name__ if isinstance(wanted, type) else inspect.formatannotation(wanted)
     try:
         body = BodyReader(annotation, shown)
-    except Exception as error:  # those of a class are code of the user, too, and are read only here
+    except Exception as error:  # annotations of a class are user code, too, and are read only here
         raise _unreadable(function, name, error) from error
     return _Parameter(name, body.read, body=body)
 

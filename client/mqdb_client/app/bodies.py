@@ -1,14 +1,15 @@
-"""Bodies of an application: what it writes, and how a listener reads it by the annotation of its parameter.
+"""Bodies of an application: how it writes them, and how a listener reads them by the annotation of its parameter.
 
 A body has one of three forms, and the property MQDB_BODY says which, because the bytes do not:
 
 bytes                       as they are
 text                        as UTF-8
-json                        anything else, made of JSON's own types
-json;shop.Order/shop.Base   of others: the type of the value, and those in its containers (`body_types.py`)
+json                        other values, made of JSON's own types
+json;shop.Order/shop.Base   made of other types: the type of the value, and those in its containers (`body_types.py`)
 
-A send reads back what it writes (`reading_back.py`). So a value that comes back differently has lost its type to the
-annotation of a listener: one that takes any value, or several types that are one in JSON. Such a message is refused.
+A send reads back what it writes (`reading_back.py`). So if a listener reads a different value, its type was lost to the
+listener's annotation, which accepts any value, or several types that JSON does not distinguish. Such a message is
+refused.
 """
 
 from enum import StrEnum
@@ -33,7 +34,7 @@ from mqdb_client.app.body_types import (
 )
 from mqdb_client.app.reading_back import faults, json_of, loss_in
 
-#: The property by which a message says what its body is.
+#: The property that names the form of a message's body.
 BODY_PROPERTY: Final = "MQDB_BODY"
 
 
@@ -59,7 +60,7 @@ class Body(NamedTuple):
 def encode(body: object) -> Body:
     """Encode a body: bytes and text unchanged, anything else as JSON (dataclasses, pydantic models, lists, dicts).
 
-    Raises BodyInvalid for a value that does not come back from its JSON, and for a message.
+    Raises BodyInvalid for a value that cannot be read back from its JSON, and for a message.
     """
     if isinstance(body, Message | ReceivedMessage):
         raise BodyInvalid(f"is a {type(body).__name__}; give its body, or send the message by a Producer")
@@ -73,7 +74,7 @@ def encode(body: object) -> Body:
     try:
         content = json_of(body)
         loss = loss_in(body, content)
-    except Exception as error:  # serializers and validators are code of the user, and may raise anything
+    except Exception as error:  # serializers and validators are user code, and may raise anything
         raise BodyInvalid(f"is {name}, which JSON cannot hold: {reason_of(error)}") from error
     if loss is not None:
         raise BodyInvalid(f"is {name}, which does not come back from its JSON: {loss}")
@@ -85,15 +86,15 @@ class BodyReader:
     """Reads bodies as values of an annotation."""
 
     def __init__(self, annotation: Any, shown: str) -> None:
-        """`shown` names the annotation in errors. Raises what pydantic raises for a type that it cannot read."""
+        """`shown` names the annotation in errors. Raises pydantic's errors for a type that it cannot read."""
         self._annotation = annotation
         self._shown = shown
         members = get_args(annotation) if get_origin(annotation) in UNIONS else ()
-        #: Of the annotation, and of each member of a union.
+        #: The types of the annotation, and of each member of a union.
         self._adapters: list[TypeAdapter[Any]] = [TypeAdapter(each) for each in (annotation, *members)]
 
     def complete(self) -> None:
-        """Find all types that the annotation names, once the modules are loaded. Raises what pydantic raises."""
+        """Resolve all types in the annotation, once the modules are loaded. Raises pydantic's errors."""
         for adapter in self._adapters:
             adapter.rebuild()
         _ = self._types
@@ -112,12 +113,12 @@ class BodyReader:
 
     @cached_property
     def _unsaid(self) -> Form:
-        """The form of a message that does not say it."""
+        """The form assumed for a message that does not name it."""
         named = self._forms if object not in self._types.whole else {Form.JSON}
         return next(form for form in Form if form in named)
 
     def read(self, message: ReceivedMessage) -> Any:
-        """The body of a message. Raises BodyUnreadable, and what code of the user's raises."""
+        """The body of a message. Raises BodyUnreadable, and the errors of the user's code."""
         mark = message.properties.get(BODY_PROPERTY)
         said, *sent = (self._unsaid if mark is None else mark).split(";")
         if said not in _FORMS:
@@ -140,7 +141,7 @@ class BodyReader:
             raise BodyUnreadable(self._shown, faults(error)) from None
 
     def _of_plain(self, body: bytes) -> Any:
-        """Read a body of JSON's own types. These types are known, so a text is never converted to a number."""
+        """Read a body made of JSON's own types. These types are known, so a string is never converted to a number."""
         try:
             plain = from_json(body)
         except ValueError as error:
@@ -154,7 +155,7 @@ class BodyReader:
         return value
 
     def _of_typed(self, body: bytes, sent: list[str]) -> Any:
-        """Read JSON with types of the user's; for a union, as the member that was sent."""
+        """Read JSON with user-defined types; for a union, as the member that was sent."""
         first, *others = self._adapters
         for adapter in others:
             try:

@@ -1,7 +1,7 @@
-"""Types of bodies: those that a value has, by name, and those that an annotation takes.
+"""Types of bodies: the types of a value, by name, and the types that an annotation accepts.
 
-JSON does not record the type of a value. So a message carries the names, and a reader compares them with the types of
-the value that it has made. A name lists the bases too, because the reader may not have that class:
+JSON does not record the type of a value. So a message carries the type names, and a reader compares them with the types
+of the value that it has read. A name also lists the bases, because the reader may not have the class itself:
 `shop.Paid/shop.Event`.
 """
 
@@ -29,7 +29,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainValidator, WrapValida
 
 from mqdb.common.user_error import class_name
 
-#: Values of these hold values of any type. An instance of any other class is looked at as a whole.
+#: Containers, which hold values of any type. An instance of any other class is treated as a whole.
 CONTAINERS: Final = frozenset({dict, list, tuple, set, frozenset})
 
 UNIONS: Final = (Union, UnionType)
@@ -45,17 +45,17 @@ def _type_name(cls: type) -> str:
 
 
 def _name_of(value: object) -> str:
-    return _type_name(type(value))  # type: ignore[arg-type]  # mypy takes the __hash__ of instances for that of the class
+    return _type_name(type(value))  # type: ignore[arg-type]  # mypy confuses the __hash__ of instances with that of the class
 
 
-#: The names of the types that JSON itself has.
+#: The names of JSON's own types.
 JSON_TYPES: Final = frozenset(map(_type_name, (dict, list, str, int, float, bool, NoneType)))
 
 
 def types_of(value: object) -> list[str]:
-    """The name of the type of a value, then those of the values in its containers, sorted, each once.
+    """The type name of a value, then those of the values in its containers, sorted and without duplicates.
 
-    Keys that are not text are among them, as `key:int`. If there are several types inside, and JSON lacks some of them,
+    Keys that are not strings are included, as `key:int`. If a container has several types and JSON lacks some of them,
     the last item is a hash of the layout.
     """
     inside = sorted(_types_inside(value))
@@ -86,33 +86,33 @@ def _names_in_order(value: Any) -> Iterator[str]:
     yield _name_of(value)
     if type(value) in CONTAINERS:
         if type(value) is dict:
-            # A TypedDict has an order of its own.
+            # A TypedDict has its own order.
             value = [value[key] for key in (sorted(value) if set(map(type, value)) == {str} else value)]
         names = [";".join(_names_in_order(each)) for each in value]
         yield from ("(", *(sorted(names) if isinstance(value, Set) else names), ")")
 
 
 class TakenTypes(NamedTuple):
-    """The types that an annotation names. `object` stands for any."""
+    """The types named in an annotation. `object` stands for any type."""
 
     whole: frozenset[type]
     """The types of the value itself."""
     inside: frozenset[type]
-    """Those in its containers. The fields of a class are not looked at."""
+    """The types in its containers. The fields of a class are not included."""
     keys: frozenset[type]
     """The types of the keys of its dicts."""
 
     def lack(self, sent: list[str], got: list[str]) -> str | None:
-        """The name of a type that was sent and that the annotation takes, but that the read value does not have.
+        """The name of a sent type that the annotation accepts but the read value does not have.
 
-        None if the annotation asks for another type than the one sent, which is a conversion.
+        None if the annotation asks for a type that was not sent, which is a conversion.
         """
         whole, *inside = _without_layout(sent)
         if sent == got or not _admits(self.whole, whole):
             return None
         if whole != got[0]:
             return _class_of(whole)
-        # One that is lost in one place may still be there in another.
+        # A type that is lost in one place may still exist in another.
         lost = inside if set(inside) - JSON_TYPES else set(inside) - set(got[1:])
         for each in sorted(lost, key=JSON_TYPES.__contains__):
             if _admits(self.keys if each.startswith(_KEY) else self.inside, each):
@@ -121,7 +121,7 @@ class TakenTypes(NamedTuple):
 
 
 def classes_of(types: Iterable[str]) -> list[str]:
-    """The classes that `types_of` names, each once, without their bases."""
+    """The class names in a result of `types_of`, without bases and duplicates."""
     return list(dict.fromkeys(map(_class_of, _without_layout(types))))
 
 
@@ -135,7 +135,7 @@ def _class_of(type_name: str) -> str:
 
 def _admits(classes: Iterable[type], type_name: str) -> bool:
     names = type_name.removeprefix(_KEY).split("/")
-    # A class of a name cannot be asked whether it is a Sequence, so an abstract class counts as any.
+    # A class known only by name cannot be checked for being a Sequence, so an abstract class counts as any type.
     return any(cls is object or inspect.isabstract(cls) or class_name(cls) in names for cls in classes)
 
 
@@ -145,7 +145,10 @@ _NOTHING: Final = TakenTypes(_NONE, _NONE, _NONE)
 
 
 def taken_types(annotation: Any, above: tuple[Any, ...] = ()) -> TakenTypes:
-    """The types that an annotation takes. `above`: those that it is part of, since aliases may name themselves."""
+    """The types that an annotation accepts.
+
+    `above` are the annotations that contain it, since aliases can be recursive.
+    """
     origin, arguments = get_origin(annotation), get_args(annotation)
     cls = annotation if origin is None else origin
     if any(annotation is each for each in above):
@@ -161,7 +164,7 @@ def taken_types(annotation: Any, above: tuple[Any, ...] = ()) -> TakenTypes:
         return _together(arguments, above)
     if origin is Literal:
         return TakenTypes(frozenset(map(type, arguments)), _NONE, _NONE)
-    if hasattr(cls, "__required_keys__"):  # a TypedDict, of whichever module
+    if hasattr(cls, "__required_keys__"):  # a TypedDict, from any module
         return _container(dict, (), get_type_hints(cls).values(), above)
     if annotation is Any or cls is object or not isinstance(cls, type):
         return TakenTypes(_OBJECT, _OBJECT, _OBJECT)
@@ -184,7 +187,7 @@ def _together(annotations: Iterable[Any], above: tuple[Any, ...]) -> TakenTypes:
 
 
 def has_validators(annotation: Any) -> bool:
-    """Check whether an annotation has functions of the user's, which may turn any value into any other."""
+    """Check whether an annotation has user-defined functions, which may turn any value into any other."""
     return any(
         isinstance(each, AfterValidator | BeforeValidator | PlainValidator | WrapValidator)
         for each in getattr(annotation, "__metadata__", ())

@@ -16,8 +16,8 @@ from mqdb_client.app.arguments import Arguments, is_asynchronous
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.option_rules import DURATION, FLAG, Rule, or_none, whole
 
-#: How long a message waits before its first, second, ... retry: the same each time, or as a function of its number,
-#: from 1 on, says. None: the broker's delay levels, 10 s, 30 s, 1 min and so on.
+#: The delay before each retry of a message: a constant, or a function of the number of the retry, from 1 on. None means
+#: the broker's delay levels: 10 s, 30 s, 1 min and so on.
 Backoff: TypeAlias = timedelta | Callable[[int], timedelta] | None
 
 _RETRIES: Final = or_none(whole(0, 2**31 - 1))
@@ -38,7 +38,7 @@ _ERRORS: Final = Rule(
 def exponential(
     first: timedelta, *, factor: float = 2.0, limit: timedelta = timedelta(hours=2)
 ) -> Callable[[int], timedelta]:
-    """A backoff: it waits `first` before the first retry, `factor` times longer before each next one, up to `limit`.
+    """A backoff: `first` before the first retry, and `factor` times longer before each further retry, up to `limit`.
 
     Raises ParameterInvalid.
     """
@@ -57,7 +57,7 @@ def exponential(
 
 @dataclass(frozen=True, eq=False)
 class Listener:
-    """A listener. It is checked when it is made.
+    """A listener, checked on construction.
 
     Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, ParameterInvalid.
     """
@@ -97,7 +97,7 @@ class Listener:
 
     @property
     def name(self) -> str:
-        """The module and qualified name of the function, for messages to people."""
+        """The module and qualified name of the function, as shown to people."""
         named = self.function
         while isinstance(named, partial):
             named = named.func
@@ -110,11 +110,11 @@ class Listener:
         return filter_of(self.expression)
 
     def takes(self, message: ReceivedMessage) -> bool:
-        """Whether a message of its group is for it. The broker has already evaluated an SQL92 condition."""
+        """Whether a message of its group is for this listener. The broker has already evaluated an SQL92 condition."""
         return message.topic == self.topic and self.filter.matches(message.tag)
 
     def wait_before(self, retry: int) -> timedelta | None:
-        """The wait of a message before this retry; None for the broker's default.
+        """The delay of a message before this retry; None for the broker's default.
 
         Raises the errors of a backoff function, and ParameterInvalid if it does not return a duration.
         """

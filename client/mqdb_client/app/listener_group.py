@@ -1,7 +1,7 @@
 """The listeners of one group of an application: together they are the listener of its consumer.
 
-A message goes to the listener of the topic that it was sent to, also when it comes again, and is judged by that
-listener's policy: how often it comes again, after what time, and what makes it a dead letter at once.
+A message goes to the listener of the topic to which it was sent, also when it is redelivered. This listener's policy
+determines how often and when it is retried, and which errors make it a dead letter immediately.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class ListenerGroup:
     """Listeners of one group."""
 
     def __init__(self, name: str, listeners: Sequence[Listener]) -> None:
-        """Raises ParameterInvalid for listeners that cannot be one consumer together."""
+        """Raises ParameterInvalid for listeners that cannot form one consumer."""
         self.name = name
         self.listeners = listeners
         self._by_topic: dict[str, list[Listener]] = {}
@@ -47,7 +47,7 @@ class ListenerGroup:
                     raise ParameterInvalid(what, getattr(other, what), reason)
         for topic, ones in self._by_topic.items():
             _check_disjoint(name, topic, ones)
-        #: Whether it runs in an event loop: as soon as one listener does.
+        #: Whether it runs in an event loop, which is the case if at least one listener does.
         self.is_asynchronous: Final = any(each.is_asynchronous for each in listeners)
         if self.exactly_once and self.is_asynchronous and not all(each.is_asynchronous for each in listeners):
             reason = f"some are coroutine functions; make all exactly-once listeners of group {name!r} such, or none"
@@ -76,7 +76,7 @@ class ListenerGroup:
         listener = self._listener_of(message)
         try:
             listener.arguments.call(message, transaction)
-        except BaseException as error:  # also sys.exit(), after which the message comes again
+        except BaseException as error:  # also sys.exit(), after which the message is redelivered
             _judge(listener, message, context, error)
             raise
         return self._success
@@ -110,9 +110,9 @@ class ListenerGroup:
 
 
 def _judge(listener: Listener, message: ReceivedMessage, context: _Context, error: BaseException) -> None:
-    """Have the context of a failed call say what becomes of the message. Raises what a backoff function raises.
+    """Set in the context of a failed call how the message is retried. Raises the errors of a backoff function.
 
-    No context manager does this: contextlib writes to the error, which fails for a frozen dataclass.
+    This is not a context manager: contextlib writes to the error, which fails for a frozen dataclass.
     """
     if issubclass(type(error), (BodyUnreadable, *listener.dead_letter_on)):
         context.max_reconsume_times = 0
@@ -126,25 +126,25 @@ def _judge(listener: Listener, message: ReceivedMessage, context: _Context, erro
 
 
 async def _call_in_thread(listener: Listener, message: ReceivedMessage) -> None:
-    """Call a plain function in a daemon thread: the loop waits for the threads of its executor before it ends."""
+    """Call a plain function in a daemon thread: a loop waits for its executor's threads before it ends."""
     called: Future[None] = Future()
     context = copy_context()
 
     def call() -> None:
         try:
             context.run(listener.arguments.call, message)
-        except BaseException as error:  # noqa: BLE001 - the task's, which waits for it
+        except BaseException as error:  # noqa: BLE001 - raised in the task, which waits for it
             called.set_exception(for_future(error))
         else:
             called.set_result(None)
 
-    called.set_running_or_notify_cancel()  # a task that is cancelled leaves it alone
+    called.set_running_or_notify_cancel()  # a cancelled task no longer waits
     threading.Thread(target=call, name=f"{listener.group}-listener", daemon=True).start()
     await asyncio.wrap_future(called)
 
 
 def _check_disjoint(group: str, topic: str, listeners: Sequence[Listener]) -> None:
-    """Each message has one listener. Raises ParameterInvalid."""
+    """Raise ParameterInvalid unless each message has only one listener."""
     if len(listeners) == 1:
         return
     taken: dict[str, Listener] = {}

@@ -1,4 +1,4 @@
-"""Whether a value comes back from its JSON: read by its own type, and in containers each value by its own."""
+"""Checks whether a value can be read back from its JSON by its own type, and each value in a container by its type."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence, Set
@@ -17,19 +17,19 @@ from mqdb_client.app.body_types import CONTAINERS, JSON_TYPES, types_of
 
 _SCALARS: Final = frozenset({str, int, float, bool, NoneType})
 
-#: Of one body, that are told: a large one may have a million.
+#: The maximum number of errors reported for one body: a large body may have a million.
 _MOST_FAULTS: Final = 5
 
 
 def json_of(value: object) -> bytes:
-    """A value as JSON. Raises PydanticSerializationError, and what code of the user's raises."""
+    """A value as JSON. Raises PydanticSerializationError, and the errors of the user's code."""
     return to_json(value, inf_nan_mode="null")
 
 
 def loss_in(value: object, body: bytes) -> str | None:
     """The place and reason if `body`, the JSON of `value`, does not read back as `value` with the same type; else None.
 
-    The text does not repeat the value, which may be a secret. Raises the errors of the user's code, and ValueError for
+    The text does not contain the value, which may be secret. Raises the errors of the user's code, and ValueError for
     JSON that other programs cannot read, such as NaN.
     """
     parsed = from_json(body, allow_inf_nan=False)
@@ -90,7 +90,10 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def _difference(sent: Any, back: Any, path: tuple[object, ...]) -> str | None:
-    """The first difference of two values, in type or value. Values are compared by `==`, objects by their fields."""
+    """The first difference between two values, in type or value.
+
+    Values are compared by `==`, objects by their fields.
+    """
     cls = type(sent)
     if cls is type(back):
         pairs = None if cls in _SCALARS else _parts(sent, back)
@@ -104,7 +107,7 @@ def _difference(sent: Any, back: Any, path: tuple[object, ...]) -> str | None:
             return None
         reason = "would come back as another value; JSON does not hold all of it"
     elif cls is int and type(back) is float and sent == back:
-        return None  # in a field that is a float, where PEP 484 lets an int stand
+        return None  # in a float field, which may hold an int according to PEP 484
     elif cls is float and not isfinite(sent):
         return f"{_place(path)}: {sent} is not a number in JSON"
     else:
@@ -140,10 +143,10 @@ def _of_model(model: BaseModel) -> _Parts:
 
 
 def _of_time(value: datetime | time) -> _Parts:
-    """Whether it has a zone, its offset, which says more than `fold`, and what the clock shows.
+    """The parts of a time: whether it has a zone, its offset, which says more than `fold`, and its wall-clock time.
 
-    `==` does not look at the first of them, and calls a time that a clock shows twice unequal to its own in a zone of
-    the same offset.
+    `==` ignores whether there is a zone, and treats an ambiguous wall-clock time as unequal to the same time in a zone
+    with the same offset.
     """
     offset = value.utcoffset()
     clock = value.replace(tzinfo=None, fold=0).isoformat()

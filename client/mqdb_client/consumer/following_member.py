@@ -1,8 +1,8 @@
-"""A member that consumes as its group does: a `Member` while the group pulls, a `PopMember` while it pops.
+"""A member that follows the mode of its group: a `Member` while the group pulls, a `PopMember` while it pops.
 
-When the group changes, the other member begins, and the previous one finishes its messages in hand. The broker makes
-sure that no queue is read in both ways during the change. A thread waits for changes, because replacing a member takes
-as long as its listeners run. RocketMQ: RebalanceImpl.tryQueryAssignment.
+When the mode changes, a new member starts, and the previous one finishes its messages in hand. The broker ensures that
+no queue is read in both modes during the change. A thread waits for changes, because replacing a member takes as long
+as its listeners run. RocketMQ: RebalanceImpl.tryQueryAssignment.
 """
 
 import logging
@@ -25,21 +25,21 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: After a failure.
+#: The pause after a failure.
 _AGAIN_SECONDS: Final = 2.0
 
 
 class FollowingMember:
-    """A member that follows its group. Started once, when the instance is in the group, then left once."""
+    """A member that follows its group. It is started once, after the instance has joined the group, and leaves once."""
 
     def __init__(self, parts: MemberParts[PushStrategy]) -> None:
         self._parts = parts
         self._instance, self._group = parts.instance, parts.config.group
-        #: While the member is replaced, and while it is told something.
+        #: Held while the member is replaced, and while it is notified.
         self._guard = threading.Lock()
-        #: Consumes as the group does. None before the start, and while its successor cannot begin.
+        #: The current member, in the mode of the group. None before the start, and while its successor cannot start.
         self.current: Member | PopMember | None = None
-        #: Finishes what it has in hand.
+        #: The previous member, which finishes its messages in hand.
         self._predecessor: Member | PopMember | None = None
         self._is_suspended = False
         self._is_leaving = False
@@ -49,14 +49,14 @@ class FollowingMember:
         )
 
     def start(self, *, may_be_down: bool) -> None:
-        """Consume as the group does now. If it raises, nothing is left behind."""
+        """Consume in the current mode of the group. An error leaves nothing behind."""
         is_known = not may_be_down or self._instance.is_met
         self._begin(self._mode_of_group() if is_known else ConsumeMode.PULL, may_be_down=may_be_down)
         self._callback = self._instance.on_group_change(self._on_group_change)
         self._thread.start()
 
     def read(self, filters: Mapping[str, MessageFilter]) -> None:
-        """Read these topics from now on, and no others."""
+        """Read only these topics from now on."""
         with self._guard:
             self._parts = self._parts._replace(filters=filters)
             if self.current is not None:
@@ -88,7 +88,7 @@ class FollowingMember:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read, in order; none while it pops."""
+        """The queues that are read, in order; empty while it pops."""
         return () if (member := self.current) is None else member.assignment
 
     @property
@@ -98,7 +98,7 @@ class FollowingMember:
         return [held for member in members if member is not None for held in member.held]
 
     def begin_to_leave(self) -> None:
-        """Start nothing more."""
+        """Stop starting messages."""
         with self._guard:
             self._is_leaving = True
             self._callback.cancel()
@@ -109,7 +109,7 @@ class FollowingMember:
         self._changed.set()
 
     def leave(self, seconds: float | None = None) -> None:
-        """Return when what is in hand is settled, or after `seconds`, and leave the group."""
+        """Wait until the messages in hand are settled, or for `seconds`, then leave the group."""
         deadline = None if seconds is None else time.monotonic() + seconds
         for member in (self._predecessor, self.current):
             if member is not None:
@@ -131,7 +131,7 @@ class FollowingMember:
             try:
                 self._follow()
                 seconds = None
-            except Exception as error:  # the edge of the thread: whatever fails is logged, and tried again
+            except Exception as error:  # the outermost level of the thread: any error is logged, and the work retried
                 unexpected = None if isinstance(error, MqdbError) else error
                 fields = {"group": self._group, "reason": str(error)}
                 sentence = "could not consume in the mode of group %(group)s; will retry: %(reason)s"
@@ -155,7 +155,7 @@ class FollowingMember:
                     current.begin_to_leave()
                 self._begin(mode, may_be_down=True)
         finally:
-            # There is one member of a kind, so the next change waits for this one.
+            # There is at most one member of each kind, so the next change waits for this one.
             if self._predecessor is not None:
                 self._predecessor.leave()
                 self._predecessor = None

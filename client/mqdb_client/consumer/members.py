@@ -57,7 +57,7 @@ class BrokerMember(Protocol):
         """Note that these queues have messages."""
 
     def begin_to_leave(self) -> None:
-        """Stop giving messages to listeners."""
+        """Stop starting messages."""
 
     def leave(self, seconds: float | None = None) -> None:
         """Wait until the messages in hand are settled, or for `seconds`, then leave the group."""

@@ -1,8 +1,7 @@
-"""Assigned queue: a process queue whose messages a user polls, who may also seek in it.
+"""Assigned queue: a process queue in which a user polls messages and may seek.
 
-Messages that a poll has returned count as running until the next poll, or a commit, marks them as done. So when
-rebalance takes a queue away, the queue is given back once the user is done with them, and its next owner gets no
-message twice.
+Messages that a poll has returned count as running until the next poll, or a commit, marks them as done. So a queue that
+rebalance takes away is given back once the user is done with its messages, and the next owner gets no message twice.
 RocketMQ: AssignedMessageQueue.
 """
 
@@ -21,17 +20,17 @@ from mqdb_client.consumer.queues.process_queue import FlowLimits, ProcessQueue
 
 
 class Reached(NamedTuple):
-    """The progress of the user in a queue: the next offset to return, and proofs of its place in the log."""
+    """The user's progress in a queue: the next offset to return, and proofs of its position in the log."""
 
     next_offset: int
-    #: Of the last message that was returned. Later messages may be in hand.
+    #: The proof of the last returned message. Later messages may be in hand.
     handed: Proof | None
-    #: Of the last message in hand. If the log has that, it has all before it.
+    #: The proof of the last message in hand. If the log has this message, it has all before it.
     pulled: Proof | None
 
 
 class AssignedQueue(ProcessQueue):
-    """One queue under one epoch. All methods may be called by any thread; one thread pulls it."""
+    """One queue under one epoch. Thread-safe; one thread pulls it."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class AssignedQueue(ProcessQueue):
     ) -> None:
         """`auto_commit` allows commits of everything that is done; without it, only agreed positions are committed.
 
-        `moved` is called after a pull has moved on, perhaps past messages that did not match.
+        `moved` is called after a pull has advanced, perhaps past messages that did not match.
         """
         super().__init__(queue, owned, limits)
         self._auto_commit = auto_commit
@@ -58,11 +57,11 @@ class AssignedQueue(ProcessQueue):
 
     @property
     def is_moved(self) -> bool:
-        """Whether there was a `seek` since the pull that is on its way began."""
+        """Whether there was a `seek` since the current pull began."""
         return self._is_moved
 
     def has_room(self) -> bool:
-        """Whether to pull now. Asked before each pull, by the thread that pulls: none is on its way then."""
+        """Whether to pull now. The pulling thread asks before each pull, so no pull is under way."""
         with self._moving:
             if self._is_dropped:
                 return False
@@ -70,7 +69,7 @@ class AssignedQueue(ProcessQueue):
         return self._may_pull(self.queue) and super().has_room()
 
     def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
-        """Put pulled messages in hand, as a process queue does. Also False for a pull that a seek has overtaken."""
+        """Add pulled messages, like a process queue. Also returns False for a pull that was overtaken by a seek."""
         with self._moving:
             is_put = not self._is_moved and super().put(messages, next_offset, segment)
         if is_put:
@@ -87,13 +86,13 @@ class AssignedQueue(ProcessQueue):
             self._position = None
             self._next_offset = offset
             self._handed = self._newest = None
-            # The messages may lie in any segment.
+            # The messages may be in any segment.
             self._segments = deque([(offset, 0)])
             if self._auto_commit:
                 self._agreed = (offset, 0)
 
     def take(self, limit: int) -> list[ReceivedMessage]:
-        """Take messages, as from a process queue, for the user."""
+        """Take messages for the user, as from a process queue."""
         messages = super().take(limit)
         if messages:
             self._handed = place_of(messages[-1])
@@ -101,12 +100,12 @@ class AssignedQueue(ProcessQueue):
 
     @property
     def reached(self) -> Reached:
-        """The progress of the user, now or when the queue was dropped."""
+        """The user's progress, now or when the queue was dropped."""
         with self._lock:
             return Reached(self._behind_handed(), self._handed and proof(*self._handed), self.newest)
 
     def position(self) -> OwnedQueue:
-        """The position that may be committed now."""
+        """The position that can be committed now."""
         done = super().position()
         with self._lock:
             offset, segment = self._agreed
@@ -123,12 +122,12 @@ class AssignedQueue(ProcessQueue):
             return OwnedQueue(self.queue_key, self._epoch, offset, segment, self.history)
 
     def is_agreed_on(self, position: OwnedQueue) -> bool:
-        """Whether nothing was taken, or passed by, behind a position under the current epoch."""
+        """Whether no message was taken or skipped after a position under the current epoch."""
         with self._lock:
             return (position.epoch, position.next_offset) == (self._epoch, self._behind_handed())
 
     def _behind_handed(self) -> int:
-        # Messages are taken in order, so those that run are the first in hand.
+        # Messages are taken in order, so the running ones are the first in hand.
         return next(islice(self._in_hand, self._running, None), self._next_offset)
 
     def agree_on(self, offset: int) -> OwnedQueue:

@@ -18,26 +18,27 @@ POLL_TIMEOUT: Final = duration(timedelta(0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitePullConsumerConfig(ConsumerConfig):
-    """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
+    """The options of a lite pull consumer, checked on construction. Raises NameInvalid, ParameterInvalid."""
 
     pull_batch_size: Annotated[
         int,
         whole(1, 1_024),
-        "The most messages that a poll returns. An answer of the broker may have more, for the next polls.",
+        "The maximum number of messages that a poll returns. An answer of the broker may contain more, for the next "
+        "polls.",
     ] = 10
-    poll_timeout: Annotated[timedelta, POLL_TIMEOUT, "The longest time that a poll waits for messages."] = timedelta(
+    poll_timeout: Annotated[timedelta, POLL_TIMEOUT, "The maximum time that a poll waits for messages."] = timedelta(
         seconds=5
     )
-    auto_commit: Annotated[bool, FLAG, "Commit messages that polls have returned, at intervals."] = True
+    auto_commit: Annotated[bool, FLAG, "Commit messages that polls have returned at regular intervals."] = True
     auto_commit_interval: Annotated[
         timedelta, duration(MIN_AUTO_COMMIT_INTERVAL), "The time between two automatic commits."
     ] = timedelta(seconds=5)
     pull_threshold_for_all: Annotated[
-        int, whole(1, 6_553_500), "Nothing is pulled while more messages of all queues are in hand."
+        int, whole(1, 6_553_500), "Pulling pauses while more messages of all queues are in hand."
     ] = 10_000
     consume_max_span: Annotated[
-        int, whole(1, 65_535), "A queue is not pulled if the offsets of its messages in hand are farther apart."
+        int, whole(1, 65_535), "A queue is not pulled while the offsets of its messages in hand are farther apart."
     ] = 2_000
     topic_metadata_check_interval: Annotated[
-        timedelta, DURATION, "The time between two looks for new queues of topics with a listener for that."
+        timedelta, DURATION, "The time between checks for new queues of topics that have a listener for this."
     ] = timedelta(seconds=30)

@@ -1,4 +1,4 @@
-"""The lite pull consumer: it polls for messages, whereas a push consumer calls a listener with them.
+"""The lite pull consumer, which polls for messages, whereas a push consumer passes them to a listener.
 
 RocketMQ: DefaultLitePullConsumer.
 """
@@ -58,7 +58,7 @@ class _Running:
         self.watch = watch
 
     def leave(self, group: str, *, is_listening: bool, timeout: timedelta) -> None:
-        """Leave the group. With `is_listening` the caller is a listener of topics, which is not waited for.
+        """Leave the group. With `is_listening` the caller is a topic listener, so this does not wait for it.
 
         Raises ShutdownTimedOut.
         """
@@ -78,25 +78,25 @@ class _Running:
 
 
 class LitePullConsumer:
-    """A consumer that polls for messages, and decides itself when they are done.
+    """A consumer that polls for messages and decides when they are done.
 
-    It either subscribes to topics, and shares their queues with the other members of its group. Or queues are assigned
-    to it, and it reads them regardless of other members. Messages are read ahead, up to the limits; the messages of a
-    queue come in order. The caller handles failures: there is no retry topic and no dead letter queue.
+    It either subscribes to topics and shares their queues with the other members of its group, or is assigned queues
+    and reads them regardless of other members. Messages are read ahead, up to the limits; messages of a queue are
+    returned in order. The caller handles failures: there is no retry topic and no dead letter queue.
 
-    With `auto_commit` a poll, or the next message of an iteration, marks the messages returned before as done. Their
-    offsets are committed every `auto_commit_interval`, when rebalance takes a queue away, and at shutdown. So poll in
-    only one thread then. The messages of the last poll come again after a crash or a shutdown, but not after a `with`
-    that ends without an error, nor after `commit`. Without `auto_commit` only `commit` commits.
+    With `auto_commit` a poll, or the next message of an iteration, marks the previously returned messages as done, so
+    poll in only one thread. Offsets of done messages are committed every `auto_commit_interval`, when rebalance takes a
+    queue away, and at shutdown. The messages of the last poll are redelivered after a crash or a shutdown, but not
+    after a `with` block that ends without an error, nor after `commit`. Without `auto_commit` only `commit` commits.
 
-    While a member of the group owns a queue, commits of a consumer with assigned queues are refused. A consumer waits
-    for topics and queues that do not exist yet. If the settings name several brokers, a broker that is down joins in
-    when it comes up.
+    A consumer with assigned queues cannot commit a queue while a member of the group owns it. A consumer waits for
+    topics and queues that do not exist yet. If the settings name several brokers, a broker that is down is added when
+    it comes up.
     """
 
     @configured_by(LitePullConsumerConfig)
     def __init__(self, config: LitePullConsumerConfig) -> None:
-        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Create a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._configure(config)
 
     def _configure(self, config: LitePullConsumerConfig) -> None:
@@ -105,12 +105,12 @@ class LitePullConsumer:
         self._subscriptions: dict[str, MessageFilter] = {}
         self._is_member = False
         self._chosen: frozenset[MessageQueue] | None = None
-        self._filters: dict[str, MessageFilter] = {}  # of the topics of the chosen queues
+        self._filters: dict[str, MessageFilter] = {}  # for the topics of the chosen queues
         self._topic_listeners: dict[str, TopicMessageQueueChangeListener] = {}
         self._lifecycle = threading.RLock()
         self._state = _State.CREATED
         self._running: _Running | None = None
-        #: The event loops in which it is polled; None if threads poll it.
+        #: The event loops that poll it; None if threads poll it.
         self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] | None = None
         self._end_watch: Callable[[], None] = lambda: None
 
@@ -121,29 +121,29 @@ class LitePullConsumer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started, and not been shut down."""
+        """Whether it has been started and not shut down."""
         return self._state is _State.RUNNING
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that were assigned, or that rebalance has given it so far, in order."""
+        """The queues that were assigned, by the user or so far by rebalance, in order."""
         if self._is_member:
             return self._running.members.assignment if self._running else ()
         return tuple(sorted(self._chosen or ()))
 
-    # -- what is read -----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def subscribe(
         self, topic: str, expression: str | MessageSelector | None = ALL_TAGS, *, version: int | None = None
     ) -> None:
-        """Share the queues of a topic with the group; messages with one of the tags of `TagA || TagB`, all with `*`.
+        """Share the queues of a topic with the group; read messages with a tag in `TagA || TagB`, or all with `*`.
 
-        A condition on properties is written `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
+        For a condition on properties, pass `MessageSelector.by_sql("a > 1")`. A second call for a topic replaces the
         first. All members of a group have to subscribe to the same topics with the same filters. To change
         subscriptions while other members run, announce a `version` above theirs, first in one member and then in the
-        others. The first subscription comes before the start.
-        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after `assign`; while it runs,
-        SubscriptionConflict, FilterDisabled, and what `start` raises.
+        others. Make the first subscription before the start.
+        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after `assign`; while the consumer
+        runs, SubscriptionConflict, FilterDisabled, and the errors of `start`.
         """
         check_topic_name(topic)
         self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)
@@ -166,12 +166,12 @@ class LitePullConsumer:
             self._is_member |= bool(subscriptions)
 
     def assign(self, queues: Iterable[MessageQueue], expression: str | MessageSelector | None = ALL_TAGS) -> None:
-        """Read these queues and no others, from the group's committed offsets. Also possible while the consumer runs.
+        """Read exactly these queues, from the group's committed offsets. Also possible while the consumer runs.
 
-        If a queue was assigned before, its messages in hand stay.
+        If a queue was already assigned, its messages in hand are kept.
         Raises TagExpressionInvalid, NameInvalid; ParameterInvalid for an item that is not a queue, and for a queue of a
-        broker that is not in the settings; IllegalState after `subscribe`, and after shutdown; FilterDisabled while it
-        runs.
+        broker that is not in the settings; IllegalState after `subscribe`, and after shutdown; FilterDisabled while the
+        consumer runs.
         """
         wanted, message_filter = frozenset(queues_of(queues)), filter_of(expression)
         for queue in wanted:
@@ -194,9 +194,9 @@ class LitePullConsumer:
             raise IllegalState(str(self), "shut down already; create another one")
 
     def fetch_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be read, on all brokers, in order. Raises RouteNotFound, BrokerUnavailable.
+        """The readable queues of a topic on all brokers, in order. Raises RouteNotFound, BrokerUnavailable.
 
-        Those of a broker that cannot be reached are those that it had when this process last heard of them.
+        For an unreachable broker, returns the queues last known to this process.
         """
         check_topic_name(topic)
         return self._require_running().topics.find(topic)
@@ -204,10 +204,10 @@ class LitePullConsumer:
     def register_topic_message_queue_change_listener(
         self, topic: str, listener: TopicMessageQueueChangeListener
     ) -> None:
-        """Have `listener(topic, queues)` called when the queues of a topic have changed.
+        """Call `listener(topic, queues)` when the queues of a topic have changed.
 
-        They are checked every `topic_metadata_check_interval`, in a separate thread. A topic has one listener: a second
-        call replaces the first. Raises NameInvalid, ParameterInvalid.
+        The queues are checked every `topic_metadata_check_interval`, in a separate thread. A topic has one listener: a
+        second call replaces the first. Raises NameInvalid, ParameterInvalid.
         """
         check_topic_name(topic)
         _TOPIC_LISTENER.check("listener", listener)
@@ -219,7 +219,7 @@ class LitePullConsumer:
     # -- messages ---------------------------------------------------------------------------------
 
     def poll(self, timeout: timedelta | None = None) -> list[ReceivedMessage]:
-        """Up to `pull_batch_size` messages as soon as there are any; [] after `timeout`, or `poll_timeout`.
+        """Wait for messages and return up to `pull_batch_size`; [] after `timeout` (default: `poll_timeout`).
 
         Also returns [] if another thread shuts the consumer down during the poll. Raises ParameterInvalid, and
         IllegalState if the consumer does not run.
@@ -233,15 +233,15 @@ class LitePullConsumer:
         return seconds_to_wait(wait)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Message after message, until it is shut down. Raises IllegalState before the start."""
+        """Iterate over messages until the consumer is shut down. Raises IllegalState before the start."""
         strategy = self._require_running().strategy
         while self.is_running:
             yield from strategy.poll(1, self._poll_seconds(None))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return no messages of these queues until `resume`, not even messages in hand.
+        """Stop returning messages of these queues until `resume`, even messages in hand.
 
-        Queues that are not assigned are left out, and a queue that rebalance moves away and back is not paused.
+        Queues that are not assigned are ignored, and a queue that rebalance moves away and back is no longer paused.
         Raises ParameterInvalid for items that are not queues, IllegalState if the consumer does not run.
         """
         given = queues_of(queues)
@@ -255,9 +255,9 @@ class LitePullConsumer:
     # -- offsets ----------------------------------------------------------------------------------
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Have the next poll begin at an offset of a queue. Its messages in hand and pulls under way are dropped.
+        """Let the next poll start at an offset of a queue. Messages in hand and pulls under way are dropped.
 
-        Messages of the queue that polls have returned count as done. Raises ParameterInvalid for an offset below the
+        Messages of the queue that polls already returned count as done. Raises ParameterInvalid for an offset below the
         min or above the max offset, IllegalState for a queue that is not assigned, and the errors of `committed`.
         """
         running = self._require_running()
@@ -269,19 +269,19 @@ class LitePullConsumer:
         running.seek(queue, place.queue_key, offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Have the next poll begin at the min offset of a queue. See `seek`."""
+        """Let the next poll start at the min offset of a queue. See `seek`."""
         running = self._require_running()
         place = running.topics.place(queue)
         running.seek(queue, place.queue_key, place.ends(queue).min_offset)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Have the next poll begin at the max offset of a queue, with messages sent from now on. See `seek`."""
+        """Let the next poll start at the max offset of a queue, with messages sent from now on. See `seek`."""
         running = self._require_running()
         place = running.topics.place(queue)
         running.seek(queue, place.queue_key, place.ends(queue).max_offset)
 
     def offset_for_timestamp(self, queue: MessageQueue, time: datetime) -> int:
-        """The offset of the first message that was stored at `time` or later; the max offset if no message was.
+        """The offset of the first message stored at `time` or later; the max offset without such a message.
 
         Raises ParameterInvalid for a time without a time zone, and the errors of `committed`.
         """
@@ -290,7 +290,7 @@ class LitePullConsumer:
             return search_offset(connection, queue_key, time)
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The committed offset of the group in any queue, as its broker has it; None if nothing is committed.
+        """The group's committed offset in any queue, as stored in its broker; None if nothing is committed.
 
         Raises ParameterInvalid for an argument that is not a queue, and for a queue of a broker that is not in the
         settings; RouteNotFound, QueueNotFound; BrokerUnavailable and its subclasses; IllegalState if the consumer does
@@ -301,14 +301,14 @@ class LitePullConsumer:
             return committed_offsets(connection, self.group, [queue_key]).get(queue_key)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit all messages that polls have returned, or the given next offsets. On return they are committed.
+        """Commit all messages that polls have returned, or the given next offsets, before returning.
 
-        An offset may be lower than the stored one; the next automatic commit replaces it once polls are beyond it. If
-        polls have returned nothing since the last commit, it has no effect.
+        An offset may be lower than the stored one; an automatic commit replaces it once polls are beyond it. If polls
+        have returned nothing since the last commit, this has no effect.
         Raises QueueLost if another member has taken a queue, or if another database has replaced the queue's broker;
         QueueOwned if the queue was assigned and a member owns it; ParameterInvalid for an invalid queue or offset;
-        IllegalState for a queue that is not assigned; BrokerUnavailable and its subclasses. All other offsets are
-        committed nevertheless.
+        IllegalState for a queue that is not assigned; BrokerUnavailable and its subclasses. Even then all other offsets
+        are committed.
         """
         running = self._require_running()
         if offsets is not None:
@@ -324,11 +324,11 @@ class LitePullConsumer:
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, and read. Without a subscription the consumer waits for `assign`.
+        """Connect and start reading. Without a subscription the consumer waits for `assign`.
 
         At least one broker must be up.
-        Raises IllegalState if it was started before, or if this process has a consumer of the group already;
-        SubscriptionConflict, FilterDisabled; ParameterInvalid as `assign` does; the errors of `Cluster`.
+        Raises IllegalState if it was started before, or if this process already has a consumer of the group;
+        SubscriptionConflict, FilterDisabled; ParameterInvalid like `assign`; the errors of `Cluster`.
         """
         with self._lifecycle:
             if self._state is not _State.CREATED:
@@ -362,18 +362,18 @@ class LitePullConsumer:
         return AssignedPolls(cluster, self._config, self._chosen or frozenset())
 
     def shutdown(self) -> None:
-        """Commit what is done, and leave the group; a poll in another thread returns. Calling it twice has no effect.
+        """Commit done messages and leave the group; a poll in another thread returns. Calling it twice has no effect.
 
-        It has no effect in a forked child either, because the parent still uses the consumer. Raises ShutdownTimedOut,
-        after it has left, if a listener of topics has not returned within `shutdown_timeout`. Not for signal handlers:
-        it waits for threads, and one of them may wait for the poll that was interrupted.
+        It also has no effect in a forked child, because the parent still uses the consumer. Raises ShutdownTimedOut,
+        after leaving, if a topic listener has not returned within `shutdown_timeout`. Do not call it in a signal
+        handler: it waits for threads, which may wait for the interrupted poll.
         """
         self._leave()
 
     def _leave(self, *, is_listening: bool = False) -> None:
-        """Shut down. `is_listening`: in a listener of topics, which is not waited for."""
+        """Shut down. `is_listening` means that a topic listener calls this, so this does not wait for it."""
         if self._running is not None and self._running.strategy.cluster.is_forked:
-            # Its threads are not here, and may have held the lock.
+            # The consumer's threads are not in this process, and may have held the lock.
             self._lifecycle = threading.RLock()
             self._running = None
             self._state = _State.SHUT_DOWN
@@ -381,7 +381,7 @@ class LitePullConsumer:
         with self._lifecycle:
             running, self._running = self._running, None
             self._state = _State.SHUT_DOWN
-        # Not with the lock in hand: a listener of topics that is waited for may want to assign, which is too late.
+        # Without holding the lock: a running topic listener may call `assign`, which is then too late.
         if running is not None:
             self._end_watch()
             running.leave(self.group, is_listening=is_listening, timeout=self._config.shutdown_timeout)
@@ -408,7 +408,7 @@ class LitePullConsumer:
         try:
             self.shutdown()
         except ShutdownTimedOut:
-            if kind is None:  # else the log has said it, and the error that ends the block goes on
+            if kind is None:  # otherwise it was logged, and the error that ends the block is raised
                 raise
 
     def __repr__(self) -> str:

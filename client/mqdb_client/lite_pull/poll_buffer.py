@@ -1,4 +1,4 @@
-"""Poll buffer: the queues that a lite pull consumer reads, and what its polls return.
+"""Poll buffer: the queues that a lite pull consumer reads, and the messages that its polls return.
 
     pull threads ──▶ assigned queues ──▶ poll ──▶ handed out ──▶ next poll or commit: done
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Handed(NamedTuple):
-    """Messages that a poll has returned and that are not known to be done."""
+    """Messages that a poll has returned and that are not yet marked as done."""
 
     assigned: AssignedQueue
     messages: list[ReceivedMessage]
@@ -33,12 +33,12 @@ class Agreed(NamedTuple):
 
     queue: MessageQueue
     position: OwnedQueue
-    #: Whether the user has named the offset.
+    #: Whether the user gave the offset.
     is_named: bool
 
 
 class PollBuffer:
-    """The queues of all brokers. Any thread may use it."""
+    """The queues of all brokers. Thread-safe."""
 
     def __init__(
         self,
@@ -51,29 +51,29 @@ class PollBuffer:
         self._auto_commit = auto_commit
         self._threshold_for_all = threshold_for_all
         self._wake = threading.Condition()
-        #: Of those who wait otherwise than for the condition.
+        #: The wake functions of pollers that do not wait on the condition.
         self._waiting: set[Callable[[], None]] = set()
         self._current: dict[MessageQueue, AssignedQueue] = {}
-        self._newest: dict[int, AssignedQueue] = {}  # of each queue, also when it is no longer read
-        #: As long as it is assigned, also while it is lost to another history of its log.
+        self._newest: dict[int, AssignedQueue] = {}  # of each queue, also after it is no longer read
+        #: Kept while a queue is assigned, even if it is lost to another history of its log.
         self._last: dict[MessageQueue, AssignedQueue] = {}
-        #: From which the user has got the last message of each queue.
+        #: The process queue from which the user got the last message, for each queue.
         self._last_handed: dict[MessageQueue, AssignedQueue] = {}
-        self._ready: dict[AssignedQueue, None] = {}  # in the order in which their turns come
-        #: Those that may have messages in hand.
+        self._ready: dict[AssignedQueue, None] = {}  # in the order of their turns
+        #: The queues that may have messages in hand.
         self._filled: dict[AssignedQueue, None] = {}
-        #: Those that may have gone on since they were committed. A pull adds to it without the lock.
+        #: The queues that may have advanced since their last commit. A pull adds to it without the lock.
         self._moved: dict[AssignedQueue, None] = {}
         self._handed: list[Handed] = []
         self._paused: frozenset[MessageQueue] = frozenset()
-        #: The queues that the user has chosen; None where rebalance chooses.
+        #: The queues that the user has chosen; None if rebalance chooses.
         self._chosen: frozenset[MessageQueue] | None = None
-        #: Of chosen queues that are not there yet.
+        #: Positions in chosen queues that do not exist yet.
         self._starts: dict[MessageQueue, int] = {}
         self._is_full = False
         self._is_closed = False
 
-    # -- what rebalance and pulling do ------------------------------------------------------------
+    # -- rebalance and pulling -------------------------------------------------------------------
 
     def make_queue(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> AssignedQueue:
         """Make the process queue for a queue that is not read yet."""
@@ -85,12 +85,12 @@ class PollBuffer:
         self._moved[assigned] = None
 
     def add(self, assigned: ProcessQueue) -> None:
-        """Read a queue from now on. It is one that was made here."""
+        """Read a queue from now on. It must have been made by `make_queue`."""
         assert isinstance(assigned, AssignedQueue)
         queue = assigned.queue
         with self._wake:
             before = self._newest.get(assigned.queue_key)
-            # Its offset did not exist, so it has begun anew, at another one; what the user has said of it stays.
+            # Its offset did not exist, so it has started again at another one; the user's settings for it are kept.
             is_corrected = before is not None and (before.epoch, before.history) == (assigned.epoch, assigned.history)
             if queue in self._starts:
                 offset = self._starts.pop(queue)
@@ -120,42 +120,42 @@ class PollBuffer:
                 self._moved.pop(current, None)
 
     def deliver(self, assigned: ProcessQueue, _count: int) -> None:
-        """Wake waiting polls, because messages were put into a queue."""
+        """Wake waiting polls, because messages were added to a queue."""
         with self._wake:
             if (current := self._current.get(assigned.queue)) is assigned:
                 self._ready[current] = self._filled[current] = None
                 self._wake_all()
 
     def latest(self, owned: OwnedQueue) -> OwnedQueue:
-        """The position of a queue that may be committed now; `owned` may be out of date."""
+        """The position of a queue that can be committed now; `owned` may be outdated."""
         newest = self._newest.get(owned.queue_key)
         if newest is None or (newest.epoch, newest.history) != (owned.epoch, owned.history):
             return owned
         return newest.position()
 
     def reached(self, queue: MessageQueue) -> Reached | None:
-        """The progress of the user in a queue that is assigned, or that rebalance has just taken away."""
+        """The user's progress in a queue that is assigned, or that rebalance has just taken away."""
         last = self._last.get(queue)
         return None if last is None else last.reached
 
     def _is_of_another_history(self, assigned: AssignedQueue) -> bool:
-        """True if the last message that the user has got from this queue was found in another history."""
+        """True if the last message that the user got from this queue was in another history."""
         handed = self._last_handed.get(assigned.queue)
         return handed is not None and handed.history != assigned.history
 
     def _may_pull(self, queue: MessageQueue) -> bool:
-        # Without the lock: others hold it when they wake the thread that asks.
+        # Without the lock: other threads hold it when they wake the polling thread.
         if queue in self._paused:
             return False
         self._is_full = sum(map(len, list(self._filled))) > self._threshold_for_all
         return not self._is_full
 
-    # -- what the user does -----------------------------------------------------------------------
+    # -- calls by the user -----------------------------------------------------------------------
 
     def poll(self, limit: int, seconds: float) -> list[ReceivedMessage]:
         """Return up to `limit` messages, or [] after `seconds` and when the buffer is closed.
 
-        It first marks the messages that were returned before as done.
+        First marks the previously returned messages as done.
         """
         deadline = time.monotonic() + seconds
         with self._wake:
@@ -171,8 +171,8 @@ class PollBuffer:
     def take(self, limit: int, wake: Callable[[], None]) -> list[ReceivedMessage] | None:
         """The messages that a waiting poll returns now.
 
-        None if there are no messages yet. Then `wake` is called once when there may be some, in any thread, with the
-        lock held.
+        Returns None if there are no messages yet. In this case `wake` is called once when there may be some, in any
+        thread, with the lock held.
         """
         with self._wake:
             messages = [] if self._is_closed else self._take(limit)
@@ -193,7 +193,7 @@ class PollBuffer:
             return tuple(self._handed)
 
     def acknowledge(self, done: Sequence[Handed]) -> None:
-        """Mark handed out messages as done. Calling it twice has no effect."""
+        """Mark messages that polls returned as done. Calling it twice has no effect."""
         with self._wake:
             mine = [handed for handed in self._handed if any(handed is each for each in done)]
             self._handed = [handed for handed in self._handed if not any(handed is each for each in mine)]
@@ -215,32 +215,32 @@ class PollBuffer:
             return [Agreed(assigned.queue, assigned.agree(), is_named=False) for assigned in concerned]
 
     def note_commit(self, agreed: Sequence[Agreed]) -> None:
-        """All of this was committed; it need not be again while polls return nothing more."""
+        """Note a commit, which need not be repeated until polls return more messages."""
         with self._wake:
             for _, position, _ in agreed:
                 newest = self._newest.get(position.queue_key)
                 if newest is not None:
                     self._moved.pop(newest, None)
-                    if not newest.is_agreed_on(position):  # a pull may have moved it meanwhile, without the lock
+                    if not newest.is_agreed_on(position):  # a pull may have moved it in the meantime, without the lock
                         self._note_move(newest)
 
     def agree_on(self, offsets: Mapping[MessageQueue, int]) -> list[Agreed]:
         """Allow the commit of these offsets. Raises IllegalState for a queue that is not assigned."""
         with self._wake:
-            # One that rebalance has taken away, but that is not given back yet, counts as well.
+            # A queue that rebalance has taken away but that is not given back yet also counts.
             held = {assigned.queue: assigned for assigned, _ in self._handed} | self._current
             found = [held[queue] if queue in held else self._find(queue) for queue in offsets]
-            # An offset of another history is refused by the broker.
+            # The broker refuses an offset from another history.
             found = [self._last_handed[each.queue] if self._is_of_another_history(each) else each for each in found]
-            for assigned in found:  # a commit of all that polls have returned takes its place
+            for assigned in found:  # replaced by a commit of everything that polls have returned
                 self._note_move(assigned)
             return [Agreed(each.queue, each.agree_on(offsets[each.queue]), is_named=True) for each in found]
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Return messages of a queue from an offset on.
+        """Make polls return the messages of a queue from an offset on.
 
-        Raises IllegalState for one that is not assigned, and once QueueLost if the log has another history by now than
-        the last messages that polls have returned from it.
+        Raises IllegalState if the queue is not assigned, and once QueueLost if the log's history has changed since
+        polls last returned messages from the queue.
         """
         with self._wake:
             if queue not in self._current and queue in (self._chosen or ()):
@@ -256,12 +256,12 @@ class PollBuffer:
             self._note_move(assigned)
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Return no messages of these queues; those that are not assigned are left out."""
+        """Stop returning messages of these queues; queues that are not assigned are ignored."""
         with self._wake:
             self._paused |= {queue for queue in queues if queue in self._current or queue in (self._chosen or ())}
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Return messages of these queues again."""
+        """Resume returning messages of these queues."""
         with self._wake:
             self._paused -= set(queues)
             self._look_at(queues)
@@ -276,10 +276,10 @@ class PollBuffer:
                 for queue in known.keys() - queues:
                     del known[queue]
             self._starts = {queue: offset for queue, offset in self._starts.items() if queue in queues}
-            self._look_at(queues)  # one that was chosen before, then not, and is again, all in a moment
+            self._look_at(queues)  # a queue that was chosen, removed, and chosen again within a moment
 
     def close(self) -> None:
-        """Make polls return without messages. Messages that were returned and are not done count as not returned."""
+        """Make polls return without messages. Returned messages that are not done count as not returned."""
         with self._wake:
             self._is_closed = True
             for assigned, messages in self._handed:
@@ -302,11 +302,11 @@ class PollBuffer:
                 self._handed.append(Handed(assigned, messages))
                 taken += messages
             if len(messages) == wanted:
-                self._ready[assigned] = None  # there may be more
+                self._ready[assigned] = None  # there may be more messages
         return taken
 
     def _tell_owners(self) -> None:
-        """There is room again, whichever the queue: one of each owner is enough."""
+        """Notify the owners that there is room again; one process queue per owner is enough."""
         for assigned in {
             assigned.owner: assigned for assigned in self._current.values() if not assigned.is_dropped
         }.values():

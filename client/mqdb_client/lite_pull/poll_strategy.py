@@ -1,7 +1,7 @@
 """The strategies of lite pull consumers: the messages go to a buffer, from which polls take them.
 
-With a subscription, the consumer enters the group, whose members share the queues. With assigned queues it does not
-enter the group: it reads them independently of the members, and commits only if no member owns the queue.
+With a subscription, the consumer joins the group, whose members share the queues. With assigned queues it does not join
+the group: it reads the queues independently of the members, and commits only if no member owns the queue.
 RocketMQ: DefaultLitePullConsumerImpl.
 """
 
@@ -33,23 +33,23 @@ from mqdb_client.process_hooks import ClientOperation, operations, topic_of
 
 _MEBIBYTE: Final = 1024 * 1024
 
-#: An older connection may have been lost since, which the pool would know.
+#: The maximum age: an older connection may have been lost since, which the pool would notice.
 _KEPT_SECONDS: Final = 1.0
 
-#: Messages of each queue in one answer, also for polls that return fewer.
+#: The messages per queue in one answer, also for polls that return fewer.
 _PULLED: Final = 128
 
 
 def _pulled(config: LitePullConsumerConfig) -> int:
-    """The size of a pull in messages. It is limited so that the last pull does not go far beyond the limits in hand."""
+    """The size of a pull in messages, limited so that the last pull does not exceed the limits in hand by much."""
     most = min(config.pull_threshold_for_queue, config.pull_threshold_for_all, config.consume_max_span)
     return max(config.pull_batch_size, min(_PULLED, most))
 
 
 class _CommitConnection:
-    """A connection for the commits of a user, kept while they follow each other. Any thread may use it, one at a time.
+    """A connection for the user's commits, kept while they follow in quick succession. Thread-safe, one user at a time.
 
-    To get one from the pool for each commit costs more (docs/decisions/0051-commits-of-polls-are-appended.md).
+    Taking one from the pool for each commit would cost more (docs/decisions/0051-commits-of-polls-are-appended.md).
     """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
@@ -61,7 +61,10 @@ class _CommitConnection:
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
-        """The connection. After an error the next commit gets another. Raises BrokerUnavailable and its subclasses."""
+        """Use the connection.
+
+        After an error the next commit gets a new one. Raises BrokerUnavailable and its subclasses.
+        """
         with self._guard:
             if time.monotonic() - self._used_at > _KEPT_SECONDS:
                 self._let_go()
@@ -124,7 +127,7 @@ class SubscribedPolls(ConsumerStrategy):
             connection.close()
 
     def begin_to_close(self) -> None:
-        """Make polls return at once, without messages."""
+        """Make polls return immediately, without messages."""
         self.buffer.close()
 
     def make_queue(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> ProcessQueue:
@@ -144,7 +147,7 @@ class SubscribedPolls(ConsumerStrategy):
         self.buffer.deliver(process_queue, count)
 
     def poll(self, limit: int, seconds: float) -> list[ReceivedMessage]:
-        """Poll the buffer, with the hooks called around it."""
+        """Poll the buffer, and call the hooks before and after it."""
         if operations.is_empty:
             return self.buffer.poll(limit, seconds)
         with self.seen() as note:
@@ -152,7 +155,7 @@ class SubscribedPolls(ConsumerStrategy):
 
     @contextmanager
     def seen(self) -> Iterator[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]]:
-        """A block around a poll, which notes for hooks what it returns."""
+        """A context around a poll, which records its result for hooks."""
         client_id = self.cluster.instances[0].client_id
         with operations.around(ClientOperation.RECEIVE, self._config.group, client_id) as context:
 
@@ -164,7 +167,7 @@ class SubscribedPolls(ConsumerStrategy):
             yield note
 
     def commit(self, members: Members, agreed: Sequence[Agreed]) -> None:
-        """Commit on all brokers, and return when it is done. Raises the first of the errors.
+        """Commit on all brokers, and return when that is done. Raises the first error.
 
         These are QueueLost, QueueOwned; BrokerUnavailable and its subclasses.
         """
@@ -214,7 +217,7 @@ class AssignedPolls(SubscribedPolls):
         return sorted(self._queues.intersection(queues))
 
     def enter(self, registration: Registration, filters: Mapping[str, MessageFilter]) -> None:
-        """Wait for messages without being in the group. Raises FilterDisabled."""
+        """Wait for messages without joining the group. Raises FilterDisabled."""
         self.choose(self._queues, filters)
         for instance in self.cluster.instances:
             self._undo.enter_context(instance.awaiting_arrivals())

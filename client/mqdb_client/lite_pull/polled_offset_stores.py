@@ -1,7 +1,7 @@
-"""Offset stores of lite pull consumers: what is committed is how far polls have got, also when a seek went back.
+"""Offset stores of lite pull consumers: they commit the progress of polls, even if a seek went back.
 
     PolledOffsetStore       subscribe: rows of `consumer_offset` that this member owns
-    UnownedOffsetStore      assign: the same rows, where no member owns them
+    UnownedOffsetStore      assign: the same rows, if no member owns them
 
 RocketMQ: DefaultLitePullConsumerImpl.commitAll, RemoteBrokerOffsetStore.
 """
@@ -34,34 +34,34 @@ class _Committed(NamedTuple):
     """The committed offset of a queue under an epoch."""
 
     epoch: int
-    #: As its row has it.
+    #: The offset in the row.
     stored: int
-    #: With what was appended since.
+    #: The offset including later appended commits.
     reached: int
 
 
 class PolledOffsetStore(BrokerOffsetStore):
-    """Commits by the rebalance service and by the user, one after the other: none undoes what another has done.
+    """Commits by the rebalance service and by the user, one at a time, so that neither undoes the other's.
 
-    A commit of the user appends a row for each queue that has gone on, and the rebalance service folds these rows.
+    A commit by the user appends a row for each queue that has advanced, and the rebalance service merges these rows.
     """
 
     def __init__(self, group: str, client_id: str, buffer: PollBuffer) -> None:
-        """`buffer` knows the progress of the user."""
+        """`buffer` knows the user's progress."""
         super().__init__(group, client_id)
         self._buffer = buffer
         self._committing = threading.Lock()
-        #: By the keys of queues; one that is missing may have come anywhere.
+        #: The committed offsets by queue key; the offset of a missing queue is unknown.
         self._committed: dict[int, _Committed] = {}
 
     def take(
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Take queues as any member does, and track their commits."""
+        """Take queues like any member, and track their commits."""
         return self._taken(super().take(connection, wanted, start, force=force))
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Take held queues again as any member does, and track their commits."""
+        """Take held queues again like any member, and track their commits."""
         return self._taken(super().take_again(connection, held))
 
     def _taken(self, taken: list[OwnedQueue]) -> list[OwnedQueue]:
@@ -98,7 +98,7 @@ class PolledOffsetStore(BrokerOffsetStore):
         return known is not None and (known.epoch, known.reached) == (position.epoch, position.next_offset)
 
     def _append(self, connection: Connection, positions: Sequence[OwnedQueue]) -> set[int]:
-        """Append what goes forward; the keys of the queues of which that is done."""
+        """Append the positions that move forward; returns the keys of their queues."""
         commits = [
             OffsetCommit(key, epoch, known.reached, offset, segment, history)
             for key, epoch, offset, segment, history in positions
@@ -113,7 +113,7 @@ class PolledOffsetStore(BrokerOffsetStore):
         return done
 
     def _settle(self, connection: Connection, positions: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-        """Store positions in the rows of the queues; those that were lost."""
+        """Store positions in the queues' rows; returns the queues that were lost."""
         known = {each.queue_key: self._committed.pop(each.queue_key, None) for each in positions}
         floors = {key: before.stored for key, before in known.items() if before}
         lost = commit_positions(connection, self._group, positions, floors)
@@ -124,7 +124,7 @@ class PolledOffsetStore(BrokerOffsetStore):
 
 
 class _Take(NamedTuple):
-    """The take of a queue without an owner: its number, and the time at which the offset was last reset by hand."""
+    """One take of a queue without an owner: its number, and the time of the offset's last manual reset."""
 
     queue: MessageQueue
     epoch: int
@@ -132,9 +132,9 @@ class _Take(NamedTuple):
 
 
 class UnownedOffsetStore(PolledOffsetStore):
-    """An offset store for queues without owners. A queue is lost, and taken again, when its offset was reset by hand.
+    """An offset store for queues without owners. A queue is lost, and taken again, when its offset is reset manually.
 
-    Epochs only tell one take from the next.
+    Epochs only distinguish one take from the next.
     """
 
     def __init__(self, group: str, client_id: str, buffer: PollBuffer, auto_commit: bool) -> None:
@@ -158,7 +158,7 @@ class UnownedOffsetStore(PolledOffsetStore):
         return taken
 
     def _begin(self, connection: Connection, new: Mapping[int, MessageQueue], start: StartingPoint) -> list[ReadQueue]:
-        """Begin in queues without an offset: at the user's offset if the log proves it, else at `start`.
+        """Begin in queues without an offset: at the user's offset if the log proves it, otherwise at `start`.
 
         If the log has lost messages that the user has read, the reader begins at `start` or before it.
         """
@@ -176,11 +176,11 @@ class UnownedOffsetStore(PolledOffsetStore):
         return [ReadQueue(key, offset, 0, None) for key, offset in starts.items()]
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Return nothing, because queues that `epochs` leaves out are taken again with another offset."""
+        """Return no queues, because queues that `epochs` leaves out are taken again with another offset."""
         return []
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """The epochs of the takes, without queues whose offset was reset by hand."""
+        """The epochs of the takes, except of queues whose offset was reset manually."""
         read = [ReadQueue(key, 0, 0, take.reset_at) for key, take in self._takes.items()]
         reset = reset_since(connection, self._group, read)
         return {key: take.epoch for key, take in self._takes.items() if key not in reset}
@@ -188,7 +188,7 @@ class UnownedOffsetStore(PolledOffsetStore):
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
         """Commit positions of queues that no member owns; returns the lost ones.
 
-        Without `auto_commit` it does nothing: then the user commits, and gets the errors.
+        Does nothing without `auto_commit`: the user commits and gets the errors.
         """
         if not self._auto_commit:
             return []
@@ -206,8 +206,8 @@ class UnownedOffsetStore(PolledOffsetStore):
     def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
         """Commit the positions agreed on.
 
-        Raises QueueOwned if a member owns a queue, QueueLost if the offset of a queue was reset by hand. All others are
-        committed.
+        Raises QueueOwned if a member owns a queue, QueueLost if the offset of a queue was reset manually. All other
+        positions are committed.
         """
         with self._committing:
             refused, lost = self._commit(connection, [each.position for each in agreed])

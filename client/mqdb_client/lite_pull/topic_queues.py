@@ -1,4 +1,4 @@
-"""Topic queues: which queues of a topic can be read, on all brokers together. RocketMQ: fetchSubscribeMessageQueues."""
+"""Topic queues: the readable queues of a topic on all brokers. RocketMQ: fetchSubscribeMessageQueues."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ from mqdb_client.queue_argument import check_queue
 
 
 class PollQueue(NamedTuple):
-    """The way to the broker of a queue, and its key there."""
+    """A queue's broker, and the queue's key there."""
 
     instance: ClientInstance
     queue_key: int
 
     def ends(self, queue: MessageQueue) -> Ends:
-        """The min and the max offset of the queue, which is here.
+        """The min and max offset of the queue.
 
         Raises RouteNotFound; BrokerUnavailable and its subclasses.
         """
@@ -31,15 +31,15 @@ class PollQueue(NamedTuple):
 
 
 class TopicQueues:
-    """Asks the brokers. One that cannot be reached is taken to have what it had before, as far as that is known."""
+    """Asks the brokers for queues. For an unreachable broker, the last known queues are used."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._instances = {instance.broker_name: instance for instance in cluster.instances}
 
     def find(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that can be read, in order; none without the permission to read.
+        """The readable queues, in order; empty without permission to read.
 
-        Raises RouteNotFound when no broker has the topic; BrokerUnavailable and its subclasses when none can be
+        Raises RouteNotFound if no broker has the topic; BrokerUnavailable and its subclasses if no broker can be
         reached.
         """
         routes: dict[str, TopicRoute] = {}

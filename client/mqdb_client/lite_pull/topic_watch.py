@@ -1,4 +1,4 @@
-"""Topic watch: tells a user when the queues of a topic have become others.
+"""Topic watch: notifies the user when the queues of a topic change.
 
 RocketMQ: TopicMessageQueueChangeListener, DefaultLitePullConsumerImpl.fetchTopicMessageQueuesAndCompare.
 """
@@ -16,7 +16,7 @@ from mqdb_client.option_rules import seconds_to_wait
 
 logger = logging.getLogger(__name__)
 
-#: Called with the topic and all its queues that can be read now, in order.
+#: Called with the topic and all its readable queues, in order.
 TopicMessageQueueChangeListener: TypeAlias = Callable[[str, tuple[MessageQueue, ...]], None]
 
 
@@ -24,7 +24,7 @@ class TopicWatch:
     """Checks the topics that have listeners periodically. Started once, then stopped once."""
 
     def __init__(self, group: str, find: Callable[[str], tuple[MessageQueue, ...]], interval: timedelta) -> None:
-        """`find` says which queues a topic has; it raises RouteNotFound for a topic that does not exist."""
+        """`find` returns the queues of a topic, and raises RouteNotFound if the topic does not exist."""
         self._group = group
         self._find = find
         self._interval = seconds_to_wait(interval)
@@ -37,14 +37,14 @@ class TopicWatch:
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-topics", daemon=True)
 
     def listen(self, topic: str, listener: TopicMessageQueueChangeListener) -> None:
-        """Have `listener` called when the topic's queues have changed, from the start on."""
+        """Call `listener` when the topic's queues have changed since the start."""
         with self._looking:
             self._listeners[topic] = listener
             if self._thread.is_alive():
                 self._look(topic)
 
     def start(self) -> None:
-        """Note what there is, and look for changes from now on."""
+        """Note the current queues, and check for changes from now on."""
         with self._looking:
             for topic in self._listeners:
                 self._look(topic)
@@ -55,7 +55,7 @@ class TopicWatch:
         return threading.current_thread() is self._thread
 
     def stop(self, seconds: float) -> None:
-        """Look no more. Waits so long for a listener that is running."""
+        """Stop checking. Waits for a running listener for `seconds` at most."""
         self._stopping.set()
         self._thread.join(seconds)
 
@@ -68,13 +68,13 @@ class TopicWatch:
                     self._tell(listener, topic)
 
     def _look(self, topic: str) -> bool:
-        """True when the queues are others than at the last look."""
+        """Check a topic. True if its queues differ from those of the last check."""
         known = self._known.get(topic)
         try:
             self._known[topic] = self._find(topic)
         except RouteNotFound:
             self._known[topic] = ()
-        except MqdbError as error:  # the next look may tell
+        except MqdbError as error:  # the next check may show it
             logger.debug("topic not looked at", extra={"group": self._group, "topic": topic, "reason": str(error)})
             return False
         return known is not None and known != self._known[topic]

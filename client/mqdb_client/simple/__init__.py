@@ -1,5 +1,5 @@
 """Simple consumers, which receive messages and acknowledge each. RocketMQ 5: SimpleConsumer.
 
-simple_consumer, simple_config    begin here; the options
+simple_consumer, simple_config    start here; the options
 receiving                         a call of `receive`, and the pops behind it
 """

@@ -1,4 +1,4 @@
-"""Receiving: pops of all brokers, and waiting in between."""
+"""Receiving: pops from all brokers, with waits in between."""
 
 import random
 import time
@@ -23,15 +23,15 @@ from mqdb_client.consumer.queues.broker_pops import LONGEST_WAIT_SECONDS, Broker
 from mqdb_client.consumer.queues.share import TopicPresence, starting_point
 from mqdb_client.simple.simple_config import SimpleConsumerConfig
 
-#: While no broker answers.
+#: The pause while no broker answers.
 _BETWEEN_TRIES_SECONDS: Final = 1.0
 
 
 class PopReceiver:
-    """A member of a group that pops, from its start to its shutdown. Any thread may use it."""
+    """A member of a popping group, from start to shutdown. Thread-safe."""
 
     def __init__(self, cluster: Cluster, config: SimpleConsumerConfig, filters: Mapping[str, MessageFilter]) -> None:
-        """Join the group. If this raises, the cluster is given back."""
+        """Join the group. If this raises, the cluster is released."""
         self.cluster = cluster
         self._wakers: set[Callable[[], None]] = set()
         self.is_left = False
@@ -74,7 +74,7 @@ class PopReceiver:
         return pops
 
     def pop(self, limit: int, invisible: timedelta) -> tuple[list[ReceivedMessage], float]:
-        """Pop up to `limit` messages of all brokers; returns them, and the seconds to wait at most for others.
+        """Pop up to `limit` messages from all brokers; returns them, and how many seconds to wait at most for more.
 
         If an error occurs after some messages were popped, they are returned. Otherwise it is raised; BrokerUnavailable
         if no broker answers.
@@ -82,7 +82,7 @@ class PopReceiver:
         messages: list[ReceivedMessage] = []
         seconds_to_next = LONGEST_WAIT_SECONDS
         troubles: list[BrokerUnavailable] = []
-        # In any order, so that a broker with a backlog does not keep the others waiting for ever.
+        # In random order, so that a broker with a backlog does not starve the others.
         for pops in random.sample(list(self._pops.values()), len(self._pops)):
             if len(messages) == limit:
                 break
@@ -103,7 +103,7 @@ class PopReceiver:
         return messages, seconds_to_next
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Make messages that were not returned to the user visible again at once."""
+        """Make messages that were not returned to the user visible again immediately."""
         for broker_name, of_broker in groupby(messages, lambda message: message.queue.broker_name):
             with self.pops_of(broker_name).instance.connect() as connection:
                 handles = [str(message.receipt_handle) for message in of_broker]
@@ -111,7 +111,7 @@ class PopReceiver:
 
     @contextmanager
     def woken_by(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Have `wake` called when there may be messages, and when the member has left. It must be quick."""
+        """Call `wake` when there may be messages, and when the member has left. It must be quick."""
         self._wakers.add(wake)
         try:
             yield
@@ -137,17 +137,17 @@ class Receiving:
     """A call of `receive`: it pops until there are messages, and waits in between."""
 
     def __init__(self, receiver: PopReceiver, limit: int, invisible: timedelta, seconds: float) -> None:
-        """`seconds` is how long the call may take."""
+        """`seconds` is the maximum duration of the call."""
         self._receiver = receiver
         self._limit = limit
         self._invisible = invisible
         self._deadline = time.monotonic() + seconds
-        #: The time until the next pop, unless it is woken.
+        #: The time until the next pop, unless woken before.
         self.seconds = 0.0
         self.woken_by = receiver.woken_by
 
     def pop(self) -> list[ReceivedMessage] | None:
-        """The answer of the call; None if it should wait. Raises BrokerUnavailable if no broker answers in time."""
+        """The result of the call; None if it should wait. Raises BrokerUnavailable if no broker answers in time."""
         if self._receiver.is_left:
             return []
         messages: list[ReceivedMessage] = []
@@ -168,5 +168,5 @@ class Receiving:
         return []
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Make messages that the caller does not get visible again. Raises BrokerUnavailable and its subclasses."""
+        """Make messages visible again that do not reach the caller. Raises BrokerUnavailable and its subclasses."""
         self._receiver.give_back(messages)

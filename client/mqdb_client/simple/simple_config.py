@@ -12,13 +12,13 @@ from mqdb.common.group import ConsumeFromWhere, check_group_name
 from mqdb_client.client_config import ClientConfig, StartOption, StartTimeOption, SubscriptionVersionOption
 from mqdb_client.option_rules import check_options, duration, whole
 
-#: The largest number of messages that one call of `receive` returns.
+#: The maximum number of messages that one call of `receive` returns.
 MAX_MESSAGES: Final = whole(1, MAX_POPPED)
 
-#: The time for which a received message is invisible to the rest of its group.
+#: How long a received message is invisible to the rest of its group.
 INVISIBLE: Final = duration(timedelta(milliseconds=1), LONGEST_INVISIBLE)
 
-#: The time until a message comes again; 0 for at once.
+#: The time until a message is redelivered; 0 means immediately.
 INVISIBLE_FROM_NOW: Final = duration(timedelta(0), LONGEST_INVISIBLE)
 
 AWAIT: Final = duration(timedelta(0))
@@ -26,15 +26,15 @@ AWAIT: Final = duration(timedelta(0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleConsumerConfig(ClientConfig):
-    """The options. They are checked when the object is made. Raises NameInvalid, ParameterInvalid."""
+    """The options of a simple consumer, checked on construction. Raises NameInvalid, ParameterInvalid."""
 
-    await_duration: Annotated[timedelta, AWAIT, "The longest time that `receive` waits for messages."] = timedelta(
+    await_duration: Annotated[timedelta, AWAIT, "The maximum time that `receive` waits for messages."] = timedelta(
         seconds=30
     )
     invisible_duration: Annotated[
         timedelta,
         INVISIBLE,
-        "The time for which received messages stay invisible to other members, unless `receive` gives another.",
+        "The time for which received messages stay invisible to other members, unless `receive` gives another time.",
     ] = timedelta(seconds=60)
     consume_from_where: StartOption = ConsumeFromWhere.LAST_OFFSET
     consume_timestamp: StartTimeOption = None

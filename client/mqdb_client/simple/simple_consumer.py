@@ -1,4 +1,4 @@
-"""The simple consumer: receive messages, and acknowledge each. RocketMQ 5: SimpleConsumer."""
+"""The simple consumer: receive messages and acknowledge each. RocketMQ 5: SimpleConsumer."""
 
 import threading
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from mqdb_client.simple.simple_config import (
 
 
 class SimpleConsumer:
-    """A consumer that receives messages of any queue of its topics, and acknowledges each. For a pool of workers.
+    """A consumer for pools of workers: it receives messages from any queue of its topics and acknowledges each.
 
         with SimpleConsumer("workers") as consumer:
             for message in consumer.receive(10, timedelta(minutes=5)):
@@ -35,18 +35,19 @@ class SimpleConsumer:
                 consumer.ack(message)
 
     No member owns a queue, so a topic with one queue can have many workers, and a slow worker does not delay the
-    others. A received message is invisible to the group until its invisible time is over or it is acknowledged. If the
-    time is over first, the message comes again, with `delivery_attempt` one higher. After the group's maximum of
-    deliveries it goes to the dead letter queue instead. Messages come in no particular order, unless the group has
-    `consume_message_orderly`: then a queue gives its next messages when the previous ones are acknowledged.
+    others. A received message is invisible to the group until it is acknowledged or its invisible time has passed. If
+    the time passes first, the message is redelivered with `delivery_attempt` raised by one. After the group's maximum
+    number of deliveries it goes to the dead letter queue instead. Messages arrive in no particular order, unless the
+    group has `consume_message_orderly`: a queue then returns its next messages only after the previous ones are
+    acknowledged.
 
-    The group has to consume by pop: `mqdb group set workers --consume-mode pop`. A new group does.
-    Any thread may call any method. If the settings name several brokers, the consumer reads all of them.
+    The group has to use the consume mode pop, as a new group does: `mqdb group set workers --consume-mode pop`.
+    It is thread-safe. If the settings name several brokers, the consumer reads all of them.
     """
 
     @configured_by(SimpleConsumerConfig)
     def __init__(self, config: SimpleConsumerConfig) -> None:
-        """Make a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        """Create a consumer that does not run yet. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._configure(config)
 
     def _configure(self, config: SimpleConsumerConfig) -> None:
@@ -64,14 +65,14 @@ class SimpleConsumer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started, and not been shut down."""
+        """Whether it has been started and not shut down."""
         return self._running is not None
 
     def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
-        """Receive the messages of a topic with one of the tags of `TagA || TagB`; all messages with `*`.
+        """Receive the messages of a topic with one of the tags in `TagA || TagB`; all messages with `*`.
 
-        A condition on properties is written `MessageSelector.by_sql("a > 1")`. All members of a group have to filter a
-        topic in the same way. Call it before the start.
+        For a condition on properties, pass `MessageSelector.by_sql("a > 1")`. All members of a group have to use the
+        same filter for a topic. Call it before the start.
         Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after the start.
         """
         check_topic_name(topic)
@@ -85,11 +86,11 @@ class SimpleConsumer:
     def receive(
         self, max_messages: int = 16, invisible_for: timedelta | None = None, timeout: timedelta | None = None
     ) -> list[ReceivedMessage]:
-        """Receive up to `max_messages` as soon as there are any; [] after `timeout`, or `await_duration`.
+        """Receive up to `max_messages` as soon as there are any; [] after `timeout` (default: `await_duration`).
 
-        The messages are invisible to the rest of the group for `invisible_for`, or `invisible_duration`. Also returns
-        [] if another thread shuts the consumer down. Raises ParameterInvalid, and IllegalState if the consumer does not
-        run; BrokerUnavailable if no broker answers.
+        The messages are invisible to the rest of the group for `invisible_for` (default: `invisible_duration`). Also
+        returns [] if another thread shuts the consumer down. Raises ParameterInvalid, and IllegalState if the consumer
+        does not run; BrokerUnavailable if no broker answers.
         """
         receiving = self._begin_receive(max_messages, invisible_for, timeout)
         woken = threading.Event()
@@ -110,11 +111,11 @@ class SimpleConsumer:
         return Receiving(self._require_running(), max_messages, invisible, seconds_to_wait(wait))
 
     def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
-        """Acknowledge messages, so that they do not come again; one statement for each broker.
+        """Acknowledge messages, so that they are not redelivered; one statement per broker.
 
-        An acknowledged message can be acknowledged again while its invisible time runs. Raises ReceiptHandleInvalid if
-        the time of some messages has passed, after the others were acknowledged; ParameterInvalid for a message that
-        was not received from such a consumer; BrokerUnavailable; IllegalState if the consumer does not run.
+        An acknowledged message can be acknowledged again during its invisible time. Raises ReceiptHandleInvalid if the
+        time of some messages has passed, after acknowledging the others; ParameterInvalid for a message that was not
+        received from such a consumer; BrokerUnavailable; IllegalState if the consumer does not run.
         """
         given = [messages] if isinstance(messages, ReceivedMessage) else list(messages)
         running = self._require_running()
@@ -127,9 +128,9 @@ class SimpleConsumer:
             raise ReceiptHandleInvalid(tuple(refused))
 
     def change_invisible(self, message: ReceivedMessage, invisible_for: timedelta) -> None:
-        """Have a message come again `invisible_for` from now: later if the work goes on, sooner if it failed.
+        """Have a message redelivered `invisible_for` from now: later if the work takes longer, sooner if it failed.
 
-        The message then has a new receipt handle. With 0 it comes again at once. Raises ReceiptHandleInvalid if its
+        The message gets a new receipt handle. With 0 it is redelivered immediately. Raises ReceiptHandleInvalid if its
         time has passed or it is acknowledged, and the errors of `ack`.
         """
         INVISIBLE_FROM_NOW.check("invisible_for", invisible_for)
@@ -142,7 +143,7 @@ class SimpleConsumer:
         message.popped(changed)
 
     def forward_to_dlq(self, message: ReceivedMessage, error: BaseException | str) -> None:
-        """Append a message to the dead letter queue of the group, with the reason; it does not come again.
+        """Append a message to the group's dead letter queue, with the reason; it is not redelivered.
 
         Raises the errors of `ack`.
         """
@@ -160,10 +161,10 @@ class SimpleConsumer:
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, and join the group. At least one broker must be up.
+        """Connect and join the group. At least one broker must be up.
 
-        Raises IllegalState if it was started before, has no subscription, or if this process has a consumer of the
-        group already; ConsumeModeConflict, SubscriptionConflict, FilterDisabled; what `Cluster` raises.
+        Raises IllegalState if it was started before, has no subscription, or if this process already has a consumer of
+        the group; ConsumeModeConflict, SubscriptionConflict, FilterDisabled; the errors of `Cluster`.
         """
         with self._lifecycle:
             if self._state != "not started":
@@ -178,7 +179,7 @@ class SimpleConsumer:
     def shutdown(self) -> None:
         """Leave the group; a `receive` in another thread returns. Calling it twice has no effect.
 
-        Messages that are not acknowledged come again when their time has passed.
+        Unacknowledged messages are redelivered when their invisible time has passed.
         """
         with self._lifecycle:
             running, self._running = self._running, None
@@ -205,7 +206,7 @@ class SimpleConsumer:
 
 
 def _by_broker(messages: Iterable[ReceivedMessage]) -> dict[str, list[str]]:
-    """The receipt handles of messages, by their brokers. Raises ParameterInvalid for a message without one."""
+    """The receipt handles of messages, by broker. Raises ParameterInvalid for a message without a receipt handle."""
     handles: dict[str, list[str]] = {}
     for message in messages:
         handle = message.receipt_handle

@@ -2,8 +2,8 @@
 
     NOTIFY c:<client id> ──▶ notification thread ──▶ a thread for each broker: checks ──▶ listener ──▶ END
 
-A check is a row on the broker until it is answered, so these rows are the queue. No check is refused because there are
-too many. A check that this process does not answer goes to another producer. RocketMQ: ClientRemotingProcessor.
+A check is a row on the broker until it is answered, so these rows form the queue, and no check is refused for lack of
+space. A check that this process does not answer goes to another producer. RocketMQ: ClientRemotingProcessor.
 """
 
 import logging
@@ -30,17 +30,17 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Few, for a slow listener makes the last of them wait, and somebody else is asked about them then.
+#: Few, because a slow listener delays the last of them, which then go to another producer.
 _READ_AT_ONCE: Final = 16
 
 _RETRY_SECONDS: Final = 1.0
 
 
 class CheckAnswers:
-    """Answers one broker for one producer. Started once, then stopped once."""
+    """Answers the checks of one broker for one producer. Started once, then stopped once."""
 
     def __init__(self, link: BrokerLink, group: str, listener: TransactionListener, timeout_seconds: float) -> None:
-        """`timeout_seconds` is how long the broker may take for anything."""
+        """`timeout_seconds` is the time limit for each request to the broker."""
         self._link = link
         self._group = group
         self._listener = listener
@@ -60,7 +60,7 @@ class CheckAnswers:
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """Stop calling the listener; waits for the current call, as long as an answer may take."""
+        """Stop calling the listener. Waits for the current call, for as long as an answer may take."""
         self._callback.cancel()
         self._is_stopping = True
         self._wake.set()
@@ -94,13 +94,16 @@ class CheckAnswers:
         return self._ask(lambda connection: open_checks(connection, broker_name, client_id, self._group, _READ_AT_ONCE))
 
     def _answer_all(self, checks: list[HalfCheck]) -> None:
-        """Raises BrokerUnavailable and its subclasses. An answer that the broker refuses counts as UNKNOWN."""
+        """Answer checks.
+
+        An answer that the broker refuses counts as UNKNOWN. Raises BrokerUnavailable and its subclasses.
+        """
         for check in checks:
             if self._is_stopping:
                 return
             message = check.message
             with self._seen(ClientOperation.CHECK_TRANSACTION, message) as context:
-                # Also sys.exit(), which would end the thread, and leave all later checks without an answer.
+                # Also sys.exit(), which would end the thread and leave all later checks unanswered.
                 with TransactionAnswer(
                     "check_local_transaction", self._group, message.topic, message.message_id, BaseException
                 ) as answer:
@@ -120,7 +123,7 @@ class CheckAnswers:
             except BrokerUnavailable:
                 raise
             except MqdbError as error:
-                # Its topic is gone, perhaps: the next check finds out, and those behind it do not wait.
+                # Perhaps its topic is gone: the next check finds out, and the checks behind it do not wait.
                 refused = fields | {"reason": str(error)}
                 logger.warning(
                     "broker %(broker)s refused answer %(answer)s of group %(group)s to the check of transaction "

@@ -20,7 +20,7 @@ _NONE: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class PreparedMessage(Message):
-    """A message that is stored, and delivered when its transaction commits. Its consumers see the same `message_id`."""
+    """A stored message that is delivered when its transaction commits. Its consumers see the same `message_id`."""
 
     message_id: str
 
@@ -40,18 +40,18 @@ class PreparedMessage(Message):
 
 
 class TransactionListener(Protocol):
-    """The callbacks of a transaction producer. An exception, and None, count as UNKNOWN: the broker asks again."""
+    """The callbacks of a transaction producer. An exception and None count as UNKNOWN: the broker checks again."""
 
     def execute_local_transaction(self, message: PreparedMessage, argument: Any) -> LocalTransactionState | None:
         """Run the local transaction, in the thread that sends, and return its state.
 
-        Store `message.message_id` in it, so that `check_local_transaction` can look it up.
+        Store `message.message_id` in the transaction, so that `check_local_transaction` can look it up.
         """
 
     def check_local_transaction(self, message: ReceivedMessage) -> LocalTransactionState | None:
         """Return the state of a local transaction, which may have run in another process of the group.
 
-        Called in a thread of the producer, one for each broker. UNKNOWN while it goes on.
+        Called in a thread of the producer, one per broker. Return UNKNOWN while the transaction is still running.
         """
 
 
@@ -60,7 +60,7 @@ Check: TypeAlias = Callable[[ReceivedMessage], LocalTransactionState | None]
 
 
 class TwoCallables:
-    """Two functions as a listener; coroutine functions as an asynchronous one."""
+    """Two functions as a listener, or two coroutine functions as an asynchronous listener."""
 
     def __init__(self, execute: Callable[..., Any], check: Callable[..., Any]) -> None:
         self.execute_local_transaction = execute
@@ -79,10 +79,10 @@ def listener_of(
     *,
     is_asynchronous: bool = False,
 ) -> _Listener | TwoCallables:
-    """The listener that was given, or one of two callables.
+    """The given listener, or a listener made of two callables.
 
-    Raises ParameterInvalid if neither or both are given, if a callable is a coroutine function and must not be one, or
-    the other way round, and if it does not take the arguments of its call.
+    Raises ParameterInvalid if neither or both are given, if a callable is a coroutine function but must not be, or the
+    reverse, and if it does not take the arguments of its call.
     """
     given: _Listener | TwoCallables
     if listener is not None and execute is None and check is None:
@@ -113,7 +113,7 @@ class TransactionAnswer:
     def __init__(
         self, call: str, group: str, topic: str, message_id: str, failures: type[BaseException] = Exception
     ) -> None:
-        """Exceptions of the types `failures` are logged, and count as a missing answer."""
+        """Exceptions of the types in `failures` are logged and count as a missing answer."""
         self._failures = failures
         self._fields: dict[str, object] = {"call": call, "group": group, "topic": topic, "transaction_id": message_id}
 

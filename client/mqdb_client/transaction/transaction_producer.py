@@ -74,7 +74,7 @@ class TransactionProducerConfig(ProducerConfig):
 
 
 class TransactionProducer(Producer):
-    """Sends messages with local transactions, and answers the checks of transactions of its group.
+    """Sends messages with local transactions, and answers the broker's checks for its group.
 
         def execute(message, order):
             with engine.begin() as connection:
@@ -88,15 +88,15 @@ class TransactionProducer(Producer):
         with producer:
             producer.send_in_transaction(Message("orders", b"..."), 17)
 
-    Any process of the group may be asked about any transaction of it, so `check` looks where all of them can look.
-    All that a Producer does it does as well.
+    The broker may ask any process of the group about any of the group's transactions, so `check` must use a place that
+    all processes can read. It can also do everything that a Producer can.
     """
 
     _checks_transactions: ClassVar[bool] = True
 
     @configured_by(TransactionProducerConfig)
     def __init__(self, config: TransactionProducerConfig) -> None:
-        """Make a producer that does not connect yet. Give it a listener, or two functions instead.
+        """Create a producer without connecting. Give it a listener, or two functions instead.
 
         Raises the errors of Producer, and ParameterInvalid without a listener.
         """
@@ -105,7 +105,7 @@ class TransactionProducer(Producer):
         self._answers: tuple[CheckAnswers, ...] = ()
 
     def start(self) -> None:
-        """Connect, enter the group, and answer checks of its transactions. Raises the errors of `Producer.start`."""
+        """Connect, join the group, and answer checks of its transactions. Raises the errors of `Producer.start`."""
         super().start()
         self._answers = tuple(
             CheckAnswers(link, self.group, self._listener, self._timeout_seconds)
@@ -115,7 +115,7 @@ class TransactionProducer(Producer):
             answers.start()
 
     def shutdown(self) -> None:
-        """Stop answering checks, let the sends under way end, leave the group and disconnect.
+        """Stop answering checks, wait for the sends under way, leave the group and disconnect.
 
         Calling it twice has no effect.
         Raises IllegalState in `check_local_transaction`, because the shutdown would wait for this call.
@@ -141,8 +141,8 @@ class TransactionProducer(Producer):
         The listener gets `argument` with the message. If the status of the send is not SEND_OK, the listener does not
         run and the message is rolled back. A delay or a delivery time is ignored: the commit delivers the message. The
         producer sends the outcome to the broker once. If that fails, or the state is UNKNOWN, the broker checks later.
-        Raises the errors of `send` before the message is stored, and TransactionRefused if the broker takes no
-        transactions; then the listener has not run.
+        Raises the errors of `send` before the message is stored, and TransactionRefused if the broker does not accept
+        transactions. In these cases the listener has not run.
         Source: DefaultMQProducerImpl.sendMessageInTransaction.
         """
         running = self._work()
@@ -166,7 +166,7 @@ class TransactionProducer(Producer):
         return pending
 
     def _end(self, running: RunningProducer, sent: SendResult, state: LocalTransactionState) -> TransactionSendResult:
-        """Tell the broker what the local transaction has come to, if that is known."""
+        """Report the outcome of the local transaction to the broker, if it is known."""
         if state is not LocalTransactionState.UNKNOWN:
             self._tell(running.links[sent.queue.broker_name], sent, state)
         return TransactionSendResult(
@@ -179,7 +179,7 @@ class TransactionProducer(Producer):
         )
 
     def _tell(self, link: BrokerLink, sent: SendResult, state: LocalTransactionState) -> None:
-        """Tell the broker once; what is lost, it asks for."""
+        """Report to the broker once; if the report is lost, the broker asks."""
         request = EndTransaction(self.group, sent.log_pos, parse_unique_id(sent.message_id), state)
         fields: dict[str, object] = {
             "group": self.group,
@@ -240,7 +240,7 @@ def prepared_of(pending: PendingSend, sent: SendResult) -> PreparedMessage | Non
 
 
 def _half_of(message: Message, group: str) -> Message:
-    """The half message to store for a message: with the properties of a half message, and without delays."""
+    """The half message for a message: with the properties of a half message, and without delays."""
     kept = {name: text for name, text in message.system_properties.items() if name not in SCHEDULE_PROPERTIES}
     its_own = {Property.TRAN_MSG.value: "true", Property.PGROUP.value: group}
     return Message(

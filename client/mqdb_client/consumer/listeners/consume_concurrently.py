@@ -83,7 +83,7 @@ class ConsumeConcurrently:
         reconsume_delay: timedelta = RECONSUME_DELAY,
         clock: Clock | None = None,
     ) -> None:
-        """`host` is recorded in failures as their place: it is the client id."""
+        """`host`, the client id, is recorded in failures."""
         self._group = group
         self._listener: Callable[..., Any] = listener
         self._takes_context = takes_context(listener, is_asynchronous=self._is_asynchronous)

@@ -1,4 +1,4 @@
-"""Exactly-once consumption: a batch of a queue is one transaction, with the listener's work and the offset.
+"""Exactly-once consumption: one transaction per batch, which contains the listener's work and the offset.
 
 A queue has one transaction at a time, which begins where the previous one ended; different queues run in parallel.
 
@@ -75,7 +75,7 @@ class ConsumeExactlyOnce:
         clock: Clock | None = None,
         loop_calls: LoopCalls | None = None,
     ) -> None:
-        """If `max_reconsume_times` is None, the group's setting applies; in orderly consumption retries never end.
+        """`max_reconsume_times` None means the group's setting; in orderly consumption it means retries without end.
 
         `consume_timeout` is only for hooks: a listener that takes longer delays its queue, without further effects.
         With `loop_calls` the listener is asynchronous: its transactions run in that loop, and a thread waits for each.

@@ -55,7 +55,7 @@ class ConsumeMessageContext:
 
     @property
     def topic(self) -> str:
-        """The topic that messages and retries were sent to; the queue's topic if retries have several topics."""
+        """The topic to which the messages were sent, also for retries; for retries from several topics, the queue's."""
         return topic_of(self.messages) or self.queue.topic
 
 

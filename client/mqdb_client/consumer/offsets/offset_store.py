@@ -23,7 +23,7 @@ from mqdb.store.consumers.consumer_offsets import OwnedQueue, owned_epochs
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The time for which a queue keeps its owner without a renewal. Source: RebalanceLockManager, ProcessQueue."""
+    """The durations for which a queue keeps its owner without a renewal. Source: RebalanceLockManager, ProcessQueue."""
 
     #: The time between renewals.
     renew_every: timedelta = timedelta(seconds=20)

@@ -61,7 +61,7 @@ class PoppedQueue(ProcessQueue):
         return is_retried
 
     def drop(self, *, is_lost: bool = False) -> None:
-        """Stop giving messages to listeners. Messages not yet started are lost; running ones may finish."""
+        """Stop starting messages. Messages not yet started are lost; running ones may finish."""
         unstarted = self.give_up()
         super().drop(is_lost=is_lost)
         self._on_lost(unstarted)

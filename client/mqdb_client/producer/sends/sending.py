@@ -331,7 +331,7 @@ class Sending:
             return SendStatus.FLUSH_SLAVE_TIMEOUT  # the message is stored
 
     def _refuse_or_go_on(self, pending: PendingSend, attempt: Attempt, error: MqdbError) -> None:
-        """Prepare another attempt, or raise the error if no attempt is left."""
+        """Prepare another attempt if one is allowed, or raise the error."""
         if isinstance(error, TopicNotFound):
             # The topic was deleted, or the log has another history than the route. The next answer shows which.
             self._routes.forget(attempt.place)

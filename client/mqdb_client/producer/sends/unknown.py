@@ -1,6 +1,6 @@
 """Sends without an answer: find their outcome, now or when the user asks later.
 
-The backend that was asked has to end first; after that it cannot store further messages.
+The backend that was asked has to end first; after that it can no longer store messages.
 """
 
 import threading
