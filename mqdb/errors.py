@@ -1,4 +1,4 @@
-"""Every error that mqdb raises, in one tree; those of Spark's side are in `mqdb.pipeline.errors`.
+"""Every error that mqdb raises, in one tree. The errors of the Spark part are in `mqdb.pipeline.errors`.
 
     MqdbError
     ├── InvalidInput                      correct the call
@@ -16,37 +16,37 @@
     │   ├── NameInvalid                   a topic or group name
     │   ├── TopicExists
     │   ├── ParameterInvalid              an argument out of its range
-    │   ├── TransactionUnsuitable         a function that is called in the wrong transaction
+    │   ├── TransactionUnsuitable         a function called in the wrong transaction
     │   ├── TagExpressionInvalid
     │   ├── SelectorSyntaxError
     │   ├── DelayLevelsInvalid
     │   ├── CronInvalid                   a cron text that cannot be read, or a time that never comes
     │   ├── CronExists
-    │   ├── SubscriptionConflict          a member that subscribes to something else than its group
+    │   ├── SubscriptionConflict          a member with other subscriptions than its group
     │   ├── MessageModelConflict          a member that shares messages in another way than its group
     │   ├── ConsumeModeConflict           a member that shares queues in another way than its group
     │   ├── NotSupported                  announced, not built yet
     │   ├── CompressionUnavailable        a library that is not installed
-    │   ├── NothingLost                   a delay level that should skip a lost offset and has none
-    │   ├── RecallHandleInvalid           an invalid handle, or one of another broker
-    │   ├── HalfMessageMismatch           the end of a transaction that is not the sender's
-    │   ├── ReplyImpossible               the message asks for no reply
+    │   ├── NothingLost                   a delay level without a lost offset to skip
+    │   ├── RecallHandleInvalid           an invalid handle, or a handle of another broker
+    │   ├── HalfMessageMismatch           the end of a transaction that does not fit the half message
+    │   ├── ReplyImpossible               a message that does not ask for a reply
     │   └── SettingInvalid
-    ├── Denied                            it has to be allowed first
-    │   ├── TopicNotAllowed               a system topic, which takes no sends
+    ├── Denied                            must be allowed first
+    │   ├── TopicNotAllowed               a system topic, which does not accept sends
     │   ├── TopicNotWritable              a topic whose permission has no W
     │   ├── AccessDenied                  a right that was not granted
-    │   ├── SignatureInvalid              a request of a RocketMQ client that its access key has not signed
+    │   ├── SignatureInvalid              a RocketMQ client's request that is not signed with its access key
     │   ├── GroupInUse                    a group with live members
     │   ├── ReceiptHandleInvalid          the time of a popped message has passed
     │   ├── TopicInUse                    a topic that crons, scheduled messages or half messages name
-    │   ├── FilterDisabled                a broker that takes no SQL92 filters
+    │   ├── FilterDisabled                a broker that does not accept SQL92 filters
     │   ├── ConsumptionForbidden          a group that was switched off
-    │   ├── QueueOwned                    the queue has an owner: a commit of another consumer is refused
-    │   ├── TransactionRefused            the broker takes no half messages
-    │   ├── HalfMessageClosed             a half message that has ended already
-    │   └── ImmunityOver                  the end of a transaction that comes after its immunity
-    ├── NotFound                          name something that exists, or make it
+    │   ├── QueueOwned                    a commit by a consumer that does not own the queue
+    │   ├── TransactionRefused            a broker that does not accept half messages
+    │   ├── HalfMessageClosed             a half message that has already ended
+    │   └── ImmunityOver                  the end of a transaction after its immunity
+    ├── NotFound                          name something that exists, or create it
     │   ├── TopicNotFound
     │   │   ├── RouteNotFound             no broker of the cluster has the topic
     │   │   └── NothingToDelete           a topic to delete that does not exist
@@ -58,35 +58,35 @@
     │   ├── HalfMessageNotFound
     │   └── ClientOffline                 a client that is not connected
     ├── NotStored                         send again
-    │   ├── SendGivenUp                   the time for a send is over, and nothing is stored
-    │   └── SegmentSealed                 a record that comes too late for its segment
+    │   ├── SendGivenUp                   a send that timed out with nothing stored
+    │   └── SegmentSealed                 a record that is too late for its segment
     ├── OutcomeUnknown                    ask Producer.outcome
-    │   └── SendOutcomeUnknown            the time for a send is over, and the message may be stored
-    ├── Transient                         wait, and try again
-    │   ├── QueueLost                     the queue has another owner: the commit is refused
-    │   ├── ClientRequestTimeout          a client was asked, and has not answered
-    │   ├── RequestTimeout                no reply has come
+    │   └── SendOutcomeUnknown            a send that timed out and may be stored
+    ├── Transient                         wait and try again
+    │   ├── QueueLost                     the queue has another owner, so the commit is refused
+    │   ├── ClientRequestTimeout          a client did not answer a request in time
+    │   ├── RequestTimeout                no reply in time
     │   ├── DispatchTimeout               stored, but without a queue offset yet
     │   ├── BrokerUnavailable
-    │   │   ├── ServerIsStandby           the DSN leads to a standby, and the primary is needed
-    │   │   ├── DatabaseMissing           the server is there, and has no database of that name
+    │   │   ├── ServerIsStandby           the DSN leads to a standby, but the primary is needed
+    │   │   ├── DatabaseMissing           the server has no database with this name
     │   │   ├── AuthenticationFailed
     │   │   └── BrokerMisnamed
-    │   ├── TooManyWaiting                a front holds as many waiting requests as it may
-    │   └── StorageRefused                PostgreSQL refused a statement for a reason of its own
-    ├── BodyUnreadable                    a body that is not what the listener of an application takes
+    │   ├── TooManyWaiting                a front has reached its limit of waiting requests
+    │   └── StorageRefused                PostgreSQL refused a statement
+    ├── BodyUnreadable                    a body that does not fit the listener of an application
     ├── CompressedBodyBroken              a stored body that cannot be decompressed
     ├── PropertiesBroken                  stored properties that cannot be read
-    ├── SomeBrokersFailed                 work on several brokers that has failed on some of them
+    ├── SomeBrokersFailed                 work on several brokers that failed on some of them
     ├── IllegalState                      a client used before start or after shutdown
     │   └── ClientIdInUse                 another process has the instance_name
-    ├── TransactionEnded                  an exactly-once listener has ended its transaction itself
+    ├── TransactionEnded                  an exactly-once listener that ended its transaction itself
     ├── OffsetsUnusable                   the offset file of a broadcasting consumer
     ├── MessageMissing                    an index entry without its record
     ├── ListenerMissing                   a message that an application no longer consumes
-    ├── ClientRequestFailed               a client has answered that it cannot
-    ├── ShutdownTimedOut                  a consumer has left its group while listeners were running
-    ├── CannotListen                      another process has the address, perhaps
+    ├── ClientRequestFailed               a client answered that it cannot fulfil a request
+    ├── ShutdownTimedOut                  a consumer that left its group while listeners were running
+    ├── CannotListen                      an address that cannot be used, perhaps by another process
     ├── ExtraMissing                      a library that a part of mqdb needs is not installed
     ├── SchemaMismatch
     │   ├── SchemaMissing
@@ -102,10 +102,10 @@
         ├── PortInUse
         └── PostgresFailed
 
-The six families tell a caller the next step. An error carries its data as attributes, and its sentence contains them:
-the value, the limit, the remedy. `code` is RocketMQ's (ResponseCode, ClientErrorCode). Each error pickles. An error of
-the database is translated in `mqdb.store.engine`; the driver's own stays in `__cause__`.
-A sentence shows at most about 200 characters of a value and 1,000 of a reason; the attribute holds the whole text.
+The six families tell a caller the next step. An error has its data as attributes, and its message contains them: the
+value, the limit, the remedy. `code` is RocketMQ's (ResponseCode, ClientErrorCode). All errors can be pickled.
+`mqdb.store.engine` translates errors of the database; the driver's error stays in `__cause__`. A message shows at most
+about 200 characters of a value and 1,000 of a reason; the attribute holds the whole text.
 """
 
 import re
@@ -162,7 +162,8 @@ class ResponseCode(IntEnum):
     CREATE_REPLY_MESSAGE = 10007
 
 
-#: Characters of a sentence. A name of legal length is never cut; a megabyte pasted by mistake is.
+#: The limits in characters for values in a message. A name of legal length is never cut; a megabyte pasted by mistake
+#: is.
 _MOST_OF_A_VALUE: Final = 190
 _MOST_OF_A_TEXT: Final = {"reason": 1_000, "log_tail": 3_000}
 _MOST: Final = 4_000
@@ -172,20 +173,20 @@ _MOST: Final = 4_000
 class MqdbError(Exception):
     """Base of all errors of mqdb.
 
-    An error declares its values, in the order of its arguments, and a sentence that names them and its properties.
-    In a sentence `{name!r}` shows any value, `{name!q}` quotes a text for a shell, and `{name!l}` lists texts.
+    An error declares its values, in the order of its arguments, and a sentence that contains them and its properties.
+    In a sentence `{name!r}` shows any value, `{name!q}` quotes a string for a shell, and `{name!l}` lists strings.
     """
 
-    #: Names of the values, those of its base first.
+    #: Names of the values, those of the base class first.
     fields: ClassVar[tuple[str, ...]] = ()
     sentence: ClassVar[str] = ""
     code: ClassVar[ResponseCode] = ResponseCode.SYSTEM_ERROR
-    #: Values that the sentence needs as they are.
+    #: Values that the sentence needs unchanged.
     needs_whole: ClassVar[frozenset[str]] = frozenset()
     __signature__: ClassVar[Signature] = Signature()
 
     def __init_subclass__(cls, code: ResponseCode | None = None, sqlstate: str = "") -> None:
-        """`sqlstate` is that of mqdb's functions in the database. They give the values in DETAIL, as JSON."""
+        """`sqlstate` is that of mqdb's functions in the database, which pass the values in DETAIL, as JSON."""
         super().__init_subclass__()
         if code is not None:
             cls.code = code
@@ -251,12 +252,12 @@ def _short(name: str, value: object) -> object:
 
 
 def cut(text: str, most: int) -> str:
-    """A text that is no longer than this; what is missing is missing in the middle."""
+    """A text of at most `most` characters, shortened in the middle."""
     return text if len(text) <= most else f"{text[: most // 2 - 3]}...{text[-(most // 2 - 3) :]}"
 
 
 class _Huge(int):
-    """A number with more digits than anybody reads; Python does not even print one with more than 4,300."""
+    """A number with too many digits to show; Python does not even print more than 4,300 digits."""
 
     BITS: ClassVar[int] = 128
 
@@ -282,15 +283,15 @@ class _Shortener(Repr):
 
     def repr(self, x: object) -> str:
         try:
-            return str.__str__(super().repr(x))  # a class may give a text of a class of its own
-        except BaseException:  # noqa: BLE001 - repr() of the user's may raise anything, SystemExit too
+            return str.__str__(super().repr(x))  # a class may return a str subclass of its own
+        except BaseException:  # noqa: BLE001 - a user-defined repr() may raise anything, even SystemExit
             return "<repr() failed>"
 
     def repr_int(self, number: int, _level: int) -> str:
         return repr(_Huge(number)) if number.bit_length() > _Huge.BITS else repr(number)
 
 
-#: A value as a sentence shows it: its repr, cut in the middle if it is long. Raises nothing.
+#: A value as shown in a message: its repr, shortened in the middle if it is long. Raises nothing.
 shown = _Shortener().repr
 
 
@@ -298,15 +299,15 @@ shown = _Shortener().repr
 
 
 class InvalidInput(MqdbError):
-    """Mend the call: it is refused each time."""
+    """Correct the call: it will always be refused."""
 
 
 class Denied(MqdbError):
-    """Somebody else has to allow it: a permission, a setting or the state of things forbids it."""
+    """Not allowed: a permission, a setting or a state forbids it, which must be changed first."""
 
 
 class NotFound(MqdbError):
-    """Name something that exists, or make it."""
+    """Name something that exists, or create it."""
 
 
 class NotStored(MqdbError):
@@ -318,7 +319,7 @@ class OutcomeUnknown(MqdbError):
 
 
 class Transient(MqdbError):
-    """Wait, and try again."""
+    """Wait and try again."""
 
 
 # -- messages, names and arguments ------------------------------------------------------------
@@ -329,7 +330,7 @@ class MessageIllegal(InvalidInput, code=ResponseCode.MESSAGE_ILLEGAL):
 
 
 class NoMessage(MessageIllegal):
-    """The argument is something else than a message."""
+    """The argument is not a message."""
 
     type_name: str
     sentence = "{type_name} is not a message; give a Message(topic, body)"
@@ -342,9 +343,9 @@ class BodyEmpty(MessageIllegal, sqlstate="MQ101"):
 
 
 class BodyInvalid(MessageIllegal):
-    """The body is neither bytes nor text that UTF-8 can encode; in an application, no value that comes back from JSON.
+    """The body is neither bytes nor text for UTF-8, nor, in an application, a value that JSON can give back.
 
-    The error does not repeat it.
+    The error does not contain the body.
     """
 
     reason: str
@@ -380,7 +381,7 @@ class PropertiesTooLarge(MessageIllegal, sqlstate="MQ103"):
 
 
 class PropertyReserved(MessageIllegal, sqlstate="MQ104"):
-    """The name belongs to the broker. Source: MessageConst.STRING_HASH_SET, and what mqdb tells of a failure."""
+    """The name belongs to the broker. Source: MessageConst.STRING_HASH_SET, and mqdb's properties of a failure."""
 
     name: str
     sentence = "property {name!r} is reserved for the broker; choose another name"
@@ -403,7 +404,7 @@ class ScheduleInvalid(MessageIllegal, sqlstate="MQ106"):
 
 
 class DelayTooLong(MessageIllegal, sqlstate="MQ107"):
-    """The message is to wait longer than the broker's `timer_max_delay`. Source: HookUtils.transformTimerMessage."""
+    """The message would wait longer than the broker's `timer_max_delay`. Source: HookUtils.transformTimerMessage."""
 
     topic: str
     delay_ms: int
@@ -424,7 +425,7 @@ class NameInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
 
 
 class TopicNotAllowed(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ201"):
-    """A system topic that takes no message from outside. Source: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET."""
+    """A system topic that accepts no messages from outside. Source: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET."""
 
     topic: str
     sentence = "topic {topic!r} belongs to the broker, and takes no messages from outside"
@@ -455,7 +456,7 @@ class AccessDenied(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ204"):
 
 
 class SignatureInvalid(Denied, code=ResponseCode.NO_PERMISSION):
-    """A client of RocketMQ has not signed its request, or not with the secret of its key. Source: AclException."""
+    """A RocketMQ client has not signed its request, or not with the secret of its key. Source: AclException."""
 
     access_key: str
     sentence = (
@@ -472,11 +473,11 @@ class TopicNotFound(NotFound, code=ResponseCode.TOPIC_NOT_EXIST, sqlstate="MQ301
 
 
 class RouteNotFound(TopicNotFound, code=ResponseCode.NOT_FOUND_TOPIC):
-    """No broker that can be reached has the topic, and none may create it. Source: MQClientException 10005."""
+    """No reachable broker has the topic or may create it. Source: MQClientException 10005."""
 
 
 class NothingToDelete(TopicNotFound):
-    """The topic to delete does not exist. Unlike TopicNotFound, the sentence does not propose to create it."""
+    """The topic to delete does not exist. Unlike TopicNotFound, the message does not propose to create it."""
 
     sentence = "topic {topic!r} does not exist"
 
@@ -493,7 +494,7 @@ class TopicExists(InvalidInput, code=ResponseCode.TOPIC_EXIST_ALREADY):
 
 
 class QueueNotFound(NotFound, code=ResponseCode.INVALID_PARAMETER):
-    """The topic has no queue of that number."""
+    """The topic has no queue with this number."""
 
     topic: str
     queue_id: int
@@ -503,12 +504,12 @@ class QueueNotFound(NotFound, code=ResponseCode.INVALID_PARAMETER):
 
     @property
     def last_queue_id(self) -> int:
-        """The largest that there is."""
+        """The largest existing queue id."""
         return self.queue_nums - 1
 
 
 class GroupNotFound(NotFound, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
-    """No consumer of the group has ever been there, or the group was deleted."""
+    """The group has never had a consumer, or was deleted."""
 
     group: str
 
@@ -516,7 +517,7 @@ class GroupNotFound(NotFound, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
 
 
 class GroupInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
-    """Something that needs a group without live members."""
+    """An operation needs a group without live members."""
 
     group: str
     members: tuple[str, ...]
@@ -524,7 +525,7 @@ class GroupInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
 
 
 class ConsumeModeConflict(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sqlstate="MQ206"):
-    """A consumer would share the queues of a group in another way than the group does."""
+    """A consumer would share queues in another way than its group."""
 
     group: str
     stored: str
@@ -546,7 +547,7 @@ class ReceiptHandleInvalid(Denied, code=ResponseCode.ILLEGAL_OPERATION):
 
 
 class TooManyWaiting(Transient, code=ResponseCode.SYSTEM_BUSY):
-    """A front holds as many waiting requests as it may."""
+    """A front has reached its limit of waiting requests."""
 
     limit: int
     kind: str
@@ -579,7 +580,7 @@ class TagExpressionInvalid(InvalidInput, code=ResponseCode.SUBSCRIPTION_PARSE_FA
 
 
 class SelectorSyntaxError(InvalidInput, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
-    """A text is not an SQL92 expression. `position` counts from 0. Source: SelectorParser, ComparisonExpression."""
+    """The text is not an SQL92 expression. `position` counts from 0. Source: SelectorParser, ComparisonExpression."""
 
     # Only the line around the position is shown.
     needs_whole = frozenset({"expression"})
@@ -593,20 +594,20 @@ class SelectorSyntaxError(InvalidInput, code=ResponseCode.SUBSCRIPTION_PARSE_FAI
 
     @property
     def pointer(self) -> str:
-        """The line of the expression that holds the position, and a caret below it."""
+        """The line of the expression with the position, and a caret below it."""
         return _pointed_at(self.expression, self.position)
 
     @property
     def alternatives(self) -> str:
-        """A line that tells what was expected, if that is known."""
+        """A line with the expected alternatives, if known."""
         return f"\nexpected: {'  '.join(self.expected)}" if self.expected else ""
 
 
 def _pointed_at(text: str, position: int) -> str:
-    """The line of a text with a position, at most about 100 characters of it, and a caret below the position."""
+    """The line of a text that contains a position, at most about 100 characters, and a caret below the position."""
     before, after = re.split("[\r\n]", text[:position])[-1], re.split("[\r\n]", text[position:])[0]
     before, after = f"...{before[-57:]}" if len(before) > 60 else before, after[:40] + "..." * (len(after) > 40)
-    # A character that moves the cursor would move the caret away from its place.
+    # A character that moves the cursor would misplace the caret.
     line = "".join(character if character.isprintable() else " " for character in before + after)
     width = sum(2 if east_asian_width(character) in "WF" else 1 for character in before)
     return f"    {line}\n    {' ' * width}^"
@@ -640,21 +641,21 @@ class CronInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
 
 
 class CronExists(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
-    """The name of a recurring send is taken, also by another application."""
+    """The name of a recurring send is taken, perhaps by another application."""
 
     name: str
     sentence = "cron {name!r} exists already; remove it first: mqdb cron remove {name!q}"
 
 
 class CronNotFound(NotFound, code=ResponseCode.QUERY_NOT_FOUND):
-    """There is no recurring send of that name."""
+    """There is no recurring send with this name."""
 
     name: str
     sentence = "cron {name!r} does not exist; see: mqdb cron list"
 
 
 class SubscriptionConflict(InvalidInput, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
-    """A consumer subscribes to something else than the live members of its group, who would lose messages by it."""
+    """A consumer's subscriptions differ from those of its group's live members, which would lose messages."""
 
     group: str
     #: Expression types and expressions by topic.
@@ -691,7 +692,7 @@ def _subscriptions(by_topic: Mapping[str, tuple[str, str]]) -> str:
 
 
 class ConsumptionForbidden(Denied, code=ResponseCode.NO_PERMISSION):
-    """An operator has switched the group off, or does not let it broadcast. Source: PullMessageProcessor."""
+    """An operator has switched the group off, or forbidden broadcasting. Source: PullMessageProcessor."""
 
     group: str
     setting: str
@@ -712,14 +713,14 @@ class MessageModelConflict(InvalidInput, code=ResponseCode.SUBSCRIPTION_NOT_LATE
 
 
 class NotSupported(InvalidInput, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
-    """A feature that this version does not have. It refuses as a whole; nothing was stored."""
+    """A feature that this version does not have. The whole call is refused; nothing was stored."""
 
     feature: str
     sentence = "{feature}: not supported by this version of mqdb"
 
 
 class CompressionUnavailable(InvalidInput, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
-    """A body is to be compressed or decompressed by a library that is not installed, or cannot be imported."""
+    """Compressing or decompressing a body needs a library that is not installed or cannot be imported."""
 
     compression: str
     library: str
@@ -727,7 +728,7 @@ class CompressionUnavailable(InvalidInput, code=ResponseCode.REQUEST_CODE_NOT_SU
 
 
 class BodyUnreadable(MqdbError):
-    """The body is not of the type that a listener of an application takes. Asking again gives the same answer."""
+    """The body does not have the type that an application's listener expects. A retry gives the same error."""
 
     wanted: str
     reason: str
@@ -735,7 +736,7 @@ class BodyUnreadable(MqdbError):
 
 
 class ListenerMissing(MqdbError):
-    """A message that an application has no listener for: it came while another version of it was running."""
+    """An application has no listener for a message, which arrived while another version was running."""
 
     group: str
     topic: str
@@ -752,14 +753,14 @@ class CompressedBodyBroken(MqdbError):
 
 
 class PropertiesBroken(MqdbError):
-    """The log holds properties that cannot be read; no producer writes such. Asking again gives the same answer."""
+    """The log holds properties that cannot be read; producers never write them. A retry gives the same error."""
 
     reason: str
     sentence = "the properties of the message cannot be read: {reason}"
 
 
 class TopicInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
-    """A topic that is to be deleted while crons, scheduled messages or half messages name it."""
+    """A topic cannot be deleted while crons, scheduled messages or half messages use it."""
 
     topic: str
     crons: tuple[str, ...]
@@ -769,7 +770,7 @@ class TopicInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
 
     @property
     def users(self) -> str:
-        """The users of the topic, with their numbers."""
+        """The kinds of uses of the topic, with their numbers."""
         crons = f"{len(self.crons):,}: {', '.join(self.crons)}" if self.crons else ""
         found = {"crons": crons, "scheduled messages": self.scheduled, "half messages": self.half_messages}
         return " and ".join(f"{kind} ({count})" for kind, count in found.items() if count)
@@ -779,7 +780,7 @@ class TopicInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
 
 
 class IllegalState(MqdbError):
-    """A client was asked for something that its state forbids (not started, shut down, started twice)."""
+    """The state of a client forbids the call (not started, shut down, started twice)."""
 
     what: str
     state: str
@@ -787,7 +788,7 @@ class IllegalState(MqdbError):
 
 
 class ClientIdInUse(IllegalState):
-    """Another session is that of the client: of another process, or of a lost connection of this one."""
+    """Another session has the client id: that of another process, or a lost connection of this process."""
 
     sentence = (
         "{what} is {state}: another process has connected with this instance_name. It holds the name until it "
@@ -798,7 +799,7 @@ class ClientIdInUse(IllegalState):
 
 
 class QueueLost(Transient, code=ResponseCode.NOT_LEADER_FOR_QUEUE, sqlstate="MQ402"):
-    """Another member took the queue: its epoch has risen, and what this owner commits is refused."""
+    """Another member took the queue: its epoch has risen, and commits by the previous owner are refused."""
 
     group: str
     queue: str
@@ -807,7 +808,7 @@ class QueueLost(Transient, code=ResponseCode.NOT_LEADER_FOR_QUEUE, sqlstate="MQ4
 
 
 class TransactionEnded(MqdbError, sqlstate="MQ403"):
-    """An exactly-once listener has ended, or tried to end, the transaction that it was given; `how` is what it did."""
+    """An exactly-once listener has ended, or tried to end, its transaction; `how` is what it did."""
 
     how: str
     sentence = (
@@ -817,7 +818,7 @@ class TransactionEnded(MqdbError, sqlstate="MQ403"):
 
 
 class QueueOwned(Denied, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
-    """A member has the queue: who reads it without owning it may not commit there."""
+    """A member owns the queue, so a reader that does not own it may not commit."""
 
     group: str
     queue: str
@@ -829,7 +830,7 @@ class QueueOwned(Denied, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
 
 
 class OffsetsUnusable(MqdbError):
-    """The file with a broadcasting consumer's offsets cannot be read or written, nor can its copy be read."""
+    """The offset file of a broadcasting consumer cannot be read or written, and its copy cannot be read."""
 
     path: Path
     reason: str
@@ -837,7 +838,7 @@ class OffsetsUnusable(MqdbError):
 
 
 class MessageMissing(MqdbError):
-    """The consume queue points to a record that the commit log does not hold. Never skipped in silence."""
+    """The consume queue points to a record that is missing in the commit log. It is never skipped silently."""
 
     queue_key: int
     queue_offset: int
@@ -846,14 +847,14 @@ class MessageMissing(MqdbError):
 
 
 class NothingLost(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
-    """The log holds the first message that waits in a delay level, or none waits: nothing is to be stepped over."""
+    """No lost message has to be skipped: the log has the first waiting message of the level, or no message waits."""
 
     level: int
     sentence = "delay level {level} has not lost the message that is its next; see: mqdb delay list"
 
 
 class MessageGone(NotFound):
-    """Retention has dropped the message that was to be sent back. Source: consumerSendMsgBack."""
+    """Retention has dropped the message before it could be sent back. Source: consumerSendMsgBack."""
 
     queue: str
     queue_offset: int
@@ -873,7 +874,7 @@ class RecallHandleInvalid(InvalidInput, code=ResponseCode.ILLEGAL_OPERATION):
 
 
 class DeadLetterNotFound(NotFound, code=ResponseCode.QUERY_NOT_FOUND):
-    """No dead letter queue holds a message of that id: none has given it up, or retention has dropped it."""
+    """No dead letter queue has a message with this id: no group gave up on it, or retention has dropped it."""
 
     message_id: str
     sentence = "no dead letter queue holds message {message_id}"
@@ -887,7 +888,7 @@ class TransactionRefused(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ20
 
 
 class HalfMessageNotFound(NotFound, code=ResponseCode.SYSTEM_ERROR, sqlstate="MQ320"):
-    """No half message is at the position, or retention has dropped it. Source: EndTransactionProcessor."""
+    """There is no half message at the position, or retention has dropped it. Source: EndTransactionProcessor."""
 
     where: int | str
 
@@ -895,12 +896,12 @@ class HalfMessageNotFound(NotFound, code=ResponseCode.SYSTEM_ERROR, sqlstate="MQ
 
     @property
     def place(self) -> str:
-        """In words."""
+        """The position in words."""
         return f"position {self.where} of the log" if isinstance(self.where, int) else f"id {self.where}"
 
 
 class HalfMessageMismatch(InvalidInput, code=ResponseCode.SYSTEM_ERROR, sqlstate="MQ120"):
-    """The end of a transaction has another `what` than the half message. Source: EndTransactionProcessor."""
+    """The end of a transaction does not fit the half message: its `what` differs. Source: EndTransactionProcessor."""
 
     log_pos: int
     what: str
@@ -909,7 +910,7 @@ class HalfMessageMismatch(InvalidInput, code=ResponseCode.SYSTEM_ERROR, sqlstate
 
 
 class HalfMessageClosed(Denied, code=ResponseCode.SYSTEM_ERROR):
-    """Somebody wants to do with a half message what its state does not allow."""
+    """The state of a half message does not allow the operation."""
 
     transaction_id: str
     wanted: str
@@ -918,7 +919,7 @@ class HalfMessageClosed(Denied, code=ResponseCode.SYSTEM_ERROR):
 
 
 class ImmunityOver(Denied, code=ResponseCode.ILLEGAL_OPERATION, sqlstate="MQ220"):
-    """The end of a transaction is late: the broker asks about it by now. Source: EndTransactionProcessor."""
+    """The end of a transaction is too late: the broker already checks it. Source: EndTransactionProcessor."""
 
     log_pos: int
     age_seconds: float
@@ -930,14 +931,14 @@ class ImmunityOver(Denied, code=ResponseCode.ILLEGAL_OPERATION, sqlstate="MQ220"
 
 
 class ClientOffline(NotFound, code=ResponseCode.SYSTEM_ERROR):
-    """No live client of that id. Source: AdminBrokerProcessor.callConsumer."""
+    """There is no live client with this id. Source: AdminBrokerProcessor.callConsumer."""
 
     client_id: str
     sentence = "client {client_id!r} is not online; see: mqdb consumer list"
 
 
 class ClientRequestTimeout(Transient, code=ResponseCode.CONSUME_MSG_TIMEOUT):
-    """A client was asked, and has not answered in time. It may still be at it. Source: callConsumer."""
+    """A client has not answered a request in time. It may still be working on it. Source: callConsumer."""
 
     client_id: str
     kind: str
@@ -946,7 +947,7 @@ class ClientRequestTimeout(Transient, code=ResponseCode.CONSUME_MSG_TIMEOUT):
 
 
 class ClientRequestFailed(MqdbError):
-    """A client was asked, and has answered that it cannot."""
+    """A client has answered that it cannot fulfil a request."""
 
     client_id: str
     kind: str
@@ -971,7 +972,7 @@ class SendGivenUp(NotStored, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
 
 
 class SegmentSealed(NotStored, code=ResponseCode.SERVICE_NOT_AVAILABLE, sqlstate="MQ401"):
-    """The record was so late that its segment is closed by now. Another one gets a new position."""
+    """The record was so late that its segment is already closed. A new attempt gets a new position."""
 
     log_pos: int
     segment: str
@@ -979,9 +980,10 @@ class SegmentSealed(NotStored, code=ResponseCode.SERVICE_NOT_AVAILABLE, sqlstate
 
 
 class SendOutcomeUnknown(OutcomeUnknown, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
-    """The broker was asked to store messages, and has not said what became of that.
+    """The broker was asked to store messages, and the outcome is unknown.
 
-    All of `message_ids` are stored, or none. `Producer.outcome` tells later, when the broker answers again.
+    Either all of `message_ids` are stored or none. `Producer.outcome` returns the outcome once the broker answers
+    again.
     """
 
     topic: str
@@ -1002,7 +1004,7 @@ class SendOutcomeUnknown(OutcomeUnknown, code=ResponseCode.ACCESS_BROKER_TIMEOUT
 
 
 class RequestTimeout(Transient, code=ResponseCode.REQUEST_TIMEOUT):
-    """The request was sent, and no reply has come in time. Source: RequestTimeoutException."""
+    """The request was sent, but no reply arrived in time. Source: RequestTimeoutException."""
 
     topic: str
     correlation_id: str
@@ -1018,7 +1020,7 @@ class ReplyImpossible(InvalidInput, code=ResponseCode.CREATE_REPLY_MESSAGE, sqls
 
 
 class ShutdownTimedOut(MqdbError):
-    """A consumer has left its group while listeners were still running. Their messages come again."""
+    """A consumer has left its group while listeners were still running. Their messages are redelivered."""
 
     group: str
     listeners: int
@@ -1030,7 +1032,7 @@ class ShutdownTimedOut(MqdbError):
 
 
 class DispatchTimeout(Transient, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
-    """The message is stored, but dispatch has not given it a queue offset in time."""
+    """The message is stored, but dispatch did not assign a queue offset in time."""
 
     topic: str
     log_pos: int
@@ -1047,12 +1049,12 @@ class BrokerUnavailable(Transient, code=ResponseCode.CONNECT_BROKER_FAILED):
     target: str
     reason: str
     sentence = "no broker at {target}: {reason}"
-    #: Whether it may help to wait. It does not if a setting is wrong.
+    #: Whether waiting may help. It does not help if a setting is wrong.
     may_pass = True
 
 
 class ServerIsStandby(BrokerUnavailable):
-    """A write met a standby, or a server that is set to read-only. During a switchover that passes."""
+    """A write reached a standby, or a read-only server. During a switchover this is temporary."""
 
     sentence = "{target} is a standby, or set to read-only; the primary is needed: {reason}"
 
@@ -1070,13 +1072,13 @@ class AuthenticationFailed(BrokerUnavailable, code=ResponseCode.USER_NOT_EXIST):
 
 
 class BrokerMisnamed(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):
-    """The database says that it is another broker than the one the DSN list names."""
+    """The database belongs to another broker than the one named in the DSN list."""
 
     may_pass = False
 
 
 class SomeBrokersFailed(MqdbError):
-    """Work on several brokers has failed on some of them; they say why. On the others it is done."""
+    """Work on several brokers has failed on some of them, with these failures. On the others it is done."""
 
     reasons: dict[str, str]
     done: tuple[str, ...]
@@ -1089,7 +1091,7 @@ class SomeBrokersFailed(MqdbError):
 
     @property
     def others(self) -> str:
-        """The brokers on which it was done."""
+        """The brokers on which the work was done."""
         return ", ".join(self.done) or "none"
 
 
@@ -1102,11 +1104,11 @@ class StorageRefused(Transient, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 
 
 class SchemaMismatch(MqdbError, code=ResponseCode.VERSION_NOT_SUPPORTED):
-    """The database holds another version of the schema than this code speaks."""
+    """The database has a schema version that this version of mqdb does not support."""
 
 
 class SchemaMissing(SchemaMismatch):
-    """The database holds no mqdb schema."""
+    """The database has no mqdb schema."""
 
     target: str
     sentence = "the database at {target} holds no mqdb schema; create it with: mqdb migrate"
@@ -1129,7 +1131,7 @@ class SchemaTooNew(SchemaMismatch):
 
 
 class SchemaUnreleased(SchemaMismatch):
-    """A version of mqdb that was never released has made the schema. There is no way from there to this one."""
+    """The schema was made by an unreleased version of mqdb and cannot be upgraded to this one."""
 
     found: str
     needed: str
@@ -1141,7 +1143,7 @@ class SchemaUnreleased(SchemaMismatch):
 
 
 class EncodingNotSupported(SchemaMismatch):
-    """The database cannot hold every text: messages have properties in any script."""
+    """The encoding of the database cannot hold every character, but messages have properties in any script."""
 
     target: str
     encoding: str
@@ -1152,7 +1154,7 @@ class EncodingNotSupported(SchemaMismatch):
 
 
 class SettingInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
-    """A setting with a value that cannot be used. `source` says where it came from."""
+    """A setting has a value that cannot be used. `source` is where the value came from."""
 
     name: str
     value: object
@@ -1162,7 +1164,7 @@ class SettingInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
 
 
 class CannotListen(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """An address that a setting names cannot be listened at, now: another process may have it."""
+    """The address in a setting cannot be listened on at the moment: another process may be using it."""
 
     name: str
     address: str
@@ -1175,7 +1177,7 @@ class CannotListen(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 
 
 class ExtraMissing(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """A library that only a part of mqdb needs is not installed; `extra` of the package brings it."""
+    """An optional library is not installed; `extra` of the package installs it."""
 
     library: str
     extra: str
@@ -1190,7 +1192,7 @@ class EmbeddedError(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 
 
 class PostgresNotFound(EmbeddedError):
-    """No PostgreSQL programs were found that fit."""
+    """No suitable PostgreSQL programs were found."""
 
     reason: str
     sentence = (
@@ -1200,7 +1202,7 @@ class PostgresNotFound(EmbeddedError):
 
 
 class PostgresVersionMismatch(EmbeddedError):
-    """No programs of the major version that wrote the data directory; `found` lists those that are there."""
+    """There are no programs of the major version that wrote the data directory; `found` lists the installed ones."""
 
     data_version: int
     found: list[str]
@@ -1211,7 +1213,7 @@ class PostgresVersionMismatch(EmbeddedError):
 
 
 class DataDirectoryUnusable(EmbeddedError):
-    """The directory cannot be created, read, or does not hold what it should."""
+    """The directory cannot be created or read, or does not have the expected contents."""
 
     path: Path
     reason: str
@@ -1233,7 +1235,7 @@ class PortInUse(EmbeddedError):
 
 
 class PostgresFailed(EmbeddedError):
-    """PostgreSQL ended, or did not become ready; `log_tail` holds its last words."""
+    """PostgreSQL exited, or did not become ready; `log_tail` contains the end of its log."""
 
     reason: str
     log_tail: str

@@ -5,7 +5,7 @@
     no answer for 15 s                    a new connection asks whether the server works at the statement
         it does                           (a lock, a slow disk, a stopped client machine): nothing happens
         it does not                       the connection is cut, and all others whose backends do not work either
-        the new connection gets no answer all connections are cut
+        the new connection has no answer  all connections are cut
 
 Keepalives detect none of this while a kernel answers for the server: its processes are stopped, a disk hangs, or a
 proxy keeps the connection open (docs/decisions/0034-lost-connections-make-others-suspect.md).

@@ -1,7 +1,7 @@
-"""Types of arguments: the annotations of parameters and fields are the rules for the values.
+"""Argument types: the annotations of parameters and fields are the rules for their values.
 
-Without them a wrong type would show up late: somewhere below as an AttributeError, or as a statement that PostgreSQL
-refuses.
+Without these checks a wrong type would show up late: as an AttributeError somewhere below, or as a statement that
+PostgreSQL refuses.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,12 +36,12 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which raises ParameterInvalid for an argument that is not what its parameter is annotated with."""
+    """Make a function raise ParameterInvalid for an argument that does not match the annotation of its parameter."""
 
     @wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> T:
         kinds = _kinds(function)
-        # Too many arguments, and those of no parameter, are left to the call.
+        # Surplus and unknown arguments are left to the call.
         for name, value in [*zip(kinds, arguments, strict=False), *options.items()]:
             _check(name, kinds.get(name, Any), value)
         return function(*arguments, **options)
@@ -50,7 +50,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def check_fields(instance: "DataclassInstance") -> None:
-    """Raise ParameterInvalid for the first field whose value is not what the field is annotated with."""
+    """Raise ParameterInvalid for the first field whose value does not match its annotation."""
     for each in fields(instance):
         _check(each.name, each.type, getattr(instance, each.name))
 
@@ -63,7 +63,7 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _check(name: str, kind: Any, value: object) -> None:
     if not _allows(kind, value):
-        # A value that is not a text may still hold the secret.
+        # A value that is not a string may still contain the secret.
         raise ParameterInvalid(name, "***" if name == "secret" else value, f"must be {_described(kind)}")
 
 
@@ -77,7 +77,7 @@ def _allows(kind: Any, value: object) -> bool:
         return isinstance(value, str) and not find_unstorable(value)
     if origin is UnionType:
         return any(_allows(each, value) for each in arguments)
-    if not isinstance(value, origin or kind) or (origin and isinstance(value, str)):  # a text is not a list of texts
+    if not isinstance(value, origin or kind) or (origin and isinstance(value, str)):  # a string is no list
         return False
     if origin is Mapping:
         return all(_allows(arguments[0], key) and _allows(arguments[1], each) for key, each in value.items())

@@ -8,7 +8,7 @@ FIRST_PAUSE_SECONDS: Final = 0.1
 
 
 def pauses(longest_seconds: float) -> Iterator[float]:
-    """Seconds before each attempt, without end: doubling, and cut at random so that not all clients come at once."""
+    """Endless pauses in seconds: doubling, and shortened at random so that clients do not all retry at once."""
     pause = FIRST_PAUSE_SECONDS
     while True:
         yield pause * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""Time, as an argument.
+"""Time as an argument.
 
 Code that needs the time takes a `Clock`, so that a test can move it. Inside the database the counterpart is the SQL
 function `mqdb.now()`.
@@ -11,12 +11,12 @@ from typing import Final, Protocol
 
 from mqdb.errors import ParameterInvalid
 
-#: The largest age of a moment: larger than that of any broker, and small enough for Python and PostgreSQL.
+#: The maximum age of a moment: larger than that of any broker, and small enough for Python and PostgreSQL.
 LONGEST_AGO: Final = timedelta(days=365_000)
 
 
 class Clock(Protocol):
-    """The only source of time for the rest of mqdb."""
+    """The source of time for the rest of mqdb."""
 
     def now(self) -> datetime:
         """The time of day, aware, in UTC. It may step back when the system clock is set."""

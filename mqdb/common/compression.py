@@ -1,7 +1,7 @@
-"""Compression of message bodies: the bits of sys_flag that tell of it, and the three ways that RocketMQ knows.
+"""Compression of message bodies: its bits in sys_flag, and the three formats that RocketMQ supports.
 
-Senders and receivers do it; the broker stores what it is given. lz4 and zstandard are imported when a body needs
-them. RocketMQ: MessageSysFlag, CompressionType, ZlibCompressor, Lz4Compressor, ZstdCompressor.
+Senders compress and receivers decompress; the broker stores bodies unchanged. lz4 and zstandard are imported when a
+body needs them. RocketMQ: MessageSysFlag, CompressionType, ZlibCompressor, Lz4Compressor, ZstdCompressor.
 """
 
 import threading
@@ -26,27 +26,28 @@ COMPRESSED_FLAG: Final = 1
 
 _TYPE_SHIFT, _TYPE_MASK = 8, 7
 _TYPES: Final = {Compression.LZ4: 1, Compression.ZSTD: 2, Compression.ZLIB: 3}
-# Old clients knew zlib only, and set no type.
+# Old clients supported only zlib, and did not set a type.
 _COMPRESSIONS: Final = {0: Compression.ZLIB} | {number: compression for compression, number in _TYPES.items()}
 
-#: For zlib and Zstandard; RocketMQ gives LZ4 none. Source: MixAll.MESSAGE_COMPRESS_LEVEL.
+#: The level for zlib and Zstandard; RocketMQ sets no level for LZ4. Source: MixAll.MESSAGE_COMPRESS_LEVEL.
 _LEVEL: Final = 5
 
-#: No body is compressed above this size, and none is decompressed beyond it: of zeros, 4 MiB of zlib hold 4 GiB, and
-#: a receiver that such a message kills would get it again. RocketMQ has no limit; this is 64 times its largest message.
+#: Larger bodies are not compressed, and bodies are not decompressed beyond this size: 4 MiB of zlib can hold 4 GiB of
+#: zeros, and a receiver killed by such a message would get it again. RocketMQ has no limit; this is 64 times its
+#: largest message.
 MAX_PLAIN_BYTES: Final = 256 * 1024 * 1024
 
-# How much is given to a library before the size is looked at: of Zstandard's this holds 128 MiB at most.
+# How much input a library gets before the size is checked: with Zstandard this expands to 128 MiB at most.
 _STEP_BYTES: Final = 4_096
 
 
 def compressed_flag(compression: Compression) -> int:
-    """The bits of sys_flag for a body that is compressed so."""
+    """The bits of sys_flag for a body with this compression."""
     return COMPRESSED_FLAG | _TYPES[compression] << _TYPE_SHIFT
 
 
 def compression_of(sys_flag: int) -> Compression | None:
-    """The compression of a body with this sys_flag; None for a plain one.
+    """The compression of a body with this sys_flag; None for a plain body.
 
     Raises CompressedBodyBroken for a type that RocketMQ does not know. Source: CompressionType.findByValue.
     """
@@ -59,11 +60,11 @@ def compression_of(sys_flag: int) -> Compression | None:
 
 
 def compressed(body: bytes, compression: Compression | None, threshold: int) -> tuple[bytes, int]:
-    """The body to store, and its bits of sys_flag. It is compressed if it has at least `threshold` bytes.
+    """The body to store, and its bits of sys_flag. A body of at least `threshold` bytes is compressed.
 
     The body stays plain, without bits, if no compression is given, above MAX_PLAIN_BYTES, and if compression would not
-    make it smaller. RocketMQ sends it compressed in the last case, and the receiver decompresses it for nothing. A
-    batch is never compressed.
+    make it smaller. In the last case RocketMQ sends it compressed, and the receiver decompresses it needlessly. A batch
+    is never compressed.
     Source: DefaultMQProducerImpl.tryToCompressMessage.
     """
     if compression is not None and threshold <= len(body) <= MAX_PLAIN_BYTES:
@@ -74,12 +75,12 @@ def compressed(body: bytes, compression: Compression | None, threshold: int) -> 
 
 
 def compress(body: bytes, compression: Compression) -> bytes:
-    """The body as RocketMQ's clients compress it. Raises CompressionUnavailable where the library is missing."""
+    """Compress a body like RocketMQ's clients. Raises CompressionUnavailable if the library is missing."""
     match compression:
         case Compression.ZLIB:
             return zlib.compress(body, _LEVEL)
         case Compression.LZ4:
-            # lz4-java, which RocketMQ's clients read with, refuses blocks that refer to each other.
+            # lz4-java, which RocketMQ's clients use, refuses blocks that refer to each other.
             packed: bytes = _lz4().compress(body, block_linked=False)
         case Compression.ZSTD:
             packed = _of_thread.zstd_compressor.compress(body)
@@ -87,10 +88,10 @@ def compress(body: bytes, compression: Compression) -> bytes:
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The plain body of one that is stored with this sys_flag; a plain one is given back as it is.
+    """The plain form of a body stored with this sys_flag; a plain body is returned unchanged.
 
-    Raises CompressedBodyBroken for one that is not whole, or larger than MAX_PLAIN_BYTES, and CompressionUnavailable
-    where the library is missing.
+    Raises CompressedBodyBroken for a body that is damaged or larger than MAX_PLAIN_BYTES, and CompressionUnavailable if
+    the library is missing.
     """
     compression = compression_of(sys_flag)
     if compression is None:
@@ -133,7 +134,7 @@ def _all_of(body: bytes, decompressor: _Decompressor, compression: Compression) 
 
 
 def _decompressor(compression: Compression) -> tuple[_Decompressor, type[Exception]]:
-    """A decompressor for one body, and what it raises when the body is broken."""
+    """A decompressor for one body, and the error that it raises for a broken body."""
     match compression:
         case Compression.ZLIB:
             return zlib.decompressobj(), zlib.error
@@ -157,7 +158,7 @@ class _OfThread(threading.local):
 
 _of_thread = _OfThread()
 
-# An import statement that finds its module loaded takes less than a microsecond.
+# An import statement for a loaded module takes less than a microsecond.
 
 
 def _lz4() -> Any:

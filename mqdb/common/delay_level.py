@@ -1,7 +1,7 @@
-"""Delay levels: how long a message waits before it is delivered, by a number from 1 on.
+"""Delay levels: how long a message waits before delivery, by a number from 1 on.
 
-A level is a line in a table, `1s 5s 10s ...`, and not a time: so messages of one level leave in the order in which
-they came, and one queue for each level is enough. RocketMQ: ScheduleMessageService.
+A level is an entry of a table, `1s 5s 10s ...`, and not a time: messages of one level leave in the order in which they
+arrived, so one queue per level is enough. RocketMQ: ScheduleMessageService.
 """
 
 import re
@@ -15,10 +15,10 @@ from mqdb.errors import DelayLevelsInvalid
 #: Source: MessageStoreConfig.messageDelayLevel.
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
-#: 100 years, so that a moment of delivery can always be written down.
+#: 100 years, so that a time of delivery can always be represented.
 MAX_DELAY: Final = timedelta(days=36_500)
 
-#: Each is a queue, and a round of the delay deliverer asks for all of them. RocketMQ has 18 unless told otherwise.
+#: Each level is a queue, and a round of the delay deliverer queries all queues. RocketMQ's default is 18.
 MAX_LEVELS: Final = 100
 
 _DELAY: Final = re.compile(r"[0-9]+[smhd]")
@@ -31,22 +31,22 @@ class DelayLevels:
     delays: tuple[timedelta, ...]
 
     def clamp(self, level: int) -> int:
-        """The level that a message with this one gets: the last one if it is too high; 0, no delay, if negative."""
+        """The effective level: the last one if `level` is too high; 0, which is no delay, if negative."""
         return max(0, min(level, len(self.delays)))
 
     def delay(self, level: int) -> timedelta:
-        """The delay of a level, clamped, after a message was stored."""
+        """The delay of a level, which is clamped, from the time when a message was stored."""
         clamped = self.clamp(level)
         return self.delays[clamped - 1] if clamped else timedelta(0)
 
     @property
     def text(self) -> str:
-        """The table as one would write it, each delay in the largest unit that leaves a whole number."""
+        """The table in its written form, each delay in the largest unit that gives a whole number."""
         return " ".join(map(duration_text, self.delays))
 
 
 def parse_delay_levels(text: str) -> DelayLevels:
-    """Read numbers with a unit, s, m, h or d, and blanks between them; raises DelayLevelsInvalid.
+    """Parse numbers with a unit (s, m, h or d), separated by blanks; raises DelayLevelsInvalid.
 
     The delays need not ascend. Source: ScheduleMessageService.parseDelayLevel.
     """

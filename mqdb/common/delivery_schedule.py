@@ -1,10 +1,10 @@
-"""Schedules: when a message is to be delivered, as its properties say it.
+"""Schedules: when a message is to be delivered, according to its properties.
 
     Message(..., delay_level=3)        DELAY=3                         the third line of the broker's table of levels
-    Message(..., delay=timedelta)      TIMER_DELAY_MS=milliseconds     so long after the broker has stored it
+    Message(..., delay=timedelta)      TIMER_DELAY_MS=milliseconds     this long after the broker stored it
     Message(..., deliver_at=datetime)  TIMER_DELIVER_MS=milliseconds   at this time, by the broker's clock
 
-A time that has passed means at once. RocketMQ: Message.setDelayTimeLevel, setDelayTimeMs, setDeliverTimeMs;
+A time in the past means immediate delivery. RocketMQ: Message.setDelayTimeLevel, setDelayTimeMs, setDeliverTimeMs;
 HookUtils.handleScheduleMessage, transformTimerMessage.
 """
 
@@ -20,28 +20,28 @@ from mqdb.errors import ScheduleInvalid, shown
 
 @dataclass(frozen=True, slots=True)
 class DelayLevel:
-    """To be delivered when its level's delay is over; a level above the last one counts as the last one."""
+    """Delivery after the delay of a level; a level above the last one counts as the last one."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverAt:
-    """To be delivered at a time: milliseconds since 1970."""
+    """Delivery at a time, in milliseconds since 1970."""
 
     milliseconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverAfter:
-    """To be delivered so many milliseconds after it was stored."""
+    """Delivery this many milliseconds after the message was stored."""
 
     milliseconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """To be delivered when its transaction is committed."""
+    """Delivery when the transaction is committed."""
 
 
 Schedule: TypeAlias = DelayLevel | DeliverAt | DeliverAfter
@@ -49,15 +49,15 @@ Schedule: TypeAlias = DelayLevel | DeliverAt | DeliverAfter
 #: What a record may wait for before it goes to its queue.
 Wait: TypeAlias = Schedule | Half
 
-#: Milliseconds since 1970, and so many of them as a delay: the last time that a datetime can hold, in UTC.
+#: The last time that a datetime can hold, in UTC, in milliseconds since 1970. It also limits delays.
 MAX_MILLISECONDS: Final = 253_402_300_799_999
 
 
 def schedule_of(properties: Mapping[str, str]) -> Schedule | None:
-    """The delivery schedule of a message with these system properties; None for delivery at once.
+    """The delivery schedule of a message with these system properties; None for immediate delivery.
 
-    A level above 0 wins over a time, and a delay over a time of delivery. Raises ScheduleInvalid if a value is not a
-    number.
+    A level above 0 takes precedence over a time, and a delay over a time of delivery. Raises ScheduleInvalid if a value
+    is not a number.
     """
     if not properties:
         return None
@@ -94,19 +94,19 @@ _DELAY: Final = Property.DELAY.value
 _TIMER_DELAY_MS: Final = Property.TIMER_DELAY_MS.value
 _TIMER_DELIVER_MS: Final = Property.TIMER_DELIVER_MS.value
 
-# As they are looked for, with the milliseconds of their unit. Source: HookUtils.transformTimerMessage.
+# In the order of lookup, with the milliseconds of their units. Source: HookUtils.transformTimerMessage.
 _TIMERS: Final = (
     (Property.TIMER_DELAY_SEC.value, DeliverAfter, 1_000),
     (_TIMER_DELAY_MS, DeliverAfter, 1),
     (_TIMER_DELIVER_MS, DeliverAt, 1),
 )
 
-#: Properties that say when a message is due. A half message may not have them: its commit delivers it.
+#: Properties that determine when a message is due. A half message must not have them: its commit delivers it.
 SCHEDULE_PROPERTIES: Final = frozenset(
     {Property.DELAY, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS}
 )
 
-#: Of Java's int.
+#: The range of Java's int.
 _INTEGER_MAX: Final = 2**31 - 1
 
 _NUMBER: Final = re.compile("[+-]?[0-9]{1,19}")
@@ -129,7 +129,7 @@ def _whole(name: str, number: object, most: int) -> int:
 
 
 def _delay_milliseconds(delay: object) -> int:
-    """Rounded up, as nothing is delivered early."""
+    """The milliseconds of a delay, rounded up because messages are never delivered early."""
     if not isinstance(delay, timedelta):
         raise ScheduleInvalid("delay", f"{shown(delay)} is {type(delay).__name__}, not a timedelta")
     milliseconds, rest = divmod(delay, _MILLISECOND)

@@ -1,8 +1,8 @@
 """DSNs: the databases that are brokers, and how to show them without a password.
 
 One PostgreSQL URI is one broker. A cluster is a list, `broker-a=postgresql://...;broker-b=postgresql://...`.
-Nothing here connects. A password may hold any character that is percent-encoded. `redact` shows only a text that libpq
-and this page read as the same DSN; it hides any other text completely, because a password may be anywhere in it.
+This module never connects. A password may contain any percent-encoded character. `redact` shows only text that libpq
+and this module read as the same DSN; it hides any other text completely, because a password may be anywhere in it.
 """
 
 import re
@@ -21,7 +21,7 @@ HIDDEN: Final = "***"
 
 _BROKER_NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]*"
 _SCHEME = r"postgres(?:ql)?(?:\+psycopg)?://"
-# A password may hold a semicolon, so only one that begins the next named broker ends a broker.
+# A password may contain a semicolon, so only a semicolon before the next named broker ends a broker.
 _NEXT_BROKER = re.compile(rf";\s*(?={_BROKER_NAME}={_SCHEME})")
 _NAMED = re.compile(rf"(?P<name>{_BROKER_NAME})=(?={_SCHEME})")
 _URI = re.compile(
@@ -33,7 +33,7 @@ _URI = re.compile(
     re.VERBOSE,
 )
 _LIKE_A_DSN = re.compile(r"postgres(?:ql)?(?:\+\w+)?:|password|:[^/]*@", re.IGNORECASE)
-# SQLAlchemy's names of other drivers. They are listed, because another text there may be a part of a password.
+# SQLAlchemy's names of other drivers. They are listed because any other text there may be part of a password.
 _OTHER_DRIVER = re.compile(
     rf"(?:^|;\s*)(?:{_BROKER_NAME}=)?postgres(?:ql)?\+(?P<driver>asyncpg|psycopg2|psycopg2cffi|psycopg_async|pg8000)://",
     re.IGNORECASE,
@@ -42,7 +42,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class BrokerDsn(NamedTuple):
-    """A broker and the URI of its database. The URI holds the password: print `redact(dsn)`."""
+    """A broker and the URI of its database. The URI contains the password: print `redact(dsn)`."""
 
     name: str
     dsn: str
@@ -52,14 +52,17 @@ class BrokerDsn(NamedTuple):
 
 
 def is_broker_name(text: object) -> bool:
-    """Letters, digits and `_.@-`, so that a list of DSNs can be read one way only; `room@name` says where it stands."""
+    """Whether a text consists of letters, digits and `_.@-`, so that a list of DSNs is unambiguous;
+
+    `room@name` is allowed.
+    """
     return isinstance(text, str) and re.fullmatch(_BROKER_NAME, text) is not None
 
 
 def parse_brokers(text: str, default_name: str) -> tuple[BrokerDsn, ...]:
-    """The brokers in the order of the list; a lone URI without a name is `default_name`.
+    """The brokers in the order of the list; a single URI without a name gets `default_name`.
 
-    Raises ValueError with a reason that quotes nothing but names of brokers.
+    Raises ValueError with a reason that quotes only names of brokers.
     """
     if other := _OTHER_DRIVER.search(text.strip()):
         raise ValueError(f"mqdb uses psycopg, and no other driver; write postgresql:// without +{other['driver']}")
@@ -72,7 +75,7 @@ def parse_brokers(text: str, default_name: str) -> tuple[BrokerDsn, ...]:
     return brokers
 
 
-@lru_cache(maxsize=64)  # errors name it, so it is asked for with each connection
+@lru_cache(maxsize=64)  # named in errors, so it is read for each connection
 def redact(text: str) -> str:
     """The DSN or the list of DSNs with *** for every secret; a text that is not a DSN becomes ***."""
     try:
@@ -83,12 +86,12 @@ def redact(text: str) -> str:
 
 
 def hide_dsn(text: str) -> str:
-    """A text that should be something else, such as a directory, or *** if it looks like a DSN in the wrong place."""
+    """A value that should not be a DSN, such as a directory, or *** if it looks like a misplaced DSN."""
     return HIDDEN if _LIKE_A_DSN.search(unquote(text)) else text
 
 
 def without_secrets(dsn: str) -> str:
-    """The URI of one broker without its secrets: libpq then looks for the password elsewhere."""
+    """The URI of one broker without its secrets, so that libpq looks for the password elsewhere."""
     match = _URI.fullmatch(dsn)
     if match is None:
         raise ValueError(f"write {SHAPE}")
@@ -109,7 +112,7 @@ def is_secret(option: str) -> bool:
 
 @cache
 def _options() -> dict[str, bool]:
-    """libpq's options; true for those that a program should mask when it asks for them."""
+    """libpq's options; true for those that a program should mask on input."""
     return {option.keyword.decode(): option.dispchar == b"*" for option in pq.Conninfo.get_defaults()}
 
 
@@ -133,7 +136,7 @@ def _redacted(part: str) -> str:
         return part[:begin] + HIDDEN
     text = part[:begin] + match["scheme"]
     if match["user"] is not None:
-        # An encoded colon: the password was taken for a part of the user name.
+        # An encoded colon: the password was taken for part of the user name.
         user = re.split("%3a", match["user"], maxsplit=1, flags=re.IGNORECASE)
         text += user[0] + (f":{HIDDEN}" if len(user) > 1 or match["password"] is not None else "") + "@"
     text += match["hosts"] if "@" not in unquote(match["hosts"])[1:] else HIDDEN
@@ -143,7 +146,7 @@ def _redacted(part: str) -> str:
 
 
 def _is_doubtful(match: re.Match[str]) -> bool:
-    """Whether a password may stand elsewhere than libpq thinks, for its colon, slash or @ was not percent-encoded.
+    """Whether a password may be elsewhere than libpq assumes, because its colon, slash or @ was not percent-encoded.
 
     `user:5432/rest@host` is a host with its port and a database, `user:/rest` a host, and `user:@rest` no password.
     """
@@ -166,7 +169,7 @@ def _broker(part: str, default_name: str | None) -> BrokerDsn:
     name = named["name"] if named else default_name
     if name is None:
         raise ValueError("in a list every broker has a name: broker-a=postgresql://...;broker-b=postgresql://...")
-    # What SQLAlchemy and libpq both read.
+    # A URI that SQLAlchemy and libpq both read.
     dsn = re.sub(_SCHEME, "postgresql://", uri, count=1)
     _check(uri, dsn)
     return BrokerDsn(name, dsn)
@@ -185,14 +188,14 @@ def _check(uri: str, dsn: str) -> None:
     try:
         conninfo_to_dict(dsn)
     except ProgrammingError:
-        # libpq quotes what it dislikes, which may be a part of the password.
+        # libpq quotes the invalid part, which may be part of the password.
         raise ValueError(_fault(match["options"])) from None
     except UnicodeError:
         raise ValueError("what is percent-encoded must be UTF-8") from None
 
 
 def _fault(options: str | None) -> str:
-    """Why libpq refuses a URI that looks like one, said without a word of it."""
+    """Why libpq refuses something that looks like a URI, without quoting it."""
     for number, option in enumerate(options.split("&") if options else (), start=1):
         name, equals, value = option.partition("=")
         if not equals or "=" in value:

@@ -4,16 +4,16 @@ from enum import StrEnum
 
 
 class Durability(StrEnum):
-    """The wait of a send for disks. The names are RocketMQ's, whose ASYNC_MASTER is the replication of the first two.
+    """What a send waits for. The names are RocketMQ's, whose ASYNC_MASTER is the replication of the first two.
 
     FLUSH_DISK_TIMEOUT never occurs: a commit that waits for the disk cannot be cancelled. If a disk is too slow, the
     send ends without an answer, as a SendOutcomeUnknown.
     """
 
-    #: No wait. A crash of the server may lose what it stored in its last 0.6 s (three times wal_writer_delay).
+    #: No wait. A server crash may lose messages stored in the last 0.6 s (three times wal_writer_delay).
     ASYNC_FLUSH = "ASYNC_FLUSH"
     #: Wait for the broker's disk, with or without standbys. Behind a transaction pooler the server's own setting
-    #: decides, which is to wait for synchronous standbys as well if it has any.
+    #: decides, which by default also waits for synchronous standbys, if there are any.
     SYNC_FLUSH = "SYNC_FLUSH"
     #: Wait for the disks of the broker and of its synchronous standbys (synchronous_standby_names); if the server's
     #: own setting is remote_apply, until the standbys show the message.

@@ -15,7 +15,7 @@ _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhd])", re.ASCII)
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """The duration that a text says; None for a text that says none, `timedelta.max` for one that is too long."""
+    """Parse a duration; None for text that is not a duration, `timedelta.max` for a duration that is too long."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         return None
@@ -26,7 +26,7 @@ def parse_duration(text: str) -> timedelta | None:
 
 
 def duration_text(duration: timedelta, *, fewest_days: int = 1) -> str:
-    """The duration in the largest unit that leaves a whole number, in days only from `fewest_days` on."""
+    """The duration in the largest unit that gives a whole number; days are used only from `fewest_days` on."""
     fewest = {"d": fewest_days * _UNITS["d"], "h": _UNITS["h"], "m": _UNITS["m"], "s": timedelta(0)}
     for unit, least in fewest.items():
         if duration >= least and not duration % _UNITS[unit]:

@@ -1,6 +1,6 @@
 """The reason of a failure, as properties of the copy that is retried or goes to the dead letter queue.
 
-RocketMQ does not keep it: there, readers of a dead letter queue have to search the logs of all consumers.
+RocketMQ does not keep the reason: there, readers of a dead letter queue have to search the logs of all consumers.
 """
 
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from mqdb.common.property import FailureProperty, storable
 from mqdb.common.user_error import describe
 from mqdb.errors import shown
 
-#: Of the message of an exception, and of each other text but the traceback, in UTF-8. The beginning is kept.
+#: The limit for the message of an exception, and for every text except the traceback, in UTF-8. The beginning is kept.
 MAX_TEXT_BYTES: Final = 1_024
 
-#: Of a traceback, in UTF-8. The end is kept: there it says what was raised, and where.
+#: The limit for a traceback, in UTF-8. The end is kept, which shows what was raised, and where.
 MAX_TRACEBACK_BYTES: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One delivery that was not consumed. `time` is aware; `host` is the client id of the consumer."""
+    """One failed delivery. `time` is aware; `host` is the client id of the consumer."""
 
-    #: The qualified name of a class, RECONSUME_LATER, TIMEOUT, or the listener's answer that is none, such as None.
+    #: The qualified name of a class, RECONSUME_LATER, TIMEOUT, or an invalid answer of the listener, such as None.
     exception: str
     message: str
     traceback: str
@@ -31,18 +31,18 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, host: str, time: datetime) -> "Failure":
-        """The listener raised an error."""
+        """The failure of a listener that raised an error."""
         text = describe(error)
         return cls(text.exception, text.message, text.traceback, host, time)
 
     @classmethod
     def later(cls, host: str, time: datetime) -> "Failure":
-        """The listener asked for the message to come again, and did not say why."""
+        """The failure of a listener that requested redelivery without a reason."""
         return cls("RECONSUME_LATER", "", "", host, time)
 
     @classmethod
     def timeout(cls, host: str, time: datetime, after: timedelta) -> "Failure":
-        """The listener has had the message for longer than a listener may: `after`."""
+        """The failure of a listener that has had the message for longer than the limit, `after`."""
         return cls("TIMEOUT", f"the listener has not returned after {after}", "", host, time)
 
     @classmethod
@@ -56,9 +56,9 @@ class Failure:
         return cls(shown(answer), f"the listener returned {shown(answer)}, which is not a status", "", host, time)
 
     def properties(self, attempt: int) -> dict[str, str]:
-        """The properties of the failure for a copy of the message. `attempt` counts deliveries, the first is 1.
+        """The properties of the failure for a copy of the message. `attempt` counts deliveries from 1.
 
-        They always have the same six names, so that nothing of an earlier failure stays; a missing value is "".
+        They always have the same six names, so that they replace an earlier failure completely; a missing value is "".
         """
         return {
             FailureProperty.EXCEPTION.value: _beginning(self.exception),
@@ -70,7 +70,7 @@ class Failure:
         }
 
 
-# A character that the cut would split is left out.
+# A character that would be split by the cut is left out.
 def _beginning(text: str) -> str:
     return storable(text).encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
 

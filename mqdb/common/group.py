@@ -1,4 +1,4 @@
-"""Groups: the form of their names, how members share messages, and the bounds of a group's settings.
+"""Groups: their names, how members share messages, and the limits of a group's settings.
 
 RocketMQ: Validators.checkGroup, MessageModel, MessageRequestMode, ConsumeFromWhere, SubscriptionGroupConfig.
 """
@@ -12,7 +12,7 @@ from mqdb.common.retry_delays import check_retry_delays
 from mqdb.common.topic import MAX_QUEUE_NUMS, check_name
 from mqdb.errors import NameInvalid, ParameterInvalid
 
-#: RocketMQ 5.3.4; earlier versions took 255.
+#: As in RocketMQ 5.3.4; earlier versions allowed 255.
 MAX_GROUP_LENGTH: Final = 120
 
 DEFAULT_CONSUMER: Final = "DEFAULT_CONSUMER"
@@ -34,7 +34,7 @@ class ConsumeMode(StrEnum):
     PULL = "PULL"
     """Each queue has one owner, which commits its offset."""
     POP = "POP"
-    """All members take messages of all queues, and acknowledge each message."""
+    """All members take messages from all queues, and acknowledge each message."""
 
 
 class ConsumeFromWhere(StrEnum):
@@ -46,10 +46,13 @@ class ConsumeFromWhere(StrEnum):
 
 
 class StartingPoint(NamedTuple):
-    """The place at which a group starts in a topic without a stored offset. `time` is aware, and for TIMESTAMP."""
+    """The place at which a group starts in a topic without a stored offset.
+
+    `time`, which is aware, is for TIMESTAMP.
+    """
 
     where: ConsumeFromWhere | None = ConsumeFromWhere.LAST_OFFSET
-    """None: the setting of the group decides."""
+    """None means the setting of the group."""
     time: datetime | None = None
 
 
@@ -59,10 +62,10 @@ AS_THE_GROUP_SAYS: Final = StartingPoint(None)
 
 
 def check_group_name(name: str, reserved: str = DEFAULT_CONSUMER) -> None:
-    """Raise NameInvalid unless `name` may name a group.
+    """Raise NameInvalid unless `name` is valid for a group.
 
-    `reserved` is the one good-looking name that is refused: DEFAULT_CONSUMER for a consumer,
-    DEFAULT_PRODUCER for a producer. Users who forgot to choose would all meet in that group.
+    `reserved` is a well-formed name that is refused: DEFAULT_CONSUMER for a consumer, DEFAULT_PRODUCER for a producer.
+    Users who forgot to choose a name would all share that group.
     Source: Validators.checkGroup, checkConfig of the consumer and the producer.
     """
     check_name("group", name, MAX_GROUP_LENGTH)
@@ -77,10 +80,10 @@ def check_group(
     retry_delays: Sequence[timedelta] | None = None,
     consume_from_where: ConsumeFromWhere | None = None,
 ) -> None:
-    """Raise NameInvalid or ParameterInvalid unless a group of this name may have these settings; None: not given.
+    """Raise NameInvalid or ParameterInvalid unless a group with this name may have these settings; None: not given.
 
-    RocketMQ takes 0 for `retry_queue_nums`, and loses messages that are sent back. With 0 for `retry_max_times` the
-    first failure goes to the DLQ.
+    RocketMQ accepts 0 for `retry_queue_nums`, and then loses messages that are sent back. With 0 for `retry_max_times`
+    the first failure goes to the DLQ.
     """
     check_group_name(name)
     _check_count("retry_queue_nums", retry_queue_nums, 1, MAX_QUEUE_NUMS)

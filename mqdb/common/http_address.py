@@ -1,4 +1,4 @@
-"""Addresses of HTTP: `host:port`, the hosts that only this machine can reach, and networks."""
+"""HTTP addresses: `host:port`, the hosts that only this machine can reach, and networks."""
 
 import re
 from contextlib import suppress
@@ -15,7 +15,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 
 class HttpAddress(NamedTuple):
-    """A host, an IPv6 address without its brackets, and a port; port 0 is any free one."""
+    """A host (an IPv6 address without brackets) and a port; port 0 means any free port."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class HttpAddress(NamedTuple):
 
 
 def parse_http_address(text: str) -> HttpAddress:
-    """The address that `host:port` says. Raises ValueError with the rule."""
+    """Parse `host:port`. Raises ValueError with the rule."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match["port"]) > _MAX_PORT:
         raise ValueError("write host:port, such as 127.0.0.1:8090")

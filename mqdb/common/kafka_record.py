@@ -1,4 +1,4 @@
-"""Records of Kafka as messages: key, headers and value become properties and a body, and come back byte for byte.
+"""Kafka records as messages: key, headers and value become properties and a body, and can be restored byte for byte.
 
 | of the record | is in | and, if that would not come back as it was, in |
 |---|---|---|
@@ -6,8 +6,8 @@
 | headers | properties | MQDB_KAFKA_HEADERS |
 | value | the body | MQDB_KAFKA_VALUE, if it is null or empty |
 
-These properties are not private to the sink: any producer may set them, and all consumers see them. A text that does
-not have their form is ignored. Light on purpose: Spark's Python workers import it.
+These properties are not private to the sink: any producer may set them, and all consumers see them. A value in another
+form is ignored. This module is small on purpose: Spark's Python workers import it.
 """
 
 import json
@@ -18,15 +18,15 @@ from typing import Final, TypeAlias
 
 from mqdb.common.property import BLANKS, KEY_SEPARATOR, RESERVED_PROPERTIES, split_keys, storable
 
-#: A header: its name, which may come several times, and its value.
+#: A header: its name, which may be repeated, and its value.
 Header: TypeAlias = tuple[str, bytes | None]
 
-#: The body of a message whose value is null or empty, because RocketMQ knows no empty body.
+#: The body of a message whose value is null or empty, because RocketMQ does not allow empty bodies.
 NO_VALUE: Final = b"\x00"
 
 
 class KafkaProperty(StrEnum):
-    """The properties that keep what a message has no place for."""
+    """The properties for parts of a record that have no other place in a message."""
 
     #: `text:` and the key, or `base64:` and its bytes.
     KEY = "MQDB_KAFKA_KEY"
@@ -34,12 +34,12 @@ class KafkaProperty(StrEnum):
     #: A JSON list in the order of the headers: the name of a property, or [name, base64 of the value or null].
     HEADERS = "MQDB_KAFKA_HEADERS"
 
-    #: A `MissingValue`. The body is NO_VALUE then.
+    #: A `MissingValue`. In this case the body is NO_VALUE.
     VALUE = "MQDB_KAFKA_VALUE"
 
 
 class MissingValue(StrEnum):
-    """The values of a record that no body can hold."""
+    """The values of a record that a body cannot hold."""
 
     NULL = "null"  #: a tombstone
     EMPTY = "empty"
@@ -47,7 +47,7 @@ class MissingValue(StrEnum):
 
 _OWN: Final = frozenset(each.value for each in KafkaProperty)
 
-#: Names that no header has as a property.
+#: Property names that are never used for a header.
 _NO_HEADERS: Final = RESERVED_PROPERTIES | _OWN
 
 _TEXT: Final = "text:"
@@ -68,23 +68,23 @@ def key_text(key: bytes | str) -> str | None:
 
 
 def sharding_text(key: bytes | str) -> str:
-    """The text whose hash chooses the queue of a key: that of the key, or a character for each byte."""
+    """The text whose hash chooses the queue of a key: the text of the key, or one character per byte."""
     text = key_text(key)
     return text if text is not None else bytes_of(key).decode("latin-1")
 
 
 def bytes_of(part: bytes | str) -> bytes:
-    """The bytes of a key or a value that may have come as text."""
+    """The bytes of a key or value that may be given as a string."""
     return part.encode() if isinstance(part, str) else part
 
 
 def index_words(text: str) -> tuple[str, ...]:
-    """The words of a key that the key index can hold: those without a character that no property may hold."""
+    """The words of a key that the key index can hold: those without characters that properties must not contain."""
     return tuple(word for word in split_keys(text) if storable(word) == word)
 
 
 def key_property(key: bytes, text: str | None, keys: Iterable[str]) -> str | None:
-    """The value of MQDB_KAFKA_KEY for a key with these KEYS; None if the KEYS alone give the key back."""
+    """The value of MQDB_KAFKA_KEY for a key with these KEYS; None if the KEYS alone are enough to restore the key."""
     if text is None or storable(text) != text:
         return _BASE64 + b64encode(key).decode()
     return None if text and KEY_SEPARATOR.join(keys) == text else _TEXT + text
@@ -107,7 +107,7 @@ def header_properties(headers: Iterable[Header]) -> dict[str, str]:
     """The properties of these headers.
 
     If several have the same name, the last one is the property, as in Kafka's lookup.
-    Names and values that no property may have are in MQDB_KAFKA_HEADERS only.
+    Names and values that properties must not have are only in MQDB_KAFKA_HEADERS.
     """
     given = list(headers)
     last = dict(given)
@@ -117,7 +117,7 @@ def header_properties(headers: Iterable[Header]) -> dict[str, str]:
     left = dict(texts)
     entries: list[object] = []
     for name, value in reversed(given):
-        # From the end: the last header of a name is the one that is the property.
+        # From the end: the last header with a name becomes the property.
         entries.append(name if left.pop(name, None) is not None else [name, _to_base64(value)])
     entries.reverse()
     return {**texts, KafkaProperty.HEADERS.value: json.dumps(entries, separators=(",", ":"))}
@@ -126,8 +126,8 @@ def header_properties(headers: Iterable[Header]) -> dict[str, str]:
 def read_headers(properties: Mapping[str, str], *, with_reserved: bool = False) -> list[Header]:
     """The headers of a message with these properties; `with_reserved` adds those that belong to the broker.
 
-    In the order of MQDB_KAFKA_HEADERS; properties that it does not name follow in the order of their names. If it names
-    a property that is gone, there is no header for it.
+    Headers are in the order of MQDB_KAFKA_HEADERS; properties not listed there follow in the order of their names. A
+    listed property that no longer exists gives no header.
     """
     headers: list[Header] = []
     if (kept := properties.get(KafkaProperty.HEADERS)) is not None:

@@ -1,11 +1,11 @@
-"""Log lines: the sentence that mqdb logs, and its fields.
+"""Log lines: the messages that mqdb logs, and their fields.
 
-A warning or an error names its most important fields in the sentence, so that each formatter shows them:
+A warning or an error includes its most important fields in the message, so that each formatter shows them:
 
     fields = {"group": group, "topic": topic, "reason": str(error)}
     logger.warning("could not pull topic %(topic)s for group %(group)s: %(reason)s", fields, extra=fields)
 
-As `extra` the fields are attributes of the record, which the formatters of this module show.
+Passed as `extra`, the fields become attributes of the record, which the formatters of this module show.
 """
 
 import json
@@ -17,10 +17,10 @@ from typing import Final
 
 from mqdb.common.printable import printable
 
-#: The attributes of every record; the others are the `extra` of the caller.
+#: The attributes of every record; all others are the caller's `extra`.
 _COMMON = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
-#: A field in a sentence.
+#: A field in a message.
 _NAMED: Final = re.compile(r"%\((\w+)\)")
 
 
@@ -31,19 +31,19 @@ class FieldFormatter(logging.Formatter):
         handler.setFormatter(FieldFormatter())
         logging.basicConfig(handlers=[handler])
 
-    Fields are the `extra` of a call of a logger. Those that the sentence names are not repeated. A control character,
-    of a message perhaps, comes as its number.
+    Fields are the `extra` of a logging call. Fields already in the message are not repeated. Control characters, for
+    instance from a broker message, are shown as their numbers.
     """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and those of a traceback."""
+        """The line, followed by the lines of a traceback."""
         return printable(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The sentence and the other fields; a traceback comes on the lines after it."""
+        """The message and the other fields; a traceback follows on the next lines."""
         named = _NAMED.findall(str(record.msg)) if isinstance(record.args, Mapping) else []
         fields = [f"{name}={_shown(value)}" for name, value in _fields(record).items() if name not in named]
         return " ".join([super().formatMessage(record), *fields])
@@ -52,9 +52,9 @@ class FieldFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """`{"ts": "2026-03-01T12:00:01.250Z", "level": "INFO", "logger": "mqdb.server", "msg": ..., "epoch": 3}`.
 
-    One line a record, for programs that collect logs. The fields of a record follow the four that each record has; a
-    traceback is in `exception`. A field with one of these names is written as `field_` and the name. Values that JSON
-    does not have are written as text.
+    One line per record, for programs that collect logs. The fields follow the four that every record has; a traceback
+    is in `exception`. A field with one of these names is written with the prefix `field_`. Values that JSON does not
+    support are written as text.
     """
 
     def format(self, record: logging.LogRecord) -> str:

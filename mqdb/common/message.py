@@ -1,6 +1,6 @@
 """Messages: what a user sends, and the rules for it.
 
-`Message` goes into a `MessageQueue`, and `SendStatus` tells what became of it; what comes out is a `ReceivedMessage`
+A `Message` goes into a `MessageQueue`, and `SendStatus` is the outcome; consumers get a `ReceivedMessage`
 (`received_message.py`). RocketMQ: Message, MessageQueue, SendStatus, Validators.
 """
 
@@ -23,10 +23,10 @@ from mqdb.common.property import (
 from mqdb.common.topic import check_send_topic
 from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, NoMessage, ParameterInvalid, shown
 
-#: 4 MiB; a body of exactly this size passes. The limit of a broker may be another one.
+#: 4 MiB; a body of exactly this size is allowed. The limit of a broker may differ.
 MAX_BODY_BYTES: Final = 4_194_304
 
-#: As many as all properties of a message together; SQL writes the number.
+#: As many bytes as all properties of a message together; SQL repeats the number.
 MAX_SHARDING_KEY_BYTES: Final = 32_767
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
@@ -36,14 +36,13 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 class Message:
     """A message to send.
 
-    A body given as text is sent as UTF-8. `tag` is one tag, by which consumers choose; `keys` are words by which people
-    find the message again: a sequence, or one text with blanks between the words. An empty tag counts as a missing tag.
-    `flag` is a number of the user's own, delivered as it is.
-    For delivery at a later time it has one of these: `delay_level`, a line of the broker's table, counted from 1;
-    `delay`; or `deliver_at`, an aware datetime or milliseconds since 1970. Level 0, a negative one, and a time that has
-    passed mean at once.
-    Only the type of the body is checked here; `check_message` checks the rest.
-    `system_properties` have reserved names; they are for the library, and are not checked.
+    A body given as a string is sent as UTF-8. `tag` is a single tag, by which consumers filter; `keys` are words by
+    which people find the message: a sequence, or one string with blanks between the words. An empty tag counts as a
+    missing tag. `flag` is a number chosen by the user, which is delivered unchanged. For later delivery, give one of
+    these: `delay_level`, a line of the broker's table, counted from 1; `delay`; or `deliver_at`, an aware datetime or
+    milliseconds since 1970. Level 0, a negative level, and a time in the past mean immediate delivery. Only the type of
+    the body is checked here; `check_message` checks the rest.
+    `system_properties` have reserved names; they are for internal use and are not checked.
     """
 
     topic: str
@@ -80,15 +79,15 @@ class Message:
         assign(self, "system_properties", system_properties)
 
     def with_properties(self, properties: Mapping[str, str]) -> "Message":
-        """The same message with more of them; those that it has stay as they are."""
+        """The same message with additional properties; existing ones are not changed."""
         return self._with({**properties, **self.properties}, self.system_properties)
 
     def with_system_properties(self, properties: Mapping[str, str]) -> "Message":
-        """The same message with more of them."""
+        """The same message with additional system properties."""
         return self._with(self.properties, {**self.system_properties, **properties})
 
     def _with(self, properties: Mapping[str, str], system_properties: Mapping[str, str]) -> "Message":
-        # Not of the same class: one of a user's may be made of other arguments.
+        # Not of the same class: a user's subclass may take other arguments.
         return Message(self.topic, self.body, self.tag, self.keys, properties, self.flag, system_properties)
 
     def __repr__(self) -> str:
@@ -99,10 +98,10 @@ class Message:
 
 
 def _set_attribute(message: Message, name: str, value: object) -> None:
-    """Refuse to change a message. Subclasses of users may have further attributes, which can be set.
+    """Refuse to change a message. User-defined subclasses may have further attributes, which can be set.
 
-    The method that dataclass makes for `frozen` with `slots` knows only the class without slots, and fails here with a
-    TypeError.
+    The method that dataclass generates for `frozen` with `slots` knows only the class without slots, and would fail
+    here with a TypeError.
     """
     if type(message) is Message or name in Message.__slots__:
         raise FrozenInstanceError(f"cannot set {name!r} of a message; give it to Message(), or use dataclasses.replace")
@@ -113,7 +112,7 @@ Message.__setattr__ = _set_attribute  # type: ignore[method-assign, assignment]
 
 
 def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-    """Raise unless a user may send this message; returns None if so.
+    """Raise an error unless a user may send this message.
 
     NoMessage: the argument is not a message. NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge,
     PropertyReserved, PropertyInvalid, PropertiesTooLarge, ScheduleInvalid: the content. ParameterInvalid: the flag.
@@ -121,7 +120,7 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
     """
     if not isinstance(message, Message):
         raise NoMessage(type(message).__name__)
-    # A topic that is not a text may have no hash.
+    # A topic that is not a string may be unhashable.
     check_topic = _check_topic_once if type(message.topic) is str else check_send_topic
     check_topic(message.topic)
     if not message.body:
@@ -133,7 +132,7 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
         check_stored_properties(_all_properties(message))
         schedule_of(message.system_properties)
     flag: object = message.flag
-    # bool is a kind of int, but not for the driver: one among the flags of others would spoil their statement.
+    # bool is a kind of int, but not for the driver: a bool among other messages' flags would make their statement fail.
     if not isinstance(flag, int) or isinstance(flag, bool) or not -(2**31) <= flag < 2**31:
         raise ParameterInvalid("flag", flag, "must be a whole number of 32 bits, -2,147,483,648 to 2,147,483,647")
 
@@ -142,12 +141,12 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
 _check_topic_once = lru_cache(maxsize=4096)(check_send_topic)
 
 
-#: So many characters cannot be too large, whatever they are and however many names and values they make.
+#: This many characters are never too large, whatever they are and however many names and values they form.
 _SURELY_FITTING: Final = 4_096
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether one quick look finds nothing wrong with the properties, as in nearly all messages."""
+    """Whether a quick check finds nothing wrong with the properties, as for nearly all messages."""
     texts = [*message.properties, *message.properties.values(), *message.keys]
     if message.tag is not None:
         texts.append(message.tag)
@@ -165,7 +164,10 @@ def _is_plain(message: Message) -> bool:
 
 
 def stored_properties(message: Message) -> dict[str, str]:
-    """The properties as the log holds them: the user's and the library's. TAGS, KEYS and UNIQ_KEY have columns."""
+    """The properties as stored in the log: the user's and the library's.
+
+    TAGS, KEYS and UNIQ_KEY have their own columns.
+    """
     return {**message.properties, **message.system_properties}
 
 
@@ -206,22 +208,22 @@ def _sequence(keys: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue of a topic. The order (topic, broker, queue) is the one rebalance relies on."""
+    """One queue of a topic. Rebalance relies on the order (topic, broker, queue)."""
 
     topic: str
     broker_name: str
     queue_id: int
 
     def __str__(self) -> str:
-        # As `shown`: a number of more than 4,300 digits cannot be printed, not even in a refusal.
+        # As `shown`: a number of more than 4,300 digits cannot be printed, not even in an error.
         return f"{self.topic}@{self.broker_name}:{shown(self.queue_id)}"
 
 
 class SendStatus(StrEnum):
     """The status of a sent message.
 
-    All four mean that it is stored; three of them that its durability is not confirmed.
-    FLUSH_DISK_TIMEOUT is never given: PostgreSQL cannot cancel a commit that waits for the disk.
+    All four mean that the message is stored; three of them, that its durability is not confirmed. FLUSH_DISK_TIMEOUT
+    never occurs: PostgreSQL cannot cancel a commit that waits for the disk.
     """
 
     SEND_OK = "SEND_OK"

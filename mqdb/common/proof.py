@@ -1,10 +1,10 @@
-"""Proof: what a client keeps with a position, to find out later whether the log is still the one that it was found in.
+"""Proof: what a client keeps with a position, to find out later whether it still has the same log.
 
 The proof of a position is the message before it. Entries of a queue are written in order and never changed, and a
-database that goes back keeps what was written before. So if the same record stands at the same offset and log
-position, everything before it is the same too. A newer message has another unique id, even if both numbers repeat. A
-copy, such as a delayed message that is delivered again, has the id of its original, and was stored at another time.
-Kafka compares the leader epoch of that entry (KIP-320).
+database that is set back keeps everything written before that point. So if the same record is at the same offset and
+log position, everything before it is also the same. A newer message has another unique id, even if both numbers repeat.
+A copy, such as a delayed message that is delivered again, has the id of its original but another store time. Kafka
+compares the leader epoch of that entry (KIP-320).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from mqdb.common.received_message import ReceivedMessage
 
-#: Of one queue, that a client keeps.
+#: The number of proofs that a client keeps for one queue.
 MOST_PROOFS: Final = 16
 
 
@@ -48,16 +48,15 @@ class KeptPosition(NamedTuple):
 
 
 def thinned(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
-    """At most MOST_PROOFS of these, which ascend: the first and the last, and in between the more the newer they are.
+    """At most MOST_PROOFS of these ascending proofs: the first, the last, and in between more of the newer ones.
 
-    So a client reads little again if its log has gone back a little, and it has a proof also if the log has gone back
-    far.
+    So a client rereads little if its log was set back a little, and still has a proof if the log was set back far.
     """
     kept = list(proofs)
     while len(kept) > MOST_PROOFS:
         last = kept[-1].queue_offset
         offsets = [proof.queue_offset for proof in kept]
-        # The one whose neighbours are nearest to each other, by how far back they are.
+        # Remove the proof whose neighbours are nearest to each other, relative to how far back they are.
         shares = [(after - before) / (last - before) for before, after in zip(offsets, offsets[2:], strict=False)]
         del kept[shares.index(min(shares)) + 1]
     return tuple(kept)

@@ -1,7 +1,7 @@
 """Properties of a message: the names that belong to the broker, and what a user may store.
 
-All properties of a message are one map from text to text, the tag and the keys included, as a
-RocketMQ user sees them. RocketMQ: MessageConst, MessageDecoder.messageProperties2String.
+All properties of a message, including the tag and the keys, form one map of strings, as RocketMQ users see them.
+RocketMQ: MessageConst, MessageDecoder.messageProperties2String.
 """
 
 import json
@@ -12,18 +12,18 @@ from typing import Final
 
 from mqdb.errors import PropertiesBroken, PropertiesTooLarge, PropertyInvalid, PropertyReserved, shown
 
-#: Sum over all properties, the broker's own included, of the encoded length.
+#: The limit for the encoded length of all properties together, including the broker's own.
 MAX_PROPERTIES_BYTES: Final = 32_767
 
-#: Between the keys of a message in the property KEYS. Other white space may be part of a key.
+#: The separator of a message's keys in the property KEYS. Other white space may be part of a key.
 KEY_SEPARATOR: Final = " "
 
-#: The characters that Java's String.trim takes away; a text of these only counts as empty.
+#: The characters that Java's String.trim removes; a string of only these counts as empty.
 BLANKS: Final = "".join(map(chr, range(0x21)))
 
 
 class Property(StrEnum):
-    """The reserved properties, those of RocketMQ and no others. Source: MessageConst.STRING_HASH_SET."""
+    """The reserved properties, exactly those of RocketMQ. Source: MessageConst.STRING_HASH_SET."""
 
     KEYS = "KEYS"
     TAGS = "TAGS"
@@ -84,38 +84,38 @@ class Property(StrEnum):
 
 
 class FailureProperty(StrEnum):
-    """Properties of a message that was sent back. The first six tell of the latest failure."""
+    """Properties of a message that was sent back. The first six describe the latest failure."""
 
     EXCEPTION = "MQDB_FAILURE_EXCEPTION"
     MESSAGE = "MQDB_FAILURE_MESSAGE"
     TRACEBACK = "MQDB_FAILURE_TRACEBACK"
     #: The client id of the consumer.
     HOST = "MQDB_FAILURE_HOST"
-    #: Deliveries so far, from 1.
+    #: The number of deliveries so far, from 1.
     ATTEMPT = "MQDB_FAILURE_ATTEMPT"
     #: ISO 8601 in UTC, by the consumer's clock.
     TIME = "MQDB_FAILURE_TIME"
 
-    #: The queue and the offset of the message when it failed first; its topic is the property RETRY_TOPIC.
+    #: The queue and the offset of the message at its first failure; its topic is in the property RETRY_TOPIC.
     ORIGIN_QUEUE_ID = "MQDB_ORIGIN_QUEUE_ID"
     ORIGIN_QUEUE_OFFSET = "MQDB_ORIGIN_QUEUE_OFFSET"
 
 
-#: The code of the tag of a message that waits, while its time of delivery stands in tags_code. The delivered copy has
-#: it there again, and this no more.
+#: The tag code of a waiting message, whose tags_code holds its time of delivery. The delivered copy has it in tags_code
+#: again, and no longer has this property.
 TAGS_CODE: Final = "MQDB_TAGS_CODE"
 
-#: Only the broker sets these: what it did not set itself, it would overwrite at a retry and remove at a redrive.
+#: Only the broker sets these: it would overwrite a user's value at a retry and remove it at a redrive.
 RESERVED_PROPERTIES: Final = frozenset(
     {TAGS_CODE, *(name.value for kind in (Property, FailureProperty) for name in kind)}
 )
 
 
 def check_properties(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> None:
-    """Raise unless a user may send these properties; `check_stored_properties` checks the characters and the size.
+    """Raise an error unless a user may send these properties; `check_stored_properties` checks characters and size.
 
-    PropertyReserved: a name of the broker's among `properties`. PropertyInvalid: a name or value that is blank or not
-    text; a key with a blank in it. Source: Message.putUserProperty.
+    PropertyReserved: `properties` contains a reserved name. PropertyInvalid: a name or value is blank or not a string,
+    or a key contains a blank. Source: Message.putUserProperty.
     """
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         raise PropertyReserved(min(RESERVED_PROPERTIES.intersection(properties)))
@@ -127,12 +127,12 @@ def check_properties(properties: Mapping[str, str], tag: str | None, keys: Seque
 
 
 def check_stored_properties(stored: Mapping[str, str]) -> None:
-    """Raise unless all properties of a message, but for the unique id, can be stored.
+    """Raise an error unless all properties of a message, apart from the unique id, can be stored.
 
     PropertyInvalid: a character that cannot be stored. PropertiesTooLarge: over 32,767 bytes, counted as RocketMQ
     encodes them, with the unique id that each message gets. Source: MessageExtEncoder.
     """
-    # One search in one text, not one for each name and value.
+    # One search in a joined text instead of one per name and value.
     text = "".join(stored) + "".join(stored.values())
     if _FORBIDDEN.search(text):
         raise next(_forbidden_characters(stored))
@@ -143,12 +143,12 @@ def check_stored_properties(stored: Mapping[str, str]) -> None:
 
 
 def split_keys(text: str) -> tuple[str, ...]:
-    """The keys in one text, with blanks between them."""
+    """Split a string of keys that are separated by blanks."""
     return tuple(word for word in text.split(KEY_SEPARATOR) if word)
 
 
 def find_unstorable(text: str) -> re.Match[str] | None:
-    """The first character that no text in the database holds: U+0000, or half of a surrogate pair."""
+    """The first character that the database cannot store in text: U+0000, or half of a surrogate pair."""
     return _UNSTORABLE.search(text)
 
 
@@ -212,11 +212,11 @@ JSONB_VERSION: Final = b"\x01"
 def read_properties(stored: str | bytes) -> dict[str, str]:
     """The properties of a stored message: JSON text, or a jsonb value in binary form.
 
-    A value that is not text, which producers never write, counts as its JSON text.
-    Raises PropertiesBroken for JSON that Python does not read: nested thousands deep, numbers of thousands of digits.
+    A value that is not a string, which producers never write, counts as its JSON text.
+    Raises PropertiesBroken for JSON that Python cannot read: nested thousands deep, or numbers of thousands of digits.
     """
     try:
-        # json.loads would guess the encoding of bytes, and takes half as long again.
+        # json.loads would guess the encoding of bytes, which takes half as long again.
         found: dict[str, object] = _read_json(
             stored if isinstance(stored, str) else stored.removeprefix(JSONB_VERSION).decode()
         )

@@ -1,4 +1,4 @@
-"""Recall handles: what a sender keeps to take a message back before its time of delivery. No I/O.
+"""Recall handles, with which a sender recalls a message before its time of delivery. No I/O.
 
     base64url("v1 topic broker deliver-time unique-id")
 
@@ -37,13 +37,13 @@ class RecallHandle:
 
 
 def encode_handle(handle: RecallHandle) -> str:
-    """The text of a handle, as a sender gets it."""
+    """The text of a handle, as returned to a sender."""
     fields = _VERSION, handle.topic, handle.broker_name, str(handle.deliver_ms), handle.message_id
     return urlsafe_b64encode(" ".join(fields).encode()).decode()
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """The opposite of `encode_handle`. Raises RecallHandleInvalid."""
+    """The inverse of `encode_handle`. Raises RecallHandleInvalid."""
     if not isinstance(text, str):
         raise RecallHandleInvalid(text, f"is {type(text).__name__}, not text")
     try:

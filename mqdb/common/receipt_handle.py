@@ -1,7 +1,7 @@
-"""Receipt handles of popped messages. Those of one pop can be put together, which saves the database work.
+"""Receipt handles of popped messages. Handles of one pop can be combined, which saves the database work.
 
-A handle is 80 hexadecimal digits. The last 16 have a bit for each message of its batch that is meant; the others say
-which batch that is, and until when the handle counts. Made and read in `mqdb/sql/consumers/pop.sql`.
+A handle is 80 hexadecimal digits. The last 16 have a bit for each selected message of a batch; the others identify the
+batch and the expiry of the handle. Handles are made and read in `mqdb/sql/consumers/pop.sql`.
 """
 
 import re
@@ -10,12 +10,12 @@ from typing import Final
 
 _HEAD: Final = 64
 _HANDLE: Final = re.compile("[0-9a-f]{80}")
-#: The end of the handle of a single message, by its place in the batch.
+#: The end of a single message's handle, by its place in the batch.
 _TAILS: Final = tuple(f"{1 << place:016x}" for place in range(64))
 
 
 def is_handle(text: str) -> bool:
-    """Whether a text has the form of a handle. The database takes no text with U+0000."""
+    """Whether a string has the form of a handle. The database does not accept U+0000 in text."""
     return _HANDLE.fullmatch(text) is not None
 
 
@@ -25,7 +25,7 @@ def expires_ms(handle: str) -> int:
 
 
 def each(handle: str) -> Iterator[tuple[int, str]]:
-    """The place in the batch, and the handle, of each message that a handle means."""
+    """The place in the batch, and the handle, of each message that a handle selects."""
     head, messages = handle[:_HEAD], int(handle[_HEAD:], 16)
     for place, tail in enumerate(_TAILS):
         if messages >> place & 1:
@@ -33,12 +33,12 @@ def each(handle: str) -> Iterator[tuple[int, str]]:
 
 
 def of_place(handle: str, place: int) -> str:
-    """The handle of one message, of a handle of its batch."""
+    """The handle of one message, made from a handle of its batch."""
     return handle[:_HEAD] + _TAILS[place]
 
 
 def together(handles: Iterable[str]) -> dict[str, str]:
-    """One handle for each batch that the handles name, by its head. A text that is not a handle is kept unchanged."""
+    """Combine handles into one per batch, by its head. A string that is not a handle is kept unchanged."""
     messages: dict[str, int] = {}
     for handle in handles:
         if _HANDLE.fullmatch(handle):
@@ -55,7 +55,7 @@ def head_of(handle: str) -> str:
 
 
 def moved(handle: str, by_head: Mapping[str, str | None]) -> str | None:
-    """The new handle of a message, where those of whole batches are given; None if the message is not among theirs."""
+    """The new handle of a message, taken from new handles of batches; None if they do not include the message."""
     new = by_head[head_of(handle)]
     if new is None or not int(new[_HEAD:], 16) & int(handle[_HEAD:], 16):
         return None

@@ -1,4 +1,4 @@
-"""A message as a consumer gets it, made of the row of a pull. RocketMQ: MessageExt."""
+"""A message as a consumer gets it, made from the row of a pull. RocketMQ: MessageExt."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -22,12 +22,12 @@ _RETRY_TOPIC: Final = Property.RETRY_TOPIC.value
 class ReceivedMessage:
     """A message from a queue.
 
-    Made for each row of each pull, so it keeps what the row holds and works out the rest when asked: `msg_id` is the
-    uuid or its 16 bytes, `keys` the words with blanks between them, `properties` those in the log, as a dict, JSON text
-    or a jsonb value in binary form, and the times are PostgreSQL's microseconds since 2000. `min_offset` and
+    One is made for each row of each pull, so it keeps the values of the row and computes the rest on demand: `msg_id`
+    is the uuid or its 16 bytes, `keys` the words separated by blanks, `properties` those in the log, as a dict, JSON
+    text or a jsonb value in binary form, and times are PostgreSQL's microseconds since 2000. `min_offset` and
     `max_offset` are the queue's at the time of the pull.
-    `stored_body` is the body as the log holds it, compressed if `sys_flag` says so. Flow control counts its size,
-    because it is the body in memory. A consumer needs its queue, offset, position and failures after the listener has
+    `stored_body` is the body as stored in the log, compressed if `sys_flag` says so. Flow control counts its size,
+    because this is what is in memory. A consumer needs queue, offset, position and failures after the listener has
     returned, so these are read-only.
     """
 
@@ -95,7 +95,7 @@ class ReceivedMessage:
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue that it was read from."""
+        """The queue from which it was read."""
         return self._queue
 
     @property
@@ -115,26 +115,26 @@ class ReceivedMessage:
 
     @property
     def delivery_attempt(self) -> int:
-        """The number of this delivery to the group; the first is 1."""
+        """The number of this delivery to the group, from 1."""
         return self._reconsume_times + 1
 
     @property
     def receipt_handle(self) -> str | None:
-        """The text by which a popped message is acknowledged; None if it was pulled."""
+        """The handle by which a popped message is acknowledged; None if it was pulled."""
         return getattr(self, "_receipt_handle", None)
 
     def popped(self, receipt_handle: str, earlier_attempts: int = 0) -> None:
-        """Note how to acknowledge it, and the deliveries of which its record does not know."""
+        """Note how to acknowledge it, and earlier deliveries that are not in its record."""
         self._receipt_handle = receipt_handle
         self._reconsume_times += earlier_attempts
 
     def count_failure(self) -> None:
-        """Count one more failure. The message comes again in this process."""
+        """Count one more failure, because the message is retried in this process."""
         self._reconsume_times += 1
 
     @property
     def topic(self) -> str:
-        """The topic that it was sent to. For one that comes again that is not the topic of its queue.
+        """The topic to which it was sent. For a retry this is not the topic of its queue.
 
         Source: DefaultMQPushConsumerImpl.resetRetryAndNamespace.
         """
@@ -143,19 +143,19 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """The unique id that the sender gave it: 32 upper-case hexadecimal digits, the same over all retries."""
+        """The unique id given by the sender: 32 upper-case hexadecimal digits, the same for all retries."""
         return self._msg_id.hex().upper() if isinstance(self._msg_id, bytes) else format_unique_id(self._msg_id)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The words by which it can be found."""
+        """The keys by which it can be found."""
         return split_keys(self._keys) if self._keys else ()
 
     @property
     def body(self) -> bytes:
-        """The body that was sent; a compressed one is decompressed when it is first read.
+        """The body that was sent; a compressed body is decompressed on first access.
 
-        Raises CompressedBodyBroken, and CompressionUnavailable where the library is missing.
+        Raises CompressedBodyBroken, and CompressionUnavailable if the library is missing.
         """
         if not self.sys_flag & COMPRESSED_FLAG:
             return self.stored_body
@@ -167,8 +167,8 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, those of the broker included. Raises PropertiesBroken."""
-        # Nearly each message is asked once, if at all; an AttributeError caught here would take twice as long.
+        """All properties, including those of the broker. Raises PropertiesBroken."""
+        # Most messages are asked at most once; catching an AttributeError here would take twice as long.
         known: dict[str, str] | None = getattr(self, "_all_properties", None)
         if known is not None:
             return known
@@ -178,14 +178,14 @@ class ReceivedMessage:
             properties[_TAGS] = self.tag
         if self._keys:
             properties[_KEYS] = self._keys
-        # An id that is not a uuid is stored as a property; the column has its hash.
+        # An id that is not a uuid is stored as a property; the column contains its hash.
         properties.setdefault(_UNIQ_KEY, self.message_id)
         self._all_properties = properties
         return properties
 
     @property
     def born_time(self) -> datetime:
-        """When the sender made it, by the sender's clock; aware, in UTC."""
+        """When the sender created it, by the sender's clock; aware, in UTC."""
         return _POSTGRESQL_EPOCH + timedelta(microseconds=self._born_time)
 
     @property
@@ -195,7 +195,7 @@ class ReceivedMessage:
 
     @property
     def born_ms(self) -> int:
-        """`born_time` in whole milliseconds since 1970, as RocketMQ's own clients get it."""
+        """`born_time` in whole milliseconds since 1970, as in RocketMQ's own clients."""
         return self._born_time // 1_000 + _POSTGRESQL_EPOCH_MS
 
     @property

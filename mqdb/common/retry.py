@@ -1,38 +1,38 @@
-"""Retry: what becomes of a message that was not consumed.
+"""Retry: what happens to a message that was not consumed.
 
-It comes again after a while that grows with each failure, and in the end goes to the dead letter queue of the
-group. RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
+It is redelivered after a delay that grows with each failure, and finally goes to the group's dead letter queue.
+RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-#: The delay level after the first failure: 10 s in the usual table. Each failure after it waits one level more.
+#: The delay level after the first failure: 10 s in the usual table. Each further failure waits one level more.
 FIRST_RETRY_LEVEL: Final = 3
 
 
 class Retry(NamedTuple):
-    """The retry that a listener asks for a failed message."""
+    """The retry that a listener requests for a failed message."""
 
     delay_level: int = 0
-    """0: the broker decides; above 0: this level; below 0: to the DLQ at once."""
+    """0: the broker decides; above 0: this level; below 0: to the DLQ immediately."""
     delay: timedelta | None = None
-    """Instead of a level: it comes again after exactly this time."""
+    """Instead of a level: redelivery after exactly this time."""
     max_reconsume_times: int | None = None
-    """Retries before it is dead; None: as the consumer is configured, or the group."""
+    """Retries before the message is dead; None uses the consumer's or the group's setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The message comes again after the delay of this level, which may be above the last one of the table."""
+    """The message is redelivered after the delay of this level, which may be above the last one of the table."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The message goes to the dead letter queue at once."""
+    """The message goes to the dead letter queue immediately."""
 
 
 def decide(reconsume_times: int, requested_level: int, max_reconsume_times: int) -> Later | Dead:

@@ -1,5 +1,6 @@
-"""Retry delays: how long a message waits that has failed once, twice, and so on, if its group does not go by the delay
-levels. The last delay goes on. RocketMQ: GroupRetryPolicy.
+"""Retry delays: the waits after a message has failed once, twice, and so on, if its group uses no delay levels.
+
+The last delay repeats. RocketMQ: GroupRetryPolicy.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ def doubled_delays(first: timedelta, most: timedelta, multiplier: float = 2) -> 
 
 
 def parse_retry_delays(text: str) -> list[timedelta]:
-    """Delays as people write them: `1s,5s,1m`, or `1s..10m`, where each is twice the one before.
+    """Parse delays as people write them: `1s,5s,1m`, or `1s..10m`, in which each delay is twice the previous one.
 
     None for `ladder`, which stands for the delay levels. Raises ParameterInvalid.
     """
@@ -54,7 +55,7 @@ def retry_delays_text(delays: Sequence[timedelta]) -> str:
 
 
 def check_retry_delays(delays: Sequence[timedelta]) -> None:
-    """Raises ParameterInvalid unless a group may have these delays."""
+    """Raise ParameterInvalid unless a group may have these delays."""
     wrong = [delay for delay in delays if not timedelta(0) <= delay <= LONGEST_RETRY_DELAY]
     if wrong:
         raise ParameterInvalid("retry_delays", wrong[0], f"must be from 0 to {LONGEST_RETRY_DELAY}")

@@ -1,8 +1,7 @@
-"""Topics: their names, which of them belong to the broker, and how one is configured.
+"""Topics: their names, which of them belong to the broker, and their configuration.
 
-The names of system topics are built here and nowhere else. They are RocketMQ's, so that its
-users find each thing under the name they know. RocketMQ: TopicValidator, MixAll, PermName,
-TopicConfig, TopicMessageType.
+The names of system topics are built only here. They are RocketMQ's, so that its users find everything under the names
+they know. RocketMQ: TopicValidator, MixAll, PermName, TopicConfig, TopicMessageType.
 """
 
 import re
@@ -15,15 +14,15 @@ from mqdb.errors import NameInvalid, ParameterInvalid, TopicNotAllowed, shown
 #: Just long enough for `%RETRY%` in front of the longest group name.
 MAX_TOPIC_LENGTH: Final = 127
 
-#: Queues of a topic that its first message creates; mqadmin and `mqdb topic create` make 8.
+#: The queues of a topic that is created by its first message; mqadmin and `mqdb topic create` make 8.
 DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 
-#: RocketMQ has no limit. Each queue is a row here, and 1,024 is the most that RocketMQ itself
-#: gives a topic (BenchmarkTest); 64 times that still catches a number typed wrong.
+#: RocketMQ has no limit. Each queue is a row here, and the most that RocketMQ itself gives a topic is 1,024
+#: (BenchmarkTest); 64 times as many still catches typing errors.
 MAX_QUEUE_NUMS: Final = 65_536
 
-#: Those that somebody may give to a topic by the right to administer it, and to the topics of a group. The database
-#: holds roles to the same numbers: `mqdb/sql/topics/max_queues.sql`.
+#: The queues that a role may give to a topic by the right to administer it, and to the topics of a group. The database
+#: enforces the same numbers: `mqdb/sql/topics/max_queues.sql`.
 MAX_QUEUES_BY_RIGHT: Final = 1_024
 MAX_GROUP_QUEUES_BY_RIGHT: Final = 64
 
@@ -44,7 +43,7 @@ DLQ_PREFIX: Final = "%DLQ%"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 
-#: Only the broker writes to these. TBW102 is not among them: RocketMQ 4.x refused it, 5.x does not.
+#: Only the broker writes to these. TBW102 is not included: RocketMQ 4.x refused it, 5.x does not.
 NOT_ALLOWED_SEND: Final = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -57,25 +56,25 @@ NOT_ALLOWED_SEND: Final = frozenset(
     }
 )
 
-#: Nobody may create, change or delete these.
+#: No role may create, change or delete these.
 SYSTEM_TOPICS: Final = NOT_ALLOWED_SEND | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, CHECKPOINT_TOPIC}
 
 
 def retry_topic(group: str) -> str:
-    """Topic that brings failed messages back to `group`: one per group, not one per topic."""
+    """The topic that brings failed messages back to `group`: one per group, not one per topic."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Topic of the messages that `group` has given up."""
+    """The topic of the messages that `group` has given up on."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster_name: str) -> str:
     """The topic that brings replies to all requesters of a cluster.
 
-    The name of a cluster may have dots, which the name of a topic may not. In RocketMQ it is a system topic. Here it is
-    not, like retry topics, because it is created again when it is needed.
+    The name of a cluster may contain dots, the name of a topic may not. In RocketMQ this is a system topic. Here, like
+    retry topics, it is not, because it is created again when needed.
     """
     return cluster_name.replace(".", "_") + REPLY_SUFFIX
 
@@ -83,7 +82,7 @@ def reply_topic(cluster_name: str) -> str:
 def is_system_topic(name: str) -> bool:
     """Whether a topic belongs to the broker: it cannot be created, changed or deleted.
 
-    The prefix counts in lower case only, as in RocketMQ. Retry and DLQ topics are not system topics.
+    The prefix is matched in lower case only, as in RocketMQ. Retry and DLQ topics are not system topics.
     """
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
@@ -94,14 +93,14 @@ def is_group_topic(name: str) -> bool:
 
 
 def max_queues_by_right(name: str) -> int:
-    """The maximum number of queues that an administrator of a topic may give it without owning the broker."""
+    """The maximum number of queues that an administrator of a topic who does not own the broker may give it."""
     return MAX_GROUP_QUEUES_BY_RIGHT if is_group_topic(name) else MAX_QUEUES_BY_RIGHT
 
 
 def without_namespace(name: str, namespace: str | None) -> str:
-    """The name of a topic or a group inside a namespace, for whole names like `shop%orders` or `%RETRY%shop%billing`.
+    """The name of a topic or group within a namespace, for complete names like `shop%orders` or `%RETRY%shop%billing`.
 
-    `mqdb/sql/acl/namespace.sql` has the same rule, and completes names. Source: NamespaceUtil.withoutNamespace.
+    `mqdb/sql/acl/namespace.sql` implements the same rule, and completes names. Source: NamespaceUtil.withoutNamespace.
     """
     if namespace is None:
         return name
@@ -110,12 +109,12 @@ def without_namespace(name: str, namespace: str | None) -> str:
 
 
 def check_topic_name(name: str) -> None:
-    """Raise NameInvalid unless `name` may name a topic. Source: Validators.checkTopic."""
+    """Raise NameInvalid unless `name` is valid for a topic. Source: Validators.checkTopic."""
     check_name("topic", name, MAX_TOPIC_LENGTH)
 
 
 def check_send_topic(name: str) -> None:
-    """Raise NameInvalid or TopicNotAllowed unless `name` may name a topic that a user sends to."""
+    """Raise NameInvalid or TopicNotAllowed unless `name` is valid for a topic to which users may send."""
     check_topic_name(name)
     if name in NOT_ALLOWED_SEND:
         raise TopicNotAllowed(name)
@@ -157,7 +156,10 @@ class Perm(IntFlag):
 
 
 class MessageType(StrEnum):
-    """The type of messages that a topic is for; stored and shown. In RocketMQ only the gRPC proxy enforces it."""
+    """The intended type of a topic's messages, which is stored and shown.
+
+    In RocketMQ only the gRPC proxy enforces it.
+    """
 
     NORMAL = "NORMAL"
     FIFO = "FIFO"
@@ -187,7 +189,7 @@ class TopicConfig:
         check_topic_name(self.name)
         _check_queue_nums("read_queue_nums", self.read_queue_nums)
         _check_queue_nums("write_queue_nums", self.write_queue_nums)
-        # Rows and command lines bring plain numbers and text.
+        # Values from rows and command lines are plain numbers and strings.
         object.__setattr__(self, "perm", _perm(self.perm))
         object.__setattr__(self, "message_type", _message_type(self.message_type))
 

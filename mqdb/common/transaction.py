@@ -1,12 +1,12 @@
-"""Transactions: the states of a half message, what moves it from one to the next, and when it is asked about.
+"""Transactions: the states of a half message, the events that change its state, and the time of its first check.
 
     PREPARED ──commit──▶ COMMITTED        a copy is in the real topic
-        │ ▲ ──rollback─▶ ROLLED_BACK      nobody will ever see it
+        │ ▲ ──rollback─▶ ROLLED_BACK      it is never delivered
         │ └──resume──┐
         └──give up──▶ DISCARDED           a copy is in TRANS_CHECK_MAX_TIME_TOPIC, for people
 
-COMMITTED and ROLLED_BACK are final: a second COMMIT finds no way from there, so it stores nothing. RocketMQ keeps no
-state, and stores a second copy. RocketMQ: LocalTransactionState, TransactionalMessageServiceImpl.
+COMMITTED and ROLLED_BACK are final: they allow no second COMMIT, so nothing more is stored. RocketMQ keeps no state,
+and stores a second copy. RocketMQ: LocalTransactionState, TransactionalMessageServiceImpl.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from typing import Final
 
 
 class LocalTransactionState(StrEnum):
-    """The state of a local transaction. UNKNOWN: not known yet, check again later. RocketMQ writes UNKNOW."""
+    """The state of a local transaction. UNKNOWN means not known yet, so check again later. RocketMQ writes UNKNOW."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
@@ -24,7 +24,7 @@ class LocalTransactionState(StrEnum):
 
 
 class HalfState(StrEnum):
-    """The states of the schema's CHECK. A half message without a row is PREPARED."""
+    """The states in the CHECK constraint of the schema. A half message without a row is PREPARED."""
 
     PREPARED = "PREPARED"
     COMMITTED = "COMMITTED"
@@ -38,12 +38,12 @@ class HalfEvent(StrEnum):
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     GIVE_UP = "GIVE_UP"
-    """It was checked too often, or is too old."""
+    """The half message was checked too often, or is too old."""
     RESUME = "RESUME"
-    """An operator has it checked again, from 0."""
+    """An operator restarts the checks, counting from 0."""
 
 
-#: All transitions there are.
+#: All transitions.
 TRANSITIONS: Final[Mapping[HalfState, Mapping[HalfEvent, HalfState]]] = {
     HalfState.PREPARED: {
         HalfEvent.COMMIT: HalfState.COMMITTED,
@@ -55,7 +55,7 @@ TRANSITIONS: Final[Mapping[HalfState, Mapping[HalfEvent, HalfState]]] = {
     HalfState.ROLLED_BACK: {},
 }
 
-#: What the end of a local transaction means for its half message; UNKNOWN means nothing.
+#: The event for a half message by the end of its local transaction; UNKNOWN causes none.
 EVENT_OF: Final[Mapping[LocalTransactionState, HalfEvent]] = {
     LocalTransactionState.COMMIT: HalfEvent.COMMIT,
     LocalTransactionState.ROLLBACK: HalfEvent.ROLLBACK,
@@ -68,8 +68,8 @@ CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 #: The bit of sys_flag that a committed message has. Source: MessageSysFlag.TRANSACTION_COMMIT_TYPE.
 COMMITTED_FLAG: Final = 8
 
-#: A longer immunity counts as this one, in seconds: the log is kept for a half message until it has ended.
-#: Source: BrokerConfig.fileReservedTime, beyond which RocketMQ asks about none, immune or not.
+#: The maximum immunity in seconds: the log is kept for a half message until it has ended.
+#: Source: BrokerConfig.fileReservedTime, after which RocketMQ checks no half message, immune or not.
 LONGEST_IMMUNITY_SECONDS: Final = 72 * 3_600
 
 
@@ -85,9 +85,10 @@ def target_of(event: HalfEvent) -> HalfState:
 
 
 def immunity_of(text: str | None) -> timedelta | None:
-    """The time without checks of a half message, from its property CHECK_IMMUNITY_TIME; None without the property.
+    """The time during which a half message is not checked, from its property CHECK_IMMUNITY_TIME; None without it.
 
-    A value that is not a whole number from 0 on is ignored. Values above LONGEST_IMMUNITY_SECONDS are limited to it.
+    A value that is not a whole number of at least 0 is ignored. Values above LONGEST_IMMUNITY_SECONDS are limited to
+    it.
     Source: TransactionalMessageServiceImpl.getImmunityTime.
     """
     if text is None or not (text.isascii() and text.isdigit()):

@@ -1,4 +1,4 @@
-"""Unique ids: the id that a client gives a message, and that it keeps over all retries.
+"""Unique ids: the id that a client gives to a message, which stays the same for all retries.
 
     IPv4 address   process id   salt      milliseconds since the month began   counter
     4 bytes        2 bytes      4 bytes   4 bytes                              2 bytes
@@ -7,9 +7,9 @@ The layout is RocketMQ's, with the salt instead of a class loader's hash, and th
 People see 32 upper-case hexadecimal digits, the database a uuid. It finds records by the milliseconds in their ids
 (`mqdb/sql/log/unique_id_ms.sql`).
 
-Inside a process no id comes twice, even if the clock jumps, and without a lock: each thread counts for itself under a
-salt that no other thread has, and takes a new salt when the month starts over. The address, the process id and the
-random first salt tell processes apart; a forked child draws its own. RocketMQ: MessageClientIDSetter.
+Ids are unique within a process, even if the clock jumps, and without a lock: each thread counts separately with its own
+salt, and takes a new salt when the month starts over. The address, the process id and the random first salt distinguish
+processes; a forked child draws a new salt. RocketMQ: MessageClientIDSetter.
 """
 
 import itertools
@@ -30,7 +30,7 @@ from mqdb.errors import ParameterInvalid
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _UNIQUE_ID = re.compile("(?:01)?([0-9A-Fa-f]{32})")
 
-#: Any address beyond the local network will do; nothing is sent to it. Source: RFC 5737.
+#: Any address outside the local network will do; nothing is sent to it. Source: RFC 5737.
 _FAR_AWAY: Final = ("192.0.2.1", 9)
 
 _salts: Iterator[int]
@@ -46,15 +46,15 @@ os.register_at_fork(after_in_child=_draw_salts)
 
 
 class UniqueIdGenerator(threading.local):
-    """Makes unique ids; any thread may call it, also after a fork."""
+    """Makes unique ids. Thread-safe, also after a fork."""
 
-    # threading.local runs __init__ again, with the same clock, in each thread that comes along. What a thread counts is
-    # an object of its own: each look at an attribute of a threading.local costs a look for the thread.
+    # threading.local runs __init__ again, with the same clock, in each new thread. A thread's counter is a separate
+    # object, because each attribute access on a threading.local costs a lookup of the thread.
     def __init__(self, clock: Clock | None = None) -> None:
         self._series = _Series(clock or SystemClock())
 
     def next(self) -> uuid.UUID:
-        """An id that this process has never made before."""
+        """A new id, which this process has never made before."""
         return self._series.take(1)[0]
 
     def take(self, count: int, now: datetime | None = None) -> list[uuid.UUID]:
@@ -78,8 +78,8 @@ class _Series:
         now = now or self._clock.now()
         if now >= self._next_month or self._salts is not _salts:
             self._begin(now)
-        # When the clock stands still or steps back, or 65,536 ids were made within a
-        # millisecond, the counter runs on into the milliseconds: the number only ever rises.
+        # When the clock stops or steps back, or 65,536 ids were made within a millisecond, the counter overflows into
+        # the milliseconds, so the number always rises.
         number = max(self._number + 1, (now - self._month) // _MILLISECOND << 16)
         self._number = number + count - 1
         first = self._prefix | number
@@ -103,9 +103,9 @@ def format_unique_id(unique_id: uuid.UUID) -> str:
 
 
 def parse_unique_id(text: object) -> uuid.UUID:
-    """The opposite of `format_unique_id`; takes lower case too, and the 34 digits of RocketMQ 5's SDKs.
+    """The inverse of `format_unique_id`; also accepts lower case, and the 34 digits of RocketMQ 5's SDKs.
 
-    Else ParameterInvalid.
+    Raises ParameterInvalid for anything else.
     """
     if not isinstance(text, str) or not (found := _UNIQUE_ID.fullmatch(text)):
         raise ParameterInvalid("message id", text, "must be 32 hexadecimal digits, or 34 of which the first are 01")
@@ -113,10 +113,10 @@ def parse_unique_id(text: object) -> uuid.UUID:
 
 
 def unique_id_of(text: str) -> uuid.UUID:
-    """The uuid of the id of any client: 32 hexadecimal digits are one, any other text has its MD5.
+    """The uuid for the id of any client: 32 hexadecimal digits are a uuid; for any other string its MD5 is used.
 
-    RocketMQ 5's SDKs put 01 before these digits, the version of their ids. Java clients with an IPv6 address make 56
-    digits, and others what they like.
+    RocketMQ 5's SDKs put 01, the version of their ids, before these digits. Java clients with an IPv6 address make 56
+    digits, and other clients may use anything.
     """
     if found := _UNIQUE_ID.fullmatch(text):
         return uuid.UUID(hex=found[1])
@@ -124,7 +124,7 @@ def unique_id_of(text: str) -> uuid.UUID:
 
 
 def local_address() -> str | None:
-    """IPv4 address from which this machine reaches others; None if it has no route to any."""
+    """The IPv4 address from which this machine reaches others; None without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_FAR_AWAY)
@@ -136,5 +136,5 @@ def local_address() -> str | None:
 
 def _address() -> bytes:
     address = local_address()
-    # Machines without a route would all be 127.0.0.1. RocketMQ makes up an address then.
+    # Machines without a route would all be 127.0.0.1. In this case RocketMQ makes up an address.
     return socket.inet_aton(address) if address else secrets.token_bytes(4)

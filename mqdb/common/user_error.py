@@ -1,10 +1,10 @@
-"""Errors of user code: what they say, read without trust.
+"""Errors of user code, read without trusting them.
 
 A listener, a hook or a callback may raise any object whose class derives from BaseException. Its `str` may fail, its
-attributes may be properties that fail, and its chain of causes may be a ring or have a million links. mqdb describes,
-walks and logs such an error only by the functions of this module, which raise nothing. They read the slots of
-BaseException and `type`, which no class can override. Only two things run code of the error, each guarded: its `str`,
-and the functions of Python that write tracebacks. If that code never returns, the listener has not returned.
+attributes may be properties that fail, and its chain of causes may be a cycle or have a million links. mqdb describes,
+traverses and logs such an error only with the functions of this module, which raise nothing. They read the slots of
+BaseException and `type`, which no class can override. Only two operations, both guarded, run code of the error: its
+`str`, and Python's functions that write tracebacks. If that code never returns, the listener has not returned.
 """
 
 import logging
@@ -16,11 +16,12 @@ from typing import Any, Final, NamedTuple
 #: Limits of a description. An error that exceeds one is described without its causes and its notes.
 MAX_LINKED_ERRORS: Final = 200
 MAX_NOTES: Final = 100
-#: The longest message and traceback. A longer traceback keeps its end, which says what was raised, and where.
+#: The maximum length of a message or traceback. A longer traceback keeps its end, which shows what was raised, and
+#: where.
 MAX_CHARACTERS: Final = 65_536
-#: The longest message in a traceback that Python cannot write.
+#: The maximum length of a message in a traceback that Python cannot write.
 _MOST_IN_OWN: Final = 4_096
-#: The most frames of a traceback: those nearest to the raise.
+#: The maximum number of frames in a traceback: those nearest to the raise.
 MAX_FRAMES: Final = 100
 
 _CAUSE: Final = BaseException.__dict__["__cause__"]
@@ -34,7 +35,7 @@ _BASES: Final = type.__dict__["__mro__"]
 
 
 class ErrorText(NamedTuple):
-    """An error in texts that are plain `str`."""
+    """An error described in plain `str` values."""
 
     #: The qualified name of its class, without `builtins`.
     exception: str
@@ -52,7 +53,7 @@ def describe(error: BaseException) -> ErrorText:
 
 
 def reason_of(error: BaseException) -> str:
-    """The class and the message of an error, for a field of a log record."""
+    """The class and message of an error, for a field of a log record."""
     message = _message(error)
     return f"{class_name(type(error))}: {message}" if message else class_name(type(error))
 
@@ -64,12 +65,12 @@ def log_error(
     fields: Mapping[str, object],
     level: int = logging.ERROR,
 ) -> None:
-    """Log an error with its traceback. The record has the error itself, unless handlers would fail to show it.
+    """Log an error with its traceback. The record contains the error itself, unless handlers would fail to show it.
 
-    The sentence names fields, as in `"%(group)s"`; the record has all of them.
+    `sentence` refers to fields, as in `"%(group)s"`; the record contains all fields.
     """
     text = describe(error)
-    # The record tells where the caller logs, not this function.
+    # The record shows the location of the caller, not of this function.
     if text.is_usual:
         exc_info = type(error), error, _TRACEBACK.__get__(error)
         logger.log(level, sentence, fields, exc_info=exc_info, extra=fields, stacklevel=2)
@@ -80,7 +81,7 @@ def log_error(
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-    """An error, its causes and contexts, and the members of groups; each once, the nearest first.
+    """An error, its causes and contexts, and the members of groups; each once, nearest first.
 
     At most MAX_LINKED_ERRORS, and one more if there are more.
     """
@@ -100,7 +101,7 @@ def chain_of(error: BaseException) -> list[BaseException]:
 
 
 def for_future(error: BaseException) -> BaseException:
-    """The error, or for a StopIteration, which no future of asyncio takes, a RuntimeError. Source: PEP 479."""
+    """The error, or a RuntimeError for a StopIteration, which asyncio futures do not accept. Source: PEP 479."""
     if not issubclass(type(error), StopIteration):
         return error
     replaced = RuntimeError(f"raised {reason_of(error)}")
@@ -112,7 +113,7 @@ def attribute_of(given: object, name: str) -> Any:
     """An attribute of an error or a hook; None if it is missing or cannot be read."""
     try:
         return getattr(given, name, None)
-    except BaseException:  # noqa: BLE001 - a property of the user's may raise anything
+    except BaseException:  # noqa: BLE001 - a user-defined property may raise anything
         return None
 
 
@@ -128,12 +129,12 @@ def class_name(cls: type) -> str:
 def _message(error: BaseException) -> str:
     try:
         return _plain(str(error), MAX_CHARACTERS)
-    except BaseException:  # noqa: BLE001 - also SystemExit: it is not the listener that has called sys.exit()
-        return "<exception str() failed>"  # as in a traceback of Python's
+    except BaseException:  # noqa: BLE001 - also SystemExit: the listener has not called sys.exit() itself
+        return "<exception str() failed>"  # as in Python's tracebacks
 
 
 def _is_bounded(error: BaseException) -> bool:
-    """Whether the errors of its chain, and their notes, are few."""
+    """Whether the chain of an error has few errors and notes."""
     chain = chain_of(error)
     return len(chain) <= MAX_LINKED_ERRORS and all(map(_has_few_notes, chain))
 
@@ -150,18 +151,18 @@ def _usual_traceback(error: BaseException) -> str | None:
     try:
         lines = TracebackException.from_exception(error, limit=-MAX_FRAMES).format()
         return "".join(lines)[-MAX_CHARACTERS:]
-    except BaseException:  # noqa: BLE001 - it reads attributes of the error, which may be code of the user's
+    except BaseException:  # noqa: BLE001 - it reads attributes of the error, which may be user code
         return None
 
 
 def _own_traceback(error: BaseException, name: str, message: str) -> str:
     try:
         frames = "".join(format_tb(_TRACEBACK.__get__(error), limit=-MAX_FRAMES))
-    except BaseException:  # noqa: BLE001 - the source of a frame comes from a loader of the user's
+    except BaseException:  # noqa: BLE001 - the source of a frame may come from a user-defined loader
         frames = ""
     return f"Traceback (most recent call last):\n{frames[-MAX_CHARACTERS // 2 :]}{name}: {message[:_MOST_IN_OWN]}\n"
 
 
 def _plain(text: str, most: int) -> str:
-    """The beginning of a text as a plain `str`: a subclass may override all that is done with it."""
+    """The beginning of a string as a plain `str`, because a subclass may override every operation."""
     return str.__getitem__(text, slice(0, most))

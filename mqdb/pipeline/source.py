@@ -1,12 +1,12 @@
-"""The data source `mqdb` of Spark: format("mqdb") for reads and writes, in batches and streams.
+"""Spark's data source `mqdb`: format("mqdb") for reads and writes, in batches and streams.
 
     spark.read.format("mqdb").option("url", "postgresql://...").option("subscribe", "orders").load()
 
-It needs no jar. Filters of Spark's are not pushed down: Spark keeps one planned read for all queries over a DataFrame,
-and gives the rows of the first filter to all of them; options prune instead. For the same reason a DataFrame is a
-snapshot: it reads the messages that were there at its first action. Spark's Python workers import this module, and so
-does the process in which Spark looks up data sources, which needs only the name. So methods import the modules that
-they use.
+It needs no jar. Spark's filters are not pushed down: Spark keeps one planned read for all queries over a DataFrame, and
+would give the rows of the first filter to all of them; options prune instead. For the same reason a DataFrame is a
+snapshot: it reads the messages that existed at its first action. Spark's Python workers import this module, and so does
+the process in which Spark looks up data sources, which needs only the name. So methods import the modules that they
+use.
 """
 
 from collections.abc import Iterator, Mapping
@@ -64,13 +64,13 @@ class MqdbDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name that `format` takes."""
+        """The name for `format`."""
         return "mqdb"
 
     def schema(self) -> StructType:
-        """All columns of the row format, or those that the option `columns` names, and those of the option `schema`.
+        """All columns of the row format, or those in the option `columns`, and those of the option `schema`.
 
-        Spark asks for them at `load`, so all options are checked here, unless the user gives a schema.
+        Spark calls this at `load`, so all options are checked here, unless the user gives a schema.
         """
         from mqdb.pipeline.read.cluster_options import check_cluster, cluster_columns, cluster_decoding
         from mqdb.pipeline.read.created_tables import column_options, is_created_table
@@ -85,11 +85,11 @@ class MqdbDataSource(DataSource):
         return StructType([*own, *([] if decoding is None else decoding.columns.fields)])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For spark.read."""
+        """The reader for spark.read."""
         return MqdbReader(_cluster(self.options, schema, is_stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For spark.readStream."""
+        """The reader for spark.readStream."""
         from mqdb.errors import MqdbError
 
         try:
@@ -98,20 +98,20 @@ class MqdbDataSource(DataSource):
             return _RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For DataFrame.write."""
+        """The writer for DataFrame.write."""
         from mqdb.pipeline.write.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For DataFrame.writeStream."""
+        """The writer for DataFrame.writeStream."""
         from mqdb.pipeline.write.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
 
 def _cluster(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> "SourceCluster":
-    """The options by broker, with the columns of a schema that the user may have given."""
+    """The options by broker, with the columns of the user's schema, if one was given."""
     from mqdb.pipeline.read.cluster_options import parse_cluster
 
     return parse_cluster(options, is_stream=is_stream).with_columns(schema)
@@ -127,13 +127,13 @@ class TaskPartition(InputPartition):
 
 
 class MqdbReader(DataSourceReader):
-    """A batch read. Planned on the driver, where Spark calls `partitions` once for each DataFrame."""
+    """A batch read, planned on the driver, where Spark calls `partitions` once per DataFrame."""
 
     def __init__(self, cluster: "SourceCluster") -> None:
         self.cluster = cluster
 
     def partitions(self) -> list[InputPartition]:
-        """A partition for each task."""
+        """One partition per task."""
         from mqdb.pipeline.read.cluster_planning import cluster_tasks
 
         return _partitions(cluster_tasks(self.cluster))
@@ -144,7 +144,7 @@ class MqdbReader(DataSourceReader):
 
 
 class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. One of these lives on the driver as long as the query, copies of it read on workers."""
+    """A stream. One instance lives on the driver as long as the query; copies of it read on workers."""
 
     def __init__(self, cluster: "SourceCluster") -> None:
         self.cluster = cluster
@@ -162,7 +162,7 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit given by maxOffsetsPerTrigger or minOffsetsPerTrigger.
 
-        Spark takes one limit; `latestOffset` applies the other.
+        Spark accepts only one limit; `latestOffset` applies the other.
         """
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
@@ -185,7 +185,7 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reported
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Limit the query to the messages that are there now."""
+        """Limit the query to the messages that exist now."""
         self._plan().set_target()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -199,7 +199,7 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self.cluster)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing, because the checkpoint has the offsets.
+        """Do nothing, because the checkpoint stores the offsets.
 
         Spark never calls it for the last batch of a query that ends by itself.
         """
@@ -219,7 +219,7 @@ class MqdbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _RefusedStream(DataSourceStreamReader):
-    """A stream with wrong options. Spark would hide an error of `streamReader` itself behind one of its own."""
+    """A stream with invalid options. Spark would hide an error raised by `streamReader` itself behind its own."""
 
     def __init__(self, error: "MqdbError") -> None:
         self._error = error
@@ -246,7 +246,7 @@ def _partitions(tasks: "list[tuple[str, Task]]") -> list[InputPartition]:
 
 
 def _read(partition: InputPartition, cluster: "SourceCluster") -> "Iterator[pa.RecordBatch]":
-    if not isinstance(partition, TaskPartition):  # Spark's own, in place of none at all
+    if not isinstance(partition, TaskPartition):  # Spark's own type instead of no type
         return iter(())
     if cluster.names:
         from mqdb.pipeline.read.cluster_reader import read_broker

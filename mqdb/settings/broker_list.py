@@ -1,4 +1,4 @@
-"""The broker list: the databases that the settings name, or the embedded one that runs in the home."""
+"""The broker list: the databases in the settings, or the embedded database that runs in the home directory."""
 
 from mqdb.common.dsn import BrokerDsn
 from mqdb.embedded import Home, attach, wait_while_starting
@@ -9,8 +9,8 @@ from mqdb.settings import Settings
 def brokers_of(settings: Settings) -> tuple[BrokerDsn, ...]:
     """The brokers of the settings, at least one, with passwords.
 
-    Waits for some seconds if the embedded broker is just starting. Raises BrokerUnavailable if the embedded broker does
-    not run.
+    Waits a few seconds if the embedded broker is starting. Raises BrokerUnavailable if the embedded broker does not
+    run.
     """
     if settings.brokers:
         return settings.brokers

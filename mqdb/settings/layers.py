@@ -24,34 +24,34 @@ def default_home() -> Path:
 
 
 class Layer(NamedTuple):
-    """Settings from one source, by name. `source` is argument, environment, the path of the file, or default."""
+    """Settings from one source, by name. `source` is argument, environment, the path of the file or default."""
 
     source: str
     values: Mapping[str, Any]
 
     def origin(self, name: str) -> str:
-        """The source of a setting in this layer, as an error names it."""
+        """The source of a setting in this layer, as shown in errors."""
         return f"environment {variable_of(name)}" if self.source == "environment" else self.source
 
 
 def stripped(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values without blanks around texts: an environment file or a YAML document easily adds some."""
+    """The same values without blanks around strings, which an environment file or a YAML document easily adds."""
     return {name: value.strip() if isinstance(value, str) else value for name, value in values.items()}
 
 
 def variable_of(name: str) -> str:
-    """The variable of the environment that gives a setting."""
+    """The environment variable of a setting."""
     return ENV_PREFIX + name.upper()
 
 
 def read_environment(names: Iterable[str]) -> Layer:
-    """The settings of these names that the environment gives. An empty or blank variable counts as unset."""
+    """The settings with these names from the environment. An empty or blank variable counts as unset."""
     found = stripped({name: os.environ.get(variable_of(name), "") for name in names})
     return Layer("environment", {name: value for name, value in found.items() if value})
 
 
 def home_of(*layers: Layer) -> Path:
-    """The home directory, as long as no file says otherwise. Raises SettingInvalid."""
+    """The home directory, unless a file overrides it. Raises SettingInvalid."""
     for layer in layers:
         if home := layer.values.get("home"):
             try:

@@ -1,9 +1,9 @@
-"""Settings: every value that a user may set, and where it came from.
+"""Settings: every value that a user can set, and its source.
 
-An argument wins over the environment (`MQDB_` and the name in capitals), which wins over a TOML file,
-which wins over the default. The file is `mqdb.toml` in the home directory, or the one that `--config` or
-`MQDB_CONFIG` names. An empty variable counts as unset. Blanks around a value are left out. A bad value is a
-SettingInvalid that names it, its source and the remedy; a password is shown nowhere.
+An argument takes precedence over the environment (`MQDB_` and the name in capitals), which takes precedence over a TOML
+file, and this over the default. The file is `mqdb.toml` in the home directory, or the file given by `--config` or
+`MQDB_CONFIG`. An empty variable counts as unset. Blanks around a value are stripped. A bad value raises SettingInvalid,
+which names the value, its source and the remedy; passwords are never shown.
 """
 
 import os
@@ -39,7 +39,7 @@ from mqdb.settings.values import Address, Directory, File, Hours, Percent, Topic
 _DSNS = ("dsn", "pool_dsn")
 _PASSWORD = "web_password"
 
-#: What else is read from the environment: by mqdb, by docker-compose.yml, and by tests.
+#: Other environment variables, read by mqdb, docker-compose.yml and tests.
 _OTHER_VARIABLES: Final = tuple(
     ENV_PREFIX + name for name in ("CONFIG", "DEBUG", "PG_BIN", "PG_USER", "PG_JAR", "PASSWORD", "PUBLISHED_PORT")
 )
@@ -49,7 +49,7 @@ _OF_TESTS: Final = re.compile(
 
 
 class SettingLine(NamedTuple):
-    """One line of `mqdb config`: the value as one would write it, without passwords."""
+    """One line of `mqdb config`: the value in its written form, without passwords."""
 
     name: str
     value: str
@@ -57,112 +57,122 @@ class SettingLine(NamedTuple):
 
 
 class Settings(BaseModel):
-    """All settings of one process. Made by `load_settings`; does not change."""
+    """All settings of one process. Made by `load_settings`; immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     dsn: str | None = None
-    """The database, or a list of them; None means the embedded PostgreSQL in `home`."""
+    """The database, or a list of databases; None means the embedded PostgreSQL in `home`."""
     pool_dsn: str | None = None
-    """A pooler in front of `dsn`, for everything except LISTEN and session locks; a list, where `dsn` is one."""
+    """A pooler in front of `dsn`, for everything except LISTEN and session locks; a list if `dsn` is a list."""
     home: Directory = Field(default_factory=default_home)
-    """The directory of the embedded PostgreSQL, of `mqdb.toml` and of offsets of broadcasting consumers."""
+    """The directory of the embedded PostgreSQL, of `mqdb.toml` and of broadcasting consumers' offsets."""
     port: int = Field(default=0, ge=0, le=65535)
     """The port of the embedded PostgreSQL; 0 is any free one."""
     broker_name: str = "broker-a"
-    """The name of a broker whose DSN does not say it."""
+    """The name of a broker whose DSN does not give one."""
     cluster_name: str = "DefaultCluster"
-    """Given to a broker with its schema. It names the topic of replies. RocketMQ: brokerClusterName."""
+    """The cluster name that a broker gets with its schema, which names the reply topic. RocketMQ: brokerClusterName."""
     auto_migrate_enable: bool = True
-    """Let `mqdb serve` bring the schema of `dsn` to head; the embedded database is always brought there."""
+    """Let `mqdb serve` upgrade the schema of `dsn` to head; the embedded database is always upgraded."""
     wait_for_primary: bool = False
-    """Let `mqdb serve` start if `dsn` leads to a standby, and wait until it leads to the primary. Otherwise it ends."""
+    """Let `mqdb serve` start if `dsn` leads to a standby, and wait until it leads to the primary.
+
+    Otherwise it exits.
+    """
     auto_create_topic_enable: bool = True
     """Let a producer create a missing topic when it first sends to it. RocketMQ: autoCreateTopicEnable."""
     default_topic_queue_nums: int = Field(default=4, ge=1, le=1_024)
     """The number of queues of a topic that a producer creates. RocketMQ: defaultTopicQueueNums."""
     send_message_timeout: Annotated[timedelta, *at_least("1ms")] = timedelta(seconds=3)
-    """The longest time of a send, with its retries. RocketMQ: sendMsgTimeout."""
+    """The maximum duration of a send, including retries. RocketMQ: sendMsgTimeout."""
     file_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(hours=72)
-    """The time for which a message is kept, consumed or not."""
+    """How long a message is kept, whether it is consumed or not."""
     delete_when: Hours = (4,)
     """Hours of the day, local time, at which messages older than `file_reserved_time` are dropped."""
     disk_max_used_space_percent: Percent = 75
-    """Above this use of the embedded PostgreSQL's disk old messages are dropped at any hour."""
+    """Above this usage of the embedded PostgreSQL's disk, old messages are dropped at any hour."""
     disk_clean_forcibly_percent: Percent = 85
-    """Above this use messages younger than `file_reserved_time` are dropped as well."""
+    """Above this usage, messages younger than `file_reserved_time` are dropped, too."""
     retain_until_archived: bool = False
-    """Drop nothing that `mqdb spark archive` has not archived with all topics, however old, however full the disk."""
+    """Drop nothing that `mqdb spark archive` has not archived with all topics, however old it is or full the disk."""
     enable_property_filter: bool = True
-    """Let consumers subscribe by SQL92; `mqdb serve` sets it for its broker. Tags are always there."""
+    """Let consumers subscribe by SQL92; `mqdb serve` sets it for its broker. Tags always work."""
     filter_support_retry: bool = False
-    """Judge a retry by the SQL92 filter of its topic again; `mqdb serve` sets it for its broker."""
+    """Apply the SQL92 filter of the topic to retries, too; `mqdb serve` sets it for its broker."""
     message_delay_level: str | None = None
     """The delays of the levels 1, 2, ..., with the units s, m, h and d; `mqdb serve` sets it for its broker."""
     transaction_timeout: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=6)
-    """The age of a half message when its producer is asked about it for the first time."""
+    """The age of a half message at which its producer is first asked about it."""
     transaction_check_interval: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=30)
-    """The time that a producer has to answer before one is asked again."""
+    """How long a producer has to answer before a producer is asked again."""
     transaction_check_max: int = Field(default=15, ge=1, le=1_000_000)
-    """After so many checks without an end a half message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
+    """The number of checks without an outcome after which a half message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
     reject_transaction_message: bool = False
     """Refuse half messages; `mqdb serve` sets it for its broker."""
     default_durability: Durability | None = None
-    """The durability of producers that choose none; `mqdb serve` sets it for its broker. Unset, it stays as it is."""
+    """The durability for producers that do not choose one;
+
+    `mqdb serve` sets it for its broker. If unset, it is not changed.
+    """
     actor: str | None = None
-    """The person or program behind the changes of this process. If unset, commands name the user who runs them."""
+    """The person or program behind the changes made by this process. If unset, commands name the user who runs them."""
     operation_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(days=365)
-    """The time for which `mqdb serve` keeps the list of changes by people and tools."""
+    """How long `mqdb serve` keeps the list of changes by people and tools."""
     timer_max_delay: Annotated[timedelta, *at_least("1s")] | None = None
-    """The longest time until a time of delivery; unset, there is no limit. `mqdb serve` sets it for its broker."""
+    """The maximum time until delivery; there is no limit if unset. `mqdb serve` sets it for its broker."""
     web_password: Annotated[str, Field(min_length=1)] | None = None
-    """The password for `http`: the dashboard asks for it in a form, `/metrics` takes it as the password of any user or
-    as a bearer token."""
+    """The password for `http`: the dashboard asks for it in a form;
+
+    `/metrics` accepts it as the password of any user or as a bearer token.
+    """
     web_viewer_password: Annotated[str, Field(min_length=1)] | None = None
-    """The password of viewers: they see the dashboard and `/metrics`, and change nothing."""
+    """The password for viewers, who can see the dashboard and `/metrics` but change nothing."""
     web_user_header: Annotated[str, Field(pattern="^[A-Za-z0-9-]+$")] | None = None
-    """The header in which a trusted proxy names a person. The person may do what `mqdb acl` has granted to the name."""
+    """The header in which a trusted proxy names a person, who has the rights granted to this name by `mqdb acl`."""
     web_trusted_proxies: str | None = None
-    """Addresses or networks of the proxies that may send `web_user_header`, separated by commas."""
+    """The addresses or networks of the proxies that may send `web_user_header`, separated by commas."""
     web_read_only: bool = False
     """Refuse all changes in the dashboard, whose sessions in the database are read-only, too."""
     metrics_per_queue: Topics | None = None
-    """Topics of which `/metrics` tells each queue, separated by commas; whole names."""
+    """The topics for which `/metrics` has metrics of each queue, as complete names separated by commas."""
     http: str | None = None
-    """Where `mqdb serve` and `mqdb web` answer HTTP, as host:port; unset, `mqdb serve` does not. Beyond loopback it
-    needs a password or trusted proxies."""
+    """The address at which `mqdb serve` and `mqdb web` serve HTTP, as host:port; if unset, `mqdb serve` does not.
+
+    Beyond loopback it requires a password or trusted proxies.
+    """
     remoting_open: bool = False
-    """Serve everybody at `remoting`, also beyond loopback, while no access key has a secret."""
+    """Serve all clients at `remoting`, also beyond loopback, while no access key has a secret."""
     remoting: Address | None = None
-    """Where `mqdb serve` and `mqdb remoting` answer RocketMQ's clients, as host:port; unset, `mqdb serve` does not."""
+    """The address for RocketMQ's clients of `mqdb serve` (if unset, it does not serve them) and `mqdb remoting`, as host:port."""
     remoting_certificate: File | None = None
-    """A certificate in PEM. With it `remoting` also takes TLS, on the same port."""
+    """A certificate in PEM, with which `remoting` also accepts TLS, on the same port."""
     remoting_certificate_key: File | None = None
-    """Its key, in PEM and not encrypted; unset, it is in the file of the certificate."""
+    """The certificate's key, in PEM and unencrypted; if unset, it is in the certificate's file."""
     remoting_tls_only: bool = False
-    """Refuse clients that come without TLS. RocketMQ: tls.server.mode=enforcing."""
+    """Refuse clients that do not use TLS. RocketMQ: tls.server.mode=enforcing."""
     remoting_advertised: Address | None = None
-    """Where clients find that, if it is another address than the one listened on: behind a NAT, for example."""
+    """The address at which clients find `remoting`, if it differs from the listening address, as behind NAT."""
     grpc_open: bool = False
-    """Serve everybody at `grpc`, also beyond loopback, while no access key has a secret."""
+    """Serve all clients at `grpc`, also beyond loopback, while no access key has a secret."""
     grpc: Address | None = None
-    """Where `mqdb serve` and `mqdb grpc` answer RocketMQ 5's SDKs, as host:port; unset, `mqdb serve` does not."""
+    """The address for RocketMQ 5's SDKs of `mqdb serve` (if unset, it does not serve them) and `mqdb grpc`, as host:port."""
     grpc_tls: Address | None = None
     """The address for SDKs that use TLS, as host:port. The SDKs for Java, Go, C# and C++ use TLS by default."""
     grpc_certificate: File | None = None
-    """The certificate of `grpc_tls` in PEM; unset, a self-signed one is made at each start."""
+    """The certificate of `grpc_tls` in PEM; if unset, a self-signed one is made at each start."""
     grpc_certificate_key: File | None = None
-    """Its key, in PEM and not encrypted; unset, it is in the file of the certificate."""
+    """The certificate's key, in PEM and unencrypted; if unset, it is in the certificate's file."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def brokers(self) -> tuple[BrokerDsn, ...]:
-        """The brokers that `dsn` names, in its order; empty means the embedded one."""
+        """The brokers in `dsn`, in order; empty means the embedded broker."""
         return parse_brokers(self.dsn, self.broker_name) if self.dsn else ()
 
     @property
     def broker(self) -> BrokerDsn | None:
-        """The broker of the settings; None means the embedded one. Raises SettingInvalid if there are several."""
+        """The broker of the settings; None means the embedded broker. Raises SettingInvalid if there are several."""
         brokers = self.brokers
         if len(brokers) > 1:
             names = ", ".join(broker.name for broker in brokers)
@@ -223,7 +233,7 @@ class Settings(BaseModel):
         return tuple(self.metrics_per_queue.split(", ")) if self.metrics_per_queue else ()
 
     def check_cluster_name(self, found: str) -> None:
-        """Raises SettingInvalid where the settings say another one than a broker has; what is left out says nothing."""
+        """Raise SettingInvalid if the cluster name was set and differs from that of a broker."""
         origin = self.origin("cluster_name")
         if origin != DEFAULT and self.cluster_name != found:
             reason = f"the broker belongs to cluster {found!r}; leave it out, or UPDATE mqdb.broker"
@@ -234,11 +244,11 @@ class Settings(BaseModel):
         return self._origins.get(name, DEFAULT)
 
     def lines(self) -> list[SettingLine]:
-        """Every setting in the order of this page."""
+        """Every setting, in the order of this class."""
         return [SettingLine(name, self.shown(name), self.origin(name)) for name in type(self).model_fields]
 
     def shown(self, name: str) -> str:
-        """The value of a setting as one would write it, without passwords."""
+        """The value of a setting in its written form, without passwords."""
         match value := getattr(self, name):
             case None:
                 return ""
@@ -313,7 +323,7 @@ class Settings(BaseModel):
         if value is None:
             return None
         address = parse_http_address(value)
-        # A password that cannot be used is not there; of the two faults, the first one is told.
+        # An invalid password counts as missing; of the two faults, only the first is reported.
         ways = ("web_password", "web_viewer_password", "web_trusted_proxies")
         if not address.is_loopback and all(info.data.get(each, "") is None for each in ways):
             raise ValueError("anybody who reaches this address may ask; set web_password, or use 127.0.0.1")
@@ -332,9 +342,9 @@ class Settings(BaseModel):
 
 
 def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Settings:
-    """The settings of this process. An argument that is None counts as not given.
+    """Load the settings of this process. An argument that is None counts as not given.
 
-    `config` names the TOML file, which must exist then. Raises SettingInvalid.
+    `config` names the TOML file, which must exist if given. Raises SettingInvalid.
     """
     argument = Layer("argument", stripped({name: value for name, value in arguments.items() if value is not None}))
     environment = read_environment(Settings.model_fields)
@@ -350,7 +360,7 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
     try:
         settings = Settings(**values)
     except ValidationError as exc:
-        # Not chained: pydantic's own words repeat the value, and with it the password.
+        # Not chained: pydantic's message repeats the value, which may contain a password.
         raise _first_fault(exc, origins) from None
     settings._origins = origins
     _refuse_two_names(settings)
@@ -358,15 +368,15 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
 
 
 class UnknownVariable(NamedTuple):
-    """A variable of the environment that nothing reads. Its value is shown nowhere: it may be a password."""
+    """An environment variable that nothing reads. Its value is never shown, because it may be a password."""
 
     name: str
     near: str | None
-    """The known name that looks most like it."""
+    """The most similar known name."""
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[UnknownVariable]:
-    """The variables named MQDB_... that nothing reads, by name. An empty one counts as unset."""
+    """The variables named MQDB_... that nothing reads, sorted by name. An empty variable counts as unset."""
     known = [*map(variable_of, Settings.model_fields), *_OTHER_VARIABLES]
     return [
         UnknownVariable(name, next(iter(get_close_matches(name.upper(), known, n=1)), None))
@@ -393,7 +403,7 @@ def _first_fault(exc: ValidationError, origins: Mapping[str, str]) -> SettingInv
 
 
 def _refuse_two_names(settings: Settings) -> None:
-    """A lone DSN with a name, and another name beside it."""
+    """Raise ValueError for a single DSN with a name, if `broker_name` gives another name."""
     brokers = settings.brokers
     origin = settings.origin("broker_name")
     if origin != DEFAULT and len(brokers) == 1 and brokers[0].name != settings.broker_name:
@@ -401,7 +411,7 @@ def _refuse_two_names(settings: Settings) -> None:
 
 
 def _safe(name: str, value: object) -> object:
-    """A value of any type without passwords. The value of an unknown setting may be meant for `dsn`."""
+    """A value of any type without passwords. The value of an unknown setting may have been meant for `dsn`."""
     if value is not None and ("password" in name or get_close_matches(name, [_PASSWORD])):
         return HIDDEN
     if value is None or isinstance(value, bool | int | float | timedelta):

@@ -1,4 +1,4 @@
-"""The kinds of values that settings have: how each is read from a text, and what it may be."""
+"""The kinds of values in settings: how each is parsed, and what is allowed."""
 
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def _duration(value: object) -> object:
 
 @dataclass(frozen=True)
 class DurationRange:
-    """The bounds of a duration, both included: the services work with every duration between them."""
+    """The limits of a duration, both inclusive: the services work with every duration between them."""
 
     least: timedelta
     most: timedelta = MAX_DELAY
@@ -74,7 +74,7 @@ def _topics(value: str) -> str:
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with ~ replaced by the home of its user. Raises ValueError for an impossible path."""
+    """The path with ~ replaced by the user's home directory. Raises ValueError for an impossible path."""
     try:
         found = Path(path).expanduser()
     except RuntimeError:
@@ -87,7 +87,7 @@ def expanded(path: str | Path) -> Path:
 #: Hours of the day, ascending.
 Hours = Annotated[tuple[Annotated[int, Field(ge=0, le=23)], ...], BeforeValidator(_hours)]
 Percent = Annotated[int, Field(ge=1, le=100)]
-#: Names with commas between them, each once.
+#: Names separated by commas, without duplicates.
 Topics = Annotated[str, AfterValidator(_topics)]
 Directory = Annotated[Path, AfterValidator(_absolute)]
 #: An absolute path, like Directory.

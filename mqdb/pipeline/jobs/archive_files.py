@@ -2,9 +2,9 @@
 
     <path>/broker=broker-a/segment=12/run=<id>/topic=orders/hour=2026-07-14-09/part-....zstd.parquet
 
-A row is a message as the data source gives it. Bodies are stored uncompressed, and `sys_flag` agrees with that: Parquet
-compresses them together, which is better than one by one, and any reader of Parquet can read them. Hours are hours of
-the store time, in UTC.
+A row is a message as returned by the data source. Bodies are stored uncompressed, and `sys_flag` says so: Parquet
+compresses them together, which is better than one by one, and any Parquet reader can read them. Hours are those of the
+store time, in UTC.
 """
 
 import re
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = MESSAGE_COLUMNS | {"hour": "string"}
 
-#: The rows that `read` gives.
+#: The schema of the rows that `read` returns.
 SCHEMA: Final = ", ".join(f"`{name}` {type_}" for name, type_ in _COLUMNS.items())
 
-#: Below it all folders are of one shape. Spark would guess the types: it takes a topic called 0012 for a number.
+#: Below it all folders have the same structure. Spark would guess the types and take a topic named 0012 for a number.
 _BASE: Final = re.compile(r"/segment=\d+/run=\w+$")
 _FOLDERS: Final = "segment int, run string"
 
 #: The compression of a body: the flag, and the type in bits 8 to 10.
 _COMPRESSION_BITS: Final = COMPRESSED_FLAG | 7 << 8
 
-#: INT96, which Spark writes by default, has no statistics, and no other system writes it any more.
+#: INT96, Spark's default, has no statistics, and other systems no longer write it.
 _TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
 def hour_name(time: datetime) -> str:
-    """The hour of a time as folders are called."""
+    """The hour of a time, in the form used for folder names."""
     return f"{time.astimezone(UTC):%Y-%m-%d-%H}"
 
 
 def write(messages: "DataFrame", path: str) -> None:
-    """Write messages to a folder that does not exist; in each file by queue and offset."""
+    """Write messages to a new folder; each file is sorted by queue and offset."""
     from pyspark.sql import functions as F
 
-    # By numbers: Spark's own functions work in the zone of the session, where some hours come twice.
+    # With numbers: Spark's own functions work in the session's time zone, in which some hours occur twice.
     seconds = F.unix_seconds("store_timestamp")
     day = F.date_add(F.lit("1970-01-01").cast("date"), F.floor(seconds / 86_400).cast("int"))
     hour = F.lpad((F.floor(seconds / 3_600) % 24).cast("string"), 2, "0")
@@ -57,7 +57,7 @@ def write(messages: "DataFrame", path: str) -> None:
 
 
 def read(spark: "SparkSession", *paths: str) -> "DataFrame":
-    """The messages in these folders, at least one, with their `hour`."""
+    """The messages in these folders (at least one), with their `hour`."""
     by_base: dict[str, list[str]] = {}
     for path in paths:
         by_base.setdefault(_BASE.sub("", path), []).append(path)
@@ -75,12 +75,12 @@ class FileSystem:
         self._configuration = context._jsc.hadoopConfiguration()
 
     def qualified(self, path: str) -> str:
-        """The path with its scheme, such as `file:/data`, so that driver and executors read it alike."""
+        """The path with its scheme, such as `file:/data`, so that driver and executors interpret it in the same way."""
         at = self._path(path)
         return str(at.getFileSystem(self._configuration).makeQualified(at).toString())
 
     def size(self, path: str) -> int:
-        """Bytes of all files below a folder."""
+        """The size in bytes of all files below a folder."""
         at = self._path(path)
         return int(at.getFileSystem(self._configuration).getContentSummary(at).getLength())
 
@@ -92,7 +92,7 @@ class FileSystem:
 
 @contextmanager
 def _configured(spark: "SparkSession", name: str, value: str) -> Iterator[None]:
-    """A setting of the session, and then as it was before."""
+    """Set a setting of the session temporarily."""
     before = spark.conf.get(name, None)
     spark.conf.set(name, value)
     try:

@@ -1,10 +1,9 @@
-"""Archive: sealed segments become Parquet files, once each, and count only when they were read back.
+"""Archive: sealed segments become Parquet files, each once, and count only after they were read back.
 
     begin ─▶ write a folder ─▶ read it back ─▶ compare with the broker ─▶ record, in one transaction
 
-A crash leaves a folder that is written down as begun; the next run removes it. Nobody else's is ever touched: what is
-removed is what this database has begun. Readers take paths from `mqdb.archived_segment`, so that such a folder counts
-for nothing in the meantime either.
+A crash leaves a folder that is recorded as begun; the next run removes it. Only folders begun by this database are ever
+removed. Readers take paths from `mqdb.archived_segment`, so such a folder is ignored in the meantime.
 """
 
 import json
@@ -33,17 +32,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Messages that are done, messages of all, and what is being done.
+#: Called with the number of done messages, the total, and the current step.
 OnProgress: TypeAlias = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class ArchiveResult:
-    """The result of a run. `dropped` are segments that retention removed before they were read."""
+    """The result of a run. `dropped` are the segments that retention removed before they were read."""
 
     archived: tuple[ArchivedSegment, ...] = ()
     dropped: tuple[int, ...] = ()
-    #: Folders that earlier runs had begun and not finished.
+    #: Folders that earlier runs began but did not finish.
     removed: tuple[str, ...] = ()
 
 
@@ -65,16 +64,15 @@ def archive(
     limit: int | None = None,
     on_progress: OnProgress = lambda done, total, note: None,
 ) -> ArchiveResult:
-    """Archive the sealed segments of a broker that are not archived yet, oldest first, at most `limit` of them.
+    """Archive a broker's sealed segments that are not archived yet, oldest first, at most `limit` of them.
 
-    Without `topics` the messages of all topics are archived, except those that wait in topics of the broker: they are
-    copied to their own topic when they are due. Retention waits only for such archives of whole segments. With `topics`
-    a segment is archived for those of them that its archive lacks, and later once more as a whole if that is asked for.
-    `path` is a folder that driver and executors see, on any file system of Spark's. A copy of a database needs a path
-    of its own.
+    Without `topics` the messages of all topics are archived, except those waiting in system topics, which are copied to
+    their own topic when they are due. Retention waits only for such archives of whole segments. With `topics` a segment
+    is archived for those topics that its archive lacks; it can be archived again as a whole later. `path` is a folder
+    that driver and executors see, on any of Spark's file systems. A copy of a database needs its own path.
 
     Messages of a deleted topic are not archived. Raises ArchiveBusy while another process archives this broker,
-    ArchiveMismatch, TopicNotFound, and errors of Spark.
+    ArchiveMismatch, TopicNotFound, and Spark's errors.
     """
     with connected(dsn, "mqdb archive") as connection, verbs.sole_archiver(connection) as is_sole:
         if not is_sole:
@@ -143,7 +141,7 @@ def _archived(
     contents: SegmentContents,
     folder: str,
 ) -> ArchivedSegment | None:
-    """The segment, with its files written and read back; None when retention has dropped it."""
+    """The segment, with its files written and read back; None if retention has dropped it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -177,7 +175,7 @@ def _messages(spark: "SparkSession", dsn: str, contents: SegmentContents) -> "Da
 
 
 def _read_back(messages: "DataFrame") -> tuple[dict[Queue, QueueFound], datetime, datetime]:
-    """The messages in the files by queue, and the store times of the oldest and the youngest one."""
+    """The messages in the files by queue, and the store times of the oldest and the newest message."""
     from pyspark.sql import functions as F
 
     stored = F.unix_micros("store_timestamp")
@@ -190,7 +188,7 @@ def _read_back(messages: "DataFrame") -> tuple[dict[Queue, QueueFound], datetime
             F.max("queue_offset"),
             F.min(stored),
             F.max(stored),
-            # Not for the sums: so that every page of every column that matters is read and unpacked.
+            # Not for the sums, but so that every page of every relevant column is read and decompressed.
             F.sum(F.octet_length("body") + F.octet_length("properties")),
         )
         .collect()

@@ -1,6 +1,6 @@
-"""A streaming query as a job: it reads the stored messages, reports its progress, and ends or runs until it is stopped.
+"""A streaming query as a job: it reads the stored messages, reports progress, and ends or runs until it is stopped.
 
-The checkpoint remembers the offsets of the query, so a job that was killed continues from them.
+The checkpoint stores the offsets of the query, so a killed job continues from them.
 """
 
 import json
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-#: Messages that are done, messages of all as far as they are known, and a note.
+#: Called with the number of done messages, the known total, and a note.
 OnProgress: TypeAlias = Callable[[int, int, str], None]
 
 _POLL_SECONDS: Final = 1
 
 
 def quiet(_done: int, _total: int, _note: str) -> None:
-    """An OnProgress that reports nothing."""
+    """An OnProgress that does nothing."""
 
 
 def catch_up(writer: "DataStreamWriter", *, follow: bool, on_progress: OnProgress) -> int:
-    """Run a stream until it has read what was there at its start; with `follow` until its thread is interrupted.
+    """Run a stream until it has read all messages from before its start; with `follow`, until its thread is interrupted.
 
-    Returns how many messages it has read. Raises what Spark raises.
+    Returns the number of messages read. Raises Spark's errors.
     """
     query = (writer if follow else writer.trigger(availableNow=True)).start()
     batches: dict[int, int] = {}
@@ -34,7 +34,7 @@ def catch_up(writer: "DataStreamWriter", *, follow: bool, on_progress: OnProgres
         while not query.awaitTermination(_POLL_SECONDS):
             _report(query, batches, on_progress)
     finally:
-        # The batch that is interrupted comes again, because the checkpoint does not have it.
+        # An interrupted batch is repeated, because it is not in the checkpoint.
         query.stop()
     _report(query, batches, on_progress)
     return sum(batches.values())
@@ -52,7 +52,7 @@ def _report(query: "StreamingQuery", batches: dict[int, int], on_progress: OnPro
 
 
 def total_of(offset: Any) -> int:
-    """The sum of the offsets in the JSON of a source: of all its queues or partitions."""
+    """The sum of all offsets in the JSON of a source, over its queues or partitions."""
     if isinstance(offset, str):
         offset = json.loads(offset)
     if not isinstance(offset, dict):
@@ -69,7 +69,7 @@ def total_of(offset: Any) -> int:
 
 
 def count_left(reader: Any, spark: "SparkSession", checkpoint: str) -> int:
-    """Number of messages that a query with this checkpoint would read now, by the batch reader of its source."""
+    """The number of messages that a query with this checkpoint would read now, counted by its source's batch reader."""
     offsets = committed_offsets(spark, checkpoint)
     starting = "earliest" if offsets is None else json.dumps(offsets)
     frame: DataFrame = reader.option("startingOffsets", starting).load()
@@ -88,7 +88,7 @@ def committed_offsets(spark: "SparkSession", checkpoint: str) -> Mapping[str, An
     batches = [int(name) for name in names if re.fullmatch(r"\d+", name)]
     if not batches:
         return None
-    # A version, the metadata of the batch, and a line for each source.
+    # A version, the metadata of the batch, and one line per source.
     lines = spark.read.text(f"{checkpoint}/offsets/{max(batches)}", wholetext=True).collect()[0][0].splitlines()
     offsets: dict[str, Any] = json.loads(lines[2])
     if "brokers" not in offsets:

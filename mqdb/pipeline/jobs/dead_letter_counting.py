@@ -1,8 +1,8 @@
 """Causes of death: the dead letters of consumer groups, counted by cause.
 
 The letters are read by format("mqdb") from the topics %DLQ%group, which needs no jar, and the data are in their
-properties (`mqdb.common.failure`). Errors that differ only in their values are one cause (`failure_text`). Spark reads
-the letters once, into one row for each cause, number of attempts and hour; all figures are sums of these.
+properties (`mqdb.common.failure`). Errors that differ only in their values count as one cause (`failure_text`). Spark
+reads the letters once, into one row per cause, number of attempts and hour; all figures are sums of these rows.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from sqlalchemy import Connection
 
-#: Causes that a report tells one by one; the others are in its counts.
+#: The number of causes that a report lists; the others are only in its counts.
 MOST_CAUSES: Final = 200
 
-#: What is read of a letter, and the property that has it.
+#: The data read from a letter, and their properties.
 _TOLD: Final = {
     "topic": Property.RETRY_TOPIC.value,
     "exception": FailureProperty.EXCEPTION.value,
@@ -49,13 +49,13 @@ def dlq_report(
     since: datetime | timedelta | None = None,
     html: Path | str | None = None,
 ) -> DeadLetterReport:
-    """Count the dead letters of a broker by cause; without `groups` those of all groups.
+    """Count the dead letters of a broker by cause, of all groups or of those in `groups`.
 
-    `since` is the earliest time of death, at which the copy in the DLQ was stored: a moment, or a duration before now,
-    by the broker's clock. `html` is a file for the report as a page that needs no network; an existing file is
-    replaced.
-    Raises GroupNotFound for a group that neither exists nor has dead letters, and ParameterInvalid for a file that
-    cannot be written.
+    `since` is the earliest time of death, which is the store time of the copy in the DLQ: a moment, or a duration
+    before now, by the broker's clock. `html` is a file for the report as a page that needs no network; an existing file
+    is replaced.
+    Raises GroupNotFound for a group that neither exists nor has dead letters, and ParameterInvalid for an unwritable
+    file.
     """
     plan = _plan(dsn, groups, since)
     report = DeadLetterReport(None if groups is None else tuple(groups), plan.since, plan.now)
@@ -84,7 +84,7 @@ def _plan(dsn: str, groups: Sequence[str] | None, since: datetime | timedelta | 
 
 
 def _dead_letter_topics(connection: "Connection", groups: Sequence[str] | None) -> list[str]:
-    """The existing DLQs. A group has one as soon as its first message has died."""
+    """The existing DLQs. A group's DLQ is created for its first dead letter."""
     found = [route.config.name for route in topics.list_topics(connection) if route.config.name.startswith(DLQ_PREFIX)]
     if groups is None:
         return found
@@ -95,18 +95,18 @@ def _dead_letter_topics(connection: "Connection", groups: Sequence[str] | None) 
 
 
 def _letters(spark: "SparkSession", dsn: str, plan: _Plan) -> "DataFrame":
-    """A row for each dead letter: its group, its origin, the reason, and the time at which it was given up."""
+    """One row per dead letter: its group, its origin, the reason, and the time of its death."""
     from pyspark.sql import functions as F
 
     reader = spark.read.format("mqdb").option("url", dsn).option("subscribe", ",".join(plan.topics))
     reader = reader.option("columns", "topic,msg_id,properties,store_timestamp")
     if plan.since is not None:
         reader = reader.option("startingTimestamp", plan.since.isoformat())
-        # A DLQ in which nothing is so young has nothing for the report, and that is no error.
+        # A DLQ without letters since then adds nothing to the report, and this is not an error.
         reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
     loaded = reader.load()
     if plan.since is not None:
-        # Offsets are not quite in order of time: a transaction that took long is stored before its neighbours.
+        # Offsets are not strictly in order of time: a long transaction is stored before its neighbours.
         loaded = loaded.where(F.col("store_timestamp") >= F.lit(plan.since))
     told = F.from_json("properties", ", ".join(f"{name} string" for name in _TOLD.values()))
     letters = loaded.select("msg_id", "store_timestamp", F.col("topic").alias("dlq"), told.alias("told"))
@@ -135,7 +135,7 @@ def _cells(letters: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType
 
-    # Through Arrow it would need pandas.
+    # Arrow would require pandas.
     fold, fold_name = (F.udf(rule, StringType(), useArrow=False) for rule in (folded, folded_exception))
     second = F.unix_seconds("store_timestamp")
     normalised = letters.select(
@@ -145,7 +145,7 @@ def _cells(letters: "DataFrame") -> "DataFrame":
         fold("error").alias("error"),
         # A property may hold any text.
         F.col("attempts").try_cast("int").alias("attempts"),
-        # Hours of UTC: those of the session's time zone may begin at another minute.
+        # Hours in UTC: those of the session's time zone may start at another minute.
         F.timestamp_seconds(second - F.pmod(second, F.lit(_HOUR_SECONDS))).alias("hour"),
         F.struct("store_timestamp", "msg_id", F.col("error").alias("text")).alias("letter"),
     )
@@ -180,7 +180,7 @@ def _cause(row: "Row") -> Cause:
 
 
 def _with_counts(report: DeadLetterReport, cells: "DataFrame") -> DeadLetterReport:
-    """All counts in one pass, one grouping set for each respect."""
+    """Add all counts in one pass, with one grouping set per dimension."""
     from pyspark.sql import functions as F
 
     respects = [("group",), ("topic",), ("exception",), ("attempts",), ("hour", "exception")]
@@ -188,7 +188,7 @@ def _with_counts(report: DeadLetterReport, cells: "DataFrame") -> DeadLetterRepo
     rows = grouped.agg(F.grouping_id().alias("respect"), F.sum("messages").alias("messages")).collect()
 
     def counts(*names: str) -> list["Row"]:
-        # A bit for each column that is not grouped by, that of the first column the highest.
+        # One bit per column that is not grouped by; the first column has the highest bit.
         respect = int("".join("0" if name in names else "1" for name in _COUNTED), 2)
         return [row for row in rows if row["respect"] == respect]
 
@@ -209,5 +209,5 @@ def _with_counts(report: DeadLetterReport, cells: "DataFrame") -> DeadLetterRepo
 
 
 def _in_utc(time: datetime) -> datetime:
-    """A timestamp as Spark collects it: without a zone, in that of this machine."""
+    """Convert a timestamp as Spark collects it: without a zone, in this machine's time zone."""
     return time.astimezone(UTC)

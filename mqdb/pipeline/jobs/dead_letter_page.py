@@ -1,6 +1,6 @@
-"""A report of dead letters as one HTML page: no script, no other file, no network; light or dark as the system is.
+"""A report of dead letters as one HTML page: no scripts, no other files, no network; light or dark like the system.
 
-Strangers have sent what it shows: all of it is escaped, and the page forbids itself to load anything.
+The contents are untrusted, so everything is escaped, and the page forbids itself to load anything.
 """
 
 import os
@@ -15,13 +15,13 @@ from mqdb.drawing.templating import environment
 from mqdb.errors import ParameterInvalid
 from mqdb.pipeline.jobs.dead_letter_report import Count, DeadLetterReport, HourCount
 
-#: Bars of a chart; one more bar is for the rest.
+#: The number of bars in a chart; one more bar is for the rest.
 MOST_BARS: Final = 12
 
-#: Columns of the chart over time; a longer time has longer spans.
+#: The number of columns in the chart over time; a longer time has longer spans.
 MOST_COLUMNS: Final = 60
 
-#: Exceptions with a colour of their own in the chart over time; one more colour is for the rest.
+#: The number of exceptions with their own colour in the chart over time; one more colour is for the rest.
 MOST_SERIES: Final = 6
 
 UNSAID: Final = "(not said)"
@@ -31,7 +31,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def write_page(report: DeadLetterReport, path: Path) -> None:
-    """Write the page; the file has its name when it is whole. Raises ParameterInvalid if it cannot be written."""
+    """Write the page; the file gets its name when it is complete. Raises ParameterInvalid if it cannot be written."""
     part = path.with_name(path.name + ".part")
     try:
         part.write_text(page(report), "utf-8")
@@ -79,10 +79,10 @@ def _bars(counts: Sequence[Count]) -> list[Count]:
 
 
 def columns_of(hours: Sequence[HourCount], own: Sequence[str | None], has_rest: bool) -> list[Column]:
-    """A column for each span from the first hour to the last, empty spans included. Spans of many hours are longer.
+    """One column per span from the first hour to the last, including empty spans. For many hours the spans are longer.
 
-    Each column has a value for each exception of `own`, and if `has_rest` one for all others. Spans begin at multiples
-    of their length since 1970, which is at midnight in UTC for days.
+    Each column has a value for each exception in `own`, and with `has_rest` one for all others. Spans start at
+    multiples of their length since 1970, so days start at midnight in UTC.
     """
     first, last = hours[0].hour, hours[-1].hour
     span = next((span for span in _SPANS if (last - first) / span < MOST_COLUMNS - 1), _SPANS[-1])

@@ -6,7 +6,10 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Dead letters that have group, topic, exception and folded error in common. None is what a letter does not say."""
+    """Dead letters with the same group, topic, exception and folded error.
+
+    None means that the letters do not give it.
+    """
 
     group: str
     topic: str | None
@@ -17,13 +20,13 @@ class Cause:
     most_attempts: int | None
     first_died: datetime
     last_died: datetime
-    #: The error of the last one as it was, and the unique id of that message.
+    #: The unchanged error of the last letter, and the unique id of its message.
     example: str | None
     example_id: str
 
     @property
     def deliveries(self) -> str:
-        """The number of deliveries of its messages, or the range from the fewest to the most."""
+        """The number of deliveries of its messages, or their range."""
         if self.fewest_attempts is None or self.most_attempts is None:
             return ""
         one = self.fewest_attempts == self.most_attempts
@@ -32,7 +35,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of dead letters with this name or number of attempts. None stands for letters that do not have one."""
+    """The number of dead letters with this name or number of attempts. None stands for letters without it."""
 
     name: str | int | None
     messages: int
@@ -40,7 +43,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class HourCount:
-    """The number of letters that died of an exception in the hour that begins then, by the broker's clock."""
+    """The number of letters that died of an exception in the hour from this time on, by the broker's clock."""
 
     hour: datetime
     exception: str | None
@@ -49,24 +52,24 @@ class HourCount:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterReport:
-    """Dead letters, counted in several respects. All times are aware, in UTC; the largest count comes first."""
+    """Dead letters, counted by several criteria. All times are aware, in UTC; the largest count comes first."""
 
-    #: The groups and the start that were asked for; None: all groups, and from the oldest letter on.
+    #: The requested groups and start; None means all groups, and from the oldest letter on.
     groups: tuple[str, ...] | None
     since: datetime | None
     made_at: datetime
-    #: The number of causes; `causes` has the MOST_CAUSES largest.
+    #: The number of causes; `causes` contains the MOST_CAUSES largest.
     causes_found: int = 0
     causes: tuple[Cause, ...] = ()
     by_group: tuple[Count, ...] = ()
     by_topic: tuple[Count, ...] = ()
     by_exception: tuple[Count, ...] = ()
-    #: In order of their number.
+    #: Sorted by the number of attempts.
     by_attempts: tuple[Count, ...] = ()
-    #: In order of time; hours without letters are left out.
+    #: Sorted by time; hours without letters are left out.
     by_hour: tuple[HourCount, ...] = ()
 
     @property
     def messages(self) -> int:
-        """Number of dead letters."""
+        """The number of dead letters."""
         return sum(count.messages for count in self.by_group)

@@ -1,4 +1,4 @@
-"""The common text of failures: the text of an error without the values that differ from one message to the next.
+"""The common text of failures: an error text without the values that differ from message to message.
 
 `no price for order-17` and `no price for order-18` are one cause, and a report that counts causes has to see that.
 Values are recognized by their shape: quoted text, times, addresses, ids, numbers. Each is replaced by the name of its
@@ -8,14 +8,15 @@ kind, so that the folded text is still readable.
 import re
 from typing import Final
 
-#: Of a folded text. What differs only behind that is one cause.
+#: The maximum length of a folded text. Errors that differ only after it count as one cause.
 MAX_FOLDED_CHARACTERS: Final = 300
 
-#: Ordered: what an earlier rule has taken, a later one does not see. None of them backtracks over more than one token.
+#: Ordered: text replaced by an earlier rule is not seen by later rules. No rule backtracks over more than one token.
 _RULES: Final = tuple(
     (re.compile(pattern), placeholder)
     for pattern, placeholder in (
-        # Not the apostrophes of "can't": a quote opens where no word ends, and closes where none goes on.
+        # Not the apostrophe in "can't": an opening quote must not follow a word, and a closing one must not precede a
+        # word.
         (r"""(?<!\w)(['"`])(?:\\.|(?!\1)[^\\])*\1(?!\w)""", "<value>"),
         (r"[“«„][^”»“]*[”»“]", "<value>"),
         (r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "<uuid>"),
@@ -24,11 +25,11 @@ _RULES: Final = tuple(
         (r"\b0[xX][0-9a-fA-F]+\b", "<hex>"),
         # Eight hexadecimal digits or more, letters and digits: a hash, a message id.
         (r"(?<![^\W_])(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{8,}(?![^\W_])", "<hex>"),
-        # A digit, letters, a digit: no word is made like that, but many ids are.
+        # A digit, letters, a digit: many ids look like this, but no words do.
         (r"(?<![^\W_])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{16,}(?![^\W_])", "<id>"),
         # The minus of -5, not the hyphen of order-5.
         (r"(?:(?<![\w)\]])[+-])?\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+(?!\w))?", "<n>"),
-        # A list of values is one, however long.
+        # A list of values counts as one value, however long.
         (r"(<(?:value|uuid|time|address|hex|id|n)>)(?:\s*[,;]\s*\1)+", r"\1, ..."),
         (r"\s+", " "),
     )
@@ -54,8 +55,7 @@ def folded(text: str | None) -> str | None:
 def folded_exception(name: str | None) -> str | None:
     """The name of an exception, unchanged: the digits of `oauth2.Expired` belong to it.
 
-    If the text is not a name, but the answer of a listener instead of a status (`mqdb.common.failure.Failure`), it is
-    folded.
+    If the text is not a name, but a listener's invalid answer (`mqdb.common.failure.Failure`), it is folded.
     """
     if name is not None and all(part.isidentifier() for part in name.replace("<locals>", "locals").split(".")):
         return name

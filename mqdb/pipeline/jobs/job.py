@@ -1,4 +1,4 @@
-"""The common parts of all jobs of the command line: a quiet session, and an error of Spark's in one line."""
+"""The common parts of all jobs of the command line: a quiet session, and Spark's errors in one line."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,10 +12,10 @@ from mqdb.pipeline.local_session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The end of a Python worker's traceback, where it is an error of ours; the last one is the cause of the others.
+#: The end of a Python worker's traceback, if it is an error of mqdb; the last one is the cause of the others.
 _OF_MQDB: Final = re.compile(r"^(?:[\w.]+: )*mqdb\.(?:\w+\.)*\w+: (.+)$", re.MULTILINE)
 
-#: Same for any other error of Python.
+#: The same for any other Python error.
 _OF_PYTHON: Final = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Unavailable): .+)$", re.MULTILINE)
 
 _PY4J: Final = re.compile(r"An error occurred while calling [^\n]*\n: ")
@@ -23,9 +23,9 @@ _PY4J: Final = re.compile(r"An error occurred while calling [^\n]*\n: ")
 
 @contextmanager
 def own_session(cores: int, config: Mapping[str, str] | None = None) -> "Iterator[SparkSession]":
-    """A session until the end of the block, which logs nothing. If a session is active already, it is used unchanged.
+    """A session for the block, which logs nothing. An already active session is used unchanged.
 
-    `config` and the errors raised are those of `mqdb.pipeline.session`.
+    `config` and the errors are those of `mqdb.pipeline.session`.
     """
     try:
         from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ def own_session(cores: int, config: Mapping[str, str] | None = None) -> "Iterato
         return
     spark = session("mqdb", cores=cores, config=config)
     try:
-        # The error that ends a job tells its cause; before that Spark would tell it in a hundred lines.
+        # The error that ends a job contains its cause; without this, Spark would first log it in a hundred lines.
         spark.sparkContext.setLogLevel("OFF")
         yield spark
     finally:
@@ -46,7 +46,7 @@ def own_session(cores: int, config: Mapping[str, str] | None = None) -> "Iterato
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """Turns what Spark raises into JobFailed, which says the cause in one line; Spark's own is its `__cause__`."""
+    """Turn Spark's errors into JobFailed, which gives the cause in one line; Spark's error is its `__cause__`."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -57,7 +57,7 @@ def failures_told() -> Iterator[None]:
 
 
 def cause_of(text: str) -> str:
-    """The line of Spark's error that says what was wrong."""
+    """The line of Spark's error that contains the cause."""
     for pattern in (_OF_MQDB, _OF_PYTHON):
         if found := pattern.findall(text):
             return str(found[-1]).strip()

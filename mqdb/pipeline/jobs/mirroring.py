@@ -1,7 +1,7 @@
-"""A topic of Kafka becomes one of mqdb, and back, by Spark's own connector for Kafka.
+"""Copies a Kafka topic to an mqdb topic, and back, by Spark's own Kafka connector.
 
-Into mqdb each record is stored once. Into Kafka it is stored at least once: Spark's sink for Kafka repeats a batch that
-was cut off. `from_records` and `to_records` are the jobs without Kafka: they take and give rows in the form of its
+In mqdb each record is stored once. In Kafka it is stored at least once: Spark's Kafka sink repeats an interrupted
+batch. `from_records` and `to_records` are the jobs without Kafka: they read and return rows in the form of its
 connector.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-#: The most records of a batch if the caller does not choose.
+#: The default maximum of records in a batch.
 DEFAULT_BATCH: Final = 100_000
 
 _RECORD: Final = ("key", "value", "headers")
@@ -23,10 +23,10 @@ _RECORD: Final = ("key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A topic of the broker at `dsn`, and one of Kafka at `servers`, `host:port,host:port`.
+    """A topic of the broker at `dsn`, and a Kafka topic at `servers`, `host:port,host:port`.
 
-    With `keep_partitions` partition 3 becomes queue 3 and back, so the copy needs as many; otherwise keys choose.
-    `options` are those of Spark's connector, such as `kafka.security.protocol`.
+    With `keep_partitions` partition 3 becomes queue 3 and back, so both topics need the same number; otherwise keys
+    choose. `options` are those of Spark's connector, such as `kafka.security.protocol`.
     """
 
     dsn: str
@@ -44,7 +44,7 @@ class Mirror:
 
 
 def package() -> str:
-    """Spark's connector for Kafka, as spark.jars.packages names it: of the version of this Spark."""
+    """Spark's Kafka connector for this version of Spark, in the form for spark.jars.packages."""
     import pyspark
 
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
@@ -53,9 +53,9 @@ def package() -> str:
 def mirror_from_kafka(
     spark: "SparkSession", mirror: Mirror, checkpoint: str, *, follow: bool = False, on_progress: OnProgress = quiet
 ) -> int:
-    """Copy the records of Kafka's topic, from the first or from the checkpoint on; returns their number.
+    """Copy the records of the Kafka topic, from the first or from the checkpoint on; returns their number.
 
-    The session needs `package()`. Raises errors of Spark.
+    The session needs `package()`. Raises Spark's errors.
     """
     reader = spark.readStream.format("kafka").options(**mirror.kafka, subscribe=mirror.kafka_topic)
     reader = reader.option("startingOffsets", "earliest").option("includeHeaders", "true")
@@ -66,9 +66,9 @@ def mirror_from_kafka(
 def mirror_to_kafka(
     spark: "SparkSession", mirror: Mirror, checkpoint: str, *, follow: bool = False, on_progress: OnProgress = quiet
 ) -> int:
-    """Copy the messages of the broker's topic to Kafka's, from the first or from the checkpoint on.
+    """Copy the messages of the broker's topic to the Kafka topic, from the first or from the checkpoint on.
 
-    Returns their number. The session needs `package()`. Raises errors of Spark.
+    Returns their number. The session needs `package()`. Raises Spark's errors.
     """
     writer = to_records(spark, mirror).writeStream.format("kafka").options(**mirror.kafka)
     writer = writer.option("topic", mirror.kafka_topic).option("checkpointLocation", checkpoint)
@@ -76,7 +76,7 @@ def mirror_to_kafka(
 
 
 def from_records(records: "DataFrame", mirror: Mirror, checkpoint: str) -> "DataStreamWriter":
-    """The query that stores a stream of records with headers as messages, born at the times of the records."""
+    """The query that stores a stream of records with headers as messages, born at the records' timestamps."""
     born = records.timestamp.alias("born_timestamp")
     partition = [records.partition] if mirror.keep_partitions else []
     writer = records.select(*_RECORD, born, *partition).writeStream.format("mqdb")
@@ -84,7 +84,7 @@ def from_records(records: "DataFrame", mirror: Mirror, checkpoint: str) -> "Data
 
 
 def to_records(spark: "SparkSession", mirror: Mirror) -> "DataFrame":
-    """The messages as a stream of records."""
+    """The messages as a stream of Kafka records."""
     reader = spark.readStream.format("mqdb").options(url=mirror.dsn, subscribe=mirror.topic, rowFormat="kafka")
     reader = reader.option("startingOffsets", "earliest").option("includeHeaders", "true")
     messages = reader.option("maxOffsetsPerTrigger", mirror.batch).load()
@@ -92,12 +92,12 @@ def to_records(spark: "SparkSession", mirror: Mirror) -> "DataFrame":
 
 
 def count_from_kafka(spark: "SparkSession", mirror: Mirror, checkpoint: str) -> int:
-    """Number of records that `mirror_from_kafka` would read now."""
+    """The number of records that `mirror_from_kafka` would read now."""
     reader: Any = spark.read.format("kafka").options(**mirror.kafka, subscribe=mirror.kafka_topic)
     return count_left(reader, spark, checkpoint)
 
 
 def count_to_kafka(spark: "SparkSession", mirror: Mirror, checkpoint: str) -> int:
-    """Number of messages that `mirror_to_kafka` would read now."""
+    """The number of messages that `mirror_to_kafka` would read now."""
     reader = spark.read.format("mqdb").options(url=mirror.dsn, subscribe=mirror.topic, columns="queue_id")
     return count_left(reader, spark, checkpoint)

@@ -1,7 +1,7 @@
-"""A topic becomes Parquet files, each message once: Spark's own file sink, with its list of the valid files.
+"""Writes a topic to Parquet files, each message once, by Spark's own file sink with its list of valid files.
 
-The sink keeps that list in `_spark_metadata` beside the files, and batches that are written twice count once. Read the
-folder by Spark, or take the paths from the list: a job that was killed may leave files that are not in it.
+The sink keeps this list in `_spark_metadata` beside the files, and a batch that is written twice counts once. Read the
+folder with Spark, or take the paths from the list: a killed job may leave files that are not in it.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,7 @@ from mqdb.pipeline.jobs.catching_up import OnProgress, catch_up, count_left, qui
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: A file for each task of a batch: small batches make many files.
+#: Each task of a batch writes a file, so small batches make many files.
 DEFAULT_BATCH: Final = 1_000_000
 
 
@@ -27,11 +27,11 @@ def to_parquet(
     follow: bool = False,
     on_progress: OnProgress = quiet,
 ) -> int:
-    """Append the messages of a topic to Parquet files in `path`; returns their number.
+    """Append the messages of a topic to Parquet files in `path`; returns the number of messages.
 
-    The files have the columns of `format("mqdb")`, and with `schema`, fields as Spark's DDL names them, a column
-    `value` with these fields of a JSON body (null if the body is something else). It begins with the first message, or
-    at the checkpoint. Raises errors of Spark.
+    The files have the columns of `format("mqdb")`. With `schema`, fields in Spark's DDL, they also have a column
+    `value` with these fields of a JSON body (null for any other body). It starts at the first message or at the
+    checkpoint. Raises Spark's errors.
     """
     from pyspark.sql import functions as F
 
@@ -44,6 +44,6 @@ def to_parquet(
 
 
 def count_to_parquet(spark: "SparkSession", dsn: str, topic: str, checkpoint: str) -> int:
-    """Number of messages that `to_parquet` would read now."""
+    """The number of messages that `to_parquet` would read now."""
     reader = spark.read.format("mqdb").options(url=dsn, subscribe=topic, columns="queue_id")
     return count_left(reader, spark, checkpoint)

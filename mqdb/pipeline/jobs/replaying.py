@@ -1,8 +1,8 @@
-"""Replay: messages of the archive, or of a topic, are sent to a topic once more, exactly once for each write id.
+"""Replay: messages of the archive or of a topic are sent to a topic again, exactly once per write id.
 
-Each copy has the property REPLAY_OF, topic:queue:offset, which names its original. Copies get ids of their own and are
-sent at once, even if the original had to wait. The messages of a queue go to one queue, in their order: one task gets
-them all, sorts them by offset and stages them, and the sink appends what a task has staged in its order.
+Each copy has the property REPLAY_OF, topic:queue:offset, which names its original. Copies get new ids and are sent
+immediately, even if the original had to wait. The messages of a queue go to one queue, in order: one task gets them
+all, sorts them by offset and stages them, and the sink appends a task's staged rows in order.
 """
 
 import json
@@ -34,11 +34,12 @@ REPLAY_OF: Final = "REPLAY_OF"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The messages to replay: those of a topic, stored from `since` to before `until`, in these queues and offsets.
+    """The messages of a topic to replay: stored from `since` to before `until`, in these queues and offsets.
 
     Times are moments, or durations before now by the broker's clock. `offsets` has for each queue id the first offset
-    and the one past the last; without it all queues are read. With `is_archived` the messages come from the archive,
-    which also has those of deleted topics and dropped segments; `allow_gaps` allows messages to be missing there.
+    and the offset after the last; without it all queues are read. With `is_archived` the messages come from the
+    archive, which also contains those of deleted topics and dropped segments; `allow_gaps` allows missing messages
+    there.
     """
 
     topic: str
@@ -57,18 +58,18 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """The number of messages that the write with this id has sent. If `is_repeated`, an earlier run has sent them."""
+    """The number of messages sent by the write with this id. If `is_repeated`, an earlier run sent them."""
 
     messages: int
     is_repeated: bool = False
 
 
 def replay(spark: "SparkSession", dsn: str, source: Origin, topic: str, *, write_id: str) -> ReplayResult:
-    """Send the messages of `source` to a topic of the same broker, unless the write with this id has done so already.
+    """Send the messages of `source` to a topic of the same broker, unless a write with this id has already done so.
 
-    All of them are stored in one transaction. `write_id` identifies one replay: a second run with it, after a crash or
-    by mistake, sends nothing, whatever its `source` is. Raises TopicNotFound, TopicNotWritable, ParameterInvalid,
-    ArchiveIncomplete, and errors of Spark.
+    All copies are stored in one transaction. `write_id` identifies one replay: a second run with the same id, after a
+    crash or by mistake, sends nothing, whatever its `source` is. Raises TopicNotFound, TopicNotWritable,
+    ParameterInvalid, ArchiveIncomplete, and errors of Spark.
     """
     with connected(dsn, "mqdb replay") as connection:
         before = _find_write(connection, write_id)
@@ -83,13 +84,13 @@ def replay(spark: "SparkSession", dsn: str, source: Origin, topic: str, *, write
 
 
 def count_replay(spark: "SparkSession", dsn: str, source: Origin) -> int:
-    """Number of messages that `replay` would send now."""
+    """The number of messages that `replay` would send now."""
     with connected(dsn, "mqdb replay", ServerRole.ANY) as connection:
         messages = _messages(spark, dsn, connection, source)
     return messages.select("queue_offset").count()
 
 
-# -- what is replayed -----------------------------------------------------------------------------
+# -- messages to replay ---------------------------------------------------------------------------
 
 
 def _messages(spark: "SparkSession", dsn: str, connection: "Connection", source: Origin) -> "DataFrame":
@@ -134,7 +135,7 @@ def _archived(
     since: datetime | None,
     until: datetime | None,
 ) -> "DataFrame":
-    """The archived messages of the topic. Only folders that can hold matching messages are opened."""
+    """The archived messages of the topic. Only folders that can contain matching messages are opened."""
     from pyspark.sql import functions as F
 
     if not archived:
@@ -143,7 +144,7 @@ def _archived(
     if not paths:
         return spark.createDataFrame([], archive_files.SCHEMA)
     messages = archive_files.read(spark, *paths).where(F.col("topic") == source.topic)
-    # By folder first: what is too old or too young is not opened.
+    # By folder first: folders outside the time range are not opened.
     if since is not None:
         messages = messages.where(F.col("hour") >= archive_files.hour_name(since))
     if until is not None:
@@ -161,10 +162,10 @@ def _archived(
 def chosen(
     archived: Sequence[ArchivedSegment], source: Origin, since: datetime | None, until: datetime | None
 ) -> list[ArchivedSegment]:
-    """The segments that can hold messages of the origin, out of all that hold its topic, oldest first.
+    """The segments that can contain messages of the origin, out of all with its topic, oldest first.
 
-    Raises ArchiveIncomplete if requested offsets, or offsets between others, are in none of them: their segments were
-    dropped before they were archived, or the topic was deleted and made again.
+    Raises ArchiveIncomplete if requested offsets, or offsets in between, are missing: their segments were dropped
+    before they were archived, or the topic was deleted and created again.
     """
     found = [
         each
@@ -188,7 +189,7 @@ def _has_any(held: Mapping[int, tuple[int, int]], wanted: Mapping[int, tuple[int
 
 
 def _check(topic: str, archived: Sequence[ArchivedSegment], wanted: Mapping[int, tuple[int, int]]) -> None:
-    """Raise ArchiveIncomplete unless the ranges of each queue join, and cover the requested offsets."""
+    """Raise ArchiveIncomplete unless the ranges of each queue are contiguous and cover the requested offsets."""
     held: dict[int, list[tuple[int, int]]] = {queue_id: [] for queue_id in wanted}
     for each in archived:
         for queue_id, (first, past) in each.offsets[topic].items():
@@ -200,18 +201,18 @@ def _check(topic: str, archived: Sequence[ArchivedSegment], wanted: Mapping[int,
         reached, end = wanted.get(queue_id) or (ranges[0][0], ranges[-1][1])
         for first, past in ranges:
             if first != reached:
-                # Further down: the topic was made again, and its old queue ended here.
+                # A lower offset: the topic was created again, and its old queue ended here.
                 raise ArchiveIncomplete(topic, queue_id, reached, max(first, reached + 1))
             reached = past
         if reached < end:
             raise ArchiveIncomplete(topic, queue_id, reached, end)
 
 
-# -- what is sent ---------------------------------------------------------------------------------
+# -- sent messages --------------------------------------------------------------------------------
 
 
 def _copies(messages: "DataFrame", queue_nums: int) -> "DataFrame":
-    """The rows for the sink: all of a queue in one task, by offset."""
+    """The rows for the sink: all rows of a queue in one task, sorted by offset."""
     from pyspark.sql import functions as F
 
     origin = F.concat_ws(":", "topic", "queue_id", "queue_offset")
@@ -233,7 +234,7 @@ def _copies(messages: "DataFrame", queue_nums: int) -> "DataFrame":
 
 @translates
 def _find_write(connection: Connection, write_id: str) -> int | None:
-    """Number of messages written by the batch job with this writeId; None if it does not exist, or has not ended."""
+    """The number of messages written by the batch job with this writeId; None if it does not exist or has not ended."""
     named = {"sink_id": f"batch:{write_id}", "query_id": None}
     row = driver(connection).execute(statements.FIND_NEWEST, named).fetchone()
     return None if row is None else int(row[2])
@@ -241,5 +242,5 @@ def _find_write(connection: Connection, write_id: str) -> int | None:
 
 @translates
 def _write_queue_nums(connection: Connection, topic: str) -> int:
-    """Number of queues of a topic that take messages. Raises TopicNotFound, TopicNotWritable."""
+    """The number of a topic's write queues. Raises TopicNotFound, TopicNotWritable."""
     return len(sink.write_queue_keys(driver(connection), topic))

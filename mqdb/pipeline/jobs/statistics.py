@@ -1,7 +1,7 @@
 """Statistics of messages: number, size and time to dispatch, by topic, tag and hour.
 
 PostgreSQL counts each segment, and Spark adds up the segments: only counts are transferred, and no jar is needed. The
-percentiles are exact, to the tenth of a millisecond: they are made of a count for each distinct time.
+percentiles are exact to a tenth of a millisecond: they are computed from a count for each distinct time.
 """
 
 import json
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _TICKS_PER_MS: Final = TICKS_PER_SECOND / 1_000
 
-#: Sessions that know the source.
+#: Sessions with which the source is registered.
 _registered: "WeakSet[SparkSession]" = WeakSet()
 
 
 class TopicTotal(NamedTuple):
-    """The totals of all rows of a topic. The hours are the first and the last that have messages."""
+    """The totals of all rows of a topic. The hours are the first and the last hour with messages."""
 
     topic: str
     rows: int
@@ -51,19 +51,18 @@ def stats(
 ) -> "DataFrame":
     """Count the messages of topics. The default is all topics, except those of the broker and of groups.
 
-    A row for each topic, tag and hour, in this order:
+    Returns one row per topic, tag and hour, with these columns:
         topic, tag                          tag is NULL for messages without one
-        hour                                timestamp; whole hours in UTC of the time of storing
-        messages, bytes                     bytes of the bodies as they are stored
-        timed                               how many of the messages have a known time to dispatch
+        hour                                timestamp; the hour of the store time, in UTC
+        messages, bytes                     bytes of the bodies as stored
+        timed                               the number of messages with a known time to dispatch
         p50_dispatch_ms, p99_dispatch_ms    percentiles of these times, NULL where `timed` is 0
 
-    The time to dispatch is from the store time of a message to the checkpoint of the batch that gave it its offset:
-    from then on it could be consumed. If the sender's transaction goes on after the send, that time is included. The
-    time is known for the newest 1,000 batches, whose checkpoints are kept, and not across a restore of the database.
-
-    Messages that are dispatched before the first action on the DataFrame are counted. `since` and `until` are store
-    times by the broker's clock: moments, or durations before now. With `parquet` the rows are written to that
+    The time to dispatch lasts from the store time of a message to the checkpoint of the batch that assigned its offset:
+    from then on the message can be consumed. If the sender's transaction continues after the send, that time is
+    included. It is known for the newest 1,000 batches, whose checkpoints are kept, and not across a restore of the
+    database. Messages that are dispatched before the first action on the DataFrame are counted. `since` and `until` are
+    store times by the broker's clock: moments, or durations before now. With `parquet` the rows are written to this
     directory, which must not exist, and the DataFrame reads them from there. Raises TopicNotFound and ParameterInvalid,
     and SegmentDropped inside an error of Spark's if retention drops a segment before it is counted.
     """
@@ -114,7 +113,7 @@ def _summed(spark: "SparkSession", dsn: str, options: dict[str, str]) -> "DataFr
 
     from mqdb.pipeline.jobs.statistics_source import NAME, StatisticsSource
 
-    if spark not in _registered:  # else Spark warns of it
+    if spark not in _registered:  # otherwise Spark warns about it
         spark.dataSource.register(StatisticsSource)
         _registered.add(spark)
     parts = spark.read.format(NAME).option("url", dsn).options(**options).load()

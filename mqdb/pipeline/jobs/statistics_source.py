@@ -1,4 +1,4 @@
-"""The data source below `stats`: a task for each segment, which PostgreSQL counts; Spark adds up what comes of it."""
+"""The data source behind `stats`: one task per segment, which PostgreSQL counts; Spark adds up the results."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ NAME: Final = "mqdb_statistics"
 _SCHEMA: Final = "topic string, tag string, hour timestamp, ticks bigint, messages bigint, bytes bigint"
 _TYPES: Final = ("text", "text", "timestamptz", "int8", "int8", "int8")
 
-#: All of a segment is read; the planner, without statistics yet, might look each record up, or sort them all for what
-#: it takes for a few groups. Spark runs as many tasks as there are cores.
+#: A whole segment is read; without statistics the planner might look up each record, or sort all records because it
+#: expects few groups. Spark runs as many tasks as there are cores.
 _SETTINGS: Final = {
     "enable_nestloop": "off",
     "enable_sort": "off",
@@ -32,7 +32,7 @@ _SETTINGS: Final = {
 
 
 class _Segments(InputPartition):
-    """Segments with their statements, for one task. A count of nothing has a task, too: Spark asks for its rows."""
+    """Segments with their statements, for one task. An empty count also has a task, because Spark asks for its rows."""
 
     def __init__(self, *counts: tuple[int, str]) -> None:
         super().__init__(counts)
@@ -44,15 +44,15 @@ class StatisticsSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """For `spark.read.format`."""
+        """The name for `spark.read.format`."""
         return NAME
 
     def schema(self) -> str:
-        """The rows of mqdb.store.log.message_statistics.hourly."""
+        """The schema of the rows of mqdb.store.log.message_statistics.hourly."""
         return _SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Plans in a process beside the driver, reads in those of the executors."""
+        """The reader, which plans in a process beside the driver and reads in the executors' processes."""
         return _StatisticsReader(self.options)
 
 
@@ -63,18 +63,18 @@ class _StatisticsReader(DataSourceReader):
         self._since, self._until = (_time(options.get(name)) for name in ("since", "until"))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A task for each segment."""
+        """One task per segment."""
         from mqdb.broker.log.message_statistics import count_by_segment
         from mqdb.store.engine import connected
         from mqdb.store.server_choice import ServerRole
 
         with connected(self._url, "mqdb stats", ServerRole.ANY) as connection:
             counts = count_by_segment(connection, self._topics, self._since, self._until)
-            # As plain tuples: a worker need not import what makes them.
+            # As plain tuples, so that a worker need not import the code that makes them.
             return [_Segments((count.segment, count.statement)) for count in counts] or [_Segments()]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """On a worker."""
+        """Read a partition, on a worker."""
         assert isinstance(partition, _Segments)
         for segment, statement in partition.counts:
             yield from self._rows(segment, statement)
@@ -87,7 +87,7 @@ class _StatisticsReader(DataSourceReader):
                     self._url, application_name="mqdb stats", connect_timeout=5, options=options, autocommit=True
                 ) as connection,
                 connection.cursor() as cursor,
-                # COPY, so that the rows of many distinct times need not be held at once.
+                # COPY, so that the rows of many distinct times need not be in memory at once.
                 cursor.copy(f"COPY ({statement}) TO STDOUT".encode()) as copy,
             ):
                 copy.set_types(_TYPES)

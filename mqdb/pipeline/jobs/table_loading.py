@@ -1,9 +1,9 @@
-"""A topic becomes a table of PostgreSQL: one row for each key, or one for each message.
+"""Loads a topic into a PostgreSQL table: one row per key, or one row per message.
 
     stream ─▶ rows (JSON bodies, or the columns of a message) ─▶ stage ─▶ MERGE or INSERT, with the batch in a ledger
 
-Values of JSON reach PostgreSQL as text, so that its own types read them: numbers keep their digits, and times their
-zone. Messages with one key have to be in one queue, as they are if a `key` or sharding key has chosen it.
+JSON values reach PostgreSQL as text and are parsed by its own types: numbers keep their digits, and times their zone.
+Messages with the same key have to be in one queue, which is the case if a `key` or sharding key has chosen the queue.
 """
 
 import logging
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The most messages of a batch if the caller does not choose: one transaction of some seconds.
+#: The default maximum of messages in a batch: one transaction of a few seconds.
 DEFAULT_BATCH: Final = 100_000
 
 _UNPARSED: Final = "mqdb_unparsed"
@@ -34,12 +34,11 @@ _UNPARSED: Final = "mqdb_unparsed"
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """Source and target of a load: a topic of the broker at `dsn`, and a table of that database or of `target`.
+    """Source and target of a load: a topic of the broker at `dsn`, and a table in this database or in `target`.
 
-    Bodies are JSON objects whose fields have the names of columns. With `messages` the columns have the names of the
-    columns of `format("mqdb")` and get the parts of each message. `key` replaces the primary key; `append` only adds
-    rows. `skip_bad` leaves out messages that cannot become a row. `batch` is the largest number of messages in a
-    transaction.
+    Bodies are JSON objects whose fields are named like columns. With `messages` the columns are named like those of
+    `format("mqdb")` and get the parts of each message. `key` replaces the primary key; `append` only adds rows.
+    `skip_bad` leaves out messages that cannot become a row. `batch` is the maximum number of messages in a transaction.
     """
 
     dsn: str
@@ -56,7 +55,7 @@ class TableLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The number of messages that were read, and of those that were left out."""
+    """The number of messages read, and of messages left out."""
 
     messages: int
     skipped: int
@@ -70,11 +69,11 @@ def to_table(
     follow: bool = False,
     on_progress: OnProgress = quiet,
 ) -> LoadResult:
-    """Load the messages of a topic into a table, from the first one on, or from the checkpoint on.
+    """Load the messages of a topic into a table, starting at the first message or at the checkpoint.
 
-    Each message takes effect once, also if the job is killed and run again with its checkpoint. If a message has a null
-    value, the row with its key is deleted. Raises TableUnusable, MessageUnusable (inside an error of Spark),
-    TableBatchesMissing, TopicNotFound.
+    Each message takes effect once, even if the job is killed and rerun with its checkpoint. A message with a null value
+    deletes the row with its key. Raises TableUnusable, MessageUnusable (inside an error of Spark), TableBatchesMissing,
+    TopicNotFound.
     """
     table = plan_table(load)
     writing = _TableWriting(table, load)
@@ -86,7 +85,7 @@ def to_table(
 
 
 def plan_table(load: TableLoad) -> TargetTable:
-    """The table that `to_table` would write, which needs no Spark. Raises TableUnusable, OptionInvalid."""
+    """The table that `to_table` would write. Needs no Spark. Raises TableUnusable, OptionInvalid."""
     dsn = _one_dsn(load.target or load.dsn)
     with translated(redact(dsn)):
         table = target_table.find_table(dsn, load.table, columns=load.columns, key=load.key, append=load.append)
@@ -106,13 +105,13 @@ def _one_dsn(text: str) -> str:
 
 
 def count_to_table(spark: "SparkSession", load: TableLoad, checkpoint: str) -> int:
-    """Number of messages that `to_table` would read now."""
+    """The number of messages that `to_table` would read now."""
     reader = spark.read.format("mqdb").options(url=load.dsn, subscribe=load.topic, columns="queue_id")
     return count_left(reader, spark, checkpoint)
 
 
 class _TableWriting:
-    """The callback of Spark that writes each batch to the table."""
+    """The Spark callback that writes each batch to the table."""
 
     def __init__(self, table: TargetTable, load: TableLoad) -> None:
         self._table = table
@@ -156,7 +155,7 @@ def _source(reader: Any, load: TableLoad, table: TargetTable) -> Any:
 
 
 def _rows(messages: "DataFrame", load: TableLoad, table: TargetTable) -> "DataFrame":
-    """The columns PROBLEM, POSITION and those of the table."""
+    """The columns PROBLEM and POSITION, and those of the table."""
     from pyspark.sql import functions as F
 
     if load.messages:
@@ -181,7 +180,7 @@ def _rows(messages: "DataFrame", load: TableLoad, table: TargetTable) -> "DataFr
 
 
 def _parsed(messages: "DataFrame", table: TargetTable) -> "DataFrame":
-    """Add the fields of body and key as columns, all of them as text."""
+    """Add the fields of body and key as text columns."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -193,7 +192,7 @@ def _parsed(messages: "DataFrame", table: TargetTable) -> "DataFrame":
 
 
 def _of_key(name: str, key: "Sequence[str]") -> "Column":
-    """The value of a key column in the key of the message: a field of its JSON object, else the key itself."""
+    """The value of a key column from the key of the message: a field of its JSON object, otherwise the key itself."""
     from pyspark.sql import functions as F
 
     field = F.col(f"mqdb_key.`{_quoted(name)}`")
@@ -207,7 +206,7 @@ def _part(name: str, type_: str) -> "Column":
     from pyspark.sql import functions as F
 
     if MESSAGE_COLUMNS[name] == "timestamp":
-        # Python would get it without its zone.
+        # In Python the time would lose its zone.
         return F.date_format(name, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")
     return F.col(name).cast("string") if name == "body" and type_ != "bytea" else F.col(name)
 

@@ -1,8 +1,8 @@
-"""A table of PostgreSQL that a stream fills: its columns, the stage of a batch, and the commit of a batch.
+"""A PostgreSQL table filled by a stream: its columns, the stage of a batch, and the commit of a batch.
 
-Tasks copy rows to the stage, an unlogged table, each attempt under a name of its own. The driver then moves the rows of
-the successful attempts to the table, and enters the batch in `mqdb_spark_batch`, in one transaction. So a batch is in
-the table as a whole, once, or not at all. Both tables lie in the schema of the target. Spark's workers import this
+Tasks copy rows to the stage, an unlogged table, each attempt under its own name. The driver then moves the rows of the
+successful attempts to the table and records the batch in `mqdb_spark_batch`, in one transaction. So a batch is in the
+table completely and once, or not at all. Both tables are in the schema of the target. Spark's workers import this
 module.
 """
 
@@ -18,12 +18,12 @@ from mqdb.pipeline.errors import MessageUnusable, TableBatchesMissing, TableUnus
 
 APPLICATION: Final = "mqdb spark to-table"
 
-#: MERGE comes with this version.
+#: The first version with MERGE.
 _OLDEST_SERVER: Final = 150_000
 
 #: Columns of the stage before those of the table.
 POSITION: Final = ("mqdb_queue_id", "mqdb_offset", "mqdb_is_tombstone")
-#: Before them, in the rows that tasks get: why a message cannot become a row, else null.
+#: The first column of the rows that tasks get: why a message cannot become a row, or null.
 PROBLEM: Final = "mqdb_problem"
 _ATTEMPT: Final = "mqdb_attempt"
 
@@ -43,9 +43,9 @@ _PRIMARY_KEY: Final = """
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A table, its columns that can be written with their types, and the key by which rows are replaced.
+    """A table, its writable columns with their types, and the key by which rows are replaced.
 
-    Without a key rows are only appended. `dsn` may hold a password.
+    Without a key rows are only appended. `dsn` may contain a password.
     """
 
     dsn: str = field(repr=False)
@@ -56,25 +56,25 @@ class TargetTable:
 
     @property
     def identifier(self) -> Identifier:
-        """The table in a statement."""
+        """The name of the table in a statement."""
         return Identifier(self.schema, self.name)
 
     @property
     def ledger(self) -> Identifier:
-        """The table of the batches that are done."""
+        """The table of committed batches."""
         return Identifier(self.schema, "mqdb_spark_batch")
 
     def stage(self, query_id: str) -> Identifier:
-        """The table of the rows of a batch."""
+        """The table for the rows of a batch."""
         return Identifier(self.schema, f"mqdb_spark_stage_{query_id.replace('-', '')}")
 
 
 def find_table(
     dsn: str, name: str, *, columns: Sequence[str] | None, key: Sequence[str] | None, append: bool
 ) -> TargetTable:
-    """Look the table up. Without `columns` all are written; without `key` the primary key counts.
+    """Look up the table. Without `columns` all columns are written; without `key` the primary key is used.
 
-    Raises TableUnusable, and errors of psycopg.
+    Raises TableUnusable, and psycopg's errors.
     """
     with psycopg.connect(dsn, application_name=APPLICATION) as connection:
         found = connection.execute(_FIND, [name]).fetchone()
@@ -103,9 +103,9 @@ def find_table(
 
 
 def begin_batch(table: TargetTable, query_id: str, batch_id: int) -> bool:
-    """Make an empty stage, unless the table has the batch already: then returns False.
+    """Make an empty stage; returns False if the table already has the batch.
 
-    Raises TableBatchesMissing if batches before it are not in the table, because the database went back.
+    Raises TableBatchesMissing if earlier batches are not in the table, because the database was set back.
     """
     ledger, stage = table.ledger, table.stage(query_id)
     with psycopg.connect(table.dsn, application_name=APPLICATION) as connection:
@@ -124,7 +124,7 @@ def begin_batch(table: TargetTable, query_id: str, batch_id: int) -> bool:
         if batch_id > newest + 1:
             raise TableBatchesMissing(f"{table.schema}.{table.name}", batch_id, newest)
         connection.execute(SQL("DROP TABLE IF EXISTS {}").format(stage))
-        # Not LIKE: a tombstone has nulls in columns that are NOT NULL in the table.
+        # Not LIKE: a tombstone has nulls in columns that are NOT NULL in the target.
         connection.execute(
             SQL(
                 "CREATE UNLOGGED TABLE {} AS SELECT ''::text AS {}, 0 AS mqdb_queue_id, 0::bigint AS mqdb_offset,"
@@ -168,7 +168,7 @@ def staging(
 
 
 def commit_batch(table: TargetTable, query_id: str, batch_id: int, attempts: Sequence[str]) -> None:
-    """Move the rows of these attempts to the table, unless the batch is there already. It may be repeated."""
+    """Move the rows of these attempts to the table, unless it already has the batch. Can be repeated."""
     entered = SQL(
         "INSERT INTO {ledger} (query_id, batch_id) VALUES (%s, %s) ON CONFLICT (query_id) DO UPDATE"
         " SET batch_id = excluded.batch_id, committed_at = now() WHERE {ledger}.batch_id < excluded.batch_id"

@@ -1,7 +1,8 @@
-"""Rows that no broker would store: they end the query, are left out, or go to a topic of their own.
+"""Rows that no broker would store: they end the query, are left out, or go to a separate topic.
 
-A batch of Arrow is made as a whole, because nearly all are good. If one of its rows is bad, it is halved until the bad
-rows stand alone. A row for the topic of bad rows is staged among the good ones, so it is in the same commit as they.
+An Arrow batch is converted as a whole, because nearly all are good. If one of its rows is bad, the batch is halved
+until the bad rows are isolated. A row for the topic of bad rows is staged with the good ones, so all are in the same
+commit.
 """
 
 import json
@@ -39,15 +40,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: So many bad rows of a task are logged one by one.
+#: The number of bad rows of a task that are logged individually.
 _LOGGED: Final = 10
 
-#: Of the JSON with the columns of a bad row, and of the reason. All properties of a message have 32,767 bytes at most.
+#: The limits for the JSON with the columns of a bad row, and for the reason. All properties of a message together have
+#: at most 32,767 bytes.
 _COLUMNS_BYTES: Final = 16_000
 _REASON_CHARACTERS: Final = 1_000
 _KEY_BYTES: Final = 1_000
 
-#: Of a row that is bad for what it holds, by the parts of a message that may be at fault.
+#: Errors in the contents of a row, with the parts of a message that may be at fault.
 _PARTS: Final[tuple[tuple[tuple[type[MqdbError], ...], tuple[str, ...]], ...]] = (
     ((BodyEmpty, BodyTooLarge), ("body",)),
     ((NameInvalid, TopicNotAllowed, TopicNotFound, TopicNotWritable), ("topic",)),
@@ -69,12 +71,12 @@ class BadRowProperty(StrEnum):
     #: The other columns of the row as a JSON object: bytes in base64, times in microseconds since 1970.
     COLUMNS = "MQDB_BAD_ROW_COLUMNS"
 
-    #: A JSON list: columns that are too long for the message, and the body's if it is cut at 4 MiB.
+    #: A JSON list of the columns that are too long for the message, including the body's column if it is cut at 4 MiB.
     LEFT_OUT = "MQDB_BAD_ROW_LEFT_OUT"
 
 
 class TaskRows:
-    """The rows of one attempt of a task for the stage; `bad` says how many rows were bad so far."""
+    """The rows of one attempt of a task for the stage; `bad` is the number of bad rows so far."""
 
     def __init__(self, maker: "RowMaker", columns: "Columns", options: SinkOptions, task: int) -> None:
         self.bad = 0
@@ -85,7 +87,7 @@ class TaskRows:
         self._seen = 0
 
     def make(self, batch: "RecordBatch") -> "list[StageRow]":
-        """The rows of a batch. Raises SinkRowInvalid for a bad one if the option says so, and for lost topics."""
+        """The rows of a batch. Raises SinkRowInvalid for a bad row if the option says so, and for lost topics."""
         rows = self._make(batch, self._seen + 1)
         self._seen += batch.num_rows
         return rows
@@ -95,7 +97,7 @@ class TaskRows:
             return self._maker.rows(batch)
         except (MqdbError, UnicodeDecodeError) as error:
             if self._options.topic is not None and isinstance(error, TopicNotFound | TopicNotWritable):
-                raise  # no row says the topic
+                raise  # rows do not give the topic
             if batch.num_rows == 1:
                 return self._bad(batch, number, error)
         half = batch.num_rows // 2
@@ -114,12 +116,12 @@ class TaskRows:
         return [] if topic is None else [self._message(topic, batch, invalid)]
 
     def _column(self, batch: "RecordBatch", fault: MqdbError) -> str:
-        """The name of the column that is at fault, or of those that may be."""
+        """The name of the faulty column, or of the possible ones."""
         if isinstance(fault, ColumnInvalid):
             return fault.column
         parts = next(parts for errors, parts in _PARTS if isinstance(fault, errors))
         if isinstance(fault, PropertyInvalid):
-            # A key and headers that no property may have are kept in another form.
+            # A key and headers that are invalid as properties are kept in another form.
             parts = ({Property.KEYS.value: "keys", Property.TAGS.value: "tags"}.get(fault.name, "properties"),)
         found = [self._name(batch, part) for part in parts if getattr(self._columns, part) is not None]
         return " or ".join(found) or parts[0]
@@ -175,13 +177,13 @@ def _not_utf8(batch: "RecordBatch", error: UnicodeDecodeError) -> ColumnInvalid:
 
 
 def _bytes(column: "Array") -> bytes | None:
-    """The value of a column of text or bytes that has one row."""
+    """The value of a one-row column of text or bytes."""
     value: bytes | None = column.cast("binary").to_pylist()[0]
     return value
 
 
 def _value(column: "Array") -> Any:
-    """The value of a column that has one row, for JSON: bytes as base64, times as microseconds since 1970."""
+    """The value of a one-row column, for JSON: bytes as base64, times as microseconds since 1970."""
     from pyarrow import types
 
     with suppress(UnicodeDecodeError):

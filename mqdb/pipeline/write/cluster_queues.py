@@ -1,4 +1,4 @@
-"""The queues of a topic over several brokers, in the order in which a producer numbers them."""
+"""The queues of a topic on several brokers, in the order in which a producer numbers them."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -14,10 +14,10 @@ class BrokerQueue(NamedTuple):
 
 
 def cluster_queues(lookups: Iterable[Callable[[str], tuple[int, ...]]], topic: str) -> tuple[BrokerQueue, ...]:
-    """The queues of a topic that take messages, in the order of a producer that sends to these brokers.
+    """The write queues of a topic, in the order used by a producer that sends to these brokers.
 
-    `lookups` find the queues of each broker. Raises TopicNotFound if no broker has the topic, TopicNotWritable if it
-    takes no messages on any of them.
+    `lookups` find the queues of each broker. Raises TopicNotFound if no broker has the topic, TopicNotWritable if it is
+    not writable on any of them.
     """
     queues: list[BrokerQueue] = []
     refused: TopicNotWritable | None = None

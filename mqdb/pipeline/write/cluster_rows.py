@@ -1,9 +1,9 @@
-"""Assigns the rows of a DataFrame to brokers, and makes rows of their stages of them.
+"""Assigns the rows of a DataFrame to brokers, and converts them to rows of the brokers' stages.
 
-A batch is committed on one broker after the other. If it is run again after a crash between two commits, each broker
-must get the same rows as the first time, even if Spark cuts the batch into other tasks or gives rows in another order.
-So the broker of a row depends on the row alone: on its queue, its key, or its content if it has neither. The checksum
-of a broker's rows shows whether the rows have changed.
+A batch is committed on one broker after the other. If it is rerun after a crash between two commits, each broker must
+get the same rows as the first time, even if Spark splits the batch into other tasks or returns rows in another order.
+So the broker of a row depends only on the row: on its queue, its key, or its content if it has neither. The checksum of
+a broker's rows shows whether the rows have changed.
 """
 
 from collections import defaultdict
@@ -29,12 +29,12 @@ from mqdb.store.log.sink import STAGE_COLUMNS
 
 _QUEUE_KEY: Final = list(STAGE_COLUMNS).index("queue_key")
 
-#: What differs if a row comes in another task.
+#: The columns that differ if a row is in another task.
 _OF_TASK: Final = frozenset({BadRowProperty.TASK.value, BadRowProperty.NUMBER.value})
 
 
 class _Routed(NamedTuple):
-    """The queue of a row, and a hash of all that has chosen its broker."""
+    """The queue of a row, and a hash of everything that determined its broker."""
 
     place: int
     queue_key: int
@@ -42,14 +42,14 @@ class _Routed(NamedTuple):
 
 
 class StageShare:
-    """The rows of a task for one broker: how many so far, and their checksum, whatever their order."""
+    """The rows of a task for one broker: their number so far, and their checksum, which does not depend on the order."""
 
     def __init__(self) -> None:
         self.messages = 0
         self.checksum = 0
 
     def take(self, rows: Sequence[tuple[StageRow, int]]) -> list[StageRow]:
-        """Count rows with their identities; the rows."""
+        """Count rows with their identities; returns the rows."""
         self.messages += len(rows)
         self.checksum = sum_of_checksums((self.checksum, *(identity for _, identity in rows)))
         return [row for row, _ in rows]
@@ -58,8 +58,8 @@ class StageShare:
 class ClusterRowMaker(RowMaker):
     """A RowMaker for several brokers. `find_queues` gives BrokerQueues; rows go through `by_broker` to their stages.
 
-    Rows with a key go where a producer sends it that has the same list of brokers. A column `broker` leaves only queues
-    of this broker.
+    Rows with a key go where a producer with the same list of brokers would send them. A column `broker` restricts the
+    choice to queues of this broker.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ClusterRowMaker(RowMaker):
         self._is_numbered = columns.is_numbered
         self._brokers = brokers
         self._own: dict[tuple[str, int], tuple[BrokerQueue, ...]] = {}
-        # For each topic and broker: queues of one turn would be chosen unevenly by rows that go by their hash.
+        # For each topic and broker: with one common turn, rows that are assigned by hash would use the queues unevenly.
         self._turns_on = defaultdict[tuple[str, int], Iterator[int]](lambda: count(randrange(1 << 16)))
 
     def by_broker(self, rows: Iterable[StageRow]) -> list[list[tuple[StageRow, int]]]:
@@ -87,7 +87,7 @@ class ClusterRowMaker(RowMaker):
         return parts
 
     def topics_on(self, place: int) -> tuple[str, ...]:
-        """The topics that the broker has, of those to which rows go."""
+        """The topics, among those to which rows go, that the broker has."""
         return tuple(topic for topic in self.topics if self._queues_on(topic, place))
 
     def _choose(
@@ -117,11 +117,11 @@ class ClusterRowMaker(RowMaker):
         if place is not None:
             return _Routed(*self._next(topic, place), _identity("broker", topic, broker or ""))
         identity = _identity_of_content(message)
-        # Brokers with more queues get more rows, and each queue of a broker as many as the next.
+        # Brokers with more queues get more rows, and all queues of a broker get equal numbers.
         return _Routed(*self._next(topic, queues[identity % len(queues)].place), identity)
 
     def _next(self, topic: str, place: int) -> BrokerQueue:
-        """The queue of a broker whose turn it is."""
+        """The next queue of a broker in turn."""
         own = self._queues_on(topic, place)
         return own[next(self._turns_on[topic, place]) % len(own)]
 
@@ -138,7 +138,7 @@ class ClusterRowMaker(RowMaker):
         return self._brokers.index(broker)
 
     def _numbered(self, number: int) -> tuple[int, int]:
-        """Broker and queue of a partition, as a read of these brokers numbers them."""
+        """The broker and queue of a partition, numbered as in a read of these brokers."""
         if not self._is_numbered:
             raise ColumnInvalid("broker", "is null in a row with a queue_id, which names no queue without it")
         place, queue_id = divmod(number, PARTITIONS_OF_BROKER)
@@ -151,12 +151,12 @@ class ClusterRowMaker(RowMaker):
 
 @lru_cache(maxsize=65_536)
 def _identity(*parts: str) -> int:
-    """The same number in each process."""
+    """A hash that is the same in each process."""
     return _hash_of("\0".join(parts), b"")
 
 
 def _identity_of_content(message: Message) -> int:
-    """Times and ids are left out: they may differ when the same rows come again."""
+    """The hash of a message's content without times and ids, which may differ when the rows are processed again."""
     parts = [message.topic, message.tag or "", *message.keys]
     for name, value in sorted(message.properties.items()):
         if name not in _OF_TASK:

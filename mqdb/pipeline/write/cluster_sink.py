@@ -1,12 +1,12 @@
-"""The sink of format("mqdb") for several brokers: each of them appends its part of a batch once.
+"""The sink of format("mqdb") for several brokers: each broker appends its part of a batch once.
 
     task      rows ──▶ the broker of each ──▶ the stage of each broker
     driver    asks the ledgers of all brokers ──▶ commits on one broker after the other, in the order of the url
 
-No transaction spans two brokers. If the driver dies between two commits, the batch runs again: brokers that have it say
-so, the others append their part. That is right as long as the parts are the same as before, which `cluster_rows` sees
-to, and which the checksum in the ledger proves. All brokers are asked before the first commit, so a batch that cannot
-go to one of them goes to none.
+No transaction spans two brokers. If the driver dies between two commits, the batch is rerun: brokers that have it
+report this, and the others append their part. That is correct if the parts are the same as before, which `cluster_rows`
+ensures and the checksum in the ledger proves. All brokers are asked before the first commit, so a batch that one broker
+cannot accept is not appended anywhere.
 """
 
 import logging
@@ -46,28 +46,28 @@ class BrokerShare:
 
 @dataclass(frozen=True)
 class ClusterStaged(Staged):
-    """The message of a task to the driver: `write` on all brokers together, and the share of each."""
+    """The message of a task to the driver: `write` for all brokers together, and the share of each broker."""
 
     shares: tuple[BrokerShare, ...] = ()
 
 
 @dataclass(frozen=True)
 class ClusterWriting:
-    """The writing to the brokers of a list, by their names. Travels to the tasks and to the commit."""
+    """The writing to the brokers of a list, by name. It is sent to the tasks and to the commit."""
 
     names: tuple[str, ...]
     writings: tuple[Writing, ...]
 
     @property
     def options(self) -> SinkOptions:
-        """The options of the first broker. The other brokers differ in the url alone."""
+        """The options of the first broker. The other brokers differ only in the url."""
         return self.writings[0].options
 
     def check(self) -> None:
-        """Ask the brokers what they can say before any task runs.
+        """Check with the brokers what can be known before any task runs.
 
-        Raises BrokerMisnamed, SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied where the option says
-        the topic.
+        Raises BrokerMisnamed, SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied if an option gives the
+        topic.
         """
         topics = self.options.given_topics
         found: list[_Queues] = []
@@ -78,7 +78,7 @@ class ClusterWriting:
             cluster_queues([partial(_queues_in, each) for each in found], topic)
 
     def stage(self, batch: SinkBatch, rows: "Iterable[RecordBatch]") -> Staged:
-        """Stage the rows of a task on their brokers, in a transaction on each. Raises what `Writing.stage` raises."""
+        """Stage the rows of a task on their brokers, in a transaction on each. Raises the errors of `Writing.stage`."""
         write_id = uuid4()
         filled = (record_batch for record_batch in rows if record_batch.num_rows)
         first = next(filled, None)
@@ -108,10 +108,10 @@ class ClusterWriting:
         return ClusterStaged(batch, write, task_rows.bad, of_brokers)
 
     def append(self, batch: SinkBatch, staged: Sequence[Staged], forgotten_sink: str | None = None) -> None:
-        """Append the parts that brokers do not have. Raises what `Writing.append` raises; BrokerMisnamed.
+        """Append the parts that brokers do not have. Raises the errors of `Writing.append`, and BrokerMisnamed.
 
         Before the first append it raises SinkBatchChanged and SinkBrokerMissing, unless failOnDataLoss is false. A
-        broker that has joined since the batch before begins here.
+        broker that was added since the previous batch starts here.
         """
         tasks = [each for each in staged if isinstance(each, ClusterStaged)]
         batches = [
@@ -135,18 +135,18 @@ class ClusterWriting:
             if self.names[place] in joined:
                 logger.info("broker %s joins at batch %s", self.names[place], batch.batch_id)
                 writing = replace(writing, options=replace(writing.options, fail_on_data_loss=False))
-            # Bad rows count once.
+            # Bad rows are counted once.
             own_staged = [Staged(own, task.shares[place].write, 0 if place else task.bad_rows) for task in tasks]
             writing.append(own, own_staged, forgotten_sink)
 
     def give_up(self, staged: Sequence[Staged]) -> None:
-        """Clear away what tasks have staged, on each broker."""
+        """Delete the rows that tasks have staged, on each broker."""
         tasks = [each for each in staged if isinstance(each, ClusterStaged)]
         for place, writing in enumerate(self.writings):
             writing.give_up([Staged(task.batch, task.shares[place].write) for task in tasks])
 
     def _joined(self, outlooks: Sequence[SinkOutlook]) -> set[str]:
-        """The brokers without a ledger of this sink that those with a ledger did not know at their newest batch."""
+        """The brokers without a ledger of this sink that were unknown at the newest batch of those with a ledger."""
         known = [each for each in outlooks if each.newest is not None]
         before = {name for each in known for name in each.brokers or (each.broker_name,)}
         return {each.broker_name for each in outlooks if each.newest is None and known} - before
@@ -154,7 +154,7 @@ class ClusterWriting:
     def _is_changed(self, place: int, batch: SinkBatch, seen: SinkOutlook, messages: int, *, may_begin: bool) -> bool:
         """Whether a broker has the batch with other rows, and failOnDataLoss is false.
 
-        Raises what stands against the batch.
+        Raises the reason why the batch cannot be appended.
         """
         writing = self.writings[place]
         _check_name(self.names[place], seen.broker_name, writing)
@@ -172,7 +172,7 @@ class ClusterWriting:
         return False
 
     def _check_brokers(self, batch: SinkBatch, outlooks: Sequence[SinkOutlook]) -> None:
-        """Raise SinkBrokerMissing for a broker that the newest batch went to, and that is not in the list."""
+        """Raise SinkBrokerMissing for a broker to which the newest batch went but that is not in the list."""
         for name in dict.fromkeys(name for each in outlooks for name in each.brokers or ()):
             if name not in self.names:
                 missing = SinkBrokerMissing(name, batch.sink_id, batch.batch_id)
@@ -181,7 +181,7 @@ class ClusterWriting:
                 logger.warning("a sink continues without one of its brokers: %s", missing)
 
     def _of_broker(self, place: int, work: Callable[[_Given], _Answer]) -> Callable[[_Given], _Answer]:
-        """The same work, with errors that name this broker and no other whose stage is open too."""
+        """Wrap work so that its errors name this broker, and not others whose stages are also open."""
 
         def translating(given: _Given) -> _Answer:
             with translated(self.writings[place].options.target):
@@ -190,7 +190,7 @@ class ClusterWriting:
         return translating
 
 
-#: The keys of the queues of topics on a broker, or why it takes no messages for one.
+#: The queue keys of topics on a broker, or why it does not accept messages for a topic.
 _Queues: TypeAlias = dict[str, tuple[int, ...] | TopicNotFound | TopicNotWritable]
 
 
@@ -201,7 +201,7 @@ def _look(connection: Connection, writing: Writing, name: str, topics: Sequence[
     for topic in topics:
         try:
             found[topic] = sink.write_queue_keys(connection, topic)
-        except (TopicNotFound, TopicNotWritable) as error:  # another broker may have it
+        except (TopicNotFound, TopicNotWritable) as error:  # another broker may have the topic
             found[topic] = error
     return found
 

@@ -1,20 +1,20 @@
-"""The sink of format("mqdb"): each batch of Spark is appended once, even if tasks or the driver fail and run again.
+"""The sink of format("mqdb"): each Spark batch is appended once, even if tasks or the driver fail and are rerun.
 
     task      rows ──COPY──▶ sink_stage, in a transaction of its own; its commit message says what it has staged
     driver    one transaction: ledger row (sink, batch), new? ──▶ the staged messages into the log, tasks in their order
 
-The driver's transaction decides. A task that is tried again after a failure stages its rows once more, and the rows of
-the failed attempt are never named. A driver that dies before the commit runs the batch again from its checkpoint. A
-driver that dies after the commit runs it again, too, and finds it in the ledger. A crash of PostgreSQL empties the
-stage: then it has fewer messages than the tasks have written, so nothing is appended, and the batch is run again.
+The driver's transaction decides. A task that is retried after a failure stages its rows again, and the rows of the
+failed attempt are never used. If the driver dies before the commit, the batch is rerun from the checkpoint. If it dies
+after the commit, the batch is also rerun, but found in the ledger. A crash of PostgreSQL empties the stage: it then has
+fewer messages than the tasks wrote, so nothing is appended, and the batch is rerun.
 
-A role that does not own the broker inserts its rows, as there is no COPY into a table with row security; its stage and
-its ledger are its own.
+A role that does not own the broker inserts its rows, because COPY into a table with row security is not possible; it
+has its own stage and ledger.
 
 A batch of a stream is identified by the id of the query, which is kept in the checkpoint, and its number; a batch job
-by its writeId. Messages of a task keep their order, and so do those of a key if its rows are in one task.
+by its writeId. Messages of a task keep their order, and so do messages with the same key if they are in one task.
 
-With maxRowsPerCommit a larger batch goes into the log in several transactions, as `mqdb.broker.log.sink` describes.
+With maxRowsPerCommit a larger batch is appended in several transactions, as `mqdb.broker.log.sink` describes.
 Processes that only plan or commit a batch import this module, so it imports little.
 """
 
@@ -76,7 +76,7 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Writing:
-    """The common work of both writers, with all data for it. Is pickled for the tasks and for the commit."""
+    """The common work of both writers, with its data. It is pickled for the tasks and for the commit."""
 
     options: SinkOptions
     columns: Columns
@@ -84,12 +84,13 @@ class Writing:
     def stage(self, batch: SinkBatch, rows: "Iterable[RecordBatch]") -> Staged:
         """Stage the rows of a task in a transaction of their own.
 
-        The task waits for the broker before it stages. If the broker goes away later, the task fails, and Spark runs it
-        again. Raises what `TaskRows.make` raises, BrokerUnavailable and StorageRefused; then nothing is staged.
+        The task waits for the broker before it stages. If the broker becomes unavailable later, the task fails, and
+        Spark reruns it. Raises the errors of `TaskRows.make`, BrokerUnavailable and StorageRefused; nothing is staged
+        in these cases.
         """
         write_id = uuid4()
         filled = (record_batch for record_batch in rows if record_batch.num_rows)
-        # Often there is none, and the first may take its time: until then no transaction is open.
+        # Often there are no rows, and the first one may take long: until then no transaction is open.
         first = next(filled, None)
         if first is None:
             return Staged(batch, StagedWrite(write_id, 0, False, ()))
@@ -109,17 +110,17 @@ class Writing:
 
     @contextmanager
     def open_stage(self, batch: SinkBatch, write_id: UUID) -> "Iterator[Stage]":
-        """The stage of a task on this broker. Added rows are committed if the block ends without an error."""
+        """The stage of a task on this broker. Rows are committed if the block ends without an error."""
         named = {"write_id": write_id, "sink_id": batch.sink_id, "batch_id": batch.batch_id}
         with self._awaited_connection() as (connection, is_guest), connection.transaction():
-            if is_guest:  # row security looks there for whose rows they are
+            if is_guest:  # row security reads the owner of the rows there
                 connection.execute(statements.RECORD_WRITE, named)
             yield Stage(connection, is_guest)
             if not is_guest:
                 connection.execute(statements.RECORD_WRITE, named)
 
     def ask(self, question: Callable[[Connection], _Answer], purpose: str) -> _Answer:
-        """The answer to a question to this broker, which waits for it. `purpose` is that of `patiently`."""
+        """Query this broker, waiting until it is available. `purpose` is that of `patiently`."""
 
         def ask() -> _Answer:
             with self._connection() as (connection, _):
@@ -130,10 +131,10 @@ class Writing:
     def append(self, batch: SinkBatch, staged: "Sequence[Staged]", forgotten_sink: str | None = None) -> None:
         """Append the rows that the tasks have staged, unless the ledger has the batch.
 
-        While the broker is unavailable, the append is tried again for brokerWaitSeconds. Raises BrokerUnavailable after
-        that, SinkBatchMismatch if the stage is not complete, and SinkBatchesMissing if the ledger does not have the
-        batch before. Raises OptionInvalid for a sinkId that another query has, a checkpoint that was set back, and a
-        writeId that has written another number of messages. Raises TopicNotFound if a topic has been deleted since, and
+        While the broker is unavailable, the append is retried for brokerWaitSeconds. Raises BrokerUnavailable after
+        that, SinkBatchMismatch if the stage is incomplete, and SinkBatchesMissing if the ledger lacks the previous
+        batch. Raises OptionInvalid for a sinkId that another query has, a checkpoint that was set back, and a writeId
+        that has written another number of messages. Raises TopicNotFound if a topic has been deleted since, and
         MessageIllegal if a delivery time is beyond the broker's limit.
         """
         writes = [each.write for each in staged]
@@ -166,7 +167,7 @@ class Writing:
             logger.warning("batch %s has %s bad rows, which were %s", batch.batch_id, f"{bad_rows:,}", became)
 
     def _append_parts(self, connection: Connection, batch: SinkBatch, begun: AppendResult) -> AppendResult:
-        """Append a batch that is open, by several sessions at a time."""
+        """Append an open batch with several concurrent sessions."""
         from concurrent.futures import ThreadPoolExecutor
 
         rows, others = self.options.max_rows_per_commit, self.options.commit_sessions - 1
@@ -191,7 +192,7 @@ class Writing:
                 return begun._replace(outcome=AppendOutcome.REPEATED)
 
     def judge(self, result: AppendResult, batch: SinkBatch, messages: int) -> None:
-        """Raise what is wrong with a batch that was not appended."""
+        """Raise the reason why a batch was not appended."""
         given_id = self.options.given_id
         match result.outcome:
             case AppendOutcome.INCOMPLETE:
@@ -219,18 +220,18 @@ class Writing:
                 raise OptionInvalid("writeId", given_id, reason)
 
     def give_up(self, staged: "Sequence[Staged]") -> None:
-        """Delete the rows that these tasks have staged, and rows older than a day. A failure is logged only."""
+        """Delete the rows that these tasks have staged, and rows older than a day. A failure is only logged."""
         try:
             with self._connection() as (connection, is_guest):
                 sink.clear_writes(connection, [each.write for each in staged], is_guest=is_guest)
                 sink.sweep(connection, is_guest=is_guest)
-        except MqdbError:  # Spark has an error to tell already
+        except MqdbError:  # Spark already has an error to report
             logger.warning("could not delete staged rows on %s; a later sweep will", self.options.target, exc_info=True)
 
     def check(self) -> None:
-        """Ask the database what it can say before any task runs.
+        """Check with the database what can be known before any task runs.
 
-        Raises SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied where the option says the topic.
+        Raises SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied if an option gives the topic.
         """
         with self._connection() as (connection, _):
             self.check_database(connection)
@@ -274,7 +275,7 @@ class Writing:
             yield patiently(connect, "stage the rows of a task", self.options.broker_wait_seconds)
 
     def _sweep(self, connection: Connection, forgotten_sink: str | None, is_guest: bool) -> None:
-        """Delete old staged rows. A failure is logged only, because the batch is committed already."""
+        """Delete old staged rows. A failure is only logged, because the batch is already committed."""
         try:
             sink.sweep(connection, forgotten_sink, is_guest=is_guest)
         except psycopg.Error:
@@ -283,14 +284,14 @@ class Writing:
 
 
 class Stage:
-    """The stage of one broker for the attempt of a task."""
+    """The stage of one broker for one attempt of a task."""
 
     def __init__(self, connection: Connection, is_guest: bool) -> None:
         self._connection = connection
         self._is_guest = is_guest
 
     def find_queues(self, topic: str) -> tuple[int, ...]:
-        """The keys of the queues of a topic. Raises what `sink.write_queue_keys` raises."""
+        """The keys of the queues of a topic. Raises the errors of `sink.write_queue_keys`."""
         return sink.write_queue_keys(self._connection, topic)
 
     def add(self, rows: "Sequence[StageRow]") -> None:
@@ -311,7 +312,7 @@ def _is_guest(connection: Connection) -> bool:
 
 
 def _refuse_schema(url: str) -> None:
-    """Raises what is wrong with it."""
+    """Raise the reason why the url cannot be used."""
     from mqdb.store.engine import connected
     from mqdb.store.migrations import check_schema
 

@@ -1,4 +1,4 @@
-"""The columns of a DataFrame for the parts of a message. They are found on the driver, before any job starts."""
+"""The columns of a DataFrame for the parts of a message, found on the driver before any job starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,9 +47,9 @@ class ColumnPart(NamedTuple):
 class Columns:
     """The columns for the parts of a message; None for parts without a column.
 
-    `may_lack_value` if the body is Kafka's value, which may be null or empty. `was_read` if the rows were read from a
-    topic, so that the broker's own properties are among theirs. `is_numbered` if the queue is Kafka's partition, which
-    also identifies the broker if there are several.
+    `may_lack_value` means that the body is Kafka's value, which may be null or empty; `was_read`, that the rows were
+    read from a topic and so include the broker's own properties; `is_numbered`, that the queue is Kafka's partition,
+    which also identifies the broker if there are several.
     """
 
     body: ColumnPart
@@ -72,10 +72,10 @@ class Columns:
 
 _Kinds: TypeAlias = Mapping[type[DataType], Kind]
 
-#: Names of Kafka's, as Spark's Kafka sink has them.
+#: Kafka's names, as in Spark's Kafka sink.
 _ALIASES: Final = {"value": "body", "partition": "queue_id"}
 
-#: Columns of rows that were read from a topic, of mqdb or of Kafka, and that the broker gives each message anew.
+#: Columns of rows that were read from a topic of mqdb or Kafka, whose values the broker assigns again.
 _PASSED_OVER: Final = frozenset(
     {"queue_offset", "msg_id", "sys_flag", "store_timestamp", "offset", "timestamp", "timestamptype"}
 )
@@ -106,9 +106,8 @@ _KINDS: Final[Mapping[str, _Kinds]] = {
 def find_columns(schema: StructType, topic_option: str | None, *, is_list: bool = False) -> Columns:
     """The parts of a message in a DataFrame. Names are compared without regard to case, as Spark does.
 
-    A column `broker` counts if the rows go to a list of brokers, because a queue id alone does not identify a queue
-    there.
-    Raises ColumnInvalid if a column is not a part of a message, a type does not fit, a part is given twice, the body is
+    A column `broker` is used if the rows go to a list of brokers, where a queue id alone does not identify a queue.
+    Raises ColumnInvalid if a column is not part of a message, a type is wrong, a part is given twice, the body is
     missing, or neither a column nor the option gives the topic.
     """
     parts: dict[str, ColumnPart] = {}

@@ -1,6 +1,6 @@
-"""Options of a write with format("mqdb"): from texts to values, with one clear sentence for each that is wrong.
+"""Options of a write with format("mqdb"): parses them, with one clear error for each invalid option.
 
-Names are compared without regard to case, as Spark does. Light on purpose: workers import it with the writer.
+Names are case-insensitive, as in Spark. This module is small on purpose: workers import it with the writer.
 """
 
 import re
@@ -32,7 +32,7 @@ NAMES: Final = (
 #: The options for Spark itself, which it passes on.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
 
-#: Of one commit. More than a server has cores are of no use.
+#: The sessions of one commit. More than the server's cores are of no use.
 _MOST_SESSIONS: Final = 64
 
 _ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
@@ -49,7 +49,7 @@ class ReservedProperties(StrEnum):
 
 
 class OnBadRow(StrEnum):
-    """The action for a row that cannot be a message."""
+    """The action for a row that cannot become a message."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -58,9 +58,10 @@ class OnBadRow(StrEnum):
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """All options of a write. `url` holds the password.
+    """All options of a write. `url` contains the password.
 
-    `given_id` is the writeId of a batch job, or the sinkId of a stream; None where the job or the query is its own.
+    `given_id` is the writeId of a batch job or the sinkId of a stream; None if the job or query is not to be identified
+    by one.
     """
 
     url: str = field(repr=False)
@@ -76,20 +77,20 @@ class SinkOptions:
 
     @property
     def given_topics(self) -> tuple[str, ...]:
-        """The topics that no row says."""
+        """The topics that are given by options and not by rows."""
         return tuple(topic for topic in (self.topic, self.bad_row_topic) if topic is not None)
 
     @property
     def target(self) -> str:
-        """The address that the rows go to, for the sentence of an error. It has no password."""
+        """The address to which the rows go, for error messages, without a password."""
         return redact(self.url)
 
 
 def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     """Read the options of `df.write` or `df.writeStream`.
 
-    Warns of Kafka's options that are ignored. Raises OptionUnknown, OptionInvalid; NameInvalid and TopicNotAllowed for
-    the topic. Whether it exists is not asked.
+    Warns about ignored options of Kafka. Raises OptionUnknown, OptionInvalid; NameInvalid and TopicNotAllowed for the
+    topic, whose existence is not checked.
     """
     given = {
         name.lower(): value

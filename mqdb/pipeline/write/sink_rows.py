@@ -1,7 +1,7 @@
-"""Turns rows of a DataFrame into rows of the stage: the records that a producer would make of these messages.
+"""Turns rows of a DataFrame into rows of the stage: the records that a producer would make from these messages.
 
-Runs in Spark's Python workers, for each row. It is imported when a task has rows to write, because it imports most of
-mqdb.
+It runs in Spark's Python workers, for each row. It is imported only when a task has rows to write, because it imports
+most of mqdb.
 """
 
 import json
@@ -43,10 +43,10 @@ StageRow: TypeAlias = tuple[Any, ...]
 
 
 class RowMaker:
-    """Makes the rows of one attempt of a task: `messages` so far, to which `topics`, and whether any of them `waits`.
+    """Makes the rows of one attempt of a task, and notes the number of `messages`, their `topics`, and if any `waits`.
 
-    Messages with a sharding key, else with a key of Kafka's, go to the queue of its hash, as SelectMessageQueueByHash
-    chooses; others in turn.
+    Messages with a sharding key, or otherwise a Kafka key, go to the queue chosen by its hash, like
+    SelectMessageQueueByHash; others go to the queues in turn.
     """
 
     def __init__(
@@ -75,14 +75,15 @@ class RowMaker:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that the messages go to."""
+        """The topics to which the messages go."""
         return tuple(self._queues)
 
     def rows(self, batch: "RecordBatch") -> list[StageRow]:
-        """A row for each of the batch, which has at least one, in the order of the columns of `mqdb.sink_stage`.
+        """One row for each row of a non-empty batch, with the columns of `mqdb.sink_stage` in order.
 
-        Raises what `check_message` and `find_queues` raise; QueueNotFound; ColumnInvalid for a row without a topic. The
-        batch counts for nothing then. In place of a queue's key a row has what `find_queues` says of the queue.
+        Raises the errors of `check_message` and `find_queues`; QueueNotFound; ColumnInvalid for a row without a topic.
+        After an error no row of the batch is counted. A row contains the result of `find_queues` for its queue instead
+        of the queue's key.
         """
         now = datetime.now(UTC)
         ids = self._ids.take(batch.num_rows, now)
@@ -95,7 +96,7 @@ class RowMaker:
     def row(
         self, topic: str, body: bytes | None, key: bytes | None, properties: Mapping[str, str], now: datetime
     ) -> StageRow:
-        """The next row, with these parts and no others. Raises what `rows` raises."""
+        """The next row, with exactly these parts. Raises the errors of `rows`."""
         (id_,) = self._ids.take(1, now)
         row = self._row(self.messages, id_, now, topic, body, None, key, None, properties, *[None] * 6)
         self.messages += 1
@@ -193,12 +194,12 @@ class RowMaker:
             raise type(refused)(*refused.args)
         try:
             return self._find_queues(topic)
-        except MqdbError as error:  # more rows may name it
+        except MqdbError as error:  # more rows may use it
             self._refused[topic] = error
             raise
 
     def _with_headers(self, headers: Sequence[Header], properties: Mapping[str, str]) -> Mapping[str, str]:
-        """The properties with those of the headers; what they have kept of other headers is gone."""
+        """The properties including those of the headers, which replace earlier headers kept in the properties."""
         if self._drops_headers:
             headers = [header for header in headers if header[0] not in RESERVED_PROPERTIES]
         others = {name: text for name, text in properties.items() if name != _HEADERS}
@@ -207,7 +208,7 @@ class RowMaker:
     def _with_value(
         self, body: bytes | str | None, properties: Mapping[str, str]
     ) -> tuple[bytes | str, Mapping[str, str]]:
-        """Body and properties of a row with an empty body, or with a property that says what its value was."""
+        """Body and properties of a row with an empty body, or with a property for its original value."""
         if not body:
             if not self._columns.may_lack_value and _VALUE not in properties:
                 raise BodyEmpty()
@@ -215,7 +216,7 @@ class RowMaker:
             return NO_VALUE, {**properties, _VALUE: missing.value}
         if bytes_of(body) == NO_VALUE:
             return body, properties
-        # Something has given the row a body since it was read.
+        # The row has got a body since it was read.
         return body, {name: text for name, text in properties.items() if name != _VALUE}
 
     def _choose(
@@ -226,7 +227,7 @@ class RowMaker:
         queue_id: int | None,
         _broker: str | None,
     ) -> Any:
-        """One of `queues`, which are those of the topic."""
+        """Choose one of `queues`, the queues of the topic."""
         if queue_id is not None:
             if not 0 <= queue_id < len(queues):
                 raise QueueNotFound(message.topic, queue_id, len(queues))
@@ -246,7 +247,7 @@ def by_hash(sharding_key: str, queue_nums: int) -> int:
 def _with_key(
     key: bytes | str, text: str | None, keys: str | tuple[str, ...] | None, properties: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """The words of a key for the key index, and the properties, which keep the key if the words do not."""
+    """The words of a key for the key index, and properties, which store the key if the words are not enough."""
     words = split_keys(keys) if isinstance(keys, str) else ()
     words = words or index_words(text or "")
     kept = key_property(bytes_of(key), text, words)
@@ -258,7 +259,7 @@ _VALUE: Final = KafkaProperty.VALUE.value
 _KEY: Final = KafkaProperty.KEY.value
 _HEADERS: Final = KafkaProperty.HEADERS.value
 
-# The keys of a partition come again and again.
+# The keys of a partition repeat.
 _hash = lru_cache(maxsize=65_536)(java_string_hash)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -271,11 +272,11 @@ def _jsonb(texts: Mapping[str, str]) -> bytes:
     )
 
 
-# -- what a column holds ------------------------------------------------------------------------
+# -- values of a column -------------------------------------------------------------------------
 
 
 def _values(batch: "RecordBatch", part: ColumnPart | None) -> Iterator[Any]:
-    """The values of a part in Python's types; None if there is no value or no column."""
+    """The values of a part as Python types; None if there is no value or no column."""
     if part is None:
         return repeat(None)
     column = batch.column(part.column)
@@ -289,14 +290,14 @@ def _values(batch: "RecordBatch", part: ColumnPart | None) -> Iterator[Any]:
         case Kind.MAP:
             return (None if pairs is None else dict(pairs) for pairs in column.to_pylist())
         case Kind.MICROSECONDS | Kind.MILLISECONDS:
-            # Rounded up: nothing is delivered early.
+            # Rounded up, because messages are never delivered early.
             return (None if us is None else -(-us // 1_000) for us in _microseconds(column, part.kind))
         case _:
             return iter(column.to_pylist())
 
 
 def _microseconds(column: "Array", kind: Kind) -> Iterator[int | None]:
-    """Since 1970, whatever time zone the column is shown in."""
+    """Microseconds since 1970, whatever the column's time zone."""
     factor = 1 if kind is Kind.MICROSECONDS else 1_000
     return (None if value is None else value * factor for value in column.cast("int64").to_pylist())
 

@@ -1,6 +1,6 @@
 """The writers of format("mqdb") that Spark calls, on one broker or several.
 
-Spark starts a new Python process to plan each batch of a stream, and one more to commit it, and asks for the writer in
+Spark starts a Python process to plan each batch of a stream and another one to commit it, and asks for the writer in
 both. So this module imports little.
 """
 
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from mqdb.pipeline.write.cluster_sink import ClusterWriting
 
-# Where Spark tells its tasks. Source: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
+# The properties through which Spark informs its tasks. Source: StreamExecution.QUERY_ID_KEY,
+# MicroBatchExecution.BATCH_ID_KEY.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
@@ -56,7 +57,7 @@ def batch_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: 
 
 
 def stream_writer(options: "Mapping[str, str]", schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
-    """The writer of `df.writeStream`; raises what `batch_writer` raises, but for BrokerUnavailable."""
+    """The writer of `df.writeStream`; raises the errors of `batch_writer`, except BrokerUnavailable."""
     if overwrite:
         reason = (
             "a log can only be appended to; use outputMode('append'), or foreachBatch, and write each batch with a "
@@ -64,7 +65,7 @@ def stream_writer(options: "Mapping[str, str]", schema: "StructType", overwrite:
         )
         raise ModeNotSupported("complete", reason)
     writing, _ = _writing(options, schema, is_stream=True)
-    # Spark asks for the writer of each commit anew. Tasks and commits wait for a database that is away.
+    # Spark asks for a new writer for each commit. Tasks and commits wait while the database is unavailable.
     with suppress(BrokerUnavailable):
         writing.check()
     return StreamWriter(writing)
@@ -73,7 +74,7 @@ def stream_writer(options: "Mapping[str, str]", schema: "StructType", overwrite:
 def _writing(
     options: "Mapping[str, str]", schema: "StructType", *, is_stream: bool
 ) -> "tuple[Writing | ClusterWriting, SinkOptions]":
-    """The writing to the brokers of the url, and the options of the first of them."""
+    """The writing to the brokers of the url, and the options of the first broker."""
     urls = listed_brokers(options)
     if not urls:
         parsed = parse_sink(options, is_stream=is_stream)
@@ -88,7 +89,7 @@ def _writing(
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a batch job: all of it, or nothing."""
+    """Writes a batch job, completely or not at all."""
 
     def __init__(self, writing: "Writing | ClusterWriting", batch: SinkBatch, *, is_named: bool) -> None:
         self._writing = writing
@@ -96,17 +97,17 @@ class BatchWriter(DataSourceArrowWriter):
         self._is_named = is_named
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Staged:
-        """In a task."""
+        """Stage the rows; called in a task."""
         return self._writing.stage(self._batch, iterator)
 
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """On the driver, when all tasks have succeeded. Raises what `Writing.append` raises."""
-        # Nobody can name a job without a writeId again.
+        """Commit on the driver, when all tasks have succeeded. Raises the errors of `Writing.append`."""
+        # A job without a writeId cannot be identified again.
         forgotten = None if self._is_named else self._batch.sink_id
         self._writing.append(self._batch, _staged(messages), forgotten)
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
-        """On the driver, when a task has failed for good, or the commit."""
+        """Clean up on the driver, when a task or the commit has finally failed."""
         self._writing.give_up(_staged(messages))
 
 
@@ -117,25 +118,25 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._writing = writing
 
     def write(self, iterator: "Iterator[RecordBatch]") -> Staged:
-        """In a task, which Spark has told the query and the batch."""
+        """Stage the rows; called in a task, which gets the query and the batch from Spark."""
         query_id = _told(_QUERY_ID)
         sink_id = self._writing.options.given_id or query_id
         return self._writing.stage(SinkBatch(f"stream:{sink_id}", int(_told(_BATCH_ID)), query_id), iterator)
 
     def commit(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:
-        """On the driver, when all tasks have succeeded. Raises what `Writing.append` raises."""
+        """Commit on the driver, when all tasks have succeeded. Raises the errors of `Writing.append`."""
         staged = _staged(messages)
-        # Only the tasks are told the query. A batch without tasks has nothing that could be doubled.
+        # Only the tasks know the query. A batch without tasks has nothing that could be duplicated.
         if staged:
             self._writing.append(staged[0].batch._replace(batch_id=batchId), staged)
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:
-        """On the driver, when a task has failed for good, or the commit."""
+        """Clean up on the driver, when a task or the commit has finally failed."""
         self._writing.give_up(_staged(messages))
 
 
 def _staged(messages: "Sequence[WriterCommitMessage | None]") -> list[Staged]:
-    """The messages of the tasks that succeeded, in their order. None stands for a task that failed."""
+    """The messages of the successful tasks, in order. None stands for a failed task."""
     return [message for message in messages if isinstance(message, Staged)]
 
 
