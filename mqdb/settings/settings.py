@@ -87,7 +87,7 @@ class Settings(BaseModel):
     send_message_timeout: Annotated[timedelta, *at_least("1ms")] = timedelta(seconds=3)
     """The maximum duration of a send, including retries. RocketMQ: sendMsgTimeout."""
     file_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(hours=72)
-    """How long a message is kept, whether it is consumed or not."""
+    """The time for which a message is kept, whether it is consumed or not."""
     delete_when: Hours = (4,)
     """Hours of the day, local time, at which messages older than `file_reserved_time` are dropped."""
     disk_max_used_space_percent: Percent = 75
@@ -105,7 +105,7 @@ class Settings(BaseModel):
     transaction_timeout: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=6)
     """The age of a half message at which its producer is first asked about it."""
     transaction_check_interval: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=30)
-    """How long a producer has to answer before a producer is asked again."""
+    """The time that a producer has to answer before a producer is asked again."""
     transaction_check_max: int = Field(default=15, ge=1, le=1_000_000)
     """The number of checks without an outcome after which a half message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
     reject_transaction_message: bool = False
@@ -118,7 +118,7 @@ class Settings(BaseModel):
     actor: str | None = None
     """The person or program behind the changes made by this process. If unset, commands name the user who runs them."""
     operation_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(days=365)
-    """How long `mqdb serve` keeps the list of changes by people and tools."""
+    """The time for which `mqdb serve` keeps the list of changes by people and tools."""
     timer_max_delay: Annotated[timedelta, *at_least("1s")] | None = None
     """The maximum time until delivery; there is no limit if unset. `mqdb serve` sets it for its broker."""
     web_password: Annotated[str, Field(min_length=1)] | None = None
@@ -144,7 +144,7 @@ class Settings(BaseModel):
     remoting_open: bool = False
     """Serve all clients at `remoting`, also beyond loopback, while no access key has a secret."""
     remoting: Address | None = None
-    """The address for RocketMQ's clients of `mqdb serve` (if unset, it does not serve them) and `mqdb remoting`, as host:port."""
+    """The host:port of `mqdb serve` (if unset, it does not listen) and `mqdb remoting` for RocketMQ's clients."""
     remoting_certificate: File | None = None
     """A certificate in PEM, with which `remoting` also accepts TLS, on the same port."""
     remoting_certificate_key: File | None = None

@@ -24,7 +24,7 @@ def quiet(_done: int, _total: int, _note: str) -> None:
 
 
 def catch_up(writer: "DataStreamWriter", *, follow: bool, on_progress: OnProgress) -> int:
-    """Run a stream until it has read all messages from before its start; with `follow`, until its thread is interrupted.
+    """Run a stream until it has read all messages from before its start; with `follow`, until it is interrupted.
 
     Returns the number of messages read. Raises Spark's errors.
     """

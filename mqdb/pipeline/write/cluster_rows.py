@@ -42,7 +42,7 @@ class _Routed(NamedTuple):
 
 
 class StageShare:
-    """The rows of a task for one broker: their number so far, and their checksum, which does not depend on the order."""
+    """The rows of a task for one broker: their number so far, and a checksum that does not depend on the order."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -151,7 +151,7 @@ class ClusterRowMaker(RowMaker):
 
 @lru_cache(maxsize=65_536)
 def _identity(*parts: str) -> int:
-    """A hash that is the same in each process."""
+    """A hash with one value in all processes."""
     return _hash_of("\0".join(parts), b"")
 
 

@@ -106,7 +106,7 @@ _KINDS: Final[Mapping[str, _Kinds]] = {
 def find_columns(schema: StructType, topic_option: str | None, *, is_list: bool = False) -> Columns:
     """The parts of a message in a DataFrame. Names are compared without regard to case, as Spark does.
 
-    A column `broker` is used if the rows go to a list of brokers, where a queue id alone does not identify a queue.
+    A column `broker` is used if the rows go to a list of brokers, because a queue id alone does not name a queue there.
     Raises ColumnInvalid if a column is not part of a message, a type is wrong, a part is given twice, the body is
     missing, or neither a column nor the option gives the topic.
     """

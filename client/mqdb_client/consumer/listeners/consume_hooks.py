@@ -55,7 +55,7 @@ class ConsumeMessageContext:
 
     @property
     def topic(self) -> str:
-        """The topic to which the messages were sent, also for retries; for retries from several topics, that of the queue."""
+        """The topic of messages and their retries; the queue's topic if the retries come from several topics."""
         return topic_of(self.messages) or self.queue.topic
 
 
