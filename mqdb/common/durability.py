@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Durability(StrEnum):
-    """The event that a send waits for. The names are RocketMQ's, whose ASYNC_MASTER is the replication of the first two.
+    """The event that a send waits for. The names are RocketMQ's; its ASYNC_MASTER covers the first two.
 
     FLUSH_DISK_TIMEOUT never occurs: a commit that waits for the disk cannot be cancelled. If a disk is too slow, the
     send ends without an answer, as a SendOutcomeUnknown.

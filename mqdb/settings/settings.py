@@ -156,7 +156,7 @@ class Settings(BaseModel):
     grpc_open: bool = False
     """Serve all clients at `grpc`, also beyond loopback, while no access key has a secret."""
     grpc: Address | None = None
-    """The address for RocketMQ 5's SDKs of `mqdb serve` (if unset, it does not serve them) and `mqdb grpc`, as host:port."""
+    """The host:port of `mqdb serve` (if unset, it does not listen) and `mqdb grpc` for RocketMQ 5's SDKs."""
     grpc_tls: Address | None = None
     """The address for SDKs that use TLS, as host:port. The SDKs for Java, Go, C# and C++ use TLS by default."""
     grpc_certificate: File | None = None
