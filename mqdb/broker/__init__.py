@@ -7,10 +7,10 @@ joins a transaction.
     dispatch      give messages their queue offsets, and index their keys
     topics        create, change and find topics
     consumers     pull, own queues, commit, reset, send back
-    filters       check a filter, and try one
+    filters       check filters and try them
     schedule      delays, timers, recurring sends
     transactions  half messages
-    dead_letters  look at them, and send them back to work
+    dead_letters  show dead letters and send them again
     clients       register, send heartbeats, leave, and answer requests
     acl, broker_settings, archive, doctor   rights, settings that clients obey, Parquet files, checks
 """

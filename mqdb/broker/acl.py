@@ -1,7 +1,7 @@
 """Access control: rights to send, read and consume. RocketMQ: ACL 2.0, mqadmin createAcl, deleteAcl, listAcl.
 
-A principal is a login role of PostgreSQL, which authenticates it. Requests without a right are denied. The owner of the
-schema and the members of its role need no rights. A principal may have a namespace, in which all of its rights lie:
+A principal is a PostgreSQL login role, authenticated by PostgreSQL. Requests without a right are denied. The owner of
+the schema and the members of its role need no rights. A principal may have a namespace, which contains all its rights:
 `mqdb/sql/acl/namespace.sql`.
 """
 
@@ -29,9 +29,9 @@ MIN_SECRET_LENGTH: Final = 7
 class Rights:
     """The rights of a principal.
 
-    A topic is a name, or a prefix that ends in *, which also covers topics that are made later. A prefix does not cover
-    topics of the broker, of a group or of replies. The same holds for groups, except that members need the whole name
-    of their group. Raises ParameterInvalid for a value of a wrong type.
+    A topic is a name, or a prefix that ends in * and also covers topics created later. A prefix does not cover system
+    topics, topics of groups and the reply topic. The same applies to groups, except that membership needs the complete
+    name of the group. Raises ParameterInvalid for a value of a wrong type.
     """
 
     KINDS: ClassVar[Mapping[str, tuple[Access, ResourceType]]] = {
@@ -52,23 +52,23 @@ class Rights:
     group: Collection[str] = ()
     """Groups of which it may be a member, with their retries and dead letters."""
     operate: Collection[str] = ()
-    """Topics whose waiting messages it may recall, whose half messages it may resolve, and whose crons it may keep."""
+    """Topics whose waiting messages it may recall, half messages it may resolve, and crons it may manage."""
     operate_group: Collection[str] = ()
     """Groups whose dead letters it may redrive, and whose offsets it may set."""
     admin: Collection[str] = ()
-    """Topics that it may make, change and delete."""
+    """Topics that it may create, change and delete."""
     admin_group: Collection[str] = ()
-    """Groups that it may make, change and delete."""
+    """Groups that it may create, change and delete."""
     namespace: str | None = field(default=None, kw_only=True)
-    """The namespace of all these topics and groups: with `shop`, the principal calls `orders` what is `shop%orders`."""
+    """The namespace of all these topics and groups: with `shop`, the principal writes `orders` for `shop%orders`."""
     external: bool = field(default=False, kw_only=True)
-    """True for a principal that is not a role of PostgreSQL, such as a user of the dashboard or an access key."""
+    """True for a principal that is not a PostgreSQL role, such as a user of the dashboard or an access key."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def resources(self) -> list[Resource]:
-        """The resources of these rights. Raises NameInvalid for a resource that a right must not name."""
+        """The resources of these rights. Raises NameInvalid for a resource to which no right can be granted."""
         resources = [Resource(*what, name) for kind, what in self.KINDS.items() for name in getattr(self, kind)]
         for each in resources:
             _check(each)
@@ -81,21 +81,21 @@ class RightChange(NamedTuple):
     principal: str
     resource: Resource
     is_granted: bool
-    """False: it is taken away."""
+    """False if the right is revoked."""
 
 
-# A role that makes a topic in a transaction holds a lock that changes of rights wait for. Who makes a topic then waits
-# behind them.
+# A role that creates a topic in a transaction holds a lock for which changes of rights wait. Later creations of topics
+# then wait behind these.
 @translates
 @steps_back
 def grant(
     connection: Connection, principal: str, rights: Rights, *, create: bool = False, actor: str | None = None
 ) -> list[Resource]:
-    """Give a role rights, and return the new ones. Giving them twice has no effect.
+    """Grant rights to a role; returns the new rights. Granting them twice has no effect.
 
-    With `create` a missing role is made: it may log in, and has no password. Without a namespace the principal keeps
-    the one that it has. Raises NameInvalid, also for a name outside its namespace; ParameterInvalid if the role does
-    not exist, or has rights and another namespace; and StorageRefused if the owner may not make a role.
+    With `create` a missing role is created, which can log in and has no password. If no namespace is given, the
+    principal keeps its namespace. Raises NameInvalid, also for a name outside its namespace; ParameterInvalid if the
+    role does not exist, or has rights in another namespace; and StorageRefused if the owner may not create roles.
     """
     if not rights.resources():
         raise ParameterInvalid("rights", rights, "give at least one topic or group")
@@ -123,9 +123,9 @@ def grant(
 def revoke(
     connection: Connection, principal: str, rights: Rights | None, *, actor: str | None = None
 ) -> list[Resource]:
-    """Take rights away, as they were granted, or all with None; returns those that were there.
+    """Revoke rights as they were granted, or all rights with None; returns the revoked rights.
 
-    Sends that are under way end as they would have. Raises ParameterInvalid for a right that is not there.
+    Sends under way are not affected. Raises ParameterInvalid for a right that was not granted.
     """
     with transaction(connection):
         its = acl.find_principal(connection, principal) or Principal()
@@ -145,7 +145,7 @@ def revoke(
 
 @translates
 def set_secret(connection: Connection, principal: str, secret: str | None, *, actor: str | None = None) -> None:
-    """Give an access key its secret, or take it away with None.
+    """Set the secret of an access key; None removes it.
 
     Raises ParameterInvalid for a secret of fewer than 7 characters, which RocketMQ refuses, and if `principal` is not
     an external principal with a right.
@@ -165,10 +165,10 @@ def set_secret(connection: Connection, principal: str, secret: str | None, *, ac
 def apply(
     connection: Connection, wanted: Mapping[str, Rights], *, dry_run: bool = False, actor: str | None = None
 ) -> list[RightChange]:
-    """Give each of these principals these rights and no others; returns what that changes.
+    """Give each of these principals exactly these rights; returns the changes.
 
-    All in one transaction. A second time nothing changes, and who is not named keeps what it has. With `dry_run`
-    nothing happens. Raises what `grant` raises.
+    Everything happens in one transaction. A second call changes nothing, and other principals keep their rights. With
+    `dry_run` nothing is changed. Raises the errors of `grant`.
     """
     changes: list[RightChange] = []
     with transaction(connection):
@@ -189,7 +189,7 @@ def apply(
 def _agree(
     connection: Connection, principal: str, known: Principal | None, rights: Rights
 ) -> tuple[Principal, list[Resource]]:
-    """Return the principal, known or new, and the rights by whole names. Raises NameInvalid, ParameterInvalid."""
+    """Return the principal, known or new, and the rights by complete names. Raises NameInvalid, ParameterInvalid."""
     its = known or Principal(not rights.external, rights.namespace)
     if rights.namespace not in (None, its.namespace) or (rights.external and its.is_role):
         what = rights.namespace if rights.namespace not in (None, its.namespace) else principal
@@ -211,7 +211,7 @@ def _agree(
     return its, wanted
 
 
-#: As the table checks it.
+#: The rule of the table's CHECK.
 _NAMESPACE: Final = "[a-zA-Z0-9_-]{1,60}"
 
 
@@ -225,7 +225,7 @@ def _rights(resources: Collection[Resource]) -> Rights:
 
 
 def _check(resource: Resource) -> None:
-    """Raises NameInvalid unless a right may name it: a topic of users, a group, or a prefix that ends in *."""
+    """Raise NameInvalid unless a right can be granted on it: a user's topic, a group, or a prefix that ends in *."""
     access, type_, name = resource
     if type_ is ResourceType.GROUP and access is Access.READ:
         check_group_name(name)

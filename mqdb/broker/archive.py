@@ -2,9 +2,9 @@
 
     one session    lock ─▶ unfinished folders ─▶ plan ─▶ for each segment: begin ─▶ (files) ─▶ record
 
-The lock is held on the connection that records, so a process that loses it records nothing either. RocketMQ's tiered
-storage (MessageStoreDispatcherImpl) copies each queue as it grows; here a segment is archived as a whole, once. Named
-topics may be archived before it, so that they can be read there soon; retention still waits for the whole segment.
+The lock is held on the connection that records, so a process that loses the lock cannot record. RocketMQ's tiered
+storage (MessageStoreDispatcherImpl) copies each queue as it grows; here a segment is archived once, as a whole. Single
+topics can be archived earlier, so that they can be read there soon; retention still waits for the whole segment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from mqdb.store.topics.topic_ranges import OffsetRange
 
 
 class SegmentContents(NamedTuple):
-    """The contents of a segment to archive: the offsets of `topics`, or of all topics but those of the broker."""
+    """The contents of a segment to archive: the offsets of `topics`, or of all topics except system topics."""
 
     segment: int
     offsets: Offsets
@@ -32,7 +32,7 @@ class SegmentContents(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Number of messages; offsets have no gaps."""
+        """The number of messages; offsets have no gaps."""
         return sum(past - first for queues in self.offsets.values() for first, past in queues.values())
 
 
@@ -40,8 +40,8 @@ class SegmentContents(NamedTuple):
 def sole_archiver(connection: Connection) -> Iterator[bool]:
     """Hold the lock of the archive while the block runs; yields False if another session holds it.
 
-    PostgreSQL frees the lock some time after the connection is closed, and the next process tries to take it only once.
-    So the lock is given back explicitly.
+    PostgreSQL frees the lock some time after the connection is closed, but the next process tries to take it only once.
+    So the lock is released explicitly.
     """
     with translated(connection):
         is_taken = locks.take_archive(connection)
@@ -57,9 +57,9 @@ def sole_archiver(connection: Connection) -> Iterator[bool]:
 def plan(connection: Connection, topics: Sequence[str] | None = None) -> list[SegmentContents]:
     """The sealed segments that are not archived completely, oldest first, with the contents to archive.
 
-    Without topics a segment is complete if one archive has all of it: all topics except those of the broker, whatever
-    other archives have. Messages that wait in topics of the broker are copied to their own topic when they are due.
-    With `topics` a segment lacks the topics that are in none of its archives. Raises TopicNotFound.
+    Without topics a segment is complete if one archive contains all its topics except system topics, whatever other
+    archives contain. Messages waiting in system topics are copied to their own topic when they are due. With `topics` a
+    segment lacks the topics that none of its archives contains. Raises TopicNotFound.
     """
     with transaction(connection):
         known = topic_ranges.topic_names(connection)
@@ -83,7 +83,7 @@ def plan(connection: Connection, topics: Sequence[str] | None = None) -> list[Se
 
 
 def _lacking(connection: Connection, wanted: Sequence[str] | None) -> dict[int, Topics]:
-    """The sealed segments of which something is not archived, oldest first, and of which topics."""
+    """The sealed segments that are not completely archived, oldest first, with the missing topics."""
     sealed = archived_segments.sealed(connection)
     archived = archived_segments.topics_archived(connection, sealed[0]) if sealed else {}
     lacking = {number: topics_lacking(archived.get(number, ()), wanted) for number in sealed}
@@ -103,9 +103,9 @@ def _has(topics: Topics, name: str) -> bool:
 
 @translates
 def record(connection: Connection, archived: ArchivedSegment) -> bool:
-    """Make a segment, or these topics of it, count as archived, in one transaction with the end of its run.
+    """Record a segment, or these topics of it, as archived, in one transaction with the end of its run.
 
-    False where it counts already: its folder is then one that the next run removes.
+    Returns False if it is already recorded: the next run then removes its folder.
     """
     with transaction(connection):
         is_new = archived_segments.record(connection, archived)

@@ -1,4 +1,4 @@
-"""Broker settings: `mqdb serve` writes down what clients, in whichever process, have to obey."""
+"""Broker settings: `mqdb serve` stores settings that all clients, in any process, have to obey."""
 
 from typing import NamedTuple
 
@@ -27,12 +27,12 @@ def change_settings(
     levels: DelayLevels | None = None,
     durability: Durability | None = None,
 ) -> list[Change]:
-    """Let the settings be these from now on; returns what that has changed.
+    """Set the broker's settings; returns the changes.
 
-    Delay levels and the default durability stay as they are if they are not given.
+    Delay levels and the default durability are not changed if they are not given.
 
-    A consumer that has subscribed goes on, and so does what waits for its time of delivery. A delayed message that has
-    longer to wait than its level takes now is due at once.
+    Subscribed consumers continue, and waiting messages keep their times of delivery. But a delayed message that would
+    have to wait longer than its level's new delay is due immediately.
     """
     with transaction(connection):
         before = broker_settings.find(connection)

@@ -1,4 +1,4 @@
-"""Dead letters: choose messages that groups have given up, look at them, and send them back to work.
+"""Dead letters: choose messages that groups have given up on, show them, and send them again.
 
 A choice may be an SQL expression over the columns of the view mqdb.dlq. PostgreSQL checks it with the rights of the
 caller, in a transaction that cannot write. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard.
@@ -41,33 +41,33 @@ from mqdb.store.topics import topics
 _READ_ONLY = text("SET TRANSACTION READ ONLY")
 _ENSURE_SEGMENTS = select(func.mqdb.ensure_segments(2))
 
-#: SQLSTATE classes of what a condition itself can do wrong: it is no SQL or names what is not there, fails on a value,
-#: asks for a feature that there is not, or tries to write.
+#: SQLSTATE classes of errors in a condition itself: it is not valid SQL or refers to missing objects, fails on a value,
+#: uses an unsupported feature, or tries to write.
 _FAULTS_OF_CONDITION: Final = ("42", "22", "0A", "2F", "25", "54")
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """A choice of dead letters, which meet all given conditions. A time is a moment, or a duration before now.
+    """A selection of dead letters, which meet all given conditions. A time is a moment, or a duration before now.
 
-    Durations count by the broker's clock. Raises ParameterInvalid for a value of a wrong type, a text with the
+    Durations are by the broker's clock. Raises ParameterInvalid for a value of a wrong type, a string with the
     character NUL, and a time without a zone or too long ago; TagExpressionInvalid.
     """
 
     group: str | None = None
     topic: str | None = None
-    """That it was sent to first."""
+    """The topic to which the message was first sent."""
     tag: str | None = None
     """A tag expression."""
     since: datetime | timedelta | None = None
-    """Died then or later."""
+    """Only letters that died then or later."""
     until: datetime | timedelta | None = None
-    """Died before."""
+    """Only letters that died before."""
     exception: str | None = None
-    """A part of the exception's name, in capitals or not."""
+    """A part of the exception's name, in upper or lower case."""
     ids: tuple[UUID, ...] = ()
-    """One of these, if any is given."""
+    """The unique ids, if any are given."""
     where: str | None = None
     """An SQL expression over the columns of mqdb.dlq."""
 
@@ -92,23 +92,23 @@ class DeadLetterFilter:
 
 
 class Chosen(NamedTuple):
-    """Dead letters to redrive, by their positions, the oldest first."""
+    """Dead letters to redrive, by position, oldest first."""
 
     positions: tuple[int, ...]
     left_out: int
-    """Number of other messages that met the filter, but were redriven before."""
+    """The number of other messages that matched the filter but were redriven before."""
 
 
 class Redrive(NamedTuple):
-    """The way messages are sent back to work: to the group that failed them, or to a topic like new messages."""
+    """The way messages are sent again: to the group that failed them, or to a topic like new messages."""
 
     condition: str
     """The condition by which they were chosen, for the record."""
     target_topic: str | None = None
     body: bytes | None = None
-    """A new body, for one message; sent as it is, not compressed."""
+    """A new body for one message, sent uncompressed."""
     again: bool = False
-    """Also those that were redriven before."""
+    """Whether to include letters that were redriven before."""
 
 
 def count_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> int:
@@ -127,12 +127,12 @@ def causes_of_death(connection: Connection, wanted: DeadLetterFilter) -> list[Ca
 
 
 def list_dead_letters(connection: Connection, wanted: DeadLetterFilter, limit: int | None = None) -> list[DeadLetter]:
-    """The youngest first. Raises GroupNotFound, ParameterInvalid for the condition."""
+    """List the dead letters, newest first. Raises GroupNotFound, ParameterInvalid for the condition."""
     return _find(connection, DeadLetter, wanted, limit)
 
 
 def show_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> list[WholeDeadLetter]:
-    """All of them with their bodies in memory, the youngest first.
+    """All matching dead letters with their bodies in memory, newest first.
 
     Raises GroupNotFound, ParameterInvalid for the condition.
     """
@@ -140,7 +140,7 @@ def show_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> list[
 
 
 def read_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> Iterator[WholeDeadLetter]:
-    """However many, a few at a time, the oldest first; in a transaction until they are read.
+    """Any number of dead letters, read a few at a time, oldest first, in a transaction that lasts until all are read.
 
     Raises GroupNotFound, ParameterInvalid for the condition.
     """
@@ -151,7 +151,7 @@ def read_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> Itera
 def choose(
     connection: Connection, wanted: DeadLetterFilter, *, again: bool = False, limit: int | None = None
 ) -> Chosen:
-    """The messages for a redrive: at most `limit`, the oldest first; redriven ones only with `again`.
+    """The messages for a redrive: at most `limit`, oldest first; already redriven ones only with `again`.
 
     Raises GroupNotFound, ParameterInvalid for the condition.
     """
@@ -163,7 +163,7 @@ def choose(
 
 @translates
 def plan_redrive(connection: Connection, positions: Sequence[int], redrive: Redrive) -> list[RedriveResult]:
-    """The results that `redrive` would have for these messages. Changes nothing, and raises what that raises."""
+    """The results that `redrive` would have for these messages. Changes nothing, and raises the same errors."""
     with transaction(connection):
         connection.execute(_READ_ONLY)
         return dead_letters.redrive_letters(connection, positions, dry_run=True, actor=None, **redrive._asdict())
@@ -173,16 +173,16 @@ def plan_redrive(connection: Connection, positions: Sequence[int], redrive: Redr
 def redrive_messages(
     connection: Connection, positions: Sequence[int], redrive: Redrive, *, actor: str | None = None
 ) -> list[RedriveResult]:
-    """Send messages of dead letter queues back to work, in one transaction, with a result for each.
+    """Send messages of dead letter queues again, in one transaction, with a result for each.
 
-    Each copy keeps its id, and starts with all its retries. A concurrent redrive is waited for.
+    Each copy keeps its id, and starts with all its retries. Waits for a concurrent redrive.
     Raises MessageIllegal for a body, TopicNotAllowed, and TopicNotFound for a topic that is deleted at this moment. A
-    problem of one message only gives a result FAILED, for example a topic that does not exist.
+    problem with a single message, such as a missing topic, only gives the result FAILED.
     """
     try:
         return _redrive(connection, positions, redrive, actor)
     except DBAPIError as error:
-        # No partition for the position: as in `send.append`.
+        # There is no partition for the position: as in `send.append`.
         if not (isinstance(error.orig, pg.CheckViolation) and driver(connection).autocommit):
             raise
         connection.execute(_ENSURE_SEGMENTS)
@@ -196,7 +196,7 @@ def _redrive(
     return dead_letters.redrive_letters(connection, positions, **arguments)
 
 
-# -- how they are chosen --------------------------------------------------------------------------
+# -- the selection --------------------------------------------------------------------------------
 
 
 def _find(connection: Connection, kind: type[Letter], wanted: DeadLetterFilter, limit: int | None) -> list[Letter]:
@@ -208,10 +208,10 @@ def _find(connection: Connection, kind: type[Letter], wanted: DeadLetterFilter, 
 def _chosen(
     connection: Connection, wanted: DeadLetterFilter, *, whole: bool = False
 ) -> Iterator[tuple[FromClause, list[ColumnElement[bool]]]]:
-    """The letters as a source and conditions, for statements in the read-only transaction that this is.
+    """A read-only transaction, with the letters as a source and conditions for statements in it.
 
-    `whole`: they are for one who wants to see what they say. Raises AccessDenied for a role that may only operate the
-    group then.
+    `whole` means that the contents of the letters are needed. In this case a role that may only operate the group gets
+    AccessDenied.
     """
     with translated(connection):
         if wanted.group is not None:
@@ -229,7 +229,7 @@ def _chosen(
 
 
 def _outlined(connection: Connection, group: str | None) -> str | None:
-    """The group, if the role that is logged in may operate it but not read it; else None."""
+    """The group if the current role may operate but not read it, otherwise None."""
     if group is None or acl.has(connection, Resource(Access.READ, ResourceType.GROUP, group)):
         return None
     may_operate = acl.has(connection, Resource(Access.OPERATE, ResourceType.GROUP, group))
@@ -237,13 +237,13 @@ def _outlined(connection: Connection, group: str | None) -> str | None:
 
 
 def _check_group(connection: Connection, group: str) -> None:
-    """Raises GroupNotFound for one that neither exists nor has left dead letters."""
+    """Raise GroupNotFound for a group that neither exists nor has left dead letters."""
     if groups.find(connection, group) is None and topics.find_topic(connection, dlq_topic(group)) is None:
         raise GroupNotFound(group)
 
 
 def _positions(connection: Connection, ids: Sequence[UUID]) -> list[int] | None:
-    """Positions of the records with one of the ids, by the key index; None without any id."""
+    """The positions of the records with one of the ids, by the key index; None if no ids are given."""
     if not ids:
         return None
     with transaction(connection):
@@ -270,13 +270,13 @@ def _conditions(wanted: DeadLetterFilter, source: FromClause) -> Iterator[Column
 def _moment(time: datetime | timedelta) -> ColumnElement[datetime]:
     if isinstance(time, datetime):
         return cast(time, DateTime(timezone=True))
-    # A sub-select: the clock is read once, not for each letter.
+    # A sub-select, so that the clock is read once and not for each letter.
     return select(func.mqdb.now() - time).scalar_subquery()
 
 
 @contextmanager
 def _blaming(where: str | None) -> Iterator[None]:
-    """Turns what PostgreSQL says of a condition into ParameterInvalid."""
+    """Turn PostgreSQL's errors in a condition into ParameterInvalid."""
     try:
         yield
     except (psycopg.Error, DBAPIError) as error:
@@ -292,7 +292,7 @@ def _is_fault_of_condition(error: psycopg.Error) -> bool:
 
 
 def _described(error: psycopg.Error, where: str) -> str:
-    """The text and the hint of PostgreSQL's error, with the position in the condition if it has one."""
+    """The message and hint of PostgreSQL's error, with the position in the condition if there is one."""
     reason = error.diag.message_primary or str(error)
     if error.diag.statement_position is not None:
         position = int(error.diag.statement_position) - CONDITION_POSITION + 1

@@ -1,4 +1,4 @@
-"""Dispatch: give what has become visible its queue offsets, and index its keys. The work is done in SQL.
+"""Dispatch: assign queue offsets to records that have become visible, and index their keys. The work is done in SQL.
 
 In SQL: `mqdb/sql/dispatch/dispatch.sql`, `mqdb/sql/dispatch/fall_asleep.sql`, `mqdb/sql/dispatch/index_keys.sql`,
 `mqdb/sql/dispatch/is_attended.sql`, `mqdb/sql/dispatch/mend_dispatcher_state.sql`,
@@ -22,12 +22,12 @@ class DispatchOutcome(StrEnum):
 
     DISPATCHED = "DISPATCHED"
     IDLE = "IDLE"
-    LOCKED = "LOCKED"  #: another session is at it
-    ADOPTED = "ADOPTED"  #: the database was restored here, and a segment of it has been compared
+    LOCKED = "LOCKED"  #: another session is dispatching
+    ADOPTED = "ADOPTED"  #: the database was restored, and one of its segments has been compared
 
 
 class DispatchResult(NamedTuple):
-    """`more` says that the round goes on: call again at once."""
+    """The result of a call. `more` means that the round continues: call again immediately."""
 
     outcome: DispatchOutcome
     messages: int
@@ -35,7 +35,7 @@ class DispatchResult(NamedTuple):
 
 
 def dispatch(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult:
-    """Dispatch one batch. Needs a connection in AUTOCOMMIT; anyone may call it at any time.
+    """Dispatch one batch. Needs a connection in AUTOCOMMIT; can be called at any time.
 
     Raises ParameterInvalid inside a transaction that has written or is not READ COMMITTED.
     """
@@ -47,7 +47,7 @@ def wake_and_dispatch(connection: Connection, max_rows: int = MAX_ROWS) -> Dispa
     return _dispatch(connection, _WAKE_AND_DISPATCH, max_rows)
 
 
-#: The argument of dispatch makes PostgreSQL set the state first.
+#: As an argument of dispatch, it makes PostgreSQL set the state first.
 _WAKE_AND_DISPATCH: Final = """
 SELECT d.outcome, d.messages, d.more
 FROM setval('mqdb.dispatcher_state', 2) AS state, LATERAL mqdb.dispatch(CASE state WHEN 2 THEN %s END) AS d
@@ -67,7 +67,7 @@ def _result(outcome: str, messages: int, more: bool) -> DispatchResult:
     return DispatchResult(DispatchOutcome(outcome), messages, more)
 
 
-#: The channel on which senders wake a dispatcher that sleeps.
+#: The channel on which senders wake a sleeping dispatcher.
 WAKE_CHANNEL: Final = "mqdb_wake"
 
 
@@ -75,9 +75,9 @@ WAKE_CHANNEL: Final = "mqdb_wake"
 def fall_asleep(connection: Connection, max_rows: int = MAX_ROWS, *, places: bool = True) -> DispatchResult | None:
     """Dispatch once more, after which the caller may sleep; None while a transaction with new records is open.
 
-    Each such transaction then wakes the caller until `stay_awake`: by a notification on WAKE_CHANNEL, and on a server
-    with prepared transactions by the findings of `look`. While it sleeps and `places` is true, appends place their
-    records (`mqdb/sql/dispatch/take_places.sql`), and do not wake it for these.
+    Until `stay_awake`, each such transaction then wakes the caller: by a notification on WAKE_CHANNEL, and on a server
+    with prepared transactions through the result of `look`. While the caller sleeps and `places` is true, appends
+    assign the offsets of their records (`mqdb/sql/dispatch/take_places.sql`), and do not wake it for these.
     """
     row = driver(connection).execute(_FALL_ASLEEP, (max_rows, places)).fetchone()
     assert row is not None
@@ -89,15 +89,15 @@ _FALL_ASLEEP: Final = "SELECT is_asleep, outcome, messages, more FROM mqdb.fall_
 
 
 class SleepLook(NamedTuple):
-    """The answer to a look of a sleeping dispatcher, which looks once a second or more often."""
+    """The result of a check by a sleeping dispatcher, which checks at least once a second."""
 
-    is_woken: bool  #: somebody has written records that wait
-    is_behind: bool  #: positions have been given since the last checkpoint: to placed records, unless it is woken
+    is_woken: bool  #: waiting records have been written
+    is_behind: bool  #: positions have been assigned since the last checkpoint: to placed records, unless it is woken
 
 
 @translates
 def look(connection: Connection) -> SleepLook:
-    """One look at two sequences and the newest checkpoint. Raises MqdbError."""
+    """Check two sequences and the newest checkpoint. Raises MqdbError."""
     row = driver(connection).execute(_LOOK).fetchone()
     assert row is not None
     return SleepLook(*row)
@@ -112,7 +112,7 @@ FROM mqdb.dispatcher_state s, mqdb.log_pos l
 
 @translates
 def is_notified(connection: Connection) -> bool:
-    """Whether each sender that wakes the dispatcher can notify it. The rules are those of `mqdb.wake_dispatcher`."""
+    """Whether every sender can notify the dispatcher to wake it, by the rules of `mqdb.wake_dispatcher`."""
     row = driver(connection).execute(_IS_NOTIFIED).fetchone()
     return row == (True,)
 
@@ -123,7 +123,7 @@ _IS_NOTIFIED: Final = """SELECT current_setting('max_prepared_transactions') = '
 
 @translates
 def last_position(connection: Connection) -> int:
-    """The position that was drawn last."""
+    """The last position that was taken."""
     row = driver(connection).execute("SELECT last_value FROM mqdb.log_pos").fetchone()
     assert row is not None
     return int(row[0])
@@ -137,12 +137,12 @@ def mend_state(connection: Connection) -> bool:
 
 @translates
 def stay_awake(connection: Connection) -> None:
-    """Spare the senders: they need not notify."""
+    """End the notifications by senders, because the dispatcher is awake."""
     driver(connection).execute("SELECT mqdb.stay_awake()")
 
 
 class IndexResult(NamedTuple):
-    """`more` says that the round goes on: call again at once."""
+    """The result of a call. `more` means that the round continues: call again immediately."""
 
     messages: int
     more: bool
@@ -150,7 +150,7 @@ class IndexResult(NamedTuple):
 
 @translates
 def index_keys(connection: Connection, max_rows: int = MAX_ROWS) -> IndexResult:
-    """Index the keys of one batch. Does none while another session is at it, or a restored database is compared."""
+    """Index the keys of one batch. Does nothing while another session does, or a restored database is compared."""
     row = driver(connection).execute("SELECT messages, more FROM mqdb.index_keys(%s)", (max_rows,)).fetchone()
     assert row is not None
     messages, more = row
@@ -159,9 +159,9 @@ def index_keys(connection: Connection, max_rows: int = MAX_ROWS) -> IndexResult:
 
 @translates
 def is_attended(connection: Connection) -> bool:
-    """Whether a leader runs the services: its backend is there, and its promise has not run out.
+    """Whether a leader runs the services: its backend exists, and its promise has not expired.
 
-    Without a leader, clients that wait for messages dispatch themselves. A missing backend shows a dead leader at once,
+    Without a leader, clients that wait for messages dispatch them. A missing backend reveals a dead leader immediately,
     an expired promise a hung one.
     """
     row = driver(connection).execute("SELECT mqdb.is_attended()").fetchone()

@@ -1,4 +1,4 @@
-"""Options of Spark's Kafka source and sink that mean nothing to mqdb: a job keeps them when its format changes."""
+"""Options of Spark's Kafka source and sink that mqdb ignores, so that a job can keep them when its format changes."""
 
 import logging
 import re
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 #: In lower case.
 _OF_KAFKA: Final = re.compile(r"(kafka|fetchoffset|kafkaconsumer)\..*|groupidprefix")
 
-#: Spark hands names on in lower case; a message shows them as Spark's documentation writes them.
+#: Spark passes names in lower case; messages show them as in Spark's documentation.
 _WRITTEN: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
@@ -28,7 +28,7 @@ def is_of_kafka(name: str) -> bool:
 
 
 def refuse_servers(options: Mapping[str, str]) -> None:
-    """Say what takes the place of Kafka's servers, for a job without a url. Raises OptionInvalid."""
+    """Raise OptionInvalid for a job that has Kafka's servers but no url, and say what replaces them."""
     servers = next((value for name, value in options.items() if name.lower() == _SERVERS), None)
     if servers is not None:
         reason = "leads to Kafka; give .option('url', 'postgresql://user@host:5432/database') for a broker of mqdb"
@@ -36,7 +36,7 @@ def refuse_servers(options: Mapping[str, str]) -> None:
 
 
 def warn_of_ignored(options: Mapping[str, str]) -> None:
-    """Name all options that are ignored in one warning."""
+    """List all ignored options in one warning."""
     if ignored := sorted(filter(is_of_kafka, options), key=str.lower):
         known = {name.lower(): name for name in _WRITTEN}
         names = ", ".join(known.get(name.lower(), name) for name in ignored)

@@ -403,7 +403,7 @@ def _first_fault(exc: ValidationError, origins: Mapping[str, str]) -> SettingInv
 
 
 def _refuse_two_names(settings: Settings) -> None:
-    """Raise ValueError for a single DSN with a name, if `broker_name` gives another name."""
+    """Raise SettingInvalid for a single DSN with a name if `broker_name` gives another name."""
     brokers = settings.brokers
     origin = settings.origin("broker_name")
     if origin != DEFAULT and len(brokers) == 1 and brokers[0].name != settings.broker_name:

@@ -124,7 +124,7 @@ class PopMember:
         self._woken.set()
 
     def begin_to_leave(self) -> None:
-        """Stop popping, and give back messages not yet started; with a successor they are consumed here."""
+        """Stop popping, and give back messages not yet started; with a successor they are consumed here instead."""
         self._callback.cancel()
         self._is_leaving = True
         self._woken.set()

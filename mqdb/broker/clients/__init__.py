@@ -1,5 +1,5 @@
-"""Come, stay, go, and be asked.
+"""The verbs for clients: register, heartbeat, leave, and answer requests.
 
-membership       clients come, give signs of life, and go
-client_requests  a running client is asked
+membership       clients register, send heartbeats, and leave
+client_requests  requests to a running client
 """

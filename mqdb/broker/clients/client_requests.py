@@ -1,4 +1,4 @@
-"""Client requests: ask a running client, and wait for its answer; what a client does to answer.
+"""Client requests: ask a running client and wait for its answer; and the client's side of this.
 
     ask ──▶ row, NOTIFY c:<client id> ──▶ open_requests ──▶ answer ──▶ wait_for_answer
 
@@ -21,11 +21,11 @@ from mqdb.store.engine import transaction, translates
 #: Source: AdminBrokerProcessor.callConsumer.
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 
-#: The number of requests that a client answers at a time. More wait as rows: each may keep a thread for as long as a
-#: listener runs.
+#: The number of requests that a client answers at a time. Others wait as rows, because each may occupy a thread for as
+#: long as a listener runs.
 MAX_REQUESTS: Final = 16
 
-#: Whoever asks removes requests that are older.
+#: Older requests are removed by the next request.
 KEPT: Final = timedelta(days=1)
 
 _FIRST_PAUSE_SECONDS: Final = 0.005
@@ -35,11 +35,11 @@ _LONGEST_PAUSE_SECONDS: Final = 0.1
 class RequestKind(StrEnum):
     """The kinds of requests to a consumer. The arguments of each name its `group`."""
 
-    #: State, queues, and which listeners run since when, with their stacks.
+    #: The state, the queues, and the running listeners with their start times and stacks.
     STATUS = "STATUS"
-    #: To consume one message now: that at `log_pos`, or at `queue_offset` of queue `queue_id` of `topic`.
+    #: Consume one message now: the one at `log_pos`, or at `queue_offset` of queue `queue_id` of `topic`.
     CONSUME_DIRECTLY = "CONSUME_DIRECTLY"
-    #: To answer a request of RocketMQ's protocol, by its `code` and `fields`. Only clients of RocketMQ can.
+    #: Answer a request of RocketMQ's protocol, given by `code` and `fields`. Only RocketMQ clients can do this.
     REMOTING = "REMOTING"
 
 
@@ -47,9 +47,9 @@ class RequestKind(StrEnum):
 def ask(
     connection: Connection, client_id: str, kind: str, arguments: Mapping[str, Any], principal: str | None = None
 ) -> int:
-    """Ask a client of a role; returns the number of the request. Only that role can answer.
+    """Send a request to a client of a role; returns the number of the request. Only this role can answer.
 
-    Raises ClientOffline; ParameterInvalid if several roles have a client of that id, and none is named.
+    Raises ClientOffline; ParameterInvalid if several roles have a client with this id and no role is given.
     """
     with transaction(connection):
         live = clients.live_principals(connection, client_id)
@@ -89,7 +89,7 @@ def wait_for_answer(connection: Connection, request_id: int, timeout: timedelta 
 def open_requests(
     connection: Connection, client_id: str, group: str, besides: Collection[int] = (), limit: int = MAX_REQUESTS
 ) -> list[ClientRequest]:
-    """The oldest requests about a client's consumer of a group that wait, `besides` those that are being answered."""
+    """The oldest waiting requests for a client's consumer of a group, `besides` those that are being answered."""
     return client_requests.open_of(connection, client_id, group, ANSWER_TIMEOUT, besides, limit)
 
 

@@ -1,6 +1,6 @@
 """Membership: clients register, send heartbeats, and leave. Each change is announced to the group.
 
-Membership does not wait for a standby: after a fail-over clients register again, and a standby that hangs must not keep
+Membership does not wait for a standby: after a failover clients register again, and a hanging standby must not prevent
 clients from registering and leaving.
 """
 
@@ -35,10 +35,10 @@ CLIENT_EXPIRY = timedelta(seconds=120)
 
 
 def announce(connection: Connection, client_id: str) -> None:
-    """Make this the connection of the client, which it listens on, before `register`.
+    """Make this the client's connection for notifications, before `register`.
 
-    Raises ClientIdInUse while the client has another one: a client id that is in use, or the client's own
-    lost connection that the server has not given up yet.
+    Raises ClientIdInUse while the client has another connection: the client id is in use, or the server has not yet
+    noticed that the client's own connection is lost.
     """
     with _changing(connection):
         if not clients.announce(connection, client_id):
@@ -53,7 +53,7 @@ def register(connection: Connection, registration: Registration) -> StoredSubscr
     pop, that filters a topic in another way); MessageModelConflict for another way to share messages,
     ConsumeModeConflict for another way to share queues; AccessDenied for a group or a topic that the role has no right
     to read; ConsumptionForbidden if the group is switched off; and FilterDisabled for an SQL92 filter if the broker
-    disables them.
+    has disabled them.
     """
     replaced = None
     with _changing(connection):
@@ -69,7 +69,7 @@ def register(connection: Connection, registration: Registration) -> StoredSubscr
 def take_back(connection: Connection, registration: Registration, replaced: StoredSubscriptions) -> None:
     """Restore the subscriptions that the registration of a member has replaced, unless they have changed since.
 
-    Members that registered in between stay, as the old members do in a rolling change.
+    Members that registered in between stay, like the old members in a rolling change.
     """
     with _changing(connection):
         stored = subscriptions.lock(connection, registration.group)
@@ -81,19 +81,20 @@ def take_back(connection: Connection, registration: Registration, replaced: Stor
 def _agree(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
     """Subscriptions change if there are no other members, or when a member announces a higher version.
 
-    Members that can only pop may subscribe to different topics, because each of them takes messages of its own topics
-    only. The group then subscribes to all of these topics, and its members filter each topic in one way. A member that
-    follows the mode of its group may own queues one day, and queues are shared among all members.
+    Members that can only pop may subscribe to different topics, because each of them takes only messages of its own
+    topics. The group then subscribes to all of these topics, and all members use the same filter for a topic. A member
+    that follows the mode of its group may later own queues, which are shared among all members.
 
-    A member that renews its registration stays one: in a rolling change the old members go on until they are replaced.
-    If the database was set back to a time before the group existed, the first of them stores their subscriptions.
+    A member that renews its registration stays a member: in a rolling change the old members continue until they are
+    replaced. If the database was set back to a time before the group existed, the first of them stores their
+    subscriptions.
     """
     group, given = registration.group, frozenset(registration.subscriptions)
     topics = (Resource(Access.READ, ResourceType.TOPIC, each.topic) for each in given)
     acl.require(connection, Resource(Access.READ, ResourceType.GROUP, group), *topics)
     mode = registration.consume_mode
     stored = subscriptions.lock(connection, group, mode)
-    # In broadcasting members own no queues, and keep their offsets.
+    # In broadcasting, members do not own queues, and keep their own offsets.
     if mode is not None and mode != stored.consume_mode and registration.message_model is MessageModel.CLUSTERING:
         raise ConsumeModeConflict(group, stored.consume_mode.lower(), mode.lower())
     if registration.is_renewal:
@@ -129,15 +130,18 @@ def _by_topic(given: Iterable[SubscriptionData]) -> dict[str, tuple[str, str]]:
 
 
 def heartbeat(connection: Connection, client_id: str) -> bool:
-    """A sign of life of a client for all its groups; False when the broker has given it up: register again."""
+    """Record a client's heartbeat for all its groups;
+
+    False if the broker has removed it, so that it must register again.
+    """
     with _changing(connection):
         return bool(clients.beat(connection, [client_id]))
 
 
 def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
-    """Count clients as connected for as long as `host` is, through which they come; before `register`.
+    """Let clients count as connected while `host`, through which they connect, is connected; before `register`.
 
-    Raises BrokerUnavailable if the host has lost its connection for notifications, and the broker knows it.
+    Raises BrokerUnavailable if the host has lost its connection for notifications and the broker knows this.
     """
     with _changing(connection):
         if not clients.adopt(connection, client_ids, host):
@@ -154,12 +158,12 @@ def heartbeat_all(connection: Connection, client_ids: Sequence[str]) -> set[str]
 
 @translates
 def is_guest(connection: Connection, client_id: str, host: str) -> bool:
-    """Whether a client still counts as connected through `host`: it may have come through another one."""
+    """Whether a client still counts as connected through `host`: it may have switched to another host."""
     return clients.is_guest(connection, client_id, host)
 
 
 def unregister(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
-    """Take a client out of a group; a consumer's queues are free at once, and the group is notified."""
+    """Remove a client from a group; a consumer's queues are free immediately, and the group is notified."""
     with _changing(connection):
         clients.remove(connection, client_id, group, kind)
         if kind is ClientKind.CONSUMER:
@@ -168,13 +172,13 @@ def unregister(connection: Connection, client_id: str, group: str, kind: ClientK
 
 @translates
 def may_consume(connection: Connection, group: str) -> bool:
-    """Whether the group is switched on, as far as the broker knows it."""
+    """Whether the group is switched on, if the broker knows it."""
     settings = groups.find(connection, group)
     return settings is None or settings.consume_enable
 
 
 def reap(connection: Connection, expiry: timedelta = CLIENT_EXPIRY) -> list[str]:
-    """Remove clients that are silent or whose connection is closed, and tell their groups; returns the groups."""
+    """Remove clients that are silent or whose connection is closed, and notify their groups; returns the groups."""
     with translated(connection):
         return clients.reap(connection, expiry)
 

@@ -3,8 +3,8 @@
     begin ──▶ statements and sends of the listener ──▶ commit: the offset, under the owner's epoch, and COMMIT
                                                   └──▶ failed: ROLLBACK, then send_back: copies, and the offset
 
-If a commit is not answered, its outcome is unknown. The queue is then taken again, which is possible when the old
-transaction is over or can commit no more. Its new owner continues after the committed messages.
+If a commit is not answered, its outcome is unknown. The queue is then taken again, which is possible once the old
+transaction is over or can no longer commit. The new owner continues after the committed messages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ from mqdb.store.tables import offset_commit
 
 
 class ConsumedBatch(NamedTuple):
-    """The messages that a transaction consumes, with their group and consumer."""
+    """The messages consumed by a transaction, with their group and consumer."""
 
     group: str
     client_id: str
@@ -41,7 +41,10 @@ class ConsumedBatch(NamedTuple):
 
 @translates
 def begin(connection: Connection) -> None:
-    """Begin, on a connection that is not in AUTOCOMMIT. Nothing is read yet: the isolation level can be changed."""
+    """Begin a transaction, on a connection that is not in AUTOCOMMIT.
+
+    It reads nothing, so the isolation level can be changed.
+    """
     driver(connection).execute(offset_commits.MARK)
 
 
@@ -55,7 +58,7 @@ def commit(connection: Connection, batch: ConsumedBatch) -> None:
     """
     _require_open(connection)
     below = driver(connection)
-    # In one message: a process that stops between the two would keep its queue from all others.
+    # In one message: a process that stops between the two would block its queue for all others.
     with _refusals(batch), below.pipeline():
         offset_commits.append(below, batch.group, batch.client_id, batch.commit, is_marked=True)
         below.execute("COMMIT")
@@ -93,12 +96,12 @@ def _refusals(batch: ConsumedBatch) -> Iterator[None]:
 
 
 def _has_been_consumed(error: psycopg.Error) -> bool:
-    """Whether another transaction has just committed the same offset. Other tables are the listener's affair."""
+    """Whether another transaction has just committed the same offset. Errors in other tables are up to the listener."""
     table = error.diag.schema_name, error.diag.table_name
     return isinstance(error, pg.UniqueViolation) and table == (offset_commit.schema, offset_commit.name)
 
 
-# -- what has failed ----------------------------------------------------------------------------
+# -- failed messages ----------------------------------------------------------------------------
 
 
 @translates
@@ -108,9 +111,9 @@ def send_back(
     requests: Sequence[SendBackRequest],
     max_reconsume_times: int | None = None,
 ) -> list[SentBack]:
-    """Send messages back, and commit their offset, in one transaction: they come again once, and the queue goes on.
+    """Send messages back and commit their offset in one transaction: they are retried once, and the queue continues.
 
-    Raises what `mqdb.broker.consumers.send_back` raises, and QueueLost. BrokerUnavailable means that the outcome is
+    Raises the errors of `mqdb.broker.consumers.send_back`, and QueueLost. BrokerUnavailable means that the outcome is
     unknown.
     """
     group, client_id, _, consumed = batch
@@ -140,9 +143,9 @@ def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueu
 
 @translates
 def correct_offset(connection: Connection, group: str, queue_key: int, correct: Callable[[], bool]) -> bool:
-    """Have `correct` set the offset of a queue on this connection, whatever transactions have committed.
+    """Let `correct` set the offset of a queue on this connection, whatever transactions have committed.
 
-    False when it could not, because the queue was lost.
+    Returns False if the queue was lost.
     """
     with transaction(connection):
         is_corrected = correct()

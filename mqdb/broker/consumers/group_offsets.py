@@ -1,6 +1,6 @@
-"""Group offsets: read and commit how far a group has come, without owning its queues.
+"""Group offsets: read and commit the progress of a group without owning its queues.
 
-For consumers that choose their queues themselves, and for commits that go back as well as forward.
+For consumers that choose their own queues, and for commits that can also go back.
 RocketMQ: DefaultLitePullConsumer, RemoteBrokerOffsetStore.
 """
 
@@ -27,19 +27,19 @@ def queue_ends(connection: Connection, queue_key: int) -> Ends | None:
 
 
 class Refused(NamedTuple):
-    """Queues of which an offset was not committed."""
+    """The queues whose offsets were not committed."""
 
     owned: Mapping[int, str]
-    """Those that members have, and which members."""
+    """The queues owned by members, with their owners."""
     reset: Set[int]
-    """Queues whose offset was reset since they were read, or whose log has another history now. Continue there."""
+    """The queues whose offset was reset since they were read, or whose log now has another history. Continue there."""
 
 
 @translates
 def commit_without_owner(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> Refused:
-    """Set the offsets of a group, forward or back, in queues without an owner. A missing group is made.
+    """Set the offsets of a group, forward or back, in queues without an owner. A missing group is created.
 
-    A group that has only such offsets in a topic still counts as new to it when its members begin.
+    A group that has only such offsets in a topic still counts as new to the topic when its members start.
     """
     if not positions:
         return Refused({}, frozenset())
@@ -67,7 +67,7 @@ def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueu
 def append_commits(connection: Connection, group: str, commits: Sequence[OffsetCommit]) -> set[int]:
     """Commit on queues that the caller owns, forward from its last commit; returns the keys of those it still owns.
 
-    It is done on return, and `commit_positions` has to follow some time.
+    The commit is complete on return, but `commit_positions` has to follow some time later.
     """
     return poll_commits.append(connection, group, commits) if commits else set()
 
@@ -76,9 +76,9 @@ def append_commits(connection: Connection, group: str, commits: Sequence[OffsetC
 def commit_positions(
     connection: Connection, group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int] = MappingProxyType({})
 ) -> list[OwnedQueue]:
-    """Commit offsets, back as well as forward; returns the queues that were lost to a newer owner.
+    """Commit offsets, forward or back; returns the queues that were lost to a newer owner.
 
-    Appended commits are folded. `floors` are the offsets that the last call stored for each queue, if known.
+    Appended commits are merged. `floors` are the offsets that the last call stored for each queue, if known.
     """
     if not owned:
         return []

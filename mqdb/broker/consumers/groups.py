@@ -1,4 +1,4 @@
-"""Groups: look at them, change their settings, delete them.
+"""Groups: show them, change their settings, delete them.
 
 RocketMQ: AdminBrokerProcessor, mqadmin updateSubGroup, deleteSubGroup, consumerProgress.
 """
@@ -18,7 +18,7 @@ from mqdb.store.engine import steps_back, transaction, translates
 
 
 class GroupDetails(NamedTuple):
-    """All that the broker knows of a group."""
+    """Everything that the broker knows about a group."""
 
     group: str
     settings: GroupSettings
@@ -29,7 +29,10 @@ class GroupDetails(NamedTuple):
 
 @translates
 def show_group(connection: Connection, name: str, topic: str | None = None) -> GroupDetails:
-    """Settings, subscriptions, members of a group, and its progress in one topic or in all. Raises GroupNotFound."""
+    """The settings, subscriptions and members of a group, and its progress in one topic or in all.
+
+    Raises GroupNotFound.
+    """
     settings = groups.existing(connection, name)
     return GroupDetails(
         name,
@@ -42,7 +45,7 @@ def show_group(connection: Connection, name: str, topic: str | None = None) -> G
 
 @translates
 def show_topics(connection: Connection, name: str) -> list[TopicLag]:
-    """Number of messages that a group has yet to consume, by topic. Raises GroupNotFound."""
+    """The number of messages that a group has yet to consume, by topic. Raises GroupNotFound."""
     groups.existing(connection, name)
     return groups.lags(connection, name)
 
@@ -62,11 +65,11 @@ def update_group(
     consume_from_where: ConsumeFromWhere | None = None,
     actor: str | None = None,
 ) -> GroupSettings:
-    """Change those settings that are given; a group that does not exist is made.
+    """Change the given settings; a missing group is created.
 
     Raises NameInvalid, ParameterInvalid, AccessDenied.
-    `retry_max_times` counts the deliveries after the first one. `retry_delays` are how long a message waits that has
-    failed once, twice, and so on, the last one also from then on; without any the delay levels say it.
+    `retry_max_times` counts the deliveries after the first one. `retry_delays` are the delays after a message has
+    failed once, twice, and so on; the last one repeats. Without them the delay levels apply.
     RocketMQ: SubscriptionGroupConfig.
     """
     given: dict[str, object] = {
@@ -84,7 +87,7 @@ def update_group(
     return _save(connection, name, changes, actor)
 
 
-# A change of the consume mode waits for pops, and members that register wait for the change.
+# A change of the consume mode waits for pops, and registering members wait for the change.
 @steps_back
 def _save(connection: Connection, name: str, changes: Mapping[str, object], actor: str | None) -> GroupSettings:
     groups.save(connection, name, changes, actor)
@@ -96,9 +99,9 @@ def _save(connection: Connection, name: str, changes: Mapping[str, object], acto
 def delete_group(
     connection: Connection, name: str, *, with_topics: bool = False, actor: str | None = None
 ) -> list[str]:
-    """Delete a group with its offsets and subscriptions; returns the topics that went with it.
+    """Delete a group with its offsets and subscriptions; returns the topics that were deleted with it.
 
-    Those are its retry topic and its DLQ, with all their messages.
+    These are its retry topic and its DLQ, with all their messages.
     Raises GroupNotFound, GroupInUse, AccessDenied.
     """
     with transaction(connection):

@@ -1,8 +1,8 @@
 """Horizon: what a reader remembers of the log's segments, so that a pull opens only the partitions it needs.
 
-Opening a partition costs 10 to 20 µs a statement, and each one that is open costs again for every record that
-is joined: at 60 segments a pull of 32 took 2,100 µs, and takes as long as at one segment with a window of two.
-The window is a guess. The pull says whether it covered what was asked for, and asks again without one if not.
+Opening a partition costs 10 to 20 µs per statement, and each open partition costs again for every joined record: with
+60 segments a pull of 32 messages took 2,100 µs; with a window of two segments it takes as long as with one segment. The
+window is a guess. The pull checks whether it covered the request, and repeats the query without a window if not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,14 @@ from mqdb.store.log.history import History
 
 
 class SegmentBounds(NamedTuple):
-    """The positions that entries of one segment's consume queue point to, `past_pos` excluded."""
+    """The positions to which the entries of one segment's consume queue point, `past_pos` excluded."""
 
     lowest_pos: int
     past_pos: int
 
 
 class Window(NamedTuple):
-    """The segments of entries, both included, and the positions of their records."""
+    """The first and last segment of entries, both included, and the positions of their records."""
 
     first_segment: int
     last_segment: int
@@ -29,12 +29,12 @@ class Window(NamedTuple):
 
 
 def open_window(first_segment: int) -> Window:
-    """All that there is from a segment on."""
+    """The window from a segment to the end."""
     return Window(first_segment, 2**31 - 1, 0, 2**63 - 1)
 
 
 class Horizon(NamedTuple):
-    """The segment that dispatch wrote to, and the bounds of the segments, as of the last answer.
+    """The segment to which dispatch wrote, and the bounds of the segments, as of the last answer.
 
     It is valid only for logs of the same history.
     """
@@ -46,7 +46,7 @@ class Horizon(NamedTuple):
     def window(self, hints: Iterable[int]) -> Window | None:
         """The window from the oldest of the readers' segments to the one after the newest; None if unknown.
 
-        A late committer may lower the lowest position of a segment afterwards. The pull checks that guess as well.
+        A late committer may lower the lowest position of a segment afterwards. The pull also checks for this.
         """
         known = set(hints)
         first, last = min(known), max(known) + 1

@@ -1,4 +1,4 @@
-"""Messages in flight are read once more, by their places: to be delivered again, sent back, or given up."""
+"""Messages in flight are read again, by their places, to be delivered again, sent back, or given up."""
 
 import logging
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 def read_in_flight(
     connection: Connection, group: str, requests: Sequence[PullRequest]
 ) -> dict[PullRequest, ReceivedMessage]:
-    """The message of each request. Warns of those that retention has dropped, and leaves them out."""
+    """The message of each request. Messages that retention has dropped are left out, with a warning."""
     results, _ = pull(connection, requests, limit=1)
     found = {result.request: result.messages[0] for result in results if result.messages}
     for request in requests:

@@ -1,7 +1,7 @@
-"""Leftovers: messages that were popped and not acknowledged in a group that pulls by now.
+"""Leftovers: messages that were popped and not acknowledged in a group that now pulls.
 
-They come again as those that a group failed to consume while it pulled: by its retry topic, or they are dead. The
-members of the group have read on behind them since the change.
+They are handled like failed messages of a pulling group: they are redelivered through its retry topic, or become dead
+letters. The group's members have read past them since the change.
 """
 
 import logging
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 _AT_ONCE: Final = Retry(delay=timedelta(0))
 
 
-#: Of one group at a time, so that it delays no other. Each has up to 64 messages.
+#: The number of batches of one group at a time, so that it does not delay others. Each batch has up to 64 messages.
 _MOST_BATCHES: Final = 64
 
 
 @translates
 def return_leftovers(connection: Connection) -> int:
-    """Send back what is due, up to 4,096 messages of each group; returns how many. For the owner of the schema only.
+    """Send back due messages, up to 4,096 per group; returns their number. Only for the owner of the schema.
 
-    If the messages of a group cannot be sent back now, it is tried again the next time.
+    If a group's messages cannot be sent back now, the next call tries again.
     """
     count = 0
     for group in pop_batches.groups_with_leftovers(connection):

@@ -1,7 +1,7 @@
 """Reset and clone: set a group's offsets, back or forward, whether its members are online or not.
 
-Members that are online find that their epochs are over: they drop what they have in hand, take their queues again and
-go on at the new offsets. RocketMQ: AdminBrokerProcessor.resetOffset, cloneGroupOffset.
+Online members notice that their epochs are over: they drop their messages in hand, take their queues again and continue
+at the new offsets. RocketMQ: AdminBrokerProcessor.resetOffset, cloneGroupOffset.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -33,7 +33,8 @@ class Boundary(StrEnum):
     LATEST = "latest"
 
 
-#: An end, an offset, or from when on messages are to be consumed: since a time, or of so long by the broker's clock.
+#: An end, an offset, or the time from which on messages are to be consumed: a moment, or a duration before now by the
+#: broker's clock.
 ResetTarget: TypeAlias = Boundary | int | datetime | timedelta
 
 
@@ -49,13 +50,14 @@ def reset_offsets(
     dry_run: bool = False,
     actor: str | None = None,
 ) -> list[OffsetChange]:
-    """Have the group go on at `target` in all queues of the topic, or in one; returns what that changes.
+    """Let the group continue at `target` in all queues of the topic, or in one; returns the changes.
 
-    Exactly once: what its listeners have committed stays committed, and may come again. With `dry_run` nothing happens.
+    In exactly-once consumption, effects that listeners have committed stay committed, and their messages may be
+    redelivered. With `dry_run` nothing is changed.
     Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have, for a
     time without a time zone or too long ago, for a group whose members consume by broadcasting, and for one queue of a
     topic that the group has never read. AccessDenied for a role that may not operate the group, has no right on the
-    topic, or may not read it where `target` is a time, which tells when its messages were stored.
+    topic, or may not read it if `target` is a time, which would reveal when its messages were stored.
     """
     acl.require(connection, Resource(Access.OPERATE, ResourceType.GROUP, group))
     _require_topic(connection, topic, target)
@@ -63,7 +65,7 @@ def reset_offsets(
     groups.existing(connection, group)
     _refuse_members(connection, group, force=True)
     before = offset_changes.standings(connection, group, keys)
-    # None at all if the topic has been deleted meanwhile.
+    # Empty if the topic has been deleted in the meantime.
     if queue_id is not None and (not before or before[0].next_offset is None):
         fault = f"group {group!r} has no offset in it; reset all queues of the topic together"
         raise ParameterInvalid("queue", queue_id, fault)
@@ -86,10 +88,10 @@ def clone_offsets(
 ) -> list[OffsetChange]:
     """Give group `target` the offsets of group `source`, in these topics or in all that it reads except its retries.
 
-    A missing `target` is made. While it has live members the change is refused, unless with `force`: then they continue
-    at the new offsets, as after a reset. With `dry_run` nothing is changed.
+    A missing `target` is created. While it has live members the change is refused, unless with `force`: then they
+    continue at the new offsets, as after a reset. With `dry_run` nothing is changed.
     Raises GroupNotFound for `source`, GroupInUse, TopicNotFound; ParameterInvalid for a topic that `source` has never
-    read, for `source` and `target` being one group, and for members that consume by broadcasting; NameInvalid for
+    read, if `source` and `target` are one group, and for members that consume by broadcasting; NameInvalid for
     `target`. AccessDenied for a role that may not operate `target`, or neither operate nor read `source`.
     """
     check_group_name(target)
@@ -115,7 +117,7 @@ class _Wanted(NamedTuple):
 
 
 def _require_topic(connection: Connection, topic: str, target: ResetTarget) -> None:
-    """Raises AccessDenied for a role that may not read the topic, or not even operate it."""
+    """Raise AccessDenied for a role without the required right to read or operate the topic."""
     read = Resource(Access.READ, ResourceType.TOPIC, topic)
     if not acl.has(connection, read):
         is_time = isinstance(target, datetime | timedelta)
@@ -183,7 +185,7 @@ def _change(
 ) -> list[OffsetChange]:
     if dry_run or not before:
         return _changes(before, {each.queue_key: each.next_offset for each in before}, offsets)
-    # Rows of offsets are locked by members for a statement each.
+    # Members lock rows of offsets for the duration of a statement.
     return _overwrite(connection, wanted, before, offsets)
 
 

@@ -27,16 +27,16 @@ def take_queues(
     *,
     force: bool = False,
 ) -> list[OwnedQueue]:
-    """Take those of the queues that are free. A group that is new to a topic begins at `start`.
+    """Take the free ones of the queues. A group that is new to a topic starts at `start`.
 
-    Without a `start` nothing begins: only queues on which the group has an offset are taken.
+    Without a `start` only queues in which the group has an offset are taken.
 
     A queue is free if it has no owner, or its owner is no longer a member. An owner gives a queue back after a
-    rebalance has taken it away and the listeners that hold its messages have returned. `force` does not wait for that;
-    commits of the old owner are then refused, and its unfinished messages come a second time.
+    rebalance has taken it away and the listeners that hold its messages have returned. With `force` this is not waited
+    for: commits by the old owner are then refused, and its unfinished messages are redelivered.
 
-    Under TIMESTAMP the group begins at the first message of each queue that was stored at that time or later.
-    Raises ParameterInvalid if the time is missing, or has no time zone.
+    With TIMESTAMP the group starts at the first message of each queue that was stored at this time or later. Raises
+    ParameterInvalid if the time is missing or has no time zone.
     """
     if start is not None:
         _check_start(start)
@@ -51,9 +51,9 @@ def take_queues(
 
 @translates
 def begin_queues(connection: Connection, group: str, queue_keys: Sequence[int], start: StartingPoint) -> None:
-    """Have a group that is new to the topics of these queues begin there now, without taking a queue.
+    """Let a group that is new to the topics of these queues start there now, without taking a queue.
 
-    If a topic is deleted at this moment, nothing begins. Raises ParameterInvalid as `take_queues` does.
+    If a topic is being deleted, nothing is done. Raises ParameterInvalid like `take_queues`.
     """
     _check_start(start)
     if not queue_keys:
@@ -68,10 +68,11 @@ def begin_queues(connection: Connection, group: str, queue_keys: Sequence[int], 
 
 @translates
 def take_queues_at(connection: Connection, group: str, client_id: str, offsets: Mapping[int, int]) -> list[OwnedQueue]:
-    """Take free queues for a member that has chosen its offsets, given by the keys of the queues.
+    """Take free queues for a member that has chosen its offsets, which are given by queue key.
 
-    The group begins at these offsets if it has no offset there, and in no other queue of the topics. An existing offset
-    stays, so the answer may have another one than was given. A queue that does not exist is left out.
+    The group starts at these offsets if it has no offset there, and not in other queues of the topics. An existing
+    offset is kept, so the result may contain another offset than the given one. A queue that does not exist is left
+    out.
     """
     if not offsets:
         return []
@@ -87,9 +88,9 @@ def start_offsets(
     queue_keys: Sequence[int],
     start: StartingPoint,
 ) -> dict[int, int]:
-    """The start offset of each queue for a consumer that keeps its own offsets and is new. Changes nothing.
+    """The start offset in each queue for a new consumer that keeps its own offsets. Changes nothing.
 
-    A queue that does not exist is left out. Raises ParameterInvalid as `take_queues` does.
+    A queue that does not exist is left out. Raises ParameterInvalid like `take_queues`.
     """
     _check_start(start)
     if not queue_keys:
@@ -111,13 +112,16 @@ def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueu
 
 @translates
 def correct_offset(connection: Connection, group: str, owned: OwnedQueue) -> bool:
-    """Set the offset of one queue, back or forward, if the stored one does not exist; returns False if it is lost."""
+    """Set the offset of one queue, forward or back, if its stored offset does not exist;
+
+    False if the queue was lost.
+    """
     return not consumer_offsets.commit(connection, group, [owned], may_go_back=True)
 
 
 @translates
 def release_queues(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> None:
-    """Give queues back and tell the group, so that the members that wait for them take them at once."""
+    """Give queues back and notify the group, so that waiting members take them immediately."""
     if not owned:
         return
     with transaction(connection):
@@ -127,8 +131,10 @@ def release_queues(connection: Connection, group: str, owned: Sequence[OwnedQueu
 
 @translates
 def search_offset(connection: Connection, queue_key: int, time: datetime) -> int:
-    """The first offset of a queue whose message was stored at `time` or later; before the first one the min offset,
-    behind the last one the max offset. Raises ParameterInvalid for a time without a time zone.
+    """The first offset of a queue whose message was stored at `time` or later.
+
+    Before the first message this is the min offset, after the last one the max offset. Raises ParameterInvalid for a
+    time without a time zone.
 
     Source: DefaultMessageStore.getOffsetInQueueByTime, BoundaryType.LOWER.
     """

@@ -1,11 +1,11 @@
-"""Pop: members of a group take messages of any queue, and acknowledge each. Nobody owns a queue.
+"""Pop: members of a group take messages from any queue, and acknowledge each. Queues have no owners.
 
     pop                 messages are in flight: invisible to the group for a while
     ack                 done
     change_invisible    longer, for a listener that still runs; shorter, for one that has failed
-    nothing             when the time has passed, the next pop delivers the message again, with one attempt more
+    nothing             when the time has passed, the next pop redelivers the message, with one more attempt
 
-A message that was delivered as often as the group allows goes to %DLQ%group with the next pop. RocketMQ leaves that to
+A message that was delivered as often as the group allows goes to %DLQ%group at the next pop. RocketMQ leaves this to
 its proxy. RocketMQ: PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
 """
 
@@ -55,24 +55,25 @@ from mqdb.store.schedule import delay_levels
 
 logger = logging.getLogger(__name__)
 
-#: Of messages that one pop returns.
+#: The maximum number of messages that one pop returns.
 MAX_POPPED: Final = 1_024
 
 #: Source: the proxy's MAX_INVISIBLE_TIME.
 LONGEST_INVISIBLE: Final = LONGEST_RETRY_DELAY
 
-#: How often messages that come again are looked for before new ones. Source: BrokerConfig.popFromRetryProbability.
+#: How often a pop looks for redelivered messages before new ones. Source: BrokerConfig.popFromRetryProbability.
 _DUE_FIRST: Final = 0.2
 
-#: A pop looks on while nothing matches its filter, or others hold all queues, in so many transactions at most.
+#: The maximum number of transactions in which a pop searches on if nothing matches its filter, or others hold all
+#: queues.
 _LOOKS: Final = 16
 
 
-#: Messages that come again are looked for since the last look, and this often among all: another session may have had
-#: them in a transaction that was rolled back.
+#: Due messages are searched from the last search on, and this often among all: another session may have held them in a
+#: transaction that was rolled back.
 _WHOLE_LOOK_SECONDS: Final = 10.0
 
-#: Between two looks the clock of the server may go on by so much more than ours.
+#: How much more than ours the server's clock may advance between two searches.
 _MARGIN: Final = timedelta(seconds=1)
 
 
@@ -81,15 +82,15 @@ class Seen(NamedTuple):
 
     horizon: Horizon = UNKNOWN_HORIZON
     segments: frozenset[int] = frozenset({0})
-    """From which queues were read the last time; 0 stands for any."""
+    """The segments from which queues were last read; 0 stands for any segment."""
     looked_at: float = -math.inf
-    """The monotonic time of the last complete look for messages that became due since the look before."""
+    """The monotonic time of the last complete search for messages that had become due since the previous search."""
     looked_at_all: float = -math.inf
-    """The monotonic time of the last complete look for all messages that are due."""
+    """The monotonic time of the last complete search for all due messages."""
 
     @property
     def look_back(self) -> timedelta | None:
-        """Time span of the next look for due messages; None for all that are due."""
+        """The time span of the next search for due messages; None for all due messages."""
         now = time.monotonic()
         is_whole = now - self.looked_at_all > _WHOLE_LOOK_SECONDS
         return None if is_whole else timedelta(seconds=now - self.looked_at) + _MARGIN
@@ -104,7 +105,10 @@ class Popped(NamedTuple):
     messages: list[ReceivedMessage]
     seen: Seen
     seconds_to_next: float | None = None
-    """Without messages: seconds until it may find some, unless new ones arrive before. None if nothing is in flight."""
+    """Without messages: the seconds until some may be found, unless new ones arrive before.
+
+    None if nothing is in flight.
+    """
 
 
 @translates
@@ -120,14 +124,13 @@ def pop(
     seen: Seen = NOTHING_SEEN,
     max_reconsume_times: int | None = None,
 ) -> Popped:
-    """Up to `limit` messages of these queues, by their keys; they are the caller's for as long as `invisible`.
+    """Pop up to `limit` messages from these queues, given by key; the caller owns the messages for `invisible`.
 
-    In one of five pops messages that come again are looked for first, else new ones. Those that a `filter` does not let
-    through are passed over. Each message has its receipt handle. The commit waits for the disk only as a part of
-    another transaction: after a crash of the server all handles are refused anyway.
-    `max_reconsume_times` as for `send_back`. If an error comes when there are messages already, they are returned.
-    Raises ParameterInvalid, also for a group that does not exist, AccessDenied, ConsumeModeConflict, and MessageMissing
-    as `pull`.
+    One in five pops looks for redelivered messages first, the others for new ones. Messages that do not match `filter`
+    are skipped. Each message has its receipt handle. The commit waits for the disk only as part of another transaction:
+    after a server crash all handles are refused anyway. `max_reconsume_times` is as for `send_back`. If an error occurs
+    after some messages were popped, these are returned. Raises ParameterInvalid, also for a group that does not exist,
+    AccessDenied, ConsumeModeConflict, and MessageMissing like `pull`.
     """
     if not 1 <= limit <= MAX_POPPED:
         raise ParameterInvalid("limit", limit, f"must be from 1 to {MAX_POPPED:,}")
@@ -147,7 +150,7 @@ def pop(
         except MqdbError:
             if not messages:
                 raise
-            break  # the next pop meets it again; these messages are the caller's already
+            break  # the next pop runs into it again; the caller already owns these messages
         messages += some.messages
         seen = some.seen
         has_more |= some.has_more
@@ -159,10 +162,10 @@ def pop(
 
 @translates
 def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> list[bool]:
-    """Acknowledge messages, all in one statement; whether each handle counted.
+    """Acknowledge messages, all in one statement; returns for each handle whether it was valid.
 
-    A handle counts until its time has passed, also for a message that was acknowledged before, and also after
-    `change_invisible` has given out another one. Raises AccessDenied, ConsumeModeConflict.
+    A handle is valid until its time has passed, even for a message that was already acknowledged, and even after
+    `change_invisible` has returned another handle. Raises AccessDenied, ConsumeModeConflict.
     """
     return pop_batches.ack(connection, group, receipt_handles)
 
@@ -171,10 +174,10 @@ def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> l
 def change_invisible(
     connection: Connection, group: str, receipt_handles: Sequence[str], invisible: timedelta, *, is_unread: bool = False
 ) -> list[str | None]:
-    """Have messages come again `invisible` from now, 0 for at once; returns a new handle for each.
+    """Have messages redelivered `invisible` from now, 0 for immediately; returns a new handle for each.
 
-    None stands for a message that was acknowledged, and for a handle that does not count. With `is_unread` this
-    delivery is not counted. Raises ParameterInvalid, AccessDenied, ConsumeModeConflict.
+    None stands for an acknowledged message and for an invalid handle. With `is_unread` this delivery is not counted.
+    Raises ParameterInvalid, AccessDenied, ConsumeModeConflict.
     """
     if not receipt_handles:
         return []
@@ -193,10 +196,10 @@ class Failed(NamedTuple):
 def fail(
     connection: Connection, group: str, failed: Sequence[Failed], max_reconsume_times: int | None = None
 ) -> list[SentBack]:
-    """Have messages come again after the delay of their levels, or append them to the dead letter queue.
+    """Have messages redelivered after the delays of their levels, or append them to the dead letter queue.
 
-    One transaction. `max_reconsume_times` as for `send_back`. A message whose time has passed comes again anyway.
-    Raises GroupNotFound, AccessDenied, ConsumeModeConflict, and what `send_back` raises.
+    This is one transaction. `max_reconsume_times` is as for `send_back`. A message whose time has passed is redelivered
+    anyway. Raises GroupNotFound, AccessDenied, ConsumeModeConflict, and the errors of `send_back`.
     """
     results: list[SentBack] = []
     later: dict[timedelta, list[str]] = {}
@@ -232,9 +235,9 @@ def fail(
 
 @translates
 def forward_to_dlq(connection: Connection, group: str, messages: Sequence[ReceivedMessage], failure: Failure) -> None:
-    """Acknowledge popped messages and append them to the dead letter queue of the group: all of them, or none.
+    """Acknowledge popped messages and append them to the group's dead letter queue, all or none.
 
-    Raises ReceiptHandleInvalid, and what `send_back` raises.
+    Raises ReceiptHandleInvalid, and the errors of `send_back`.
     """
     with transaction(connection):
         handles = [str(message.receipt_handle) for message in messages]
@@ -247,10 +250,10 @@ def forward_to_dlq(connection: Connection, group: str, messages: Sequence[Receiv
 
 @translates
 def forward_handle_to_dlq(connection: Connection, group: str, receipt_handle: str, failure: Failure) -> None:
-    """Forward a message to the dead letter queue by its receipt handle alone.
+    """Forward a message to the dead letter queue, given only its receipt handle.
 
-    Nothing happens if the message is no longer in flight: a client that has lost the answer asks twice, or the message
-    comes again. Raises ReceiptHandleInvalid if `receipt_handle` is not a handle.
+    Has no effect if the message is no longer in flight: a client that lost the answer asks twice, or the message is
+    redelivered. Raises ReceiptHandleInvalid if `receipt_handle` is not a handle.
     """
     with transaction(connection):
         if not is_handle(receipt_handle):
@@ -284,7 +287,7 @@ class _Some(NamedTuple):
     messages: list[ReceivedMessage]
     seen: Seen
     has_more: bool = False
-    """Whether it has stopped before it had looked at all there is."""
+    """Whether it stopped before it had searched everything."""
 
 
 def _new(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> _Some:
@@ -296,7 +299,7 @@ def _new(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> _Some:
         found = _read(wish, rows, window)
         if not found.segments:  # others hold all queues
             continue
-        # The next window holds what these queues are read from.
+        # The next window contains the segments of these queues.
         seen = seen._replace(horizon=horizon._replace(newest_segment=found.newest), segments=found.segments)
         pop_batches.ack(connection, wish.group, found.others)
         if found.messages:
@@ -328,11 +331,11 @@ def _parameters(wish: _Wish, limit: int, horizon: Horizon, window: Window) -> di
 class _Found(NamedTuple):
     messages: list[ReceivedMessage]
     others: list[str]
-    """The handles of messages that the filter does not let through after all."""
+    """The handles of messages that do not match the filter after all."""
     missing: MessageMissing | None
     """An entry, or its record, is not in the window."""
     segments: frozenset[int]
-    """From which the queues were read."""
+    """The segments from which the queues were read."""
     newest: int
 
 
@@ -369,12 +372,12 @@ def _is_missing(message_filter: MessageFilter | None, answer: Sequence[Any]) -> 
 
 
 def _matches(message_filter: MessageFilter | None, message: ReceivedMessage) -> bool:
-    """Look again: two tags may have one code."""
+    """Check a match again, because two tags may have the same code."""
     return not isinstance(message_filter, TagExpression) or message_filter.matches(message.tag)
 
 
 def _due(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> _Some:
-    """Messages whose time has passed. Those that were delivered too often go to the dead letter queue."""
+    """Pop messages whose time has passed. Those that were delivered too often go to the dead letter queue."""
     looked_at, look_back = time.monotonic(), seen.look_back
     with transaction(connection):
         deliveries = pop_batches.due(
@@ -399,7 +402,7 @@ def _due(connection: Connection, wish: _Wish, limit: int, seen: Seen) -> _Some:
 def _read_again(
     connection: Connection, wish: _Wish, deliveries: Sequence[PoppedMessage]
 ) -> tuple[list[ReceivedMessage], list[str]]:
-    """The messages that were delivered, and the handles of those that retention has dropped."""
+    """The delivered messages, and the handles of those that retention has dropped."""
     places = {
         PullRequest(wish.queues[each.queue_key], each.queue_key, each.queue_offset, each.segment): each
         for each in deliveries
@@ -411,7 +414,10 @@ def _read_again(
 
 
 def _give_up(connection: Connection, wish: _Wish, messages: Sequence[ReceivedMessage]) -> None:
-    """Append messages to the dead letter queue. If that fails they are in flight, and the next delivery tries again."""
+    """Append messages to the dead letter queue.
+
+    If that fails, they stay in flight, and the next delivery tries again.
+    """
     dead = [
         (message, Failure.unacknowledged(wish.client_id, datetime.now(UTC), message.reconsume_times))
         for message in messages
@@ -445,13 +451,13 @@ def _give_up(connection: Connection, wish: _Wish, messages: Sequence[ReceivedMes
 
 
 def _acknowledged(connection: Connection, group: str, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
-    """Acknowledge messages; returns those whose handles count. The others come again."""
+    """Acknowledge messages; returns those with valid handles. The others are redelivered."""
     answers = pop_batches.ack(connection, group, [str(message.receipt_handle) for message in messages])
     return [message for message, counts in zip(messages, answers, strict=True) if counts]
 
 
 def _bury(connection: Connection, group: str, dead: Sequence[tuple[ReceivedMessage, Failure, int]]) -> None:
-    """Append messages to the dead letter queue, each with why it failed last, and how often it had failed before."""
+    """Append messages to the dead letter queue, each with its last failure and the number of earlier failures."""
     requests = [
         SendBackRequest(message.log_pos, message.queue, message.queue_offset, failure, Retry(-1), earlier)
         for message, failure, earlier in dead

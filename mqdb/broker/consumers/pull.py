@@ -32,18 +32,18 @@ from mqdb.store.engine import translates
 from mqdb.store.log.history import History
 from mqdb.store.segments import segments
 
-#: Messages of one queue in one answer. Source: DefaultMQPushConsumer.pullBatchSize.
+#: The number of messages of one queue in one answer. Source: DefaultMQPushConsumer.pullBatchSize.
 DEFAULT_LIMIT = 32
 
-#: Entries of one queue whose messages a selector looks at in one pull.
+#: The number of entries of one queue whose messages a selector checks in one pull.
 #: Source: MessageStoreConfig.maxFilterMessageSize / 20.
 DEFAULT_SCAN_LIMIT = 800
 
-#: Entries of all queues together whose tag codes one pull compares, for which it need not look at any message: 10 ms
-#: of work, up to 60 ms where the entries of a hundred queues lie among each other.
+#: The number of entries of all queues together whose tag codes one pull compares, without reading messages: 10 ms of
+#: work, up to 60 ms if the entries of a hundred queues are interleaved.
 TAG_SCAN_BUDGET = 65_536
 
-#: Bytes of bodies of one queue in one answer; a larger message still comes, alone.
+#: The maximum bytes of bodies of one queue in one answer; a larger message is returned alone.
 DEFAULT_MAX_BYTES = 4 * 1024 * 1024
 
 
@@ -60,7 +60,7 @@ class PullStatus(StrEnum):
 class PullRequest:
     """The offset from which to read a queue. `segment` comes from the last answer; 0 before the first.
 
-    `history` is that of the log in which the offset was found; None for any history.
+    `history` is the history of the log in which the offset was found; None means any history.
     """
 
     queue: MessageQueue
@@ -96,11 +96,11 @@ def pull(
 ) -> tuple[list[PullResult], Horizon]:
     """Up to `limit` messages of each queue, ascending and without gaps, in one round trip.
 
-    With a `filter` only messages that match count, and at most `scan_limit` entries of each queue are looked at: None
-    means DEFAULT_SCAN_LIMIT for a selector, for tags a share of TAG_SCAN_BUDGET. Two tags may have the same code, so
-    the reader looks again: `filter.matches`. Queues of deleted topics are left out of the answer, and all that belong
-    to another history of the log.
-    Raises MessageMissing when an entry has lost its record, and what `translate` makes of the driver's errors.
+    With a `filter` only matching messages count, and at most `scan_limit` entries of each queue are checked: None means
+    DEFAULT_SCAN_LIMIT for a selector, and a share of TAG_SCAN_BUDGET for tags. Two tags may have the same code, so the
+    reader has to check again with `filter.matches`. Queues of deleted topics, and queues from another history of the
+    log, are left out of the answer.
+    Raises MessageMissing if an entry has lost its record, and the errors of `translate`.
     """
     if not requests:
         return [], horizon
@@ -117,7 +117,7 @@ def pull(
         try:
             results[index] = _result(requests[index], rows, wish)
         except MessageMissing:
-            missed.append(index)  # it may lie beside the window
+            missed.append(index)  # it may be outside the window
     if missed:
         window = open_window(min(requests[index].segment for index in missed))
         again = _ask(connection, [requests[index] for index in missed], wish, UNKNOWN_HORIZON, window)
@@ -130,9 +130,9 @@ def pull(
 
 @translates
 def explain_pull(connection: Connection, requests: Sequence[PullRequest], *, filter: MessageFilter) -> list[str]:
-    """The plan of a pull with a filter: lines for people.
+    """The plan of a pull with a filter, as readable lines.
 
-    It is carried out, and all segments from the requests' on are open to it.
+    The pull is executed, with all segments from those of the requests on.
     """
     wish = _Wish(DEFAULT_LIMIT, how_far(filter, None, DEFAULT_LIMIT, len(requests)), DEFAULT_MAX_BYTES, filter)
     window = open_window(min(request.segment for request in requests))
@@ -147,7 +147,7 @@ class _Wish(NamedTuple):
 
 
 def how_far(filter: MessageFilter | None, given: int | None, limit: int, queues: int) -> int:
-    """Number of entries that a pull looks at in each of so many queues."""
+    """The number of entries that a pull checks in each of `queues` queues."""
     if filter is None:
         return limit
     if given is None:
@@ -156,7 +156,7 @@ def how_far(filter: MessageFilter | None, given: int | None, limit: int, queues:
     return max(limit, given)
 
 
-# Columns of a row of consume_queue.pull; the last two with a filter only.
+# The columns of a row of consume_queue.pull; the last two only with a filter.
 _ORDINAL, BASE, MAX, NEWEST, SEGMENT, ENTRY_POS, QUEUE_OFFSET, LOG_POS = range(8)
 _BODY = LOG_POS + 5
 LOOKED_AT, _LOOKED_AT_SEGMENT = LOG_POS + 12, LOG_POS + 13
@@ -166,7 +166,7 @@ _Rows = list[tuple[Any, ...]]
 
 
 def window_of(connection: Connection, hints: Collection[int], horizon: Horizon) -> tuple[Horizon, Window]:
-    """The window for readers that are in these segments; 0 stands for one that may be anywhere."""
+    """The window for readers in these segments; 0 stands for a reader that may be anywhere."""
     if 0 in hints:
         return horizon, open_window(0)
     window = horizon.window(hints)
@@ -180,7 +180,7 @@ def window_of(connection: Connection, hints: Collection[int], horizon: Horizon) 
 def _ask(
     connection: Connection, requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, window: Window
 ) -> dict[int, _Rows]:
-    """The rows of each request that has some, by its index."""
+    """The rows of each request that has any, by its index."""
     rows = consume_queue.pull(connection, _parameters(requests, wish, horizon, window), wish.filter)
     return {ordinal - 1: list(group) for ordinal, group in groupby(rows, key=itemgetter(_ORDINAL))}
 
@@ -206,24 +206,24 @@ def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
     if not minimum <= request.offset < maximum:
         status, next_begin = verdict(request.offset, minimum, maximum)
     elif rows[0][QUEUE_OFFSET if wish.filter is None else LOOKED_AT] is None:
-        # The first entry. Those that follow it in the window are there as well: offsets have no gaps.
+        # The first entry. The entries after it in the window also exist, because offsets have no gaps.
         raise MessageMissing(request.queue_key, request.offset, 0)
     else:
         entries = rows if rows[0][QUEUE_OFFSET] is not None else []
         messages = [message_of(request.queue, request.queue_key, row) for row in entries]
         status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MSG
-        # The answer ends where it is full. Else it has looked further than to its last message, if there is a filter.
+        # A full answer ends at its last message. Otherwise, with a filter, the search went further than that message.
         is_full = len(entries) >= wish.limit or sum(len(row[_BODY]) for row in entries) >= wish.max_bytes
         last = LOOKED_AT if wish.filter is not None and not is_full else QUEUE_OFFSET
         next_begin = rows[-1][last] + 1
         segment = rows[-1][SEGMENT if last == QUEUE_OFFSET else _LOOKED_AT_SEGMENT]
-    if next_begin == maximum:  # what comes next, dispatch has yet to write
+    if next_begin == maximum:  # dispatch has yet to write the next entries
         segment = newest
     return PullResult(request, status, next_begin, minimum, maximum, segment, messages)
 
 
 def name_origins(connection: Connection, messages: Sequence[ReceivedMessage]) -> None:
-    """Shorten the name of the first topic in messages that have failed: they carry it with its namespace."""
+    """Shorten the name of the first topic in failed messages, which contain it with its namespace."""
     again = [message for message in messages if is_group_topic(message.queue.topic)]
     namespace = acl.own_namespace(connection) if again else None
     if namespace is None:
@@ -234,14 +234,14 @@ def name_origins(connection: Connection, messages: Sequence[ReceivedMessage]) ->
 
 
 def verdict(offset: int, minimum: int, maximum: int) -> tuple[PullStatus, int]:
-    """On an offset at which there is nothing to read."""
+    """The verdict on an offset at which there is nothing to read."""
     if offset == maximum:
         return PullStatus.NO_NEW_MSG, offset
     return PullStatus.OFFSET_ILLEGAL, minimum if offset < minimum else maximum
 
 
 def message_of(queue: MessageQueue, queue_key: int, row: tuple[Any, ...]) -> ReceivedMessage:
-    """The message in a row of a pull that has an entry. Raises MessageMissing if its record is not there."""
+    """The message in a pull's row with an entry. Raises MessageMissing if its record is missing."""
     if row[LOG_POS] is None:
         raise MessageMissing(queue_key, row[QUEUE_OFFSET], row[ENTRY_POS])
     values: list[Any] = [queue, row[QUEUE_OFFSET], *row[_RECORD], row[BASE], row[MAX]]

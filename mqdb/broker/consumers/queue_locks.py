@@ -1,4 +1,4 @@
-"""Queue locks: take queues to consume them in order, renew the locks, give the queues back.
+"""Queue locks: take queues for orderly consumption, renew the locks, give the queues back.
 
 The counterparts of `offsets.take_queues` and `release_queues`. A queue whose owner is gone, or that is taken by force,
 is taken only when its lock has expired. RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ.
@@ -27,9 +27,9 @@ def take_queues(
     expiry: timedelta,
     force: bool = False,
 ) -> list[OwnedQueue]:
-    """Own and lock, for `expiry`, those of the queues that are free and not locked by another client.
+    """Take and lock, for `expiry`, the queues that are free and not locked by another client.
 
-    A group that is new to a topic begins at `start`. Without `start` only queues on which it has an offset are taken.
+    A group that is new to a topic starts at `start`. Without `start` only queues in which it has an offset are taken.
     """
     if not queue_keys:
         return []
@@ -58,7 +58,7 @@ def renew_queues(
 
 @translates
 def release_queues(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue]) -> None:
-    """Give queues back, unlock them, and tell the group."""
+    """Give queues back, unlock them, and notify the group."""
     if not owned:
         return
     with transaction(connection):

@@ -1,10 +1,10 @@
-"""Send back: messages that a group could not consume come again later, or go to its dead letter queue.
+"""Send back: messages that a group could not consume are retried later, or go to its dead letter queue.
 
     Later   a copy in SCHEDULE_TOPIC_XXXX, or in the topic of timers if the consumer has given a time; the
             deliverer copies it to %RETRY%group when it is due
     Dead    a copy in %DLQ%group
 
-The properties of the copy have the origin of the message and the reason of its failure.
+The properties of the copy contain the origin of the message and the reason of its failure.
 RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
@@ -29,14 +29,14 @@ from mqdb.store.engine import target_of, transaction, translates
 from mqdb.store.log.history import ANOTHER_HISTORY, History
 from mqdb.store.log.queue_fence import refusals_name
 
-#: Without a limit of the broker: before the year 9999, the last one that a time of delivery can be in.
+#: The limit if the broker has none: before the year 9999, the last year for a time of delivery.
 _LONGEST_DELAY: Final = timedelta(days=365_000)
 
 
 class SendBackRequest(NamedTuple):
     """A message as it was pulled, perhaps from a retry topic. `log_pos` is its position on this broker.
 
-    `history` is that of the log in which the position means something; None: whichever it is.
+    `history` is the history of the log in which the position is valid; None means any history.
     """
 
     log_pos: int
@@ -45,10 +45,10 @@ class SendBackRequest(NamedTuple):
     failure: Failure
     retry: Retry = Retry()
     reconsume_times: int | None = None
-    """Failures before this one, if the record does not have them: orderly consumers count in memory."""
+    """The number of earlier failures if it is not in the record: orderly consumers count in memory."""
     history: History | None = None
     is_popped: bool = False
-    """The consumer calls `mqdb.broker.consumers.pop.fail` for it: `send_back` is for messages that were pulled."""
+    """The consumer then calls `mqdb.broker.consumers.pop.fail`, because `send_back` is for pulled messages."""
 
 
 class SentBack(NamedTuple):
@@ -57,7 +57,7 @@ class SentBack(NamedTuple):
     log_pos: int
     is_dead: bool
     delay_level: int
-    """0 for one that is dead or waits as long as was asked for."""
+    """0 for a dead message, or one that waits for the requested time."""
     reconsume_times: int
     """As stored with the copy."""
 
@@ -66,9 +66,9 @@ class SentBack(NamedTuple):
 def send_back(
     connection: Connection, group: str, requests: Sequence[SendBackRequest], max_reconsume_times: int | None = None
 ) -> list[SentBack]:
-    """Send messages back in the order given: all of them, or none. One transaction, or a part of the open one.
+    """Send messages back in the given order, all or none, in one transaction or as part of the open one.
 
-    `max_reconsume_times` is the number of retries before a message is dead; None leaves it to the group.
+    `max_reconsume_times` is the number of retries before a message is dead; None uses the group's setting.
     Raises GroupNotFound, MessageGone if retention has dropped a message, TopicNotWritable if the retry topic was
     closed, and BrokerUnavailable if the log has another history than a request.
     """
@@ -141,7 +141,7 @@ def _copies(
 
 
 def _retry_queue_nums(connection: Connection, group: str, found: Found) -> int:
-    """Number of queues that the copies choose from."""
+    """The number of queues from which the copies choose."""
     perm, nums = found.retry_perm, found.retry_write_queue_nums
     if perm is None or nums is None:
         config = find_or_create_retry_topic(connection, group).config
@@ -152,7 +152,7 @@ def _retry_queue_nums(connection: Connection, group: str, found: Found) -> int:
 
 
 def _waiting(level: int | None, topic: str, queue_id: int) -> dict[str, str]:
-    """Additional properties of a message that waits.
+    """The additional properties of a waiting message.
 
     Source: HookUtils.transformDelayLevelMessage, transformTimerMessage.
     """
@@ -161,13 +161,13 @@ def _waiting(level: int | None, topic: str, queue_id: int) -> dict[str, str]:
 
 
 def _milliseconds(delay: timedelta, most: int | None) -> int:
-    """Rounded up, as nothing comes early, and within what the broker keeps timers for."""
+    """Milliseconds, rounded up because messages are never early, and within the broker's limit for timers."""
     milliseconds = max(-(-min(delay, _LONGEST_DELAY) // timedelta(milliseconds=1)), 0)
     return milliseconds if most is None else min(milliseconds, most)
 
 
 def _origin(request: SendBackRequest, topic: str) -> dict[str, str]:
-    """Properties for the place of the first failure. A copy that fails has all of them already."""
+    """The properties for the place of the first failure. A copy that fails already has them all."""
     return {
         Property.RETRY_TOPIC.value: topic,
         Property.ORIGIN_MESSAGE_ID.value: str(request.log_pos),

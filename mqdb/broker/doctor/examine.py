@@ -1,6 +1,6 @@
-"""The examination: all checks of a broker one by one, each in a transaction of its own that reads only.
+"""The examination: all checks of a broker, one by one, each in its own read-only transaction.
 
-A check that fails or takes too long is a finding, UNKNOWN, and keeps none of the others from theirs.
+A check that fails or takes too long gives a finding UNKNOWN, and does not affect the others.
 """
 
 import logging
@@ -25,7 +25,7 @@ from mqdb.store.engine import driver, is_idle, transaction, translated
 
 logger = logging.getLogger(__name__)
 
-#: In the order in which people read them: what the others stand on comes first.
+#: In reading order: checks on which the others depend come first.
 ALL_CHECKS: Final[Checks] = {
     **server_checks.CHECKS,
     **replication_checks.CHECKS,
@@ -38,7 +38,7 @@ ALL_CHECKS: Final[Checks] = {
 
 
 def chosen(only: Sequence[str] | None = None, first: Sequence[DoctorCheck] = ()) -> tuple[DoctorCheck, ...]:
-    """The checks of these names, or all of them; `first` are checks of the caller.
+    """The checks with these names, or all checks; `first` are the caller's own checks.
 
     Raises ParameterInvalid for an unknown name.
     """
@@ -53,9 +53,9 @@ def chosen(only: Sequence[str] | None = None, first: Sequence[DoctorCheck] = ())
 def examine(
     connection: Connection, thresholds: DoctorThresholds = DEFAULT_THRESHOLDS, only: Sequence[str] | None = None
 ) -> list[Finding]:
-    """The findings of the checks, in their order. Takes a connection in AUTOCOMMIT.
+    """The findings of the checks, in order. Takes a connection in AUTOCOMMIT.
 
-    Raises ParameterInvalid if a name is not that of a check, and BrokerUnavailable if the connection is lost already.
+    Raises ParameterInvalid for an unknown check, and BrokerUnavailable if the connection is already lost.
     """
     checks = chosen(only)
     with translated(connection):
@@ -71,7 +71,7 @@ def unreachable(error: MqdbError) -> list[Finding]:
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """0: all is well, as far as the role sees; 1: something warns, or a check itself has failed; 2: something fails."""
+    """0: no problems, as far as the role can see; 1: a warning, or a check itself failed; 2: a failure."""
     statuses = {finding.status for finding in findings}
     if FindingStatus.FAIL in statuses:
         return 2
@@ -94,7 +94,7 @@ def _look(connection: Connection, check: DoctorCheck, thresholds: DoctorThreshol
             observations = ALL_CHECKS[check](connection, thresholds)
     except MqdbError as error:
         return [_failed(check, str(error))]
-    except Exception as error:  # a doctor is most useful after errors that were not foreseen
+    except Exception as error:  # a doctor is most useful after unexpected errors
         fields = {"check": check.name}
         logger.exception("check %(check)s of the doctor failed", fields, extra=fields)
         return [_failed(check, repr(error))]

@@ -41,7 +41,7 @@ def _lag(connection: Connection, thresholds: DoctorThresholds) -> list[Observati
 
 
 def _subscriptions(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
-    # A retry topic is made again when there is something for it.
+    # A retry topic is created again when it is needed.
     missing = rows(
         connection,
         """SELECT g.group_name AS "group", s.topic
@@ -72,7 +72,7 @@ def _filters(connection: Connection, thresholds: DoctorThresholds) -> list[Obser
            GROUP BY s.topic, s.expression_type, s.expression ORDER BY 4, 1""",
     )
 
-    # A statement for each filter: an SQL92 condition is a part of its text.
+    # One statement per filter, because an SQL92 condition is part of its text.
     def lets_none_pass(each: Any) -> bool:
         is_tags = each.expression_type == ExpressionType.TAG
         wanted = parse_tag_expression(each.expression) if is_tags else compile_selector(each.expression)
@@ -137,7 +137,7 @@ def _owners(connection: Connection, thresholds: DoctorThresholds) -> list[Observ
 
 
 def _dead_letters(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    # Two looks at the log for each queue, at its first and its last letter. LIMIT binds them to its index.
+    # Two lookups in the log per queue, of its first and its last letter. LIMIT makes them use the index.
     found = rows(
         connection,
         """WITH dlq AS MATERIALIZED (

@@ -1,4 +1,4 @@
-"""Checks of the log: whether there is room ahead of it, and whether old segments go."""
+"""Checks of the log: whether there is room ahead of it, and whether old segments are dropped."""
 
 import shlex
 from typing import Final
@@ -46,7 +46,7 @@ def _retention(connection: Connection, thresholds: DoctorThresholds) -> list[Obs
     overdue = [
         (each, seconds)
         for each in found
-        # A drained segment stays for as long as a younger one points into its log.
+        # A drained segment is kept as long as a newer one points into its log.
         if each.closed_at is not None and (each.state is not SegmentState.DRAINED or each.end_pos <= lowest)
         if (seconds := (now - each.closed_at).total_seconds()) > most_seconds
     ]
@@ -60,7 +60,7 @@ def _retention(connection: Connection, thresholds: DoctorThresholds) -> list[Obs
 
 
 def _what_keeps(connection: Connection, number: int, state: SegmentState) -> tuple[str, str]:
-    """Why a segment stays that should have gone, and what to do about it."""
+    """Why an overdue segment is not dropped, and what to do about it."""
     if state is SegmentState.DRAINED:
         return "waits for a session that reads its tables", "mqdb doctor --only xmin,idle-in-transaction,locks"
     if state is not SegmentState.SEALED:

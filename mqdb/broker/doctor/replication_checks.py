@@ -101,7 +101,7 @@ _NO_SECOND_COPY: Final = Observation(
 
 
 def _named(receivers: Sequence[Receiver]) -> str:
-    """The names, with as much as the role may see of each."""
+    """The names, with as much detail as the role may see."""
 
     def described(each: Receiver) -> str:
         words = [each.state, each.sync_state]
@@ -128,7 +128,7 @@ def _publications(connection: Connection, _thresholds: DoctorThresholds) -> list
 
 def _slots(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
     slots = replication.slots(connection)
-    # On a standby they are copies of those of its primary, or wait for the day on which it is one.
+    # On a standby they are copies of the primary's slots, or wait until it becomes a primary.
     is_standby = replication.is_standby(connection)
 
     def observe(each: Slot) -> Observation:

@@ -25,15 +25,15 @@ from mqdb.store.schedule.timer_steps import TimerStep
 
 FAIL, WARN = FindingStatus.FAIL, FindingStatus.WARN
 
-#: Timers that are not collected: so many are looked at for the first that is due.
+#: The number of uncollected timers that are searched for the first due one.
 _LOOKED_AT: Final = 1_000
 
-#: Half messages that are counted at most.
+#: The maximum number of half messages that are counted.
 _COUNTED: Final = 1_000
 
 
 def _deliveries(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    # The plans of the looks are to go by indexes only.
+    # These queries must use only indexes.
     connection.execute(select(func.set_config("enable_seqscan", "off", True)))
     late = [("timers", _late_seconds(timer_looks.look(connection, _LOOKED_AT, 0), connection))]
     levels = list_delays(connection)
@@ -62,7 +62,7 @@ def _deliveries(connection: Connection, thresholds: DoctorThresholds) -> list[Ob
 
 
 def _late_seconds(at: Look, connection: Connection) -> float:
-    """The time for which the first timer has been due, collected or not; 0 if no timer is due."""
+    """The time for which the first timer, collected or not, has been overdue; 0 if no timer is due."""
     first_ms = [] if at.first_due_ms is None else [at.first_due_ms]
     if at.next_due_ms <= at.now_ms:
         step = TimerStep(at.seq, at.next_offset, at.delivered_ms, at.delivered_pos, at.next_due_ms, at.waiting)
@@ -99,7 +99,7 @@ def _paused_crons(connection: Connection, _thresholds: DoctorThresholds) -> list
 
 
 def _half_messages(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    # One that is immune is asked about much later than at the next interval.
+    # An immune half message is checked much later than at the next interval.
     open_ends = row(
         connection,
         """SELECT count(*) AS messages, array_agg(DISTINCT producer_group) AS groups, max(seconds) AS seconds FROM (

@@ -83,10 +83,10 @@ def _durability(connection: Connection, _thresholds: DoctorThresholds) -> list[O
                WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY name""",
         )
     ]
-    # PostgreSQL keeps the word that was written.
+    # PostgreSQL keeps the word as it was written.
     lax = [each for each in _given(connection, "synchronous_commit") if each.value in ("off", "false", "no", "0")]
     found += one_each(lax, lambda each: _of_setting(each, "a crash loses messages that were acknowledged"))
-    # Also where the file of the server's settings says it, which RESET would leave as it is.
+    # Also if the server's configuration file sets it, which RESET would not change.
     if not lax and row(connection, "SELECT current_setting('synchronous_commit') AS value").value == "off":
         remedy = "ALTER SYSTEM SET synchronous_commit = on; SELECT pg_reload_conf();"
         seen = "synchronous_commit is off: a crash loses messages that were acknowledged"
@@ -208,14 +208,14 @@ def _connections(connection: Connection, thresholds: DoctorThresholds) -> list[O
     )
     share = found.used / max(found.most, 1)
     status = grade(share, thresholds.connections_warn_share, thresholds.connections_fail_share)
-    # The server has to be started again for it.
+    # This requires a restart of the server.
     remedy = f"ALTER SYSTEM SET max_connections = {found.most * 2};  -- and restart it, or set MQDB_POOL_DSN"
     seen = f"{found.used:,} of {found.most:,} connections are in use"
     return graded(status, seen, remedy, connections=found.used, most_connections=found.most)
 
 
 def _disk(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    # The setting is for superusers, and for roles that may read all of them.
+    # Only superusers, and roles that may read all settings, can see this setting.
     server = row(
         connection,
         """SELECT CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') END
@@ -231,14 +231,14 @@ def _disk(connection: Connection, thresholds: DoctorThresholds) -> list[Observat
     return graded(status, seen, remedy, share=round(share, 4), free_bytes=usage.free)
 
 
-#: How long a server on a busy machine may take to get its shared memory.
+#: How long a server on a busy machine may take to allocate its shared memory.
 _MEMORY_SECONDS: Final = 60
 
 
 def _is_here(directory: Path, started: int) -> bool:
-    """Whether that is the data directory of the server that started then. Source: PostgreSQL, pidfile.h.
+    """Whether this is the data directory of the server that started at this time. Source: PostgreSQL, pidfile.h.
 
-    The file has the time at which the process began, the server tells that at which it had its memory.
+    The file contains the start time of the process; the server reports the time when it had its shared memory.
     """
     try:
         return -1 <= started - int((directory / "postmaster.pid").read_text().splitlines()[2]) <= _MEMORY_SECONDS
@@ -251,7 +251,7 @@ def _clock(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
     theirs = row(connection, "SELECT mqdb.now() AS now").now
     ended = datetime.now(UTC)
     half = (ended - begun) / 2
-    # By what the way there and back cannot explain.
+    # The difference beyond what the round trip can explain.
     ahead = (theirs - begun - half).total_seconds()
     off = max(abs(ahead) - half.total_seconds(), 0)
     status = grade(off, thresholds.clock_warn_seconds, thresholds.clock_fail_seconds)
@@ -263,7 +263,7 @@ def _clock(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
 
 
 def _pooler(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
-    # PgBouncer gives its client a number of its own.
+    # PgBouncer assigns its own pid to its client.
     told = driver(connection).info.backend_pid
     if told == row(connection, "SELECT pg_backend_pid() AS pid").pid:
         return fine("the connection leads straight to PostgreSQL")

@@ -31,7 +31,7 @@ FAIL, INFO, OK = FindingStatus.FAIL, FindingStatus.INFO, FindingStatus.OK
 
 def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
     attended = is_attended(connection)  # first: then there is a row
-    # Of sessions of other roles PostgreSQL tells the pid alone, as in mqdb.is_attended().
+    # For sessions of other roles PostgreSQL shows only the pid, as in mqdb.is_attended().
     known = rows(
         connection,
         """SELECT l.holder, l.epoch, l.backend_pid,
@@ -61,7 +61,7 @@ def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
 
 
 def _at_primary(known: Sequence[Any]) -> Observation:
-    """A standby sees what the leader has promised, and not whether it lives."""
+    """The observation on a standby, which sees the leader's promise, but not whether the leader is alive."""
     if not known:
         return Observation(INFO, "the services run beside the primary, not here; this standby knows of none so far")
     last = known[0]
@@ -75,7 +75,7 @@ def _at_primary(known: Sequence[Any]) -> Observation:
 def _behind(service: str, connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
     reached = checkpoints.newest(connection)[service]
     seconds = checkpoints.oldest_unreached_seconds(connection, service)
-    # After the checkpoint, which would else be ahead of it.
+    # After the checkpoint, which would otherwise be ahead of it.
     log = segments.log(connection)
     positions = log.last_pos - reached.done_pos
     written_seconds = (log.now - reached.written_at).total_seconds()

@@ -1,7 +1,7 @@
-"""Checks of sessions that hold up others: old snapshots, idle transactions, locks, notifications.
+"""Checks of sessions that block others: old snapshots, idle transactions, locks, notifications.
 
-A role without pg_read_all_stats sees little of the sessions of other roles. Then a check says what it has found among
-the others, or that it does not know.
+A role without pg_read_all_stats sees little of other roles' sessions. A check then reports what it found among the
+visible sessions, or that the state is unknown.
 """
 
 from typing import Any, Final
@@ -29,7 +29,7 @@ from mqdb.broker.doctor.finding import (
 
 WARN, UNKNOWN, OK = FindingStatus.WARN, FindingStatus.UNKNOWN, FindingStatus.OK
 
-#: How sessions of `mqdb serve` call themselves: by its name when they connect, then by that of the service.
+#: The application names of `mqdb serve` sessions: its own name when they connect, then that of the service.
 SERVICES: Final = frozenset(
     {
         "mqdb serve",
@@ -49,7 +49,7 @@ SERVICES: Final = frozenset(
 
 
 def _xmin(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    # An open transaction that has written holds vacuum back by its own id. Vacuum does not hold itself back.
+    # An open transaction that has written holds back vacuum by its own id. Vacuum does not hold back itself.
     held = rows(
         connection,
         """SELECT * FROM (
@@ -113,7 +113,7 @@ def _idle(connection: Connection, thresholds: DoctorThresholds) -> list[Observat
 
 
 def unless_hidden(connection: Connection, seen: str, **figures: int) -> list[Observation]:
-    """An observation that all is well, unless the role cannot see the statements of some sessions.
+    """An observation that everything is fine, unless the role cannot see the statements of some sessions.
 
     Autovacuum has no role and is not counted.
     """
@@ -130,7 +130,7 @@ def unless_hidden(connection: Connection, seen: str, **figures: int) -> list[Obs
 
 
 def _locks(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    # A session that waits for a row waits for a transaction id, and has locked the table.
+    # A session that waits for a row actually waits for a transaction id, and has locked the table.
     waiting = rows(
         connection,
         """SELECT w.pid, w.mode, coalesce(w.relation::regclass::text, w.locktype) AS what,
@@ -167,10 +167,10 @@ def _locks(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
 
 
 def _front(connection: Connection, pid: int) -> Any:
-    """The session behind which a backend waits, perhaps through others; None if it does not wait any longer.
+    """The session for which a backend waits, directly or through others; None if it no longer waits.
 
-    Sessions that wait for a standby come first, then those that wait for no lock; in a deadlock any. The pid is 0 for a
-    prepared transaction, which has no backend.
+    Sessions waiting for a standby come first, then those not waiting for any lock; in a deadlock any session may come
+    first. The pid is 0 for a prepared transaction, which has no backend.
     """
     found = rows(
         connection,
@@ -191,7 +191,10 @@ def _front(connection: Connection, pid: int) -> Any:
 
 
 def _way_out(front: Any) -> str:
-    """The remedy for the session in front. One that waits for a standby has committed, so ending it does not help."""
+    """The remedy for the blocking session.
+
+    A session that waits for a standby has committed, so ending it does not help.
+    """
     if front.pid == 0:
         return "SELECT * FROM pg_prepared_xacts;  -- and ROLLBACK PREPARED"
     if front.waits_for_standby or front.may_wait_for_standby:

@@ -1,5 +1,5 @@
-"""Check a filter, and try one.
+"""The verbs that check a filter and try one.
 
-filters   whether a broker takes those by SQL92
-trial     a filter on the messages that a topic has
+filters   whether a broker accepts SQL92 filters
+trial     tries a filter on the existing messages of a topic
 """

@@ -1,4 +1,4 @@
-"""Filters: whether a broker takes those by SQL92. RocketMQ: ClientManageProcessor.checkClientConfig."""
+"""Filters: whether a broker accepts SQL92 filters. RocketMQ: ClientManageProcessor.checkClientConfig."""
 
 from collections.abc import Collection
 

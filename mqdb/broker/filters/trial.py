@@ -1,4 +1,4 @@
-"""Trial: a filter on the messages that a topic has, for people who think of subscribing by it. Nothing changes."""
+"""Trial: tries a filter on the existing messages of a topic, before it is used to subscribe. Nothing changes."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from mqdb.store.topics.topics import existing_topic
 
 
 class Trial(NamedTuple):
-    """Number of examined and of matching messages, and the cost of a pull of `scanned` entries."""
+    """The number of examined and of matching messages, and the cost of a pull of `scanned` entries."""
 
     examined: int
     matched: int
@@ -26,7 +26,7 @@ class Trial(NamedTuple):
 
 @translates
 def try_selector(connection: Connection, broker_name: str, topic: str, selector: Selector, last: int) -> Trial:
-    """Try a filter on the `last` messages of a topic, and pull with it like a consumer that is a little behind.
+    """Try a filter on the `last` messages of a topic, and pull with it like a consumer that lags a little.
 
     Raises TopicNotFound, and ParameterInvalid for a topic that is not readable.
     """

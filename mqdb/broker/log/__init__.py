@@ -1,8 +1,8 @@
-"""Send, look up, read in bulk.
+"""The verbs that send, look up and read in bulk.
 
-send                records go into the log; outcome: what became of one without an answer
-messages, trace     the copies of a message, and how far each has come; query: one message, and who the broker is
-proofs              whether a client may go on at a position
+send                appends records to the log; outcome: finds the outcome of a send without an answer
+messages, trace     the copies of a message and their states; query: one message, and the identity of the broker
+proofs              whether a client may continue at a position
 replies             requests and their replies
-sink, sink_outlook  batches of Spark, of one broker and of several; message_statistics: counts for it
+sink, sink_outlook  Spark batches for one broker and for several; message_statistics: counts for Spark
 """

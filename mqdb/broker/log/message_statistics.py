@@ -1,7 +1,7 @@
-"""Message statistics: the statements that count the messages of some topics, one for each segment.
+"""Message statistics: the statements that count the messages of some topics, one per segment.
 
-They are run one by one, later: together they count the messages that were dispatched when the statements were made.
-RocketMQ counts messages as they are put and got (StatsItemSet), and knows nothing of the past.
+They are run later, one by one, and together count the messages that were dispatched when the statements were made.
+RocketMQ counts messages as they are put and got (StatsItemSet), and has no figures for the past.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from mqdb.store.topics.topic_ranges import OffsetRange, SegmentRange
 
 
 class SegmentCount(NamedTuple):
-    """A segment, and the statement that counts its messages; it gives the rows of `message_statistics.hourly`."""
+    """A segment, and the statement that counts its messages and returns the rows of `message_statistics.hourly`."""
 
     segment: int
     statement: str
@@ -33,7 +33,7 @@ def count_by_segment(
 ) -> list[SegmentCount]:
     """The statements that count the messages stored from `since` to before `until`. Raises TopicNotFound."""
     with transaction(connection):
-        # In this order: what dispatch does in the meantime adds batches and segments, and none is missing.
+        # In this order, because dispatch may add batches and segments in the meantime, but none is then missing.
         queues = {bounds.queue_key: bounds for bounds in topic_ranges.bounds(connection, topics)}
         for name in topics:
             if name not in {bounds.topic for bounds in queues.values()}:
@@ -59,7 +59,7 @@ def count_by_segment(
 
 
 def _first_segment(connection: Connection, since: datetime | None) -> int:
-    """The first segment that may hold messages of that time."""
+    """The first segment that may contain messages from this time."""
     if since is None:
         return 0
     young = (each.number for each in segments.find_all(connection) if not each.was_closed_before(since))
@@ -67,6 +67,6 @@ def _first_segment(connection: Connection, since: datetime | None) -> int:
 
 
 def _log_segments(known: Sequence[SegmentRange], number: int) -> list[int]:
-    """The segments into whose log the entries of a segment point: its own, and older ones for late committers."""
+    """The segments of the log to which the entries of a segment point: its own, and older ones for late committers."""
     lowest, end = next((each.lowest_log_pos, each.end_pos) for each in known if each.number == number)
     return [each.number for each in known if each.start_pos < end and each.end_pos > lowest]

@@ -20,13 +20,13 @@ from mqdb.store.tables import commit_log, queue, topic
 from mqdb.store.topics import topics
 from mqdb.store.topics.topics import TopicRoute
 
-#: Dispatch comes within milliseconds if `mqdb serve` runs.
+#: Dispatch takes place within milliseconds if `mqdb serve` runs.
 _DISPATCH_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.01
 
 
 class StoredCopy(NamedTuple):
-    """A record of a message. A message that was delayed, retried or given up has several, with one unique id."""
+    """A record of a message. A delayed, retried or dead message has several records with the same unique id."""
 
     topic: str
     queue_id: int
@@ -36,9 +36,9 @@ class StoredCopy(NamedTuple):
 
 @translates
 def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
-    """The copies of a message that can be consumed, as they were stored; [] if there are no such copies.
+    """The consumable copies of a message, as they were stored; [] if there are no such copies.
 
-    Copies that wait for a time or the end of their transaction are left out, and copies in deleted topics.
+    Copies that wait for a time or for the end of their transaction, and copies in deleted topics, are left out.
     """
     with transaction(connection):
         positions = [log_pos for _, log_pos, _ in message_index.find(connection, [unique_id], 0)]
@@ -49,14 +49,14 @@ def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
 def find_by_key(connection: Connection, route: TopicRoute, key: str) -> list[StoredCopy]:
     """The messages with a key in the readable queues of a topic, in the order in which they were stored.
 
-    Brings the key index up to date first, which takes long if no `mqdb serve` has run for long. A session that is
-    read-only, as on a standby, finds the keys that are indexed.
+    First brings the key index up to date, which takes long if no `mqdb serve` has run for a long time. A read-only
+    session, as on a standby, finds only keys that are already indexed.
     RocketMQ: QueryMessageProcessor.
     """
     if can_write(connection):
         while index_keys(connection).more:
             pass
-    # A topic that has fewer queues now keeps the messages of the others.
+    # A topic whose number of queues was reduced keeps the messages of the other queues.
     ids = {queue_key: queue_id for queue_id, queue_key in enumerate(route.read_queue_keys)}
     with transaction(connection):
         found = message_index.find_key(connection, route.topic_id, key)
@@ -65,7 +65,7 @@ def find_by_key(connection: Connection, route: TopicRoute, key: str) -> list[Sto
 
 @translates
 def locate(connection: Connection, log_pos: int) -> StoredCopy:
-    """The copy at a position. Raises ParameterInvalid if there is no message that can be consumed."""
+    """The copy at a position. Raises ParameterInvalid if there is no consumable message."""
     copies = _at(connection, log_pos)
     if not copies:
         raise ParameterInvalid("log_pos", log_pos, "there is no message that can be consumed")
@@ -73,25 +73,28 @@ def locate(connection: Connection, log_pos: int) -> StoredCopy:
 
 
 def read_copy(connection: Connection, broker_name: str, copy: StoredCopy) -> ReceivedMessage:
-    """The message as its consumers get it. Waits for dispatch, and raises DispatchTimeout if that does not come."""
+    """The message as consumers get it. Waits for dispatch, and raises DispatchTimeout if that takes too long."""
     ends = time.monotonic() + _DISPATCH_SECONDS
     while (offset := query.queue_offset_of(connection, copy.queue_key, copy.log_pos)) is None:
         if time.monotonic() >= ends:
             raise DispatchTimeout(copy.topic, copy.log_pos, _DISPATCH_SECONDS)
-        # For people who look at messages of the last moments; consumers do not use it.
+        # For people who look at very recent messages; consumers do not use this.
         time.sleep(_LOOK_SECONDS)
     return read_message(connection, MessageQueue(copy.topic, broker_name, copy.queue_id), offset)
 
 
 @translates
 def read_message(connection: Connection, where: MessageQueue, offset: int) -> ReceivedMessage:
-    """The message at an offset. Raises TopicNotFound, QueueNotFound; ParameterInvalid for an offset without one."""
+    """The message at an offset.
+
+    Raises TopicNotFound, QueueNotFound; ParameterInvalid for an offset without a message.
+    """
     route = topics.existing_topic(connection, where.topic)
     if not 0 <= where.queue_id < len(route.queue_keys):
         raise QueueNotFound(where.topic, where.queue_id, len(route.queue_keys))
     results, _ = pull(connection, [PullRequest(where, route.queue_keys[where.queue_id], offset)], limit=1)
     if not results:
-        raise TopicNotFound(where.topic)  # it was deleted meanwhile
+        raise TopicNotFound(where.topic)  # it was deleted in the meantime
     (result,) = results
     if not result.messages:
         reason = f"queue {where} has offsets {result.min_offset} to before {result.max_offset}"

@@ -1,21 +1,22 @@
-"""Outcome: whether a send was stored whose connection was lost before the answer came.
+"""Outcome: whether a send was stored although its connection was lost before the answer.
 
-An append is one INSERT in autocommit. When its answer is missing, the statement may still lie unread in the socket of
-its backend, wait for a lock, or be about to commit. So before it is sent again, on one connection to that server:
+An append is one INSERT in autocommit. If its answer is missing, the statement may still be unread in the socket of its
+backend, wait for a lock, or be about to commit. So before the send is retried, these steps are made on one connection
+to the same server:
 
-    end_backend    until the backend is gone: it can no longer store its statements
-    find_sent      then: is it stored?
+    end_backend    until the backend is gone and can no longer store anything
+    find_sent      then checks whether the record is stored
 
-The other way round would store it twice. A backend that waits for a synchronous standby has committed, but its record
-is not visible yet; ending the backend makes it visible.
+In the reverse order the record could be stored twice. A backend that waits for a synchronous standby has committed, but
+its record is not visible yet; ending the backend makes it visible.
 
-A backend is gone when pg_stat_activity does not show it. It leaves in this order: it aborts its transaction, unless
-that has ended before (ShutdownPostgres, called before_shmem_exit), and then clears its entry (pgstat_beshutdown_hook,
-called on_shmem_exit, which is later: ipc.c, shmem_exit). A commit that has begun is not interrupted. So a snapshot
-taken when the entry is gone sees all that this backend will ever have committed. A backend that is killed by kill -9
-takes all others with it: PostgreSQL refuses connections until recovery has settled what was committed. A restarted
-server shows none of the old backends. Neither does a promoted standby: the records that it has replayed are in its log,
-and it will replay nothing else.
+A backend is gone when pg_stat_activity no longer shows it. On exit, it first aborts its transaction, unless that has
+already ended (ShutdownPostgres, called before_shmem_exit), and then clears its entry (pgstat_beshutdown_hook, called
+on_shmem_exit, which is later: ipc.c, shmem_exit). A commit that has begun is not interrupted. So a snapshot taken after
+the entry is gone sees everything that this backend will ever have committed. If a backend is killed by kill -9, all
+others end too: PostgreSQL refuses connections until recovery has settled what was committed. A restarted server shows
+no old backends. Neither does a promoted standby: the records that it has replayed are in its log, and it will replay
+nothing more.
 """
 
 from collections.abc import Sequence
@@ -41,10 +42,10 @@ _INSUFFICIENT_PRIVILEGE = "42501"
 
 
 class Backend(NamedTuple):
-    """The server process of one connection. Its number alone is used again one day, number and start are not.
+    """The server process of one connection. Its process id may be reused, but not together with its start time.
 
-    `started_at` is None where PostgreSQL hides it from the session itself: after SET ROLE to a role without the
-    privileges of the login. All that this backend appends lies above `after_pos`.
+    `started_at` is None if PostgreSQL hides it from the session itself: after SET ROLE to a role without the privileges
+    of the login role. Everything that this backend appends is above `after_pos`.
     """
 
     pid: int
@@ -60,33 +61,37 @@ class StoredAt(NamedTuple):
 
 
 class TopicQueue(NamedTuple):
-    """A queue as its users call it."""
+    """A queue with the names that users know."""
 
     topic: str
     queue_id: int
     deliver_ms: int | None = None
-    """When a record for it that waits for a time of its own is due, in milliseconds since 1970."""
+    """The due time of a record that waits for its own time of delivery, in milliseconds since 1970."""
 
 
 @translates
 def backend_of(connection: Connection) -> Backend:
-    """The backend of this connection, asked when it has been opened. Not through a pooler that shares backends."""
+    """The backend of this connection, to be read when it was opened.
+
+    Not for use behind a pooler that shares backends.
+    """
     last_pos = select(_log_pos.c.last_value).scalar_subquery()
     return Backend(*connection.execute(select(func.pg_backend_pid(), own_backend_start(), last_pos)).one())
 
 
 @translates
 def end_backend(connection: Connection, backend: Backend) -> bool:
-    """Ask a backend to end; True when it is gone, False while it is there: ask again, until your deadline.
+    """Ask a backend to exit. True if it is gone, False if it still exists: repeat the call until your deadline.
 
-    In AUTOCOMMIT: a transaction sees the pg_stat_activity of its first look. Raises StorageRefused where the answer
-    cannot be known, or not yet: a backend is there that the role may not see or end (42501; not of the same role), or
-    the server is a standby that may receive the commit yet (25006). It says nothing about what the send has stored.
+    Requires AUTOCOMMIT, because a transaction always sees pg_stat_activity as of its first query. Raises StorageRefused
+    if the answer is unknown, or not known yet: there is a backend that the role may not see or end (42501; of another
+    role), or the server is a standby that may still receive the commit (25006). This error says nothing about what the
+    send has stored.
     """
     is_it = _activity.c.backend_start == literal(backend.started_at, DateTime(timezone=True))
-    # In the list of columns: among the conditions PostgreSQL is free to call it first, for every backend there is.
+    # In the list of columns: as a condition, PostgreSQL might call it first, for every backend.
     asked = case((is_it, func.pg_terminate_backend(_activity.c.pid, type_=Boolean)))
-    # A backend without a role is not a client, and hides its start: autovacuum, a session that is logging in.
+    # A backend without a role is not a client, and hides its start time: autovacuum, or a session that is logging in.
     of_client = and_(_activity.c.pid == backend.pid, _activity.c.usesysid.is_not(None))
     server = select(func.pg_is_in_recovery().label("is_standby")).subquery("server")
     look = select(server.c.is_standby, _activity.c.pid, _activity.c.backend_start, is_it.label("is_it"), asked)
@@ -102,24 +107,24 @@ def end_backend(connection: Connection, backend: Backend) -> bool:
 
 @translates
 def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int = 0) -> dict[UUID, StoredAt]:
-    """The places of the stored messages with these unique ids, dispatched and indexed or not; the others are left out.
+    """The places of the stored messages with these unique ids, even if not dispatched or indexed; others are left out.
 
-    The answer is final for ids whose backend `end_backend` has called gone, if asked in AUTOCOMMIT: a transaction may
-    have an older snapshot. All records of one INSERT are stored, or none, so one id of it is enough. If a message has
-    several records, the lowest position is that of the send; the others are copies made later, for a retry of its
-    consumption or the dead letter queue. Messages that retention has dropped are not found. A message found is as
-    durable as its producer asked, on this server; it may be missing on a standby, because ending its backend ends the
-    wait for it as well.
+    The answer is final for ids whose backend is gone according to `end_backend`, if this runs in AUTOCOMMIT: a
+    transaction may have an older snapshot. The records of one INSERT are stored together or not at all, so one id is
+    enough. If a message has several records, the lowest position is that of the send; the others are copies made later,
+    for a retry or the dead letter queue. Messages that retention has dropped are not found. A message that is found is
+    as durable on this server as its producer requested; it may be missing on a standby, because ending its backend also
+    ends the wait for the standby.
 
-    `after_pos` saves reading. It may be any position that was known when the try to send began, on the connection of
-    that try (the lowest, if several tries are in question): `Backend.after_pos`, or the last one that an append there
-    returned. The record lies above: positions are taken inside the INSERT, from a sequence that no session takes values
-    from in advance. A position from another connection does not serve, because a crash may set the sequence back behind
-    positions that were not flushed.
+    `after_pos` reduces the search. It can be any position known when the attempt to send began, on the connection of
+    that attempt (the lowest, if there were several attempts): `Backend.after_pos`, or the last position that an append
+    there returned. The record is above it: positions are taken inside the INSERT, from a sequence from which no session
+    takes values in advance. A position from another connection is not suitable, because a crash may set the sequence
+    back below positions that were not flushed.
 
-    It costs 1 to 3 ms of index probes, and the reading of all records above both `after_pos` and the end of the key
-    index. If no `mqdb serve` builds the index, the whole log is read without an `after_pos`: 0.23 s for a million
-    records in memory.
+    This costs 1 to 3 ms for index probes, plus reading all records above both `after_pos` and the end of the key index.
+    Without `after_pos`, the whole log is read if no `mqdb serve` builds the index: 0.23 s for a million records in
+    memory.
     """
     if not unique_ids:
         return {}
@@ -132,7 +137,7 @@ def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int
 
 @translates
 def queue_of(connection: Connection, stored: StoredAt) -> TopicQueue | None:
-    """The queue that a record is for, also while it waits elsewhere; None where its topic has been deleted."""
+    """The queue for which a record is intended, even while it waits elsewhere; None if its topic has been deleted."""
     named = select(topic.c.topic, queue.c.queue_id).join(queue, queue.c.topic_id == topic.c.topic_id)
     row = connection.execute(named.where(queue.c.queue_key == stored.queue_key)).one_or_none()
     if row is None or not is_system_topic(row.topic):

@@ -1,6 +1,6 @@
 """Proofs: whether a client may continue at a position that it keeps itself, and if not, the position to continue from.
 
-RocketMQ has nothing like it. Kafka: OffsetsForLeaderEpoch (KIP-320).
+RocketMQ has no counterpart. Kafka: OffsetsForLeaderEpoch (KIP-320).
 """
 
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ from mqdb.store.log.history import History
 def prove(connection: Connection, positions: Mapping[int, int], history: History | None) -> dict[int, Proof] | None:
     """The proofs of positions, by the keys of their queues. Returns None if the log has another history by now."""
     found = proofs.find(connection, positions)
-    # Asked afterwards: if the history is the same then, it was the same before.
+    # Checked afterwards: if the history is the same then, it was the same before.
     return found if histories.find(connection) == history else None
 
 
 @translates
 def proven(connection: Connection, claims: Mapping[int, Proof]) -> set[int]:
-    """The keys of those queues in which the log holds what their proof says."""
+    """The keys of the queues whose proof matches the log."""
     hold = proofs.holding(connection, list(claims.items()))
     return {key for key, holds in zip(claims, hold, strict=True) if holds}
 
 
 @translates
 def last_proven(connection: Connection, kept: Mapping[int, KeptPosition]) -> dict[int, KeptPosition]:
-    """The last position that the log proves, for each queue by its key, with the proofs that the log holds.
+    """The last position that the log proves, for each queue by key, with the proofs that match the log.
 
     A position at the min offset of its queue, or below it, needs no proof. If the log proves nothing of a queue, the
     position is the min offset: every message in the log may be new. Queues that do not exist are left out.

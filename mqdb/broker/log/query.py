@@ -1,4 +1,4 @@
-"""Query: who the broker is, and where a message has got to.
+"""Query: the identity of the broker, and the place of a message.
 
 In SQL: `mqdb/sql/acl/is_own.sql`.
 """
@@ -26,21 +26,21 @@ class BrokerInfo(NamedTuple):
     broker_name: str
     cluster_name: str
     namespace: str | None
-    """The namespace of the role that is logged in."""
+    """The namespace of the current role."""
 
     history: History
 
     def require_name(self, expected: str, target: str) -> None:
-        """Raise BrokerMisnamed unless that is its name. `target` says where the database is."""
+        """Raise BrokerMisnamed unless this is the broker's name. `target` is the address of the database."""
         if self.broker_name != expected:
             raise BrokerMisnamed(target, f"this database is broker {self.broker_name!r}, not {expected!r}")
 
 
 @translates
 def broker_info(connection: Connection) -> BrokerInfo:
-    """Ask which broker this is, and whether this mqdb speaks its schema: one statement, the first on a connection.
+    """Find out which broker this is, and if its schema is supported: one statement, the first on a connection.
 
-    Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased as `migrations.check_revision` does.
+    Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased like `migrations.check_revision`.
     """
     namespace = select(own_namespace.c.namespace).scalar_subquery()
     info = select(migrations.revision(), broker.c.broker_name, broker.c.cluster_name, namespace, func.mqdb.history())
@@ -48,7 +48,7 @@ def broker_info(connection: Connection) -> BrokerInfo:
         found, *fields = connection.execute(info).one()
     except ProgrammingError:
         if is_idle(connection):
-            # Another revision may lack any of it.
+            # Another revision may lack any of these columns.
             migrations.check_schema(connection)
         raise
     migrations.check_revision(found, target_of(connection))
@@ -63,7 +63,7 @@ def server_time(connection: Connection) -> datetime:
 
 
 class LogSpan(NamedTuple):
-    """The positions in the log, from its lowest one to before `past_pos`, and the oldest store time or None."""
+    """The positions in the log, from the lowest to before `past_pos`, and the oldest store time or None."""
 
     lowest_pos: int
     past_pos: int
@@ -80,10 +80,10 @@ def log_span(connection: Connection) -> LogSpan:
 
 @translates
 def positions_since(connection: Connection, times: Sequence[datetime]) -> list[int]:
-    """Number of kept positions that the log has given since each of the times.
+    """The number of kept positions that the log has assigned since each of the times.
 
-    It is about the number of messages: a transaction that was rolled back leaves a gap, and each retry has a position
-    of its own.
+    This is roughly the number of messages: a transaction that was rolled back leaves a gap, and each retry has its own
+    position.
     """
     past_pos = segments.log(connection).last_pos + 1
     return [past_pos - time_search.position_of_time(connection, time) for time in times]
@@ -97,23 +97,23 @@ def queue_offset_of(
     msg_id: UUID | None = None,
     history: History | None = None,
 ) -> int | None:
-    """The offset that dispatch gave to a record; None until it is dispatched.
+    """The offset that dispatch assigned to a record; None until it is dispatched.
 
-    Looks backward from the end of the queue, so it is fast for recently sent records. A `msg_id` is compared unless the
-    log still has the `history` in which the record was stored: another history may have another message at that
-    position.
+    Searches backwards from the end of the queue, so it is fast for recently sent records. A `msg_id` is compared unless
+    the log still has the `history` in which the record was stored, because another history may have another message at
+    this position.
     """
     return connection.scalar(select(func.mqdb.find_queue_offset(queue_key, log_pos, msg_id, history)))
 
 
 class Aim(NamedTuple):
-    """The queue of a record, and the queue that the record names as its target; all None if the log has dropped it."""
+    """The queue of a record, and the target queue named in the record; all None if the log has dropped it."""
 
     queue_key: int | None
     real_topic: str | None
     real_queue_id: int | None
     tags_code: int | None
-    """For a record that waits, when it is due, in milliseconds since 1970."""
+    """For a waiting record, the time when it is due, in milliseconds since 1970."""
 
 
 @translates
@@ -123,5 +123,5 @@ def aim_of(connection: Connection, log_pos: int) -> Aim:
 
 
 def queue_key_of(connection: Connection, log_pos: int) -> int | None:
-    """The queue in which a record is stored, None where the log has dropped it."""
+    """The queue in which a record is stored; None if the log has dropped it."""
     return aim_of(connection, log_pos).queue_key

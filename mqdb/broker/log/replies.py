@@ -1,8 +1,8 @@
 """Replies: their topic, their addresses, and the ways to read and send them.
 
 All requesters of a cluster share a topic, which no right covers. The owner of the broker, and the members of its role,
-read it and send to it like any other topic. Other roles do that by functions of the database, which give a role its own
-replies, and send a reply only to the requester of a message that the role may read (`mqdb/sql/log/replies.sql`).
+read and write it like any other topic. Other roles use database functions, which return only a role's own replies, and
+send a reply only to the requester of a message that the role may read (`mqdb/sql/log/replies.sql`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from mqdb.store.topics.topics import TopicRoute
 
 
 class Reply(NamedTuple):
-    """A reply to a request, which is known by its position and id."""
+    """A reply to a request, which is identified by its position and id."""
 
     request_pos: int
     request_id: UUID
@@ -40,7 +40,7 @@ class Reply(NamedTuple):
 
 @translates
 def find_topic(connection: Connection, cluster_name: str) -> TopicRoute:
-    """The topic of the replies, made if it does not exist.
+    """The topic for replies, which is created if it does not exist.
 
     Raises NameInvalid, and AccessDenied for a role without rights.
     """
@@ -73,7 +73,7 @@ def read(
     scan_limit: int,
     horizon: Horizon,
 ) -> tuple[list[PullResult], Horizon]:
-    """Replies for a client, as `pull` answers; `filter` is that of its address."""
+    """The replies for a client, like the result of `pull`; `filter` selects its address."""
     if not acl.is_guest(connection):
         return pull(connection, places, filter=filter, scan_limit=scan_limit, horizon=horizon)
     found = (_read_own(connection, place, client_id) for place in places)
@@ -89,7 +89,7 @@ _OWN_REPLIES: Final = """
 
 
 def _read_own(connection: Connection, place: PullRequest, client_id: str) -> PullResult | None:
-    """The replies for a client in a queue; None if the queue is gone, or of another history."""
+    """The replies for a client in a queue; None if the queue is gone or from another history."""
     values = {
         "client_id": client_id,
         "queue_key": place.queue_key,
@@ -120,9 +120,10 @@ _REPLY: Final = """
 
 @translates
 def send(connection: Connection, reply: Reply) -> tuple[int, int]:
-    """Send a reply as a role that does not own the broker; its position, and the number of its queue.
+    """Send a reply for a role that does not own the broker; returns its position and queue number.
 
-    Raises ReplyImpossible unless the role may read the request, as a member of a group; what is wrong with the reply.
+    Raises ReplyImpossible unless the role may read the request as a member of a group, and the errors of the reply
+    itself.
     """
     values = reply._asdict() | {"properties": Jsonb(dict(reply.properties))}
     row = driver(connection).execute(_REPLY, values).fetchone()

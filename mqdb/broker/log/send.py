@@ -41,11 +41,11 @@ def record(
 ) -> Record:
     """The record of a message that `check_message` has passed.
 
-    `body` is what to store instead of the message's own, as `sys_flag` says; `compression.compressed` makes both.
-    `history` is that of the log in which the queue was found.
+    `body` replaces the message's own body, in the form given by `sys_flag`; `compression.compressed` makes both.
+    `history` is the history of the log in which the queue was found.
     Raises ScheduleInvalid.
     """
-    # Positions, not names: this runs for every message sent.
+    # Positional arguments, because this runs for every message sent.
     return Record(
         queue_key,
         tag_code(message.tag),
@@ -65,19 +65,19 @@ def record(
 
 
 def json_object(texts: Mapping[str, str]) -> str:
-    """The properties of a record as it holds them."""
-    # json.dumps would make an encoder each time, and takes almost three times as long.
+    """The properties in the form stored in a record."""
+    # json.dumps would make an encoder each time, and take almost three times as long.
     return "{" + ", ".join([f"{quoted(name)}: {quoted(text)}" for name, text in texts.items()]) + "}"
 
 
 def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[LogPlace]:
-    """Append records of any queues; returns their places, in the order given. One statement, one round trip.
+    """Append records of any queues; returns their places, in the given order. One statement, one round trip.
 
-    All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) if a queue is gone or of another
-    history; AccessDenied; MessageIllegal for a delivery time beyond the broker's limit; and StorageRefused or
+    All records are stored, or none. Raises TopicNotFound (whose message names `topic`) if a queue is gone or from
+    another history; AccessDenied; MessageIllegal for a delivery time beyond the broker's limit; and StorageRefused or
     BrokerUnavailable for other errors of the database.
     """
-    below = connection.connection.driver_connection  # `driver` without its call: this runs for every message sent
+    below = connection.connection.driver_connection  # inlined from `driver`, because this runs for every message sent
     assert isinstance(below, psycopg.Connection)
     try:
         return _append(connection, below, records)
@@ -88,22 +88,22 @@ def append(connection: Connection, records: Sequence[Record], topic: str = "") -
         raise (TopicNotFound(topic) if isinstance(refusal, TopicNotFound) else refusal) from error
 
 
-#: More may not fit into the buffer of a socket.
+#: A larger statement may not fit into the buffer of a socket.
 _MOST_STARTED_BYTES: Final = 32 * 1024
 
 
 def start_append(connection: Connection, record: Record) -> bool:
-    """Send the statement that appends a record, without waiting; `append` of that record reads the answer.
+    """Send the statement that appends a record without waiting; `append` of the same record reads the answer.
 
-    False: `append` has to send it, too, and tells what is wrong. So it is for a large record, one that waits, and the
-    first on a connection.
+    Returns False if `append` has to send it as well, and report any error. This is the case for a large record, a
+    record with a later time of delivery, and the first record on a connection.
     """
     below = connection.connection.driver_connection
     assert isinstance(below, psycopg.Connection)
     if record.wait is not None or len(record.body) + len(record.properties) > _MOST_STARTED_BYTES:
         return False
     try:
-        # One of the two is prepared on a connection: `append` has chosen it.
+        # One of the two statements is prepared on a connection: the one chosen by `append`.
         return any(commit_log.append_one(places=places).start(below, record) for places in (True, False))
     except psycopg.Error:
         return False
@@ -117,7 +117,7 @@ def _append(connection: Connection, below: "psycopg.Connection[Any]", records: S
     try:
         rows = run(below, values)
     except pg.CheckViolation:
-        # No partition for the position: producers ran ahead of a broker without keeper and consumers.
+        # There is no partition for the position: producers outran a broker without keeper and consumers.
         if not below.autocommit:
             raise
         below.execute("SELECT mqdb.ensure_segments(2)")
@@ -125,14 +125,14 @@ def _append(connection: Connection, below: "psycopg.Connection[Any]", records: S
     return [LogPlace(*row) for row in rows]
 
 
-#: The key in `Connection.info` of what `_may_place` has found out.
+#: The key in `Connection.info` of the result of `_may_place`.
 _MAY_PLACE: Final = "mqdb_may_place"
 
 
 def _may_place(connection: Connection) -> bool:
-    """Whether appends may place their records.
+    """Whether appends may assign the offsets of their records.
 
-    Another role than the owner could keep the lock of dispatch, and so would a client that sends COMMIT by itself.
+    A role other than the owner could hold the lock of dispatch, and so could a client that sends COMMIT by itself.
     """
     known: bool | None = connection.info.get(_MAY_PLACE)
     if known is None:
@@ -158,15 +158,15 @@ def _append_with_halves(connection: "psycopg.Connection[Any]", records: Sequence
         ]
 
 
-#: The place of each field in a record.
+#: The position of each field in a record.
 _PLACES: Final = {name: place for place, name in enumerate(Record._fields)}
 
 
 def statement_for(records: Sequence[Record], *, places: bool) -> tuple[PreparedStatement, Sequence[Any]]:
-    """The statement that appends records in their order, and its values. It returns the fields of their LogPlace.
+    """The statement that appends records in order, with its values. It returns the fields of their LogPlace.
 
-    With `places` it gives them their queue offsets at once if it can, unless one of them waits. If the queue of one is
-    gone, or of another history, it raises the error that `queue_fence` tells.
+    With `places` it assigns their queue offsets immediately if possible, unless a record has a later time of delivery.
+    If the queue of a record is gone, or from another history, it raises the error described in `queue_fence`.
     """
     if len(records) == 1 and records[0].wait is None:
         return commit_log.append_one(places=places), records[0]

@@ -1,15 +1,15 @@
-"""Append a batch that tasks of Spark have staged, exactly once.
+"""Append a batch that Spark tasks have staged, exactly once.
 
     one transaction    ledger row ── new? ──▶ the staged messages into the log, task by task ──▶ the stage cleared
-                           └── there already: an earlier run has stored it, and nothing is appended
+                           └── already there: an earlier run stored it, and nothing is appended
 
-A query commits its batches in their order, and after a crash runs only the last one again. If a query comes with an
-earlier number, its checkpoint was set back, or is not the one that the sink was written with. If the batch before is
-missing, the database was set back, and the batches that the query has written since are not in the log.
+A query commits its batches in order, and after a crash reruns only the last one. If a query sends an earlier number,
+its checkpoint was set back, or is not the one with which the sink was written. If the previous batch is missing, the
+database was set back, and the batches that the query has written since are not in the log.
 
-The row of the ledger and the messages are stored together or not at all, so a caller that does not know the outcome may
-ask again. No queue is locked: dispatch gives the offsets later. If two processes commit a batch at once, the second one
-waits at the ledger row, and then finds the batch there.
+The ledger row and the messages are stored together or not at all, so a caller that does not know the outcome can ask
+again. Queues are not locked: dispatch assigns the offsets later. If two processes commit a batch at once, the second
+one waits at the ledger row and then finds the batch there.
 
 A batch that is too large for one transaction is appended in parts, which several sessions move at a time:
 
@@ -17,11 +17,11 @@ A batch that is too large for one transaction is appended in parts, which severa
     one after another, each in a transaction    a task's next messages ──▶ the log, in their order; noted in that row
     one transaction    all parts are in the log? ──▶ their rows cleared
 
-From the first transaction on, the batch is the rows staged by then. A later run continues with these rows, whatever its
-own tasks have staged, so the stage has to survive a crash (`is_durable`).
+From the first transaction on, the batch consists of the rows staged by then. A later run continues with these rows,
+whatever its own tasks have staged, so the stage has to survive a crash (`is_durable`).
 
-Unlike the other verbs these take a connection of psycopg, in autocommit: `mqdb.store.log.sink` says why. RocketMQ has
-nothing like it.
+Unlike other verbs these take a psycopg connection in autocommit: `mqdb.store.log.sink` explains why. RocketMQ has no
+counterpart.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,9 +44,9 @@ _Result = TypeVar("_Result")
 
 
 class SinkBatch(NamedTuple):
-    """A batch of a sink. `query_id` is that of the checkpoint in which `batch_id` counts; None for a batch job.
+    """A batch of a sink. `query_id` is that of the checkpoint to which `batch_id` belongs; None for a batch job.
 
-    If the batch goes to several brokers, `brokers` names all of them, and `checksum` is that of the rows of this one.
+    If the batch goes to several brokers, `brokers` names all of them, and `checksum` is that of this broker's rows.
     """
 
     sink_id: str
@@ -71,18 +71,18 @@ class AppendOutcome(StrEnum):
 
     APPENDED = "APPENDED"
     REPEATED = "REPEATED"  #: it was in the log already
-    OPEN = "OPEN"  #: it has begun to come into the log in parts, for `move_part` and `close_parts`
+    OPEN = "OPEN"  #: it is being appended in parts, by `move_part` and `close_parts`
     TAKEN = "TAKEN"  #: another query has written to this sink; nothing is appended
     PASSED = "PASSED"  #: a later batch of the query is in the log; nothing is appended
     LISTED = "LISTED"  #: the sink has written to a list of brokers, and this batch does not; nothing is appended
-    GAP = "GAP"  #: the batch before is not in the log; nothing is appended
-    INCOMPLETE = "INCOMPLETE"  #: fewer messages are staged than the tasks have written; nothing is appended
+    GAP = "GAP"  #: the previous batch is not in the log; nothing is appended
+    INCOMPLETE = "INCOMPLETE"  #: fewer messages are staged than the tasks wrote; nothing is appended
 
 
 class AppendResult(NamedTuple):
-    """The outcome of an append. `messages` counts those of batch `batch_id` in the log, or if incomplete, those found.
+    """The outcome of an append. `messages` is the number of messages of `batch_id` in the log or, if incomplete, found.
 
-    `batch_id` is another batch than the given one if that one is in the way, or the newest before a gap, if any.
+    `batch_id` differs from the given batch if another batch is in the way; before a gap it is the newest batch, if any.
     """
 
     outcome: AppendOutcome
@@ -90,27 +90,27 @@ class AppendResult(NamedTuple):
     messages: int
 
 
-#: Positions are taken at the same time by others: so often a segment may be full when we come to it.
+#: Others take positions at the same time, so a segment may be full this many times when we get to it.
 _TRIES: Final = 5
 
-#: No message of a task has so high a seq.
+#: Higher than any seq of a task's message.
 _PAST_ALL: Final = 2**31 - 1
 
-#: Of rows that a role stages by one statement; about.
+#: The approximate size of the rows that a role stages in one statement.
 _STAGED_BYTES: Final = 8 * 2**20
 _STAGED_ROWS: Final = 5_000
 
 
 def has_sink(connection: Connection) -> bool:
-    """Whether the schema is there, and new enough."""
+    """Whether the schema exists and is new enough."""
     row = connection.execute(statements.IS_THERE).fetchone()
     return row is not None and row[0]
 
 
 def write_queue_keys(connection: Connection, topic: str) -> tuple[int, ...]:
-    """The queues of a topic that take messages, queue 0 first. Raises TopicNotFound, TopicNotWritable.
+    """The keys of a topic's write queues, queue 0 first. Raises TopicNotFound, TopicNotWritable.
 
-    And psycopg's error of AccessDenied for a role that may not send to it, whether it is there or not.
+    Raises psycopg's form of AccessDenied for a role that may not send to the topic, whether it exists or not.
     """
     row = connection.execute(statements.FIND_TOPIC, {"topic": topic}).fetchone()
     if row is None or not row[3]:
@@ -123,7 +123,7 @@ def write_queue_keys(connection: Connection, topic: str) -> tuple[int, ...]:
 
 
 def stage_own(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Stage rows as a role that does not own the broker, for which there is no COPY. Their write has its row before."""
+    """Stage rows for a role that does not own the broker and so cannot use COPY. The row of their write must exist."""
     begin = 0
     while begin < len(rows):
         past, size = begin, 0
@@ -131,7 +131,7 @@ def stage_own(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
             size += len(rows[past][-1])
             past += 1
         columns = dict(zip(statements.STAGE_COLUMNS, map(list, zip(*rows[begin:past], strict=True)), strict=True))
-        # In binary form a version comes first.
+        # The binary form starts with a version.
         columns["properties"] = [properties[1:].decode() for properties in columns["properties"]]
         connection.execute(statements.OWN_STAGE, columns)
         begin = past
@@ -146,7 +146,7 @@ def append_batch(
     is_guest: bool = False,
     part_messages: int | None = None,
 ) -> AppendResult:
-    """Append the staged messages of the tasks, in their order, or nothing.
+    """Append the staged messages of the tasks in order, or nothing.
 
     With `may_skip` earlier batches may be missing.
 
@@ -154,8 +154,8 @@ def append_batch(
     begun, in parts; None stands for no limit. If the batch is in the log afterwards, its staged rows are deleted, and
     so are those of failed attempts for it and for the batches before it.
     Raises TopicNotFound if a queue is gone, MessageIllegal for a delivery time beyond the broker's limit, and psycopg's
-    error of AccessDenied if the role may no longer send. psycopg's OperationalError means that the outcome is unknown;
-    the call may then be repeated.
+    form of AccessDenied if the role may no longer send. psycopg's OperationalError means that the outcome is unknown;
+    the call can then be repeated.
     """
     messages = sum(write.messages for write in writes)
     if part_messages is not None and messages > part_messages:
@@ -176,7 +176,7 @@ def append_batch(
 
 
 def is_durable(connection: Connection) -> bool:
-    """Whether the stage outlives a crash of PostgreSQL, as batches in parts need it."""
+    """Whether the stage survives a crash of PostgreSQL, as required by batches in parts."""
     row = connection.execute(statements.IS_DURABLE).fetchone()
     return row is not None and bool(row[0])
 
@@ -184,16 +184,16 @@ def is_durable(connection: Connection) -> bool:
 def move_part(connection: Connection, batch: SinkBatch, part_messages: int | None) -> int | None:
     """Move the next messages of one task of an open batch into the log, at most `part_messages` unless that is None.
 
-    The number of these messages; 0 if all others are in the log or in the hands of other sessions; None if they are not
-    in the stage. Raises what `append_batch` raises; then nothing was moved.
+    Returns the number of these messages; 0 if all others are in the log or being moved by other sessions; None if they
+    are not in the stage. Raises the errors of `append_batch`; nothing was moved in this case.
     """
     return _with_segments(connection, part_messages or 0, False, partial(_move, connection, batch, part_messages))
 
 
 def close_parts(connection: Connection, batch: SinkBatch) -> bool:
-    """Forget the parts of a batch that is in the log as a whole, and clear the stage of it. False if it is not.
+    """Forget the parts of a batch that is completely in the log, and clear its stage. False if it is incomplete.
 
-    Waits for other sessions that move parts of it, such as those of a driver that is thought to be dead.
+    Waits for other sessions that move its parts, such as those of a driver that is believed to be dead.
     """
     named = batch._asdict()
     with connection.transaction():
@@ -208,12 +208,12 @@ def close_parts(connection: Connection, batch: SinkBatch) -> bool:
 
 
 def _with_segments(connection: Connection, messages: int, is_guest: bool, append: Callable[[], _Result]) -> _Result:
-    """The result of `append`, a transaction that appends about so many messages; retried if a segment is missing."""
+    """The result of `append`, a transaction that appends about `messages` messages; retried if a segment is missing."""
     for tries in range(1, _TRIES + 1):
         _ensure_segments(connection, messages, is_guest)
         try:
             return append()
-        except pg.CheckViolation:  # no partition for a position
+        except pg.CheckViolation:  # there is no partition for a position
             if tries == _TRIES:
                 raise
         except psycopg.Error as error:
@@ -223,7 +223,7 @@ def _with_segments(connection: Connection, messages: int, is_guest: bool, append
 
 
 def clear_writes(connection: Connection, writes: Sequence[StagedWrite], *, is_guest: bool = False) -> None:
-    """Take away what tasks have staged whose batch is given up."""
+    """Delete the rows that tasks have staged for an abandoned batch."""
     text = statements.OWN_CLEAR_WRITES if is_guest else statements.CLEAR_WRITES
     with connection.transaction():
         connection.execute(statements.SETTINGS)
@@ -231,9 +231,9 @@ def clear_writes(connection: Connection, writes: Sequence[StagedWrite], *, is_gu
 
 
 def sweep(connection: Connection, forgotten_sink: str | None = None, *, is_guest: bool = False) -> None:
-    """Delete rows that are staged for longer than a day, and the ledger of a forgotten sink, which is not named again.
+    """Delete rows staged for more than a day, and the ledger of a forgotten sink, whose name is not used again.
 
-    The owner does that for all roles, another role for itself.
+    The owner does this for all roles, another role only for itself.
     """
     with connection.transaction():
         connection.execute(statements.SETTINGS)
@@ -258,7 +258,7 @@ def translated(target: str) -> Iterator[None]:
 
 
 def _ensure_segments(connection: Connection, messages: int, is_guest: bool) -> None:
-    """Each in a transaction of its own, and not in that of the append: to make a segment keeps dispatch waiting.
+    """Make segments, each in its own transaction and not in that of the append, because dispatch has to wait for it.
 
     Only the owner may make more than two; the keeper of `mqdb serve` makes them while a large batch is appended.
     """
@@ -295,7 +295,7 @@ def _append_batch(
             if result.outcome is AppendOutcome.OPEN:
                 return result
             if result.outcome is not AppendOutcome.REPEATED:
-                raise psycopg.Rollback  # what is staged may be of a query that is in its right
+                raise psycopg.Rollback  # the staged rows may belong to the rightful query
         connection.execute(statements.OWN_CLEAR_BATCHES if is_guest else statements.CLEAR_BATCHES, named)
     return result
 

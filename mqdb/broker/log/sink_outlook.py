@@ -1,7 +1,7 @@
-"""The expected outcome of a batch of Spark for several brokers: each is asked before any is written to.
+"""The expected outcome of a Spark batch for several brokers: all are asked before any of them is written to.
 
-A batch is appended to one broker after the other, in a transaction on each. If it is run again after a crash between
-two of these transactions, some brokers have it, and their part must be the same rows as the first time.
+A batch is appended to one broker after the other, in a transaction on each. If it is rerun after a crash between two of
+these transactions, some brokers already have it, and their part must be the same rows as the first time.
 """
 
 from collections.abc import Iterable
@@ -10,19 +10,19 @@ from typing import Final, NamedTuple
 from mqdb.broker.log.sink import AppendOutcome, Connection, SinkBatch
 from mqdb.store.log import sink as statements
 
-#: The ledger has room for numbers below.
+#: The ledger has room for smaller numbers.
 _CHECKSUMS: Final = 1 << 63
 
 
 def sum_of_checksums(checksums: Iterable[int]) -> int:
-    """The checksum of all rows that these checksums are of, whatever their order."""
+    """The combined checksum of rows with these checksums, whatever their order."""
     return sum(checksums) % _CHECKSUMS
 
 
 class SinkOutlook(NamedTuple):
-    """The answer that an append would get now. `newest` is the batch in the ledger that decides it, if there is one.
+    """The result that an append would have now. `newest` is the batch in the ledger that decides it, if there is one.
 
-    `messages`, `checksum` and `brokers` are those of that batch; the last two are None if it went to one broker alone.
+    `messages`, `checksum` and `brokers` are those of this batch; the last two are None if it went to only one broker.
     """
 
     broker_name: str

@@ -1,6 +1,6 @@
-"""Trace: every copy of a message, when it was dispatched, and how each group stands to it. RocketMQ: MessageTrack.
+"""Trace: every copy of a message, with its time of dispatch and its state in each group. RocketMQ: MessageTrack.
 
-It only reads, a few rows by the id of the message and by the queues of its copies. Nothing is counted.
+It only reads a few rows, by the id of the message and by the queues of its copies. Nothing is counted.
 """
 
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ class TrackType(StrEnum):
     """The relation of a group to a copy. RocketMQ: TrackType, which checks the members before the offset."""
 
     CONSUMED = "CONSUMED"
-    """Its offset is past the copy. It may have failed: then there is a younger copy."""
+    """The group's offset is past the copy. If the message failed, there is a newer copy."""
     FILTERED = "FILTERED"
-    """It subscribes to other tags. RocketMQ: CONSUMED_BUT_FILTERED."""
+    """The group subscribes to other tags. RocketMQ: CONSUMED_BUT_FILTERED."""
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
     """Not consumed yet, and the group has no members."""
     CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
-    """Its members keep their offsets themselves."""
+    """The group's members keep their own offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class GroupTrack:
 
 
 class WaitState(StrEnum):
-    """The outcome of a copy that waits for its time."""
+    """The outcome of a copy that has to wait."""
 
     WAITING = "WAITING"
     DELIVERED = "DELIVERED"
     RECALLED = "RECALLED"
     DROPPED = "DROPPED"
-    """Its time has passed, and there was no topic to which it could go."""
+    """Its time has passed, but its topic did not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +68,17 @@ class CopyWait:
     """The wait of a copy in the queue of a delay level, or among the timers."""
 
     state: WaitState | None
-    """None where the role may not know."""
+    """None if the role may not see it."""
     topic: str | None
-    """The topic that it goes to then."""
+    """The topic to which it then goes."""
     due_at: datetime | None
     delay_level: int | None
-    """None for a message with a time of delivery of its own."""
+    """None for a message with its own time of delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyFailure:
-    """Why a group has failed to consume the message, the last time before this copy was made."""
+    """Why a group last failed to consume the message before this copy was made."""
 
     exception: str | None
     error: str | None
@@ -88,7 +88,7 @@ class CopyFailure:
 
 @dataclass(frozen=True, slots=True)
 class MessageCopy:
-    """A copy of a message. Fields that the role may not know are None.
+    """A copy of a message. Fields that the role may not see are None.
 
     A role that does not own the broker does not see half states, and sees recalls and deliveries only in copies.
     """
@@ -101,7 +101,7 @@ class MessageCopy:
     """None until it is dispatched."""
     stored_at: datetime | None
     dispatched_at: datetime | None
-    """None also if the broker does not remember it: it keeps the times of the last 1,000 batches at least."""
+    """Also None if the broker no longer knows it: it keeps the times of at least the last 1,000 batches."""
     reconsume_times: int | None
     failure: CopyFailure | None
     wait: CopyWait | None
@@ -116,7 +116,7 @@ class MessageCopy:
 class MessageTrace:
     """The history of a message on a broker: its copies in the order in which they were stored.
 
-    A message that was sent again after its send seemed to fail, and was stored both times, has two copies in its topic.
+    A message that was resent after an apparent failure, and was stored both times, has two copies in its topic.
     """
 
     message_id: str
@@ -125,7 +125,7 @@ class MessageTrace:
 
 @translates
 def trace(connection: Connection, unique_id: UUID) -> MessageTrace:
-    """The history of the message with a unique id; without copies if the broker has no record of it."""
+    """The history of the message with a unique id; it has no copies if the broker has no record of the message."""
     with transaction(connection):
         records = message_trace.find(connection, unique_id)
         times = _dispatch_times(connection) if records else {}
@@ -156,13 +156,13 @@ def trace(connection: Connection, unique_id: UUID) -> MessageTrace:
 
 
 def _places(records: Sequence[TracedRecord]) -> set[QueuePlace]:
-    """The queues in which they are."""
+    """The queues in which the records are."""
     places = ((each.queue_key, each.topic, each.queue_id) for each in records)
     return {QueuePlace(key, name, number) for key, name, number in places if key and name and number is not None}
 
 
 def _dispatch_times(connection: Connection) -> dict[tuple[int | None, str | None], datetime]:
-    """When the known batches were written, by segment and transaction; see `message_statistics`."""
+    """The write times of the known batches, by segment and transaction; see `message_statistics`."""
     batches = message_statistics.batches(connection)
     return {(segment, each.xid): each.written_at for segment, known in batches.items() for each in known}
 
@@ -183,11 +183,11 @@ def _wait(record: TracedRecord, records: Sequence[TracedRecord]) -> CopyWait | N
 
 
 def _state(record: TracedRecord, is_timer: bool, has_copy: bool) -> WaitState | None:
-    if record.is_recalled is None:  # no owner of the broker
+    if record.is_recalled is None:  # not an owner of the broker
         return WaitState.DELIVERED if has_copy else None
     if is_timer and record.is_recalled and not has_copy:
         return WaitState.RECALLED
-    if record.slot is not None:  # slot 0 holds nothing that is delivered
+    if record.slot is not None:  # slot 0 holds no deliveries
         delivered = record.delivered_ms or 0, record.delivered_pos or 0
         waits = record.slot == 0 or (record.tags_code or 0, record.log_pos) > delivered
     else:
@@ -231,7 +231,7 @@ def _status(record: TracedRecord, group: QueueStanding) -> TrackType:
 
 
 def _matches(tag: str | None, group: QueueStanding) -> bool:
-    """Whether the filter of the group takes the tag. A filter by SQL92, or a broken one, counts as if it did."""
+    """Whether the filter of the group accepts the tag. For an SQL92 or broken filter this is assumed."""
     if group.expression_type != ExpressionType.TAG:
         return True
     try:

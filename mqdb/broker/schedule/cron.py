@@ -1,15 +1,15 @@
-"""Recurring sends: a message again and again, at the times that a cron text names.
+"""Recurring sends: a message that is sent repeatedly, at the times given by a cron text.
 
-A firing is one transaction: it appends the message and moves the next time on. It locks the row, so of two servers only
-one sends; and a server that is killed has done both, or neither. Times are those of the broker's clock.
+A firing is one transaction: it appends the message and advances the next time. It locks the row, so only one of two
+servers sends; and a server that is killed has done both or neither. Times are by the broker's clock.
 
-Times that passed while no broker ran are caught up as `catch_up` says: `once`, the default, sends one message for the
-latest of these times; `all` sends one for each, oldest first and a bounded number in a transaction; `none` leaves them
-out. Other than that a firing is never left out because it is late. If a topic is gone or takes no messages, the firing
-is counted as skipped, and the cron stays. A paused cron has no times; after a resume it continues with the next one.
+`catch_up` determines what happens for times that passed while no broker ran: `once`, the default, sends one message for
+the latest of these times; `all` sends one for each, oldest first and a limited number per transaction; `none` skips
+them. Otherwise a firing is never skipped because it is late. If a topic is gone or not writable, the firing is counted
+as skipped, and the cron stays. A paused cron does not fire; after a resume it continues with the next time.
 
-A row can be changed by SQL so that it cannot be read or sent. Each cron is fired in a savepoint of its own, so such a
-cron is paused, and the others of its round are fired.
+A row can be changed by SQL so that it cannot be read or sent. Each cron is fired in its own savepoint, so such a cron
+is paused, and the others of the round are fired.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,26 +43,26 @@ from mqdb.store.schedule import cron as crons
 from mqdb.store.schedule.cron import DueCron, NewCron
 from mqdb.store.topics import topics
 
-#: Properties of each message: which cron it is of, and the time that it is for, as 2026-03-29T01:30:00Z.
+#: The properties of each message: the name of its cron, and its scheduled time, as 2026-03-29T01:30:00Z.
 CRON_NAME: Final = "MQDB_CRON_NAME"
 CRON_TIME: Final = "MQDB_CRON_TIME"
 
-#: In one transaction, crons and messages of each: one that has much to catch up does not hold up the others.
+#: The limits per transaction, for crons and for messages of each: a cron with much to catch up does not delay others.
 MAX_CRONS: Final = 100
 MAX_MESSAGES: Final = 20
 
-#: How late a firing may be that is not left out under `none`: longer than another server takes to go on.
+#: How late a firing may be without being skipped with `none`: longer than another server takes to take over.
 GRACE: Final = timedelta(minutes=1)
 
-#: The fault is the cron's own, not the database's: data exceptions and program limits (errcodes-appendix).
+#: Errors caused by the cron itself, not the database: data exceptions and program limits (errcodes-appendix).
 _SQLSTATES_OF_A_CRON: Final = ("22", "54")
 
-#: The first time after another one, of a cron text in a zone: `mqdb.service.cron_times.next_time`.
+#: Returns the first time of a cron text in a zone after a given time: `mqdb.service.cron_times.next_time`.
 NextTime = Callable[[str, str, datetime], datetime]
 
 
 class CatchUp(StrEnum):
-    """Treatment of the times that passed while no broker ran."""
+    """The handling of times that passed while no broker ran."""
 
     ONCE = "once"
     ALL = "all"
@@ -71,7 +71,7 @@ class CatchUp(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A recurring send. `timezone` is an IANA name; messages with one sharding key go to one queue."""
+    """A recurring send. `timezone` is an IANA name; messages with the same sharding key go to one queue."""
 
     name: str
     cron: str
@@ -89,12 +89,12 @@ class Firing(NamedTuple):
     name: str
     topic: str
     scheduled_at: datetime
-    """The first time that was dealt with."""
+    """The first time that was handled."""
     sent: int
     skipped: int
-    """Firings without a message, for want of the topic."""
+    """The number of firings without a message, because the topic is missing."""
     left_out: bool
-    """Whether times were passed by, as the catch-up says."""
+    """Whether times were skipped, as configured by the catch-up."""
 
 
 class CronRound(NamedTuple):
@@ -102,9 +102,9 @@ class CronRound(NamedTuple):
 
     firings: tuple[Firing, ...]
     broken: Mapping[str, MqdbError]
-    """Crons that can no longer be read or sent, by name. They have been paused."""
+    """The crons that can no longer be read or sent, by name. They have been paused."""
     next_due_in: timedelta | None
-    """Time until the next one is due, 0 if it is due by now; None if all are paused."""
+    """The time until the next cron is due, 0 if it is already due; None if all are paused."""
 
 
 @translates
@@ -118,10 +118,10 @@ def add_cron(
 ) -> datetime:
     """Store a recurring send; returns the time of its first message.
 
-    One that the same application has declared becomes this one. Its next time stays unless cron text or zone change,
-    and it stays paused.
+    A cron that the same application has declared is changed to this one. Its next time is kept unless cron text or zone
+    change, and it stays paused if it was.
     Raises CronInvalid, CronExists, ParameterInvalid for an unknown zone, NameInvalid, TopicNotFound, TopicNotWritable,
-    and what `check_message` raises; AccessDenied for a role that may not both operate the topic and send to it.
+    and the errors of `check_message`; AccessDenied for a role that may not both operate the topic and send to it.
     """
     check_name("cron", cron.name, MAX_TOPIC_LENGTH)
     message = cron.message
@@ -134,7 +134,7 @@ def add_cron(
         raise ParameterInvalid("flag", message.flag, "must be 0 in a cron")
     with transaction(connection):
         now = crons.now(connection)
-        # As it will be sent: what fits now fits always.
+        # In the form in which it will be sent: if it fits now, it always fits.
         properties = {**message.properties, **_properties(cron.name, now)}
         check_message(Message(message.topic, message.body, message.tag, message.keys, properties))
         next_at = next_time(cron.cron, cron.timezone, now)
@@ -150,7 +150,7 @@ def add_cron(
 
 @translates
 def remove_cron(connection: Connection, name: str, *, actor: str | None = None) -> None:
-    """Delete a recurring send; what it has sent stays. Raises CronNotFound, AccessDenied."""
+    """Delete a recurring send; the messages that it sent are kept. Raises CronNotFound, AccessDenied."""
     with transaction(connection):
         if not crons.change(connection, name, "remove", actor):
             raise CronNotFound(name)
@@ -158,7 +158,7 @@ def remove_cron(connection: Connection, name: str, *, actor: str | None = None) 
 
 @translates
 def pause_cron(connection: Connection, name: str, *, actor: str | None = None) -> None:
-    """Let it not fire until it is resumed. Raises CronNotFound, AccessDenied."""
+    """Pause a recurring send until it is resumed. Raises CronNotFound, AccessDenied."""
     with transaction(connection):
         if not crons.change(connection, name, "pause", actor):
             raise CronNotFound(name)
@@ -166,9 +166,9 @@ def pause_cron(connection: Connection, name: str, *, actor: str | None = None) -
 
 @translates
 def resume_cron(connection: Connection, name: str, next_time: NextTime, *, actor: str | None = None) -> datetime:
-    """Let it fire again, from its next time on, whatever its catch-up; returns that time.
+    """Let a recurring send fire again, from its next time on, whatever its catch-up; returns this time.
 
-    One that is not paused stays as it is. Raises CronNotFound, CronInvalid, ParameterInvalid, AccessDenied.
+    If it is not paused, nothing changes. Raises CronNotFound, CronInvalid, ParameterInvalid, AccessDenied.
     """
     with transaction(connection):
         found = crons.find(connection, name)
@@ -184,7 +184,10 @@ def resume_cron(connection: Connection, name: str, next_time: NextTime, *, actor
 def fire_due(
     connection: Connection, next_time: NextTime, max_crons: int = MAX_CRONS, max_messages: int = MAX_MESSAGES
 ) -> CronRound:
-    """Send due messages, at most so many of each of so many crons. Crons that another session fires are skipped."""
+    """Send due messages, with limits for the crons and for the messages of each.
+
+    Crons being fired by another session are skipped.
+    """
     waits = crons.next_due_in(connection)
     if waits is None or waits > timedelta(0):
         return CronRound((), {}, waits)
@@ -209,14 +212,14 @@ class _Work:
     broken: dict[str, MqdbError] = field(default_factory=dict)
 
     def fire(self, cron: DueCron) -> None:
-        """Send the messages of one cron, and move it on."""
+        """Send the messages of one cron, and advance it."""
         try:
             times, next_at, left_out = self._plan(cron)
             sent = len(times) if cron.takes_messages and self._send(cron, times) else 0
         except MqdbError as error:
             if not _is_broken(error):
                 raise
-            # Somebody has changed the row, or this server knows fewer zones than another.
+            # The row was changed by hand, or this server knows fewer zones than another.
             crons.pause(self.connection, cron.name)
             self.broken[cron.name] = error
             return
@@ -225,12 +228,12 @@ class _Work:
         self.firings.append(Firing(cron.name, cron.topic, cron.next_at, sent, skipped, left_out))
 
     def _send(self, cron: DueCron, times: Sequence[datetime]) -> bool:
-        """Whether the messages for these times are sent: not when the topic has gone in this moment."""
+        """Send the messages for these times; False if the topic has just disappeared."""
         if not times:
             return False
         messages = [_properties(cron.name, time) for time in times]
         try:
-            # A savepoint: what is refused must not end the transaction of the others.
+            # A savepoint, so that a refused message does not end the transaction of the others.
             with translated(self.connection), transaction(self.connection):
                 crons.send(self.connection, cron.name, messages)
         except (TopicNotFound, TopicNotWritable):
@@ -238,7 +241,7 @@ class _Work:
         return True
 
     def _plan(self, cron: DueCron) -> tuple[list[datetime], datetime, bool]:
-        """The times to send now, the first one after them that is left, and whether others are passed by."""
+        """The times to send now, the next time after them, and whether other times are skipped."""
         if cron.catch_up == CatchUp.ALL:
             times = [cron.next_at]
             while (after := self._next(cron, times[-1])) <= self.now and len(times) < self.max_messages:
@@ -249,7 +252,7 @@ class _Work:
         return [latest] if is_wanted else [], self._next(cron, latest), latest > cron.next_at or not is_wanted
 
     def _latest(self, cron: DueCron) -> datetime:
-        """The last time that has passed. Found by halves: there may be a year of minutes."""
+        """The last time that has passed, found by bisection, because a year of minutes may have passed."""
         first, end = cron.next_at, self.now
         while (time := self._next(cron, first)) <= self.now:
             middle = time + (end - time) / 2

@@ -1,15 +1,15 @@
-"""Delay: deliver the messages of SCHEDULE_TOPIC_XXXX whose time has come, each exactly once and none early.
+"""Delay: deliver the messages of SCHEDULE_TOPIC_XXXX whose time has come, each exactly once and never early.
 
-    look      which levels are due, and up to where; one statement, all that is done when nothing is
-    take      in one transaction: a copy of each message in its real queue, and a step for each level
+    look      finds which levels are due, and up to where; one statement, and the only one if nothing is due
+    take      writes in one transaction a copy of each message to its real queue, and a step for each level
 
 If two sessions look at once, both take the same steps, and only one succeeds. RocketMQ: ScheduleMessageService.
 
-A message is for the topic of its name, even if that was deleted and made again, unless the topic was deleted together
-with its waiting messages. A retry is for the group that failed it. As long as the group exists, its retry topic is made
-again when needed. A deleted group gets its retries only if its retry topic was kept. A younger group of the same name
-does not get them. Messages without a target are skipped and counted, and can still be read in SCHEDULE_TOPIC_XXXX.
-RocketMQ writes them to a topic that has no configuration.
+A message goes to the topic with its name, even if this was deleted and created again, unless the topic was deleted
+together with its waiting messages. A retry goes to the group that failed it. As long as the group exists, its retry
+topic is created again when needed. Retries of a deleted group are delivered only if its retry topic was kept. A newer
+group with the same name does not get them. Messages without a target are skipped and counted, and can still be read in
+SCHEDULE_TOPIC_XXXX. RocketMQ writes them to a topic that has no configuration.
 """
 
 from collections import Counter
@@ -32,10 +32,10 @@ from mqdb.store.schedule import delay_steps
 from mqdb.store.schedule.delay_queues import Head
 from mqdb.store.schedule.delay_steps import DelayStep, DelayWindow, Stray
 
-#: Messages in one transaction, which copies at most `MAX_COPIED_BYTES`.
+#: The maximum number of messages in one transaction, which copies at most `MAX_COPIED_BYTES`.
 MAX_MESSAGES: Final = 10_000
 
-#: Of each level, for people who look at the last minutes.
+#: The number of steps kept per level, for people who look at the last minutes.
 STEPS_KEPT: Final = 1_000
 
 
@@ -45,64 +45,67 @@ class DelayRound(NamedTuple):
     messages: int
     """Number of delivered messages."""
     next_due_in: timedelta | None
-    """Until the next one is due, 0 when there may be more by now; None while nothing waits."""
+    """The time until the next message is due, 0 if more may already be due; None while nothing waits."""
     skipped: Mapping[str, int]
-    """Number of messages by topic that is gone, or whose group is. They can still be read in SCHEDULE_TOPIC_XXXX."""
+    """The number of messages by missing topic, or topic of a missing group.
+
+    They can still be read in SCHEDULE_TOPIC_XXXX.
+    """
     unreadable: tuple[int, ...]
-    """Positions of messages that say no queue they are for; they are passed by."""
+    """The positions of messages without a target queue, which are skipped."""
     missing: tuple[MessageMissing, ...]
-    """Messages that the log has lost: their levels stand still."""
+    """The messages that the log has lost; their levels are stuck."""
     first_segment: int
-    """Nothing that is left lies in a segment below: for the next round."""
+    """The lowest segment with remaining messages, for the next round."""
     took: timedelta
-    """Time that the server took to deliver."""
+    """The time that the server took to deliver."""
     is_held_up: bool = False
-    """Whether something is due that was not delivered: another session is at it, or has been."""
+    """Whether due messages were not delivered because another session delivers, or has just delivered."""
 
 
 class _Attempt(NamedTuple):
-    """Steps that were taken, and what became of their messages."""
+    """The steps that were taken, and the outcomes of their messages."""
 
     steps: Sequence[DelayStep]
     copied: int
     took: timedelta
     strays: Sequence[Stray]
     made: frozenset[str]
-    """Retry topics that were made again by now, as far as that can be done."""
+    """The retry topics that were created again so far, if possible."""
 
     @property
     def skipped(self) -> Counter[str]:
-        """Number of records by topic that is gone."""
+        """The number of records by missing topic."""
         return Counter(stray.real_topic or "" for stray in self.strays if stray.is_readable)
 
     @property
     def unreadable(self) -> tuple[int, ...]:
-        """Positions of the records that say no queue."""
+        """The positions of the records without a target queue."""
         return tuple(stray.log_pos for stray in self.strays if stray.has_record and not stray.is_readable)
 
     @property
     def retry_topics(self) -> set[str]:
-        """The retry topics that have to be made again, for groups that exist."""
+        """The retry topics that have to be created again, for existing groups."""
         strays = (stray for stray in self.strays if stray.is_readable and stray.has_group)
         return {stray.real_topic for stray in strays if stray.real_topic} - self.made
 
     @property
     def lost(self) -> dict[int, Stray]:
-        """The first message of each level that has no record."""
+        """The first message without a record, by level."""
         return {stray.level: stray for stray in reversed(self.strays) if not stray.has_record}
 
     @property
     def may_stand(self) -> bool:
-        """Whether the step is valid: not if a topic was made after the copies and before the strays."""
+        """Whether the step is valid. It is not if a topic was created between the copies and the strays."""
         is_complete = self.copied + len(self.strays) == _messages(self.steps)
         return is_complete and not self.retry_topics and not self.lost
 
 
 @translates
 def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_segment: int = 0) -> DelayRound:
-    """Deliver what is due, the level first that is due longest, and each level in its order.
+    """Deliver due messages: the level that has been due longest comes first, and each level is delivered in order.
 
-    While another session delivers, nothing is done. `first_segment` is that of the round before, 0 at first.
+    Does nothing while another session delivers. `first_segment` is that of the previous round, 0 at first.
     """
     heads, newest_segment = schedule.look(connection, max_messages, first_segment)
     intact = [head for head in heads if head.queue_offset in (None, head.next_offset)]
@@ -128,9 +131,9 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
 
 @translates
 def first_undelivered_segment(connection: Connection) -> int:
-    """The segment of the first entry that waits or is due; without one, the segment that dispatch writes to."""
+    """The segment of the first waiting or due entry; without such an entry, the segment to which dispatch writes."""
     with transaction(connection):
-        # For a session that does not plan by indexes only.
+        # For a session that does not plan with indexes only.
         connection.execute(select(func.set_config("enable_seqscan", "off", True)))
         heads, newest_segment = schedule.look(connection, limit=0, first_segment=0)
     return _first_segment(heads, newest_segment)
@@ -141,7 +144,7 @@ def _first_segment(heads: Sequence[Head], newest_segment: int) -> int:
 
 
 def _steps(heads: Sequence[Head], max_messages: int) -> list[DelayStep]:
-    """One for each level that is due, as long as there is room."""
+    """One step per due level, as long as there is room."""
     steps, room = [], max_messages
     for head in heads:
         past_offset = min(head.due_to or 0, head.next_offset + room)
@@ -173,9 +176,9 @@ def _window(heads: Sequence[Head]) -> DelayWindow:
 
 
 def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> tuple[_Attempt | None, list[Stray]]:
-    """Take what is due of each level, up to the first message that the log has lost; these messages.
+    """Take the due messages of each level, up to the first one that the log has lost; returns the lost messages.
 
-    Retry topics that are gone are made again, each once.
+    Missing retry topics are created again, each once.
     """
     lost: dict[int, Stray] = {}
     made: frozenset[str] = frozenset()
@@ -184,7 +187,7 @@ def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> t
         if attempt is None or attempt.may_stand:
             return attempt, list(lost.values())
         for name in attempt.retry_topics:
-            # One that cannot be made is a topic that is gone, and keeps nothing else from its place.
+            # A topic that cannot be created counts as missing, and does not block other messages.
             with suppress(NameInvalid, TopicNotFound):
                 find_or_create_retry_topic(connection, name.removeprefix(RETRY_PREFIX))
         made |= attempt.retry_topics
@@ -197,7 +200,7 @@ def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> t
 def _try(
     connection: Connection, steps: Sequence[DelayStep], window: DelayWindow, made: frozenset[str]
 ) -> _Attempt | None:
-    """One transaction; what cannot stand is rolled back. None when another session is at it, or has been."""
+    """One transaction; an invalid step is rolled back. None if another session delivers, or has just delivered."""
     try:
         with transaction(connection):
             if not delay_steps.begin(connection):
@@ -213,6 +216,6 @@ def _try(
             for step in steps:
                 if not step.seq % STEPS_KEPT:
                     delay_steps.prune(connection, step.level, step.seq - 2 * STEPS_KEPT, step.seq - STEPS_KEPT)
-    except pg.UniqueViolation:  # it has taken one of the steps since the look
+    except pg.UniqueViolation:  # it has taken one of the steps since the query
         return None
     return attempt

@@ -1,7 +1,7 @@
-"""Delay queues: look at the waiting messages of each delay level, and step over a message that the log has lost.
+"""Delay queues: show the waiting messages of each delay level, and skip a message that the log has lost.
 
-If the next message of a level is lost, the level stands still, and so does retention: only an operator may decide that
-the message will never be delivered. RocketMQ: ScheduleMessageService, which skips such a message.
+If the next message of a level is lost, the level is stuck, and so is retention: only an operator may decide that the
+message will never be delivered. RocketMQ: ScheduleMessageService, which skips such a message.
 """
 
 from sqlalchemy import Connection
@@ -18,9 +18,9 @@ from mqdb.store.schedule.delay_queues import LevelStanding, list_delays
 
 
 def find_lost(connection: Connection, level: int) -> MessageMissing:
-    """The message that a level stands still at.
+    """The lost message at which a level is stuck.
 
-    Raises ParameterInvalid if the level does not exist, NothingLost if it does not stand still.
+    Raises ParameterInvalid if the level does not exist, NothingLost if it is not stuck.
     """
     return _lost(list_delays(connection), level)[1]
 
@@ -29,10 +29,10 @@ def find_lost(connection: Connection, level: int) -> MessageMissing:
 def skip_lost(
     connection: Connection, level: int, queue_offset: int, reason: str = "", actor: str | None = None
 ) -> None:
-    """Have a level go on behind the message at this offset, which the log has lost; what waits behind it is delivered.
+    """Let a level continue after the lost message at this offset; the messages behind it are delivered.
 
-    That message, and no other one, will never be delivered.
-    Raises what `find_lost` raises, and NothingLost where the level stands at another message or none.
+    Only this message will never be delivered.
+    Raises the errors of `find_lost`, and NothingLost if the level is stuck at another message, or not at all.
     """
     standing, lost = _lost(schedule.list_delays(connection), level)
     if lost.queue_offset != queue_offset:
@@ -50,7 +50,7 @@ def skip_lost(
                 after={"next_offset": queue_offset + 1},
                 reason=reason,
             )
-    except IntegrityError as error:  # the level has moved since the look: another session has stepped over a message
+    except IntegrityError as error:  # the level has moved since the query: another session has skipped a message
         raise NothingLost(level) from error
 
 

@@ -1,4 +1,4 @@
-"""Recall handles: what a sender gets so that it can take a message back. RocketMQ: RecallMessageHandle."""
+"""Recall handles, with which a sender can recall a message. RocketMQ: RecallMessageHandle."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -14,9 +14,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def recall_handle_of(record: Record, queue: MessageQueue, message_id: str | None = None) -> str | None:
-    """The recall handle of a record for that queue; None if it has no delivery time, or is a retry.
+    """The recall handle of a record for this queue; None if it has no delivery time, or is a retry.
 
-    `message_id` is the id by which its sender knows it, if that is not its uuid.
+    `message_id` is the id that its sender knows, if that is not its uuid.
     """
     match record.wait:
         case DeliverAt(milliseconds):
@@ -29,7 +29,7 @@ def recall_handle_of(record: Record, queue: MessageQueue, message_id: str | None
 
 
 def handle_of(message_id: str, queue: MessageQueue, deliver_ms: int) -> str | None:
-    """The handle of a message that is due in that queue at a time, in milliseconds since 1970; None for a retry."""
+    """The handle of a message that is due in this queue at a time in milliseconds since 1970; None for a retry."""
     if queue.topic.startswith(RETRY_PREFIX):
         return None
     return encode_handle(RecallHandle(queue.topic, queue.broker_name, max(deliver_ms, 0), message_id))

@@ -1,19 +1,19 @@
-"""Timers: messages with a time of delivery are delivered when it has come, each exactly once and none early.
+"""Timers: deliver messages with a time of delivery when it has come, each exactly once and never early.
 
-    look       what is new in rmq_sys_wheel_timer, and whether the table holds anything that is due by now; one
-               statement, all that is done when there is nothing
+    look       finds what is new in rmq_sys_wheel_timer, and whether the table has due messages; one statement, and the
+               only one if there is nothing to do
     deliver    in one transaction: what is new and due to its real queue, what is new and not due into the table, what
                is due of the table to its real queue, and a step that says how far all this is
 
-If two sessions look at once, both take the same step, and only one succeeds. A round takes a bounded number of messages
-of each kind. After hours of standstill the table is delivered from the longest due message on, and beside it the
-messages that have come into the queue since.
+If two sessions look at once, both take the same step, and only one succeeds. A round takes a limited number of messages
+of each kind. After hours of downtime the table is delivered from the longest overdue message on, and in parallel the
+messages that have arrived in the queue since.
 
-A delivery time is one of the broker's clock. If the clock is set forward, messages become due. If it is set back, they
-wait longer; messages sent then wait for their time, even if delivery has been past that time before.
+Delivery times are by the broker's clock. If the clock is set forward, messages become due. If it is set back, they wait
+longer; messages sent later wait for their time, even if delivery was past this time before.
 
-A message is for the topic of its name, unless it was deleted with an older one. Messages without a topic are skipped
-and counted. So are messages that the log has lost, because holding up all others would not help. RocketMQ:
+A message goes to the topic with its name, unless it was deleted with an older topic. Messages without a topic are
+skipped and counted. So are messages that the log has lost, because blocking all others would not help. RocketMQ:
 TimerMessageStore.
 In SQL: `mqdb/sql/schedule/recall.sql`, `mqdb/sql/schedule/recall_own.sql`.
 """
@@ -41,18 +41,18 @@ from mqdb.store.schedule.timer_looks import LAST_POS, Due, Look
 from mqdb.store.schedule.timer_steps import TimerStep
 from mqdb.store.schedule.timers import Undelivered
 
-#: Messages of each kind in one transaction, of which each kind has at most `MAX_COPIED_BYTES`.
+#: The maximum number of messages of each kind in one transaction; each kind has at most `MAX_COPIED_BYTES`.
 MAX_MESSAGES: Final = 10_000
 
-#: For people who look at the last minutes.
+#: The number of steps kept, for people who look at the last minutes.
 STEPS_KEPT: Final = 1_000
 
-#: A step does not look further ahead for what is due next: so there is one in an hour, even where nothing waits.
+#: How far ahead a step searches for the next due message; so there is one step per hour even if nothing waits.
 HORIZON: Final = timedelta(hours=1)
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-#: What `mqdb.recall_own` says when it has written the recall: whether it came in time is seen afterwards.
+#: The result of `mqdb.recall_own` when it has written the recall; whether this was in time is checked afterwards.
 _PENDING: Final = "PENDING"
 
 
@@ -62,23 +62,23 @@ class TimerRound(NamedTuple):
     messages: int
     """Number of delivered messages."""
     collected: int
-    """Number of messages that were put into the table, until they are due."""
+    """The number of messages that were put into the table until they are due."""
     next_due_in: timedelta
-    """Until the next one may be due, 0 when there may be more by now."""
+    """The time until the next message may be due, 0 if more may already be due."""
     late: timedelta
-    """Time for which the first of the delivered ones had been due."""
+    """The time for which the first delivered message had been due."""
     skipped: Mapping[str, int]
-    """Number of messages by topic that is gone."""
+    """The number of messages by missing topic."""
     unreadable: tuple[int, ...]
-    """Positions of messages that say no queue they are for; they are passed by."""
+    """The positions of messages without a target queue, which are skipped."""
     missing: int
     """Number of messages that the log has lost."""
     first_segment: int
-    """Nothing that is left to collect lies in a segment below: for the next round."""
+    """The lowest segment with messages left to collect, for the next round."""
     took: timedelta
-    """Time that the server took to collect and to deliver."""
+    """The time that the server took to collect and deliver."""
     is_held_up: bool = False
-    """Whether there is something new that was not collected: another session is at it, or has been."""
+    """Whether new messages were not collected because another session does this, or has just done it."""
 
 
 class RecallStatus(StrEnum):
@@ -88,11 +88,11 @@ class RecallStatus(StrEnum):
     """The message will never be delivered."""
     ALREADY_DELIVERED = "ALREADY_DELIVERED"
     UNKNOWN = "UNKNOWN"
-    """No message of that id waits or has been seen delivered, or it was recalled before."""
+    """No message with this id waits or is known to be delivered, or it was recalled before."""
 
 
 class _Delivery:
-    """One round as it goes on."""
+    """The state of a running round."""
 
     def __init__(self, at: Look, limit: int, has_more: bool) -> None:
         self.at = at
@@ -110,11 +110,11 @@ class _Delivery:
 
     @property
     def opens_table(self) -> bool:
-        """Whether there may be something due in the table."""
+        """Whether the table may contain due messages."""
         return self.at.next_due_ms <= self.at.now_ms
 
     def take_entries(self, connection: Connection) -> None:
-        """Everything that is new."""
+        """Take all new entries."""
         at = self.at
         if not at.entries:
             return
@@ -163,7 +163,7 @@ class _Delivery:
 
     def _account(self, undelivered: Sequence[Undelivered], expected: int) -> None:
         if len(undelivered) != expected:
-            # A topic came or went between the two statements: not to be judged by either.
+            # A topic was created or deleted between the two statements, so neither decides.
             raise psycopg.Rollback
         self.missing += sum(not each.has_record and not each.is_recalled for each in undelivered)
         strays = [each for each in undelivered if each.has_record and not each.is_recalled]
@@ -173,9 +173,9 @@ class _Delivery:
 
 @translates
 def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_segment: int = 0) -> TimerRound:
-    """Collect what is new, and deliver what is due.
+    """Collect new messages, and deliver due ones.
 
-    While another session delivers or recalls, nothing is done. `first_segment` is that of the round before, 0 at first.
+    Does nothing while another session delivers or recalls. `first_segment` is that of the previous round, 0 at first.
     """
     at = timer_looks.look(connection, max_messages, first_segment)
     has_more = at.entries == max_messages
@@ -206,9 +206,9 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
 
 @translates
 def first_uncollected_segment(connection: Connection) -> int:
-    """The segment of the first message that is not collected; without one, the segment that dispatch writes to."""
+    """The segment of the first uncollected message; without such a message, the segment to which dispatch writes."""
     with transaction(connection):
-        # For a session that does not plan by indexes only.
+        # For a session that does not plan with indexes only.
         connection.execute(select(func.set_config("enable_seqscan", "off", True)))
         at = timer_looks.look(connection, limit=1, first_segment=0)
     return at.newest_segment if at.first_segment is None else at.first_segment
@@ -216,12 +216,12 @@ def first_uncollected_segment(connection: Connection) -> int:
 
 @translates
 def recall(connection: Connection, handle: str, *, actor: str | None = None) -> RecallStatus:
-    """Take back the message of a recall handle. One transaction, or a part of the open one.
+    """Recall the message of a recall handle, in one transaction or as part of the open one.
 
     No timer is delivered until the transaction ends. A role that does not own the broker may recall messages for a
-    topic to which it may send; that takes two transactions of its own, and holds up no delivery.
-    Raises RecallHandleInvalid if `handle` is not a handle, or of another broker; TopicNotFound and AccessDenied;
-    TransactionUnsuitable for such a role in a transaction.
+    topic to which it may send; this takes two separate transactions, and does not delay deliveries.
+    Raises RecallHandleInvalid if `handle` is not a handle, or a handle of another broker; TopicNotFound and
+    AccessDenied; TransactionUnsuitable for such a role in a transaction.
     """
     found = decode_handle(handle)
     name = broker_info(connection).broker_name
@@ -234,10 +234,10 @@ def recall(connection: Connection, handle: str, *, actor: str | None = None) -> 
 
 @translates
 def recall_from(connection: Connection, topic: str, handle: str) -> str:
-    """Take back a message for a client of RocketMQ, which names the topic too; returns the id that the client knows.
+    """Recall a message for a RocketMQ client, which also names the topic; returns the id that the client knows.
 
-    Raises what `recall` raises, and RecallHandleInvalid also for a handle of another topic, and if the message is not
-    taken back.
+    Raises the errors of `recall`, and RecallHandleInvalid also for a handle of another topic, and if the message is not
+    recalled.
     """
     decoded = decode_handle(handle)
     if decoded.topic != topic:
@@ -255,9 +255,9 @@ _scheduled: Final = table("scheduled", column("topic", Text), column("msg_id", T
 def recall_message(
     connection: Connection, unique_id: UUID, topic: str | None = None, *, actor: str | None = None
 ) -> RecallStatus:
-    """Take back the message of a unique id, of one topic or of any. As `recall`.
+    """Recall the message with a unique id, in one topic or in any, like `recall`.
 
-    A role that does not own the broker, and names no topic, finds what it operates or reads, once that is dispatched.
+    Without a topic, a role that does not own the broker finds only dispatched messages that it may operate or read.
     """
     if acl.is_guest(connection):
         aim = topic or connection.scalar(
@@ -277,7 +277,7 @@ def _recall_own(connection: Connection, unique_id: UUID, topic: str, actor: str 
 
 
 def _take(connection: Connection, delivery: _Delivery) -> TimerStep | None:
-    """One transaction. None when another session is at it, or has been since the look."""
+    """One transaction. None if another session takes a step, or has taken one since the query."""
     at = delivery.at
     step: TimerStep | None = None
     try:
@@ -307,7 +307,7 @@ def _step(connection: Connection, delivery: _Delivery, due: Due | None) -> Timer
     if not delivery.opens_table:
         return step._replace(next_due_ms=min(at.next_due_ms, at.next_waiting_ms or at.next_due_ms))
     if due is not None and due.is_full:
-        # There may be more up to now.
+        # There may be more until now.
         return step._replace(delivered_ms=due.last_ms, delivered_pos=due.last_pos, next_due_ms=due.last_ms)
     if at.now_ms > at.delivered_ms:
         step = step._replace(delivered_ms=at.now_ms, delivered_pos=LAST_POS)

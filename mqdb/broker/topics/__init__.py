@@ -1,6 +1,6 @@
 """Create, change and find topics.
 
-topics        create, change, delete and look at topics
-route         which queues a topic has, and topics that are made when needed
-topic_ranges  what a reader in bulk plans with
+topics        create, change, delete and show topics
+route         the queues of a topic, and topics that are created when needed
+topic_ranges  the data with which a bulk reader plans
 """

@@ -25,11 +25,11 @@ from mqdb.store.topics.topics import TopicRoute
 def create_topic_automatically(
     connection: Connection, name: str, queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
 ) -> TopicRoute:
-    """The topic of that name, made after the template TBW102 if it does not exist.
+    """The topic with this name, created from the template TBW102 if it does not exist.
 
     It has the smaller of `queue_nums` and the template's queues, and the template's permission without INHERIT.
-    Raises NameInvalid, AccessDenied for a role that may not send to it, and TopicNotFound when the template forbids it
-    (automatic topics are off for this broker). Source: TopicConfigManager.createTopicInSendMessageMethod.
+    Raises NameInvalid, AccessDenied for a role that may not send to it, and TopicNotFound if the template forbids it
+    (automatic topics are disabled on this broker). Source: TopicConfigManager.createTopicInSendMessageMethod.
     """
     check_topic_name(name)
     template = topics.find_topic(connection, TEMPLATE_TOPIC)
@@ -41,9 +41,9 @@ def create_topic_automatically(
 
 
 def find_or_create_reply_topic(connection: Connection, cluster_name: str) -> TopicRoute:
-    """The topic that brings replies, made with one queue if it does not exist, even if automatic topics are off.
+    """The reply topic, created with one queue if it does not exist, even if automatic topics are disabled.
 
-    Raises NameInvalid for a cluster with too long a name. Source: TopicConfigManager.
+    Raises NameInvalid if the name of the cluster is too long. Source: TopicConfigManager.
     """
     return _find_or_create(connection, TopicConfig(reply_topic(cluster_name), 1, 1))
 
@@ -52,7 +52,7 @@ def find_or_create_reply_topic(connection: Connection, cluster_name: str) -> Top
 def find_or_create_retry_topic(connection: Connection, group: str) -> TopicRoute:
     """The topic that brings failed messages back to a group.
 
-    A missing topic is made with the group's retry_queue_nums, or with one queue if the group does not exist. Raises
+    A missing topic is created with the group's retry_queue_nums, or with one queue if the group does not exist. Raises
     NameInvalid. Source: TopicConfigManager.createTopicInSendMessageBackMethod.
     """
     nums = retry_queue_nums(connection, group) or 1
@@ -60,7 +60,7 @@ def find_or_create_retry_topic(connection: Connection, group: str) -> TopicRoute
 
 
 def find_or_create_dlq_topic(connection: Connection, group: str) -> TopicRoute:
-    """The dead letter queue of a group, made with one queue if it does not exist; readable, as of RocketMQ 4.9.2."""
+    """The dead letter queue of a group, created with one queue if it is missing; readable, as since RocketMQ 4.9.2."""
     return _find_or_create(connection, TopicConfig(dlq_topic(group), 1, 1))
 
 
@@ -70,6 +70,6 @@ def _find_or_create(connection: Connection, config: TopicConfig) -> TopicRoute:
 
 
 def _create(connection: Connection, config: TopicConfig) -> TopicRoute:
-    with transaction(connection):  # two clients at once: one creates it, the other waits and finds it
+    with transaction(connection):  # two clients at once: one creates the topic, the other waits and finds it
         topics.create(connection, config)
     return topics.existing_topic(connection, config.name)

@@ -1,6 +1,6 @@
-"""Topic ranges: what a reader in bulk has to know to plan, and the statements that its processes run.
+"""Topic ranges: the data with which a bulk reader plans, and the statements that its processes run.
 
-RocketMQ has no such request: its readers in bulk pull like all others.
+RocketMQ has no such request: its bulk readers pull like all others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part, SegmentRan
 class Layout(NamedTuple):
     """The layout of ranges: their spans by segment and queue, all segments by number, and the last position of the log.
 
-    `missing` is the first range of which no segment has a part, without the offsets before that part.
+    `missing` is the first range, or part of a range, that no segment contains.
     """
 
     spans: list[Span]
@@ -36,9 +36,9 @@ class Statements(NamedTuple):
 
 @translates
 def layout(connection: Connection, ranges: Sequence[OffsetRange], first_segment: int = 0) -> Layout:
-    """The layout of these ranges, in segments from `first_segment` on, or else in any."""
+    """The layout of these ranges, in segments from `first_segment` on, or otherwise in any."""
     with transaction(connection):
-        # Spans first: what dispatch adds to a segment meanwhile lowers nothing that they need.
+        # Spans first: entries that dispatch adds to a segment in the meantime do not affect them.
         spans = topic_ranges.spans(connection, ranges, first_segment)
         missing = missing_range(ranges, spans)
         if missing is not None and first_segment:
@@ -49,7 +49,7 @@ def layout(connection: Connection, ranges: Sequence[OffsetRange], first_segment:
 
 
 def missing_range(wanted: Iterable[OffsetRange], spans: Iterable[Span]) -> OffsetRange | None:
-    """The first range that the spans do not cover, without what they cover of its beginning."""
+    """The first range that the spans do not cover, without its covered beginning."""
     reached = {each.queue_key: each.first for each in wanted}
     for span in sorted(spans):
         if reached.get(span.queue_key) == span.first:
@@ -62,7 +62,7 @@ def missing_range(wanted: Iterable[OffsetRange], spans: Iterable[Span]) -> Offse
 
 @translates
 def statements(connection: Connection, parts: Sequence[Part], columns: Sequence[str], choice: Choice) -> Statements:
-    """The statements that read these parts, and those that check before and after whether all was there."""
+    """The statements that read these parts, and those that check before and after whether everything was there."""
     keys = sorted({span.queue_key for part in parts for span in part.spans})
     return Statements(
         topic_ranges.read_texts(connection, parts, columns, choice),

@@ -1,4 +1,4 @@
-"""Admin: create, change, delete and look at topics. RocketMQ: AdminBrokerProcessor, mqadmin."""
+"""Admin: create, change, delete and show topics. RocketMQ: AdminBrokerProcessor, mqadmin."""
 
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ from mqdb.store.topics.topics import TopicRoute
 
 
 class TopicDetails(NamedTuple):
-    """A topic, its queues, and where each group stands in each queue that it has read."""
+    """A topic, its queues, and the progress of each group in each queue that it has read."""
 
     config: TopicConfig
     queues: list[QueueStats]
@@ -29,7 +29,7 @@ class TopicDetails(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """Number of messages in a queue that is no longer read and that a group has not consumed.
+    """The number of messages in a queue that is no longer read that a group has not consumed.
 
     `group` is None if no group has read the topic.
     """
@@ -41,9 +41,9 @@ class Unread(NamedTuple):
 
 @translates
 def create_topic(connection: Connection, config: TopicConfig, *, actor: str | None = None) -> TopicRoute:
-    """Create a topic. The same topic once more changes nothing.
+    """Create a topic. Creating the same topic again changes nothing.
 
-    Raises TopicExists when it is there with other settings, NameInvalid for a system topic, AccessDenied.
+    Raises TopicExists if it exists with other settings, NameInvalid for a system topic, AccessDenied.
     """
     _check_not_system(config.name)
     with transaction(connection):
@@ -66,13 +66,14 @@ def update_topic(
     message_type: MessageType | None = None,
     actor: str | None = None,
 ) -> TopicRoute:
-    """Change those settings of a topic that are given.
+    """Change the given settings of a topic.
 
-    Queues are added, never taken away: fewer only means that producers choose from fewer, or that consumers read fewer.
-    The messages in the other queues stay, and if the queues are used again, they have their offsets. RocketMQ allows to
-    read fewer than are written; `unread_messages` counts the messages that this hides.
+    Queues are added, never removed: a lower number only means that producers choose from fewer queues, or that
+    consumers read fewer. The messages in the other queues are kept, with their offsets if the queues are used again.
+    Like RocketMQ, this allows reading fewer queues than are written; `unread_messages` counts the messages that this
+    hides.
     Raises TopicNotFound; ParameterInvalid for a value out of bounds, and if no setting is given; NameInvalid for a
-    topic of the broker, such as the topic of replies; AccessDenied.
+    system topic or the reply topic; AccessDenied.
     """
     given = {
         "read_queue_nums": read_queue_nums,
@@ -88,7 +89,7 @@ def update_topic(
     with transaction(connection):
         acl.require(connection, Resource(Access.ADMIN, ResourceType.TOPIC, name))
         _check_not_for_replies(connection, name)
-        wanted = replace(topics.existing_topic(connection, name).config, **changes)  # it checks what it is given
+        wanted = replace(topics.existing_topic(connection, name).config, **changes)  # it checks its values
         columns = {_COLUMNS.get(setting, setting): getattr(wanted, setting) for setting in changes}
         if not topics.change(connection, name, columns, actor):
             raise TopicNotFound(name)
@@ -97,7 +98,7 @@ def update_topic(
 
 @translates
 def find_uses(connection: Connection, name: str) -> TopicUses:
-    """The crons, scheduled messages and half messages that name a topic. Raises AccessDenied, TopicNotFound."""
+    """The crons, scheduled messages and half messages that use a topic. Raises AccessDenied, TopicNotFound."""
     acl.require(connection, Resource(Access.ADMIN, ResourceType.TOPIC, name))
     return topic_uses.find(connection, topics.existing_topic(connection, name).config.name)
 
@@ -109,10 +110,10 @@ def delete_topic(
     """Delete a topic, its queues and all groups' offsets there; returns None if the topic does not exist.
 
     Raises NameInvalid for a topic of the broker, AccessDenied.
-    Raises TopicInUse while something names it. With `force` that ends in the same transaction, and is returned: crons
-    are removed, half messages rolled back, and scheduled messages never delivered, not even to a younger topic of the
-    name. For a role that does not own the broker half messages that the checker has not met stay, and cannot be
-    committed.
+    Raises TopicInUse while the topic is in use. With `force` the uses end in the same transaction, and are returned:
+    crons are removed, half messages rolled back, and scheduled messages never delivered, not even to a newer topic with
+    the same name. If the role does not own the broker, half messages that the checker has not found yet are kept, but
+    cannot be committed.
     """
     _check_not_system(name)
     with transaction(connection):
@@ -127,7 +128,7 @@ def delete_topic(
 
 @translates
 def topic_details(connection: Connection, name: str) -> TopicDetails:
-    """Settings, queues and readers of a topic. Raises TopicNotFound. RocketMQ: topicStatus, consumerProgress."""
+    """The settings, queues and readers of a topic. Raises TopicNotFound. RocketMQ: topicStatus, consumerProgress."""
     route = topics.existing_topic(connection, name)
     stats = queues.stats(connection, route.topic_id)
     return TopicDetails(route.config, stats, groups.progress_in(connection, route.config.name))
@@ -135,15 +136,16 @@ def topic_details(connection: Connection, name: str) -> TopicDetails:
 
 @translates
 def topic_stats(connection: Connection, name: str) -> list[QueueStats]:
-    """Each queue of a topic, queue 0 first. Raises TopicNotFound."""
+    """The statistics of each queue of a topic, queue 0 first. Raises TopicNotFound."""
     return queues.stats(connection, topics.existing_topic(connection, name).topic_id)
 
 
 @translates
 def unread_messages(connection: Connection, name: str) -> list[Unread]:
-    """The messages in queues that read_queue_nums leaves out, for each group that has not consumed all of them.
+    """The messages in queues excluded by read_queue_nums, for each group that has not consumed all of them.
 
-    By queue and group. Counted is what is dispatched, and groups that keep their offsets here: no broadcasting ones.
+    Sorted by queue and group. Only dispatched messages count, and only groups whose offsets are stored here, so no
+    broadcasting groups.
     Raises TopicNotFound.
     """
     with transaction(connection):
@@ -154,7 +156,7 @@ def unread_messages(connection: Connection, name: str) -> list[Unread]:
     next_offsets = {(each.group, each.queue_id): each.next_offset for each in progress}
     names: list[str | None] = [*sorted({each.group for each in progress})] or [None]
     found = [
-        # A group that has no offset there yet would begin at the min offset: it knows the topic.
+        # A group without an offset there would start at the min offset, because it already knows the topic.
         Unread(queue_id, group, max_offset - max(min_offset, next_offsets.get((group or "", queue_id), 0)))
         for queue_id, min_offset, max_offset, _ in left_out
         for group in names
@@ -178,6 +180,6 @@ def _check_not_system(name: str) -> None:
 
 
 def _check_not_for_replies(connection: Connection, name: str) -> None:
-    # Requesters find its queues when they first ask: what came through another one would never reach them.
+    # Requesters find its queues at their first request, so replies through a new queue would never reach them.
     if name == reply_topic(broker_info(connection).cluster_name):
         raise NameInvalid("topic", name, "brings replies to requesters, which read the queues that it was made with")

@@ -1,5 +1,5 @@
-"""End half messages, and ask about those without an end.
+"""The verbs that end half messages and check those that have not ended.
 
 transactions        the end of a half message
-transaction_checks  producers are asked about those without an end
+transaction_checks  asks producers about half messages that have not ended
 """

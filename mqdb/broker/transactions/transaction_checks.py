@@ -1,12 +1,12 @@
 """Transaction checks: find the half messages whose producers do not report an outcome, and ask them.
 
-    collect    a row for each half message that is old enough and has none; those that have ended are passed by
-    check      what is due: ask a live producer of its group and of the role that has sent it, or give it up
+    collect    makes a row for each half message that is old enough and has no row; ended ones are skipped
+    check      for due half messages: asks a live producer of the group and of the sender's role, or gives up
 
-A producer is notified by NOTIFY, reads its checks in the row (`open_checks`), and answers with `transactions.end`. If
-it dies, another producer is asked at once. Rounds without a live producer do not count as checks, and neither does the
-time of immunity; RocketMQ counts both, and gives up messages that no producer was ever asked about. RocketMQ:
-TransactionalMessageServiceImpl.check, ProducerManager.getAvailableChannel.
+A producer is notified by NOTIFY, reads its checks from the rows (`open_checks`), and answers with `transactions.end`.
+If it dies, another producer is asked immediately. Rounds without a live producer do not count as checks, and neither
+does the time of immunity; RocketMQ counts both, and gives up on messages about which no producer was ever asked.
+RocketMQ: TransactionalMessageServiceImpl.check, ProducerManager.getAvailableChannel.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from mqdb.store.transactions import half_checks, half_messages
 from mqdb.store.transactions.half_checks import DueHalf, NewHalf
 from mqdb.store.transactions.half_messages import HalfRecord
 
-#: For people who look at the last hours.
+#: The retention of ended rows, for people who look at the last hours.
 STEPS_KEPT: Final = 1_000
 
 
@@ -34,24 +34,24 @@ class CheckRules:
     """When a producer is asked, and how often. Source: BrokerConfig."""
 
     transaction_timeout: timedelta = timedelta(seconds=6)
-    """Age of a half message at its first check, unless it has an immunity."""
+    """The age of a half message at its first check, unless it has an immunity."""
     check_interval: timedelta = timedelta(seconds=30)
-    """Between two checks of one half message."""
+    """The time between two checks of a half message."""
     check_max: int = 15
-    """After so many checks without an end it is given up."""
+    """The number of checks without an outcome after which it is given up."""
     reserved: timedelta = timedelta(hours=72)
-    """So long after it was stored or resumed one is given up, asked or not, immune or not: no longer is the log kept.
+    """The time after which it is given up, whether checked or immune or not, because the log is not kept any longer.
     Source: TransactionalMessageServiceImpl.needSkip."""
 
 
 @dataclass(slots=True)
 class CheckTurns:
-    """The turns of producers in each group of a role: round robin, as long as the service lives."""
+    """The turns of producers in each group of a role: round robin, for the lifetime of the service."""
 
     last: dict[tuple[str, str | None], str] = field(default_factory=dict)
 
     def next(self, group: tuple[str, str | None], live: Sequence[str]) -> str | None:
-        """The client after the last one asked, in the order of their ids; None without a live client."""
+        """The client after the last one asked, in the order of ids; None without a live client."""
         if not live:
             return None
         before = self.last.get(group, "")
@@ -60,15 +60,15 @@ class CheckTurns:
 
 
 class Collected(NamedTuple):
-    """The result of a look through new half messages."""
+    """The result of a scan of new half messages."""
 
     seen: int
     prepared: int
-    """Number of those without an end."""
+    """The number of half messages that have not ended."""
     committed: int = 0
     rolled_back: int = 0
     unreadable: Sequence[int] = ()
-    """Positions of those that name no group or no queue: no producer can be asked about them."""
+    """The positions of half messages without a group or queue, about which no producer can be asked."""
 
 
 class Checked(NamedTuple):
@@ -76,23 +76,24 @@ class Checked(NamedTuple):
 
     asked: int = 0
     postponed: int = 0
-    """Number of those without a live producer."""
+    """The number of half messages without a live producer."""
     discarded: Sequence[int] = ()
-    """Positions of those that were given up."""
+    """The positions of half messages that were given up."""
     lost: Sequence[int] = ()
-    """Positions of those that were given up without a copy, because they are no longer in the log."""
+    """The positions of half messages that were given up without a copy, because they are no longer in the log."""
 
     @property
     def due(self) -> int:
-        """All of them."""
+        """The number of all due half messages."""
         return self.asked + self.postponed + len(self.discarded) + len(self.lost)
 
 
 @translates
 def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected | None:
-    """Make rows for up to `limit` new half messages, up to the first that is too young to be asked about.
+    """Make rows for up to `limit` new half messages, until the first one that is too young to be checked.
 
-    That is as old as `transaction_timeout`, so that mostly all have ended by then. None while another session is at it.
+    The minimum age is `transaction_timeout`, so that usually all have ended by then. Returns None while another session
+    does this.
     """
     with transaction(connection):
         if not half_checks.begin(connection):
@@ -101,7 +102,7 @@ def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected 
         entries = half_checks.entries(connection, next_offset, limit)
         halves = half_messages.find(connection, [entry.log_pos for entry in entries])
         ripe = list(takewhile(lambda half: _is_ripe(half, rules), halves))
-        # A record that is lost leaves nothing to ask about; its entry is passed by with those before it.
+        # A lost record cannot be checked; its entry is skipped with those before it.
         past = len(entries) if len(ripe) == len(halves) else _index(entries, halves[len(ripe)].log_pos)
         if not past:
             return Collected(0, 0)
@@ -113,14 +114,14 @@ def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected 
         if not (seq + 1) % STEPS_KEPT:
             half_checks.prune_steps(connection, seq + 1 - STEPS_KEPT)
     states = Counter(half.state for half in ripe)
-    # One of a role that does not own the broker has had its row since it was sent.
+    # A half message of a role that does not own the broker has had its row since it was sent.
     prepared += states[HalfState.PREPARED]
     unreadable = [half.log_pos for half in open_ends if not half.is_readable]
     return Collected(past, prepared, states[HalfState.COMMITTED], states[HalfState.ROLLED_BACK], unreadable)
 
 
 def _is_ripe(half: HalfRecord, rules: CheckRules) -> bool:
-    # One from the future was stored before somebody put the clock right. It must not hold up those behind it.
+    # A half message from the future was stored before the clock was corrected. It must not block those behind it.
     is_old = not timedelta(0) <= half.now - half.stored_at < rules.transaction_timeout
     return half.state is not None or is_old
 
@@ -138,9 +139,9 @@ def _new(half: HalfRecord, queue_offset: int, rules: CheckRules) -> NewHalf:
 
 @translates
 def check(connection: Connection, rules: CheckRules, turns: CheckTurns, limit: int) -> Checked:
-    """Ask about up to `limit` half messages that are due; give up those that were asked about enough.
+    """Check up to `limit` due half messages; give up on those that were checked too often.
 
-    While another session is at it, nothing is done.
+    Does nothing while another session does this.
     """
     with transaction(connection):
         if not half_checks.begin(connection):
@@ -162,13 +163,13 @@ def _is_over(half: DueHalf, rules: CheckRules) -> bool:
 
 
 def _give_up(connection: Connection, positions: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The positions of those that have a copy now, and of those that the log has lost, which end without one."""
+    """Give up on half messages; returns the positions of those with a copy, and of lost ones, which get no copy."""
     halves = half_messages.find(connection, positions)
     for half in halves:
         half_messages.end(connection, HalfEvent.GIVE_UP, half.key, may_be_immune=True)
     discarded = [half.log_pos for half in halves]
     lost = sorted(set(positions) - set(discarded))
-    # Left as it is such a row would be due for ever, and in the way of those that are not lost.
+    # Otherwise such a row would stay due for ever, and block those that are not lost.
     half_messages.close_lost(connection, lost)
     return discarded, lost
 
@@ -180,7 +181,7 @@ def _ask(
     turns: CheckTurns,
     interval: timedelta,
 ) -> tuple[int, int]:
-    """Ask the next producer about each half message; returns the numbers of asked and of postponed ones."""
+    """Ask the next producer about each half message; returns how many were asked about and how many were postponed."""
     groups = [(half.producer_group, half.principal) for half in halves]
     chosen = [
         (half.log_pos, turns.next(group, live.get(group, ()))) for half, group in zip(halves, groups, strict=True)
@@ -196,9 +197,9 @@ def _ask(
 
 @translates
 def first_unresolved_segment(connection: Connection) -> int:
-    """The segment of the first half message that has not ended or was not looked at.
+    """The segment of the first half message that has not ended or was not scanned.
 
-    Without such a message it is the one that dispatch writes to.
+    Without such a message, the segment to which dispatch writes.
     """
     unseen = half_checks.first_unseen_segment(connection)
     prepared = half_messages.first_prepared(connection)

@@ -1,11 +1,11 @@
 """Transactions: the end of a half message, by its producer or by hand.
 
-    end        what a producer says of its local transaction, at once or when it is asked
-    resolve    what a person says of a half message whose producer says nothing
+    end        by a producer's report on its local transaction, immediately or when it is asked
+    resolve    by a person, if the producer of a half message does not report
 
-A commit is one statement: the row of the half message and the copy in its real topic, or neither. A delay has no place
-here: the client removes it, so the copy is there for its consumers with the commit. RocketMQ: EndTransactionProcessor.
-In SQL: `mqdb/sql/segments/ensure_segments.sql`.
+A commit is one statement: it writes the row of the half message and the copy in its real topic, or neither. Delays do
+not apply: the client removes them, so the copy is available to consumers with the commit. RocketMQ:
+EndTransactionProcessor. In SQL: `mqdb/sql/segments/ensure_segments.sql`.
 """
 
 from collections.abc import Sequence
@@ -55,17 +55,17 @@ class EndTransaction(NamedTuple):
     unique_id: UUID
     state: LocalTransactionState
     asked_client: str | None = None
-    """The client that was asked; None where the producer says it of its own accord."""
+    """The client that was asked; None if the producer reports on its own."""
 
 
 class Ended(NamedTuple):
-    """The result of the report."""
+    """The result of a report."""
 
     has_changed: bool
-    """Whether this was what has ended the half message: not if it had ended before, and not for UNKNOWN."""
+    """Whether this report ended the half message: False if it had already ended, and for UNKNOWN."""
     state: HalfState
     copy_pos: int | None
-    """Position of the copy that this has made in the real topic."""
+    """The position of the copy that this report created in the real topic."""
 
 
 class Resolution(StrEnum):
@@ -81,19 +81,19 @@ _EVENTS: Final = {Resolution.COMMIT: HalfEvent.COMMIT, Resolution.ROLLBACK: Half
 
 @translates
 def end(connection: Connection, request: EndTransaction) -> Ended:
-    """Commit or roll a half message back. A second time nothing happens, and the answer says so.
+    """Commit or roll back a half message. A second call has no effect, and the result says so.
 
-    UNKNOWN changes nothing; as an answer to a check it makes room for the next one.
+    UNKNOWN changes nothing; as an answer to a check it allows the next check.
     Raises HalfMessageNotFound, and HalfMessageMismatch for another group or id than that of the half message;
-    ImmunityOver for one that has an immunity and is older than that, unless its producer was asked; TopicNotFound when
-    the real topic is gone, AccessDenied for a commit of a role that may not send there: the half message stays as it
-    is.
+    ImmunityOver for a half message older than its immunity, unless its producer was asked; TopicNotFound if the real
+    topic is gone, AccessDenied for a commit by a role that may not send there. After an error the half message is
+    unchanged.
     """
     if acl.is_guest(connection):
         return _end_own(connection, request)
     event, is_answer = EVENT_OF.get(request.state), request.asked_client is not None
     if event is not None:
-        # In most cases this is all, and its one round trip what a commit costs.
+        # In most cases this is all, so a commit costs one round trip.
         key = HalfKey(request.log_pos, request.group, request.unique_id)
         with suppress(TopicNotFound), refusals_name(""):
             has_changed, copy_pos = _end(connection, event, key, may_be_immune=is_answer)
@@ -111,7 +111,7 @@ def end(connection: Connection, request: EndTransaction) -> Ended:
 
 
 def _end_own(connection: Connection, request: EndTransaction) -> Ended:
-    """End a half message for a role that does not own the broker. Messages of other roles do not exist for it."""
+    """End a half message for a role that does not own the broker. The role cannot see messages of other roles."""
     key = HalfKey(request.log_pos, request.group, request.unique_id)
     end_it = partial(own_halves.end, connection, key, request.state, request.asked_client)
     try:
@@ -153,7 +153,7 @@ def _end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immu
     try:
         return half_messages.end(connection, event, half, may_be_immune=may_be_immune)
     except pg.CheckViolation:
-        # No partition for the copy: producers ran ahead of a broker without keeper and consumers.
+        # There is no partition for the copy: producers outran a broker without keeper and consumers.
         if driver(connection).info.transaction_status:
             raise
         connection.exec_driver_sql("SELECT mqdb.ensure_segments(2)")
@@ -167,16 +167,16 @@ def _end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immu
 def list_halves(
     connection: Connection, states: Sequence[HalfState] = (), group: str | None = None, limit: int = 1_000
 ) -> list[HalfMessage]:
-    """Half messages in these states, all of them without, and of one group; the oldest first.
+    """Half messages in these states, or in all states, optionally of one group; oldest first.
 
-    A role that does not own the broker gets those for topics that it may operate, as soon as the checker has met them.
+    A role that does not own the broker gets those for topics that it may operate, once the checker has found them.
     """
     if acl.is_guest(connection):
         return own_halves.operated(connection, states, group, limit)
     rows = select(*(_view.c[name] for name in HalfMessage._fields))
     if group is not None:
         rows = rows.where(_view.c.producer_group == group)
-    # Each as a constant: those that are open or given up have an index of their own, and nearly all have ended.
+    # Each state as a constant: open and given-up half messages have their own index, and nearly all have ended.
     wanted = [literal(each.value, literal_execute=True) for each in dict.fromkeys(states)]
     of_states = [rows.where(_view.c.state == each) for each in wanted]
     found = union_all(*(of_states or [rows])).subquery()
@@ -189,12 +189,12 @@ def resolve(
 ) -> HalfMessage:
     """End a half message by hand, or resume the checks of one that was given up; returns its new state.
 
-    A half message that was given up can also be committed and rolled back. A resumed one begins with 0 checks, and is
-    checked for as long as one that is stored at this moment.
+    A half message that was given up can also be committed or rolled back. A resumed half message starts with 0 checks,
+    and is checked for as long as one stored now.
     Raises HalfMessageNotFound, also if the record is no longer in the log; HalfMessageClosed for one that has ended,
     and when resuming one that was not given up; TopicNotFound if the real topic is gone; ParameterInvalid if the id is
-    malformed. A role that may operate the topic sees its half messages from the first look of the checker until their
-    end, and does not see those of other topics.
+    malformed. A role that may operate the topic sees its half messages from the checker's first scan until their end,
+    and does not see those of other topics.
     """
     if acl.is_guest(connection):
         with transaction(connection):
@@ -203,8 +203,8 @@ def resolve(
             raise HalfMessageClosed(transaction_id, resolution, HalfState(half_now.state))
         return half_now
     with transaction(connection):
-        # In the log, not in its row: without its record it could neither be ended nor asked about. It stays there until
-        # the transaction ends, for who has read a segment is in the way of its removal.
+        # In the log, not in its row: without its record it could neither be ended nor checked. The record is kept until
+        # the transaction ends, because a reader of a segment blocks its removal.
         half = half_messages.find_named(connection, parse_unique_id(transaction_id))
         if half is None:
             raise HalfMessageNotFound(transaction_id)

@@ -1,6 +1,6 @@
-"""Bodies of JSON as columns, on a worker: each value has the type that the option `schema` says, or its row is bad.
+"""JSON bodies as columns, on a worker: each value has the type given by the option `schema`, or its row is bad.
 
-The rules for values are those of `from_json`; JSON itself is read strictly. pyarrow's reader of JSON does not serve:
+The rules for values are those of `from_json`; JSON itself is parsed strictly. pyarrow's JSON reader is not suitable:
 one bad row fails its whole block, and a body with two values becomes two rows. Source: Spark's JacksonParser.
 """
 
@@ -41,19 +41,19 @@ from mqdb.pipeline.read.body_schema import CORRUPT_RECORD, BodyDecoding, OnBadBo
 
 logger = logging.getLogger(__name__)
 
-#: So many bad rows of a task are logged one by one.
+#: The number of bad rows of a task that are logged individually.
 _LOGGED: Final = 10
 
 _KINDS: Final = {str: "string", bool: "boolean", dict: "object", list: "array", type(None): "null"}
 
-#: Columns that say which message it is.
+#: Columns that identify a message.
 _PLACE: Final = ("topic", "queue_id", "queue_offset")
 
 _Convert: TypeAlias = Callable[[Any], Any]
 
 
 class BodyDecoder:
-    """Makes columns of the bodies of one task."""
+    """Makes columns from the bodies of one task."""
 
     def __init__(self, decoding: BodyDecoding) -> None:
         self._decoding = decoding
@@ -67,9 +67,9 @@ class BodyDecoder:
         self._bad = 0
 
     def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
-        """The batch, without its bad rows if they are left out, and the columns of its bodies.
+        """The batch, without bad rows if they are to be left out, and the columns made from its bodies.
 
-        Raises BodyNotDecoded for a bad row if that is to be an error.
+        Raises BodyNotDecoded for a bad row if the option says so.
         """
         rows: list[dict[str, Any]] = []
         kept: list[int] = []
@@ -85,12 +85,12 @@ class BodyDecoder:
         return batch, {name: pa.array([row.get(name) for row in rows], type_) for name, type_ in self._types.items()}
 
     def report(self) -> None:
-        """Say at the end of a task how many rows were left out."""
+        """Log at the end of a task how many rows were left out."""
         if self._bad:
             logger.warning("a task left out bad rows: %s", f"{self._bad:,}")
 
     def _decoded(self, body: bytes | None) -> dict[str, Any]:
-        """The row of a body. Faults are added to `_faults`. A null or empty body is not a fault, and gives nulls."""
+        """The row for a body. Faults are added to `_faults`. A null or empty body is not a fault, and gives nulls."""
         if body is None or not body.strip():
             return {}
         try:
@@ -128,15 +128,15 @@ class BodyDecoder:
 
 
 class _Misfit(Exception):
-    """A value that its type cannot hold. Never leaves this module."""
+    """A value that does not fit its type. This error never leaves the module."""
 
     def __init__(self, value: object, type_: str) -> None:
-        # Not the value: bodies are not for logs.
+        # Without the value: bodies must not be logged.
         super().__init__(f"is of JSON type {_KINDS.get(type(value), 'number')}, and holds no {type_}")
 
 
 class _Number(float):
-    """A number with a point or an exponent, and its text: a decimal may have more digits than a float."""
+    """A number with a point or an exponent, with its text, because a decimal may have more digits than a float."""
 
     text: str
 
@@ -148,9 +148,9 @@ class _Number(float):
 
 
 class _Converters:
-    """Makes a function for each type, from a value of JSON other than null to one of Arrow. They raise _Misfit.
+    """Makes a function for each type, which converts a non-null JSON value to an Arrow value or raises _Misfit.
 
-    A field of a struct catches it, becomes null, and adds it to the faults.
+    A field of a struct catches this error, becomes null, and adds it to the faults.
     """
 
     def __init__(self, zone: tzinfo | None, faults: list[str]) -> None:
@@ -158,7 +158,7 @@ class _Converters:
         self._faults = faults
 
     def struct(self, type_: StructType) -> _Convert:
-        """For an object with these fields. Others are ignored, missing ones are null."""
+        """The conversion of an object with these fields. Other fields are ignored, missing fields are null."""
         fields = [(field.name, self._of(field.dataType)) for field in type_.fields]
         name_of_type = type_.simpleString()
         faults = self._faults
@@ -215,7 +215,7 @@ class _Converters:
         return convert
 
     def _timestamp(self, value: Any) -> int:
-        """Microseconds since 1970. A number has seconds."""
+        """Microseconds since 1970. A number means seconds."""
         micros = None
         if type(value) is int:
             micros = value * 1_000_000
@@ -245,7 +245,7 @@ _NUMBERS: Final = {
 
 
 def _double(value: Any) -> float:
-    if type(value) is _Number or type(value) is float:  # NaN and Infinity, which are no JSON, are plain
+    if type(value) is _Number or type(value) is float:  # NaN and Infinity, which are not JSON, are plain floats
         return value
     try:
         if type(value) is int:
@@ -264,9 +264,9 @@ def _boolean(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """All but strings become their JSON."""
+    """The value as a string; anything but a string becomes its JSON."""
     text = value if type(value) is str else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # Half a surrogate pair, which only an escape can make, is written as Java does.
+    # Half a surrogate pair, which can only come from an escape, is written as in Java.
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -322,7 +322,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def _micros(text: str, zone: tzinfo | None) -> int | None:
-    """Microseconds since 1970; `zone` is that of a text without one, None for the one of this machine."""
+    """Microseconds since 1970; `zone` is for text without a zone, None means this machine's zone."""
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         return None
@@ -334,7 +334,7 @@ def _micros(text: str, zone: tzinfo | None) -> int | None:
         micros = int((fraction or "").ljust(6, "0")[:6])
         time_parts = int(hour or 0), int(minute or 0), int(second or 0), micros
         moment = datetime(*day_parts, *time_parts, tzinfo=zone or UTC)
-        # In the hour that a clock skips, and in the one that it repeats, the offset before the change counts.
+        # In an hour that the clock skips or repeats, the offset before the change applies.
         if zone is None:
             moment = moment.replace(tzinfo=None).astimezone(UTC)
         return (moment - _EPOCH) // _MICROSECOND

@@ -1,7 +1,8 @@
-"""The option `schema`: which columns a read makes of JSON bodies, and what becomes of bodies that do not fit.
+"""The option `schema`: which columns a read makes from JSON bodies, and what happens to bodies that do not fit.
 
-The text is one of Spark's two forms, DDL or JSON. Spark parses DDL on the JVM only, and options are checked in a Python
-process without one, so the parser is here. It knows those types that JSON bodies have. Workers import this module.
+The schema is in one of Spark's two forms, DDL or JSON. Spark parses DDL only on the JVM, and options are checked in a
+Python process without a JVM, so this module has a parser. It supports the types that JSON bodies can have. Workers
+import this module.
 """
 
 import json
@@ -36,7 +37,7 @@ from mqdb.pipeline.errors import OptionInvalid
 SCHEMA: Final = "schema"
 ON_BAD_ROW: Final = "onBadRow"
 
-#: As `from_json` calls it: the text of a bad body.
+#: The column for the text of a bad body, with the name used by `from_json`.
 CORRUPT_RECORD: Final = "_corrupt_record"
 
 
@@ -50,7 +51,7 @@ class OnBadBody(StrEnum):
 
 @dataclass(frozen=True)
 class BodyDecoding:
-    """The columns that a read makes of bodies, with their types."""
+    """The columns that a read makes from bodies, with their types."""
 
     columns: StructType
     on_bad_body: OnBadBody
@@ -88,7 +89,7 @@ _MOST_DIGITS: Final = 38
 
 
 def parse_schema(text: str) -> StructType:
-    """The columns that a text names: `id bigint, price double`, `struct<id:bigint>`, or JSON as `StructType.json` has.
+    """Parse columns: `id bigint, price double`, `struct<id:bigint>`, or JSON as from `StructType.json`.
 
     Raises OptionInvalid.
     """
@@ -103,7 +104,7 @@ def parse_schema(text: str) -> StructType:
 
 
 def check_names(text: str, columns: StructType, others: Iterable[str]) -> None:
-    """Raise OptionInvalid if a column has the name of another column of the read. Spark ignores their case."""
+    """Raise OptionInvalid if a column has the same name as another column of the read, ignoring case like Spark."""
     taken = {name.lower() for name in others}
     for name in columns.names:
         if name.lower() in taken:
@@ -119,7 +120,7 @@ def _from_json(text: str) -> StructType:
 
 
 def _check(text: str, type_: DataType, name: str = "") -> None:
-    """Raise OptionInvalid for a type that bodies cannot have, and for a column that may not be null."""
+    """Raise OptionInvalid for a type that bodies cannot have, and for a NOT NULL column."""
     where = f"column {name!r}: " if name else ""
     if isinstance(type_, StructType):
         if not type_.fields:
@@ -142,7 +143,7 @@ _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+|[<>(),:])"
 
 
 class _Ddl:
-    """Reads DDL from left to right."""
+    """Parses DDL from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -156,7 +157,7 @@ class _Ddl:
         self._next = 0
 
     def columns(self) -> StructType:
-        """All of the text."""
+        """Parse the whole text."""
         is_struct = [token.lower() for token in self._tokens[:2]] == ["struct", "<"]
         type_ = self._type() if is_struct else self._fields("")
         if self._peek() or not isinstance(type_, StructType):

@@ -1,8 +1,8 @@
-"""A read of several brokers as one read of each: its options, and how rows tell brokers apart.
+"""A read of several brokers as one read per broker: its options, and how rows distinguish brokers.
 
-Every broker numbers its topics and queues for itself. So rows of a list of brokers have a column `broker`, and with
-rowFormat=kafka numbers of partitions that no two brokers share. An option that names queues holds for each broker, or
-says first which broker it speaks of: `{"broker-a": {"orders": {"0": 5}}}`. Light on purpose: workers import it.
+Every broker numbers its topics and queues separately. So rows of a list of brokers have a column `broker`, and with
+rowFormat=kafka partition numbers that are unique across brokers. An option that names queues applies to each broker, or
+first names the broker: `{"broker-a": {"orders": {"0": 5}}}`. This module is small on purpose: workers import it.
 """
 
 import json
@@ -26,7 +26,7 @@ from mqdb.pipeline.read.source_options import (
     source_decoding,
 )
 
-#: The column of a list of brokers, and its type. It stands behind the topic, as in RocketMQ's MessageQueue.
+#: The broker's column for a list of brokers, and its type. It comes after the topic, as in RocketMQ's MessageQueue.
 BROKER: Final = "broker"
 BROKER_TYPE: Final = "string"
 
@@ -39,19 +39,19 @@ _BY_QUEUE: Final = (
     "endingOffsetsByTimestamp",
 )
 
-#: Offsets that name no queue.
+#: Offsets that do not name queues.
 _NOTHING: Final = '{"": {}}'
 
-#: Read in place of no column at all: a batch of Arrow knows from its columns how many rows it has.
+#: Read instead of no column at all, because an Arrow batch gets its number of rows from its columns.
 _ANY_COLUMN: Final = {RowFormat.MQDB: "queue_offset", RowFormat.KAFKA: "offset"}
 
 
 @dataclass(frozen=True)
 class SourceCluster:
-    """The brokers of a read. `names` are those of the list; a lone broker without a name is "", and `names` is empty.
+    """The brokers of a read. `names` are those in the list; for a single broker without a name, "", `names` is empty.
 
-    `columns` are those that Spark gets, and each broker's options say which of them are read there. An `assign` that
-    says nothing of a broker leaves it out of `brokers`.
+    `columns` are the columns for Spark, and each broker's options contain the columns to read there. A broker that is
+    not in `assign` is not in `brokers`.
     """
 
     brokers: Mapping[str, SourceOptions]
@@ -60,11 +60,11 @@ class SourceCluster:
 
     @property
     def any_options(self) -> SourceOptions:
-        """The options of a broker, for all that holds for each of them."""
+        """The options of any broker, for values that are the same for all."""
         return next(iter(self.brokers.values()))
 
     def first_partition(self, broker: str) -> int:
-        """The number of queue 0 of a broker as a partition of Kafka."""
+        """The number of a broker's queue 0 as a Kafka partition."""
         return self.names.index(broker) * PARTITIONS_OF_BROKER if self.names else 0
 
     def with_columns(self, schema: StructType) -> "SourceCluster":
@@ -90,7 +90,7 @@ class SourceCluster:
 
 
 def cluster_columns(options: Mapping[str, str]) -> dict[str, str]:
-    """The columns of a read by their types, before anybody asks for the rest."""
+    """Only the columns of a read, with their types."""
     names = tuple(listed_brokers(options))
     row_format, columns = source_columns(_of_any_broker(options) if names else options)
     types = columns_of(row_format) | {BROKER: BROKER_TYPE}
@@ -98,7 +98,7 @@ def cluster_columns(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _decoded(schema: StructType, decoding: BodyDecoding) -> list[StructField]:
-    """The columns of a schema that are made of bodies. Raises ColumnInvalid for one of another type."""
+    """The columns of a schema that are made from bodies. Raises ColumnInvalid for a column of another type."""
     of_bodies = {field.name: field for field in decoding.columns}
     decoded = [field for field in schema.fields if field.name in of_bodies]
     for field in decoded:
@@ -109,7 +109,7 @@ def _decoded(schema: StructType, decoding: BodyDecoding) -> list[StructField]:
 
 
 def cluster_decoding(options: Mapping[str, str]) -> BodyDecoding | None:
-    """The columns that a read makes of bodies. Raises OptionInvalid."""
+    """The columns that a read makes from bodies. Raises OptionInvalid."""
     names = tuple(listed_brokers(options))
     decoding = source_decoding(_of_any_broker(options) if names else options)
     if names and decoding is not None:
@@ -118,7 +118,7 @@ def cluster_decoding(options: Mapping[str, str]) -> BodyDecoding | None:
 
 
 def check_cluster(options: Mapping[str, str]) -> None:
-    """Check the options at `load`, as `check_source` does."""
+    """Check the options at `load`, like `check_source`."""
     if not listed_brokers(options):
         check_source(options)
         return
@@ -133,7 +133,7 @@ def check_cluster(options: Mapping[str, str]) -> None:
 
 
 def parse_cluster(options: Mapping[str, str], *, is_stream: bool) -> SourceCluster:
-    """The options of a read by broker. Raises what `parse_source` raises."""
+    """The options of a read by broker. Raises the errors of `parse_source`."""
     urls = listed_brokers(options)
     if not urls:
         lone = parse_source(options, is_stream=is_stream)
@@ -150,7 +150,7 @@ def parse_cluster(options: Mapping[str, str], *, is_stream: bool) -> SourceClust
         own |= {"url": url} | ({"readUrl": read_urls[broker]} if read_urls else {})
         parsed = parse_source({**shared, **own}, is_stream=is_stream)
         if assigned is None or by_queue[assigned][broker] == shared[assigned]:
-            # A topic may be on some of the brokers alone.
+            # A topic may be on only some of the brokers.
             parsed = replace(parsed, subscription=replace(parsed.subscription, is_partial=True))
         brokers[broker] = parsed
     any_options = next(iter(brokers.values()))
@@ -190,7 +190,7 @@ def _is_mqdb(options: Mapping[str, str]) -> bool:
 
 
 def _of_any_broker(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without the column of the broker, which no broker is asked for."""
+    """The options without the broker's column, which is not read from brokers."""
     names = _column_names(options)
     if names is None or BROKER not in names or not _is_mqdb(options):
         return dict(options)
@@ -199,7 +199,7 @@ def _of_any_broker(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_broker(options: Mapping[str, str], row_format: RowFormat, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that Spark gets: those that the option names, or all of the row format."""
+    """The columns for Spark: those in the option, or all of the row format."""
     if row_format is not RowFormat.MQDB:
         return columns
     names = _column_names(options)
@@ -229,7 +229,7 @@ def _by_broker(name: str, text: str, brokers: tuple[str, ...]) -> dict[str, str]
 
 
 def _json(text: str) -> dict[str, Any]:
-    """A JSON object, or {}: the options of one broker say what is wrong with another text."""
+    """A JSON object, or {} for other text, for which the options of a single broker raise the error."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -238,6 +238,6 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _names_brokers(value: Mapping[str, Any], *, is_assign: bool) -> bool:
-    """Whether it is one level deeper than the form of Kafka, in which an object by topic holds objects or lists."""
+    """Whether a value is one level deeper than Kafka's form, in which topics have objects or lists."""
     parts = [part for part in value.values() if isinstance(part, dict)]
     return bool(parts) and (is_assign or any(isinstance(queues, dict) for part in parts for queues in part.values()))

@@ -1,6 +1,6 @@
-"""Planning a read of several brokers on the driver: each broker has its own plan, and limits hold for all together.
+"""Planning a read of several brokers on the driver: each broker has its own plan, and limits apply to all together.
 
-A lone broker is a cluster of one. If a broker is unavailable, the plan waits, because no broker may be skipped
+A single broker is a cluster of one. If a broker is unavailable, planning waits, because no broker may be skipped
 silently.
 """
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 def cluster_tasks(cluster: SourceCluster) -> list[tuple[str, Task]]:
-    """The tasks of a batch read, each with its broker, as of now: brokers are asked one after the other.
+    """The tasks of a batch read as of now, each with its broker; brokers are queried one after the other.
 
-    Raises what `plan_batch` raises, BrokerMisnamed, and TopicNotFound for a topic that no broker has.
+    Raises the errors of `plan_batch`, BrokerMisnamed, and TopicNotFound for a topic that no broker has.
     """
     tasks: list[tuple[str, Task]] = []
     topics: set[str] = set()
@@ -41,20 +41,23 @@ def cluster_tasks(cluster: SourceCluster) -> list[tuple[str, Task]]:
 
 
 class ClusterPlanner:
-    """Answers the driver of a stream about its brokers. All offsets are those of `ClusterOffset.to_dict`."""
+    """Plans the batches of a stream for the driver, over all brokers.
+
+    Offsets are in the form of `ClusterOffset.to_dict`.
+    """
 
     def __init__(self, cluster: SourceCluster) -> None:
         self._cluster = cluster
         self._options = cluster.any_options
         self._planners = {name: StreamPlanner(options) for name, options in cluster.brokers.items()}
-        # By the names that the databases have: a lone broker is called nothing in the url.
+        # By the names in the databases, because a single broker has no name in the url.
         self._names: dict[str, str] | None = None
         self._left_out_before: Set[str] = frozenset()
         self._has_target = False
         self._last_batch_at = time.monotonic()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Release the connections."""
         for each in self._planners.values():
             each.close()
 
@@ -68,7 +71,7 @@ class ClusterPlanner:
         return ClusterOffset(offsets)
 
     def set_target(self) -> None:
-        """Limit the query to the messages that are there now: Trigger.AvailableNow."""
+        """Limit the query to the messages that exist now: Trigger.AvailableNow."""
         for name, each in self._planners.items():
             with _speaking_of(name):
                 each.set_target()
@@ -77,11 +80,11 @@ class ClusterPlanner:
     def latest(
         self, start: ClusterOffset, *, at_most: int | None = None, at_least: int | None = None
     ) -> tuple[ClusterOffset, ClusterOffset]:
-        """The end of the next batch, and how far it could go without limits.
+        """The end of the next batch, and its end without limits.
 
-        Fewer messages than `at_least` are left for later. They are read if a target is set, or if maxTriggerDelay has
-        passed since the last batch or the start of the query. A broker that `start` does not know is read from its
-        beginning. Raises what `StreamPlanner.backlog` raises, and StreamUnreadable if the url lacks a broker.
+        Fewer messages than `at_least` are left for later, unless a target is set, or maxTriggerDelay has passed since
+        the last batch or the start of the query. A broker that is not in `start` is read from its beginning. Raises the
+        errors of `StreamPlanner.backlog`, and StreamUnreadable if a broker is missing in the url.
         """
         left_out = self._left_out(start)
         backlogs = {}
@@ -92,7 +95,7 @@ class ClusterPlanner:
             _check_topics(self._cluster, (topic for backlog in backlogs.values() for topic in backlog.topics))
         first = {(name, queue): offset for name, backlog in backlogs.items() for queue, offset in backlog.first.items()}
         end = {(name, queue): offset for name, backlog in backlogs.items() for queue, offset in backlog.end.items()}
-        # Past the end: the newest messages were lost, which does not matter here.
+        # After the end: the newest messages were lost, which does not matter here.
         lag = sum(max(past - first[place], 0) for place, past in end.items())
         whole = {name: self._planner(name).whole(backlog) for name, backlog in backlogs.items()}
         now = time.monotonic()
@@ -112,7 +115,7 @@ class ClusterPlanner:
     def tasks(self, start: ClusterOffset, end: ClusterOffset) -> list[tuple[str, Task]]:
         """The tasks of the batch between two offsets, each with its broker in the url.
 
-        The same two give the same messages, as long as they are kept.
+        Equal offsets give the same messages, as long as these are kept.
         """
         left_out = self._left_out(end)
         tasks = []
@@ -157,7 +160,7 @@ class ClusterPlanner:
 
 
 def _of_broker(offset: ClusterOffset, name: str) -> StreamOffset:
-    """The offsets of a broker; of one that was not read before, none: its queues are read from their beginning."""
+    """The offsets of a broker; empty for a new broker, whose queues are read from their beginning."""
     return offset.brokers.get(name) or StreamOffset(name, {}, {})
 
 
@@ -167,7 +170,7 @@ def _check_name(name: str, found: str, options: SourceOptions) -> None:
 
 
 def _check_topics(cluster: SourceCluster, found: Iterable[str]) -> None:
-    """Raise TopicNotFound for a topic that is named, and that no broker has."""
+    """Raise TopicNotFound for a named topic that no broker has."""
     topics = set(found)
     for options in cluster.brokers.values():
         for topic in options.subscription.named_topics:
@@ -177,7 +180,7 @@ def _check_topics(cluster: SourceCluster, found: Iterable[str]) -> None:
 
 @contextmanager
 def _speaking_of(name: str) -> Iterator[None]:
-    """Note in errors of mqdb which broker of the list they are of."""
+    """Note in mqdb's errors which broker of the list they concern."""
     try:
         yield
     except MqdbError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_broker(task: Task, cluster: SourceCluster, broker: str) -> "Iterator[pa.RecordBatch]":
-    """The messages of a task, with exactly the columns of the cluster. Raises what `read` raises."""
+    """The messages of a task, with exactly the columns of the cluster. Raises the errors of `read`."""
     options = cluster.brokers[broker]
     try:
         for batch in read(task, options.reading, options.columns):

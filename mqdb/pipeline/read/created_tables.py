@@ -1,7 +1,8 @@
-"""CREATE TABLE name USING mqdb: Spark asks for the columns of the table if the statement does not list columns.
+"""CREATE TABLE name USING mqdb: Spark asks for the table's columns if the statement does not list them.
 
-Spark 4.3 stores the options of such a table in its catalog, and does not pass them to a data source in Python when the
-table is read or written. So each statement gives its options by WITH, and a table needs only those that choose columns.
+Spark 4.3 stores the options of such a table in its catalog, but does not pass them to a Python data source when the
+table is read or written. So each statement has to give its options by WITH, and a table needs only those that choose
+columns.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Final
 
 from mqdb.pipeline.errors import OptionInvalid
 
-#: Spark adds it to the options of a table, with others that say what the table is, and to no other options.
+#: Spark adds this only to the options of a table, with others that describe the table.
 _PROVIDER: Final = "provider"
 
 #: Source: TableCatalog.PROP_* of Spark 4.3.
@@ -17,7 +18,7 @@ _OF_TABLE: Final = frozenset(
     {"collation", "comment", "external", "is_managed_location", "location", "owner", _PROVIDER, "table_type"}
 )
 
-#: Spark passes each option twice, once behind this prefix.
+#: Spark passes each option twice, once with this prefix.
 _PREFIX: Final = "option."
 
 _OF_COLUMNS: Final = frozenset({"columns", "includeheaders", "includereservedheaders", "rowformat"})

@@ -25,8 +25,8 @@ from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A statement has one core, gives all of its rows, and keeps the hash of a slice's entries in memory. A DSN may say
-#: otherwise.
+#: A statement uses one core, returns all its rows, and keeps the hash of a slice's entries in memory. A DSN may
+#: override these settings.
 _SETTINGS: Final = {
     "default_transaction_read_only": "on",
     "max_parallel_workers_per_gather": "0",
@@ -45,24 +45,24 @@ _CONNECTING: Final = {
 
 _UNDEFINED_TABLE: Final = "42P01"
 
-#: Refusals of a connection have no SQLSTATE, only the sentence. Those of these two kinds do not pass by themselves.
+#: Refused connections have no SQLSTATE, only a message. These two kinds are not temporary.
 _MISSING_DATABASE: Final = re.compile(r'FATAL:  database ".*" does not exist')
 _WRONG_PASSWORD: Final = re.compile(r"password authentication failed|no password supplied")
 
 
 class UndefinedTable(MqdbError):
-    """A partition that a statement names is gone."""
+    """A partition used in a statement is gone."""
 
     reason: str
     sentence = "{reason}"
 
 
 class ReadSession(ABC):
-    """A connection that is in a transaction from its first statement on. Its errors are mqdb's."""
+    """A connection that is in a transaction from its first statement on. It raises mqdb's errors."""
 
     @abstractmethod
     def batches(self, statement: str, columns: tuple[str, ...], size: int) -> "Iterator[pa.RecordBatch]":
-        """The rows of a statement with these columns of a message, in batches of about `size` bytes."""
+        """The rows of a statement with these message columns, in batches of about `size` bytes."""
 
     @abstractmethod
     def rows(self, statement: str) -> list[Any]:
@@ -74,7 +74,7 @@ class ReadSession(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the connection, in the middle of a statement too."""
+        """End the connection, even in the middle of a statement."""
 
 
 class AdbcSession(ReadSession):
@@ -114,7 +114,7 @@ class AdbcSession(ReadSession):
         if not self._is_idle:
             with self._translated():
                 self._connection.rollback()
-                # ADBC has begun another one at once.
+                # ADBC has immediately begun another transaction.
                 self._connection.adbc_connection.set_autocommit(True)
             self._is_idle = True
 
@@ -128,8 +128,8 @@ class AdbcSession(ReadSession):
         except self._error as error:
             raise _translate(getattr(error, "sqlstate", None), str(error), self._target) from error
         except OSError as error:
-            # In the middle of a COPY, by way of Arrow, which has no place for an SQLSTATE: the text tells the server's
-            # refusal from its loss.
+            # An error in the middle of a COPY comes through Arrow, without an SQLSTATE: the text distinguishes a
+            # refusal by the server from its loss.
             raise _translate("-----" if "ERROR:" in str(error) else None, str(error), self._target) from error
 
 
@@ -179,18 +179,18 @@ class PsycopgSession(ReadSession):
             raise _translate(error.sqlstate, str(error), self._target) from error
 
 
-#: Rows of the first fetch, while the size of a row is unknown, and of the largest one.
+#: The number of rows in the first fetch, while the size of a row is unknown, and in the largest fetch.
 _FIRST_FETCH: Final = 16
 _LARGEST_FETCH: Final = 20_000
 
 _ENGINES: Final[dict[str, type[AdbcSession] | type[PsycopgSession]]] = {"adbc": AdbcSession, "psycopg": PsycopgSession}
 
-# By process, engine and URI: a forked child must not touch the connection of its parent.
+# Keyed by process, engine and URI: a forked child must not use its parent's connection.
 _idle: dict[tuple[int, str, str], ReadSession] = {}
 
 
 def take(reading: ReadOptions) -> ReadSession:
-    """The idle connection of this worker if it still lives, else a new one."""
+    """The idle connection of this worker if it still works, otherwise a new one."""
     session = _idle.pop(_key(reading), None)
     if session is not None:
         try:
@@ -203,7 +203,7 @@ def take(reading: ReadOptions) -> ReadSession:
 
 
 def give_back(reading: ReadOptions, session: ReadSession) -> None:
-    """Keep a connection for the next task; it is in no transaction."""
+    """Keep a connection for the next task; it must not be in a transaction."""
     other = _idle.pop(_key(reading), None)
     _idle[_key(reading)] = session
     if other is not None:
@@ -211,7 +211,7 @@ def give_back(reading: ReadOptions, session: ReadSession) -> None:
 
 
 def close_idle() -> None:
-    """Close what this process keeps."""
+    """Close the connections that this process keeps."""
     for key in [key for key in _idle if key[0] == os.getpid()]:
         _idle.pop(key).close()
 
@@ -221,9 +221,9 @@ def _key(reading: ReadOptions) -> tuple[int, str, str]:
 
 
 def session_uri(url: str) -> str:
-    """The URI with the settings of a reading session; `options` of the user's stay, and win where mqdb can do so."""
+    """The URI with the settings of a reading session; the user's `options` are kept, and override them if possible."""
     parts = urlsplit(url)
-    # As libpq reads it, to which + is no blank.
+    # As libpq parses it, for which + is not a blank.
     given = dict(parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True))
     settings = f"{startup_options(_SETTINGS)} {given.pop('options', '')} {startup_options(SESSION_SETTINGS)}"
     query = urlencode({**_CONNECTING, **given, "options": settings}, quote_via=quote)

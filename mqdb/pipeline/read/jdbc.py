@@ -1,9 +1,9 @@
-"""A topic through Spark's own JDBC reader, for ad-hoc SQL: filters run inside PostgreSQL.
+"""Reads a topic with Spark's own JDBC reader, for ad-hoc SQL: filters run in PostgreSQL.
 
 Spark's JDBC tasks share one table expression, and each adds a condition. So the expression is a UNION ALL of the
-planner's statements for each task, told apart by a constant. PostgreSQL plans only the arm whose constant a task asks
-for. The statements name partitions, so a read blocks nothing. If a partition has been dropped, the read fails; a read
-of the parent table would silently give fewer messages.
+planner's statements for the tasks, distinguished by a constant. PostgreSQL plans only the arm with the constant in a
+task's condition. The statements name partitions, so a read blocks nothing. If a partition has been dropped, the read
+fails; a read of the parent table would silently return fewer messages.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Of the options of format("mqdb"), those that say what is read, and how it is cut into tasks.
+#: The options of format("mqdb") that determine what is read, and how it is split into tasks.
 OPTIONS: Final = (
     "assign",
     "startingOffsets",
@@ -48,10 +48,11 @@ OPTIONS: Final = (
     broker_wait.OPTION,
 )
 
-#: Tasks that share an expression. Each of their statements locks the partitions of all of them for its time.
+#: The number of tasks that share an expression. Each of their statements locks the partitions of all these tasks while
+#: it runs.
 _TASKS_PER_TABLE: Final = 32
 
-#: As -1 does for psycopg: values come in binary form from the first row on.
+#: Like -1 for psycopg: values are binary from the first row on.
 _ALWAYS_PREPARE: Final = "-1"
 
 _SETTINGS: Final = {
@@ -60,7 +61,7 @@ _SETTINGS: Final = {
     "max_parallel_workers_per_gather": "0",
     "work_mem": "32MB",
 }
-#: The planner, without statistics yet, might look each record of a segment up by itself.
+#: Without statistics the planner might look up each record of a segment separately.
 _SLICE_SETTINGS: Final = _SETTINGS | {"enable_nestloop": "off"}
 
 
@@ -75,11 +76,10 @@ def read_jdbc(
 ) -> "DataFrame":
     """The messages of a topic, with the columns of `format("mqdb")`, as of now: later actions read the same messages.
 
-    `options` are those in OPTIONS, for example `startingTimestamp="2026-07-14T09:30Z"`; `topic` is None where `assign`
-    names the queues. Bodies come as they are stored: bit 0 of sys_flag is set where one is compressed. `fetch_size`
-    rows of each task are in memory at a time. `jar` is the JDBC driver, if `jdbc_driver.find_jar` is not to find it.
-
-    Raises OptionUnknown, OptionInvalid, JarNotFound, TopicNotFound and what else the planner finds wrong.
+    `options` are those in OPTIONS, for example `startingTimestamp="2026-07-14T09:30Z"`; `topic` is None if `assign`
+    names the queues. Bodies are returned as stored: bit 0 of sys_flag is set for a compressed body. `fetch_size` rows
+    of each task are in memory at a time. `jar` is the JDBC driver, by default found by `jdbc_driver.find_jar`. Raises
+    OptionUnknown, OptionInvalid, JarNotFound, TopicNotFound and other errors of the planner.
     """
     if fetch_size < 1:
         raise OptionInvalid("fetch_size", fetch_size, "write a whole number above 0")
@@ -101,7 +101,7 @@ def read_jdbc(
 
 
 def _groups(tasks: list[Task]) -> Iterator[list[Task]]:
-    """Tasks that share an expression: all of them slices of segments, or none."""
+    """Group tasks that share an expression: either all are slices of segments, or none is."""
     for _, of_a_kind in groupby(tasks, key=_is_slice):
         while group := list(islice(of_a_kind, _TASKS_PER_TABLE)):
             yield group
@@ -117,7 +117,7 @@ def _read(spark: "SparkSession", target: JdbcTarget, tasks: list[Task], fetch_si
         "ApplicationName": "mqdb-spark",
         **target.properties,
         "options": f"{settings} {target.properties.get('options', '')} {startup_options(SESSION_SETTINGS)}",
-        # Without it Spark looks for a driver where a jar that came later is not seen.
+        # Without this, Spark looks for a driver where jars added later are not found.
         "driver": DRIVER,
         "fetchsize": str(fetch_size),
         "prepareThreshold": _ALWAYS_PREPARE,
@@ -127,7 +127,7 @@ def _read(spark: "SparkSession", target: JdbcTarget, tasks: list[Task], fetch_si
 
 
 def table_of(tasks: list[Task]) -> str:
-    """The table expression for FROM: the messages of all these tasks, each with the number of its task."""
+    """The table expression for FROM: the messages of all these tasks, each message with the number of its task."""
     arms = [
         f"SELECT {number} AS task, part.* FROM ({read.statement}) AS part"
         for number, task in enumerate(tasks)

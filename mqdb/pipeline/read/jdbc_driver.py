@@ -1,7 +1,7 @@
-"""PostgreSQL's JDBC driver, brought to a running Spark session: only those who read by JDBC need it.
+"""PostgreSQL's JDBC driver, added to a running Spark session: only reads by JDBC need it.
 
-The first that there is: the jar that the caller names, what the session was started with, $MQDB_PG_JAR, the place where
-Debian's libpostgresql-jdbc-java puts it, and last the Maven repository that Spark is set up for.
+It is the first of: the jar given by the caller, the jars with which the session was started, $MQDB_PG_JAR, the path
+used by Debian's libpostgresql-jdbc-java, and finally Spark's configured Maven repository.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ DRIVER: Final = "org.postgresql.Driver"
 ENVIRONMENT: Final = "MQDB_PG_JAR"
 SYSTEM_JAR: Final = Path("/usr/share/java/postgresql.jar")
 MAVEN: Final = "org.postgresql:postgresql:42.7.7"
-#: SHA-256 of that jar. A driver that a user names or has installed is not compared.
+#: The SHA-256 of this jar. A driver that the user gives or has installed is not compared.
 MAVEN_CHECKSUM: Final = "157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460"
 
 
@@ -29,7 +29,7 @@ def find_jar(
 ) -> Path | None:
     """The jar on this machine: `jar`, $MQDB_PG_JAR or Debian's; None if there is no jar.
 
-    Raises JarNotFound if a named jar does not exist: it is not silently replaced by another one.
+    Raises JarNotFound if a given jar does not exist: it is not silently replaced by another.
     """
     for name, wished in (("jar", jar), (ENVIRONMENT, environ.get(ENVIRONMENT, "").strip())):
         if wished:
@@ -40,7 +40,7 @@ def find_jar(
 
 
 def ensure_driver(spark: "SparkSession", jar: str | Path | None = None) -> None:
-    """Let the session have the driver. Raises JarNotFound, which names all the places, and JarMismatch."""
+    """Make the driver available to the session. Raises JarNotFound, which lists all places, and JarMismatch."""
     if jar is None and _has_driver(spark):
         return
     found = find_jar(jar)
@@ -51,7 +51,7 @@ def ensure_driver(spark: "SparkSession", jar: str | Path | None = None) -> None:
 
 
 def check_fetched(jar: Path) -> None:
-    """Raise JarMismatch unless it is the jar that was asked for."""
+    """Raise JarMismatch unless it is the requested jar."""
     digest = hashlib.sha256(jar.read_bytes()).hexdigest()
     if digest != MAVEN_CHECKSUM:
         raise JarMismatch(str(jar), MAVEN_CHECKSUM, digest)
@@ -84,10 +84,10 @@ def _fetch(spark: "SparkSession") -> Path:
 def _add(spark: "SparkSession", jar: Path) -> None:
     from py4j.protocol import Py4JError
 
-    # A path may hold a quote.
+    # A path may contain a quote.
     source = str(jar.resolve()).replace("\\", "\\\\").replace("'", "\\'")
     spark.sql(f"ADD JAR '{source}'")
-    # Spark's own threads do not look where this puts it, and for them an error of the driver is an unknown reason.
+    # Spark's own threads do not search this location, and report errors of the driver as unknown.
     with suppress(Py4JError):
         loader = _java(spark).Thread.currentThread().getContextClassLoader()
         for url in loader.getURLs():

@@ -1,8 +1,8 @@
-"""Translates a DSN, as libpq reads it, to a URL and properties of PostgreSQL's JDBC driver.
+"""Translates a DSN, as libpq parses it, to a URL and properties of PostgreSQL's JDBC driver.
 
-Both have the same names for most parameters. If the driver has no equivalent of a parameter, that is an error: the
-connection would be less safe, or lead elsewhere. The password goes into a property of its own, never into the URL,
-which Spark and the driver show in errors and in the user interface.
+Both use the same names for most parameters. A parameter without an equivalent in the driver is an error, because the
+connection would be less secure or lead elsewhere. The password goes into a separate property, never into the URL, which
+Spark and the driver show in errors and in the user interface.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _SERVER_TYPE: Final = {
     "standby": "secondary",
     "prefer-standby": "preferSecondary",
 }
-#: They say how libpq waits, and what it encodes; they change neither the server nor what anybody may read.
+#: Parameters for libpq's waits and encodings; they affect neither the choice of the server nor security.
 _WITHOUT_MEANING: Final = frozenset(
     {"client_encoding", "fallback_application_name", "keepalives_count", "keepalives_idle", "keepalives_interval",
      "sslcompression", "sslsni", "tcp_user_timeout"}
@@ -78,7 +78,7 @@ def _parameters(dsn: str) -> dict[str, str]:
         raise OptionInvalid("url", redact(dsn), str(error)) from None
     if len(brokers) > 1:
         raise OptionInvalid("url", redact(dsn), "names several brokers; load each of them, and union what you get")
-    # What libpq itself would take, but for what it only has from its own build.
+    # The parameters that libpq itself would use, except those compiled into it.
     from_environment = {
         default.keyword.decode(): default.val.decode()
         for default in pq.Conninfo.get_defaults()
@@ -88,9 +88,9 @@ def _parameters(dsn: str) -> dict[str, str]:
 
 
 def _is_embedded(given: Mapping[str, str]) -> bool:
-    """Whether this is the DSN of an embedded server, which requires SCRAM. The driver has no parameter for that.
+    """Whether this is the DSN of an embedded server, which requires SCRAM, for which the driver has no parameter.
 
-    The planner has just reached this port by libpq, with SCRAM, so the server at it is the embedded one.
+    The planner has just reached this port through libpq with SCRAM, so the server there is the embedded one.
     """
     return given.get("host") == "127.0.0.1" and given.get("require_auth") == "scram-sha-256"
 
@@ -105,7 +105,7 @@ def _hosts(dsn: str, given: dict[str, str]) -> str:
             where = f"the Unix socket {host!r}" if host else "a Unix socket (it names no host)"
             reason = f"leads to {where}, and JDBC speaks TCP only: name a host, or use format('mqdb')"
             raise OptionInvalid("url", redact(dsn), reason)
-    # One port counts for all hosts.
+    # A single port applies to all hosts.
     ports = ports * len(hosts) if len(ports) == 1 else ports
     if len(ports) != len(hosts):
         raise OptionInvalid("url", redact(dsn), f"names {len(hosts)} hosts and {len(ports)} ports")

@@ -1,17 +1,17 @@
-"""Offsets of a stream: how far each queue was read, as Spark keeps it in its checkpoint.
+"""Offsets of a stream: how far each queue was read, as stored in Spark's checkpoint.
 
     {"brokers": {"broker-a": {
         "created_at": "2026-07-14T09:30:00+00:00",
         "topic_ids": {"orders": 3}, "topics": {"orders": {"0": 5, "1": 7}},
         "proofs": {"orders": {"0": [812, "c0a8...", "2026-11-24T07:10:11.5+00:00"], "1": [...]}}}}}
 
-Spark compares offsets as JSON texts, so the order of the keys is fixed: otherwise a query that has nothing to read
+Spark compares offsets as JSON strings, so the order of the keys is fixed: otherwise a query that has nothing to read
 would make a batch at every trigger. Brokers are named so that a query does not continue from the checkpoint of another
-broker. `created_at` is the time at which its database was set up: another database of that name has another time. The
-ids of topics identify a topic that was deleted and made again: its offsets belong to other messages. The number of each
-queue is its next offset. A proof is the log position, the unique id and the store time of the message before the
-offset: a query does not continue from a checkpoint if the log has another message there. An offset without a proof has
-no message before it.
+broker. `created_at` is the time at which the database was created: another database with the same name has another
+time. The ids of topics identify a topic that was deleted and created again, whose offsets belong to other messages. The
+number of each queue is its next offset. A proof is the log position, the unique id and the store time of the message
+before the offset: a query does not continue from a checkpoint if the log has another message there. An offset without a
+proof has no message before it.
 """
 
 import json
@@ -49,7 +49,7 @@ class StreamOffset:
     created_at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The part of this broker: topics by name, queues by number."""
+        """This broker's part of the offset, with topics sorted by name and queues by number."""
         topics: dict[str, dict[str, int]] = {}
         proofs: dict[str, dict[str, list[object]]] = {}
         for queue, offset in sorted(self.offsets.items()):
@@ -63,7 +63,7 @@ class StreamOffset:
 
     @classmethod
     def from_dict(cls, broker: str, value: object) -> "StreamOffset":
-        """The offset that `to_dict` has made. Raises StreamUnreadable for any other value."""
+        """The inverse of `to_dict`. Raises StreamUnreadable for any other value."""
         match value:
             case {"topic_ids": dict(ids), "topics": dict(topics), "proofs": dict(proofs), **rest} if (
                 ids.keys() == topics.keys()
@@ -76,7 +76,7 @@ class StreamOffset:
 
 @dataclass(frozen=True)
 class ClusterOffset:
-    """The offsets of a stream by broker, of one or of several."""
+    """The offsets of a stream by broker, for one or several brokers."""
 
     brokers: Mapping[str, StreamOffset]
 
@@ -86,7 +86,7 @@ class ClusterOffset:
 
     @classmethod
     def from_dict(cls, value: object) -> "ClusterOffset":
-        """The offset that `to_dict` has made. Raises StreamUnreadable for any other value."""
+        """The inverse of `to_dict`. Raises StreamUnreadable for any other value."""
         match value:
             case {"brokers": dict(brokers)}:
                 return cls({name: StreamOffset.from_dict(name, part) for name, part in brokers.items()})

@@ -1,8 +1,8 @@
 """The plan of a read: queues and their bounds become ranges, ranges become parts, parts become tasks. No I/O.
 
 A part is read in one of two ways. A **segment slice** takes the entries of all queues in one segment, and joins them
-with the log, read from end to end, in no order: this is cheapest if most of the segment is read. A **queue range**
-follows one queue by its index, in order of offset: for small reads and for reads in order.
+with the whole segment of the log, in no particular order: this is cheapest if most of the segment is read. A **queue
+range** follows one queue by its index, in order of offset: this is for small reads and for reads in order.
 """
 
 import logging
@@ -23,12 +23,12 @@ from mqdb.store.topics.topic_ranges import BrokerIdentity, OffsetRange, Part, Qu
 
 logger = logging.getLogger(__name__)
 
-#: A slice is worth while from so many messages on, if they are so large a share of what their segment holds: it reads
-#: the others as well, each for a tenth of what a look-up by index costs.
+#: A slice is worthwhile from this number of messages on, if they are at least this share of their segment: it also
+#: reads all other messages, each for a tenth of the cost of an index lookup.
 MIN_SLICE: Final = 20_000
 MIN_SLICE_SHARE: Final = 1 / 8
 
-#: Keys and the first offset stored at a time or later, by key; the max offset where there is none.
+#: Takes queue keys and a time; returns the first offset stored then or later, by key, or the max offset.
 OffsetsOfTime = Callable[[Sequence[int], datetime], Mapping[int, int]]
 
 _Place = TypeVar("_Place", bound=tuple[object, ...])
@@ -37,7 +37,7 @@ _Place = TypeVar("_Place", bound=tuple[object, ...])
 def batch_ranges(
     options: SourceOptions, found: Sequence[QueueBounds], offsets_of_time: OffsetsOfTime
 ) -> tuple[dict[Queue, QueueBounds], list[OffsetRange]]:
-    """The queues of a batch read, out of all those of its topics, and what it reads of them."""
+    """The queues of a batch read, out of all queues of its topics, and the ranges that it reads."""
     queues = subscribed(options.subscription, found)
     start = starting(options, queues, offsets_of_time)
     end = resolve(options.ending, queues, offsets_of_time)
@@ -46,9 +46,9 @@ def batch_ranges(
 
 
 def wanted_topics(subscription: Subscription, all_topics: Callable[[], Iterable[str]]) -> Sequence[str]:
-    """The topics that are named, or those of all whose whole name matches the pattern.
+    """The named topics, or all topics whose complete name matches the pattern.
 
-    Topics of the broker never match, those of groups only a pattern with %.
+    System topics never match, and topics of groups match only a pattern with %.
     """
     if (pattern := subscription.pattern) is None:
         return subscription.named_topics
@@ -63,7 +63,7 @@ def wanted_topics(subscription: Subscription, all_topics: Callable[[], Iterable[
 def subscribed(
     subscription: Subscription, found: Sequence[QueueBounds], *, must_exist: bool = True
 ) -> dict[Queue, QueueBounds]:
-    """The queues that are read, out of all those of the topics. Raises TopicNotFound, QueueNotFound."""
+    """The queues to read, out of all queues of the topics. Raises TopicNotFound, QueueNotFound."""
     queues = {Queue(each.topic, each.queue_id): each for each in found}
     queue_nums = {name: len(list(rows)) for name, rows in groupby(sorted(queue.topic for queue in queues))}
     for name in subscription.named_topics:
@@ -97,10 +97,10 @@ def resolve(
     must_hold: bool = False,
     clip: bool = False,
 ) -> dict[Queue, int]:
-    """The offset of each queue.
+    """The offset of a position in each queue.
 
-    With `must_hold` a time that no message of a queue has reached is an error, unless the queue is empty; else it is
-    the end of the queue. With `clip` an offset below the min offset counts as that, else it is an error. Raises
+    With `must_hold` a time later than all messages of a non-empty queue is an error; otherwise it means the end of the
+    queue. With `clip` an offset below the min offset means the min offset; otherwise it is an error. Raises
     OptionInvalid, OffsetOutOfRange.
     """
     places = _places(position, queues)
@@ -112,9 +112,9 @@ def resolve(
         bounds = queues[queue]
         if isinstance(place, datetime):
             offset = of_time[place].get(bounds.queue_key, bounds.max_offset)
-            # What dispatch has added since the bounds were read is for the next read.
+            # Messages dispatched since the bounds were read are for the next read.
             offset = min(offset, bounds.max_offset)
-            # An empty queue has nothing that could be passed over.
+            # In an empty queue nothing can be skipped.
             if must_hold and bounds.min_offset < offset == bounds.max_offset:
                 reason = f"{queue} has no message stored at or after; set startingOffsetsByTimestampStrategy=latest"
                 raise OptionInvalid(position.option, place.isoformat(), reason)
@@ -160,7 +160,7 @@ def ranges(
 ) -> list[OffsetRange]:
     """The ranges between start and end, by queue. A queue that is missing in `start` is new, and is read from offset 0.
 
-    Raises DataLoss if messages are gone, unless `fail_on_data_loss` is false: then the remaining ones are read.
+    Raises DataLoss if messages are gone; if `fail_on_data_loss` is false, the remaining ones are read instead.
     """
     found = []
     for queue, past in sorted(end.items()):
@@ -180,7 +180,7 @@ def ranges(
 
 
 def check_kept(start: Mapping[Queue, int], queues: Mapping[Queue, QueueBounds]) -> None:
-    """Raise DataLoss where a stream cannot go on at its offsets, or a new queue has lost its first messages already."""
+    """Raise DataLoss if a stream cannot continue at its offsets, or a new queue has already lost its first messages."""
     for queue, offset in (dict.fromkeys(queues, 0) | dict(start)).items():
         bounds = queues.get(queue)
         if bounds is None or not bounds.min_offset <= offset <= bounds.max_offset:
@@ -188,7 +188,7 @@ def check_kept(start: Mapping[Queue, int], queues: Mapping[Queue, QueueBounds]) 
 
 
 def is_of_same_database(offset: StreamOffset, broker: BrokerIdentity, *, fail_on_data_loss: bool) -> bool:
-    """Whether an offset is one of this database, or is older than the time that tells. Raises DatabaseReplaced."""
+    """Whether an offset is from this database, or from before creation times were recorded. Raises DatabaseReplaced."""
     if offset.created_at is None or offset.created_at == broker.created_at:
         return True
     reason = (
@@ -205,9 +205,9 @@ def is_of_same_database(offset: StreamOffset, broker: BrokerIdentity, *, fail_on
 def of_same_topics(
     offset: StreamOffset, queues: Mapping[Queue, QueueBounds], *, fail_on_data_loss: bool
 ) -> dict[Queue, int]:
-    """The offsets of the topics that have not been deleted and made again since.
+    """The offsets of the topics that have not been deleted and created again since.
 
-    If a topic has been made again, all its queues are new. Raises DataLoss in this case if `fail_on_data_loss`.
+    If a topic has been created again, all its queues are new. Raises DataLoss in this case if `fail_on_data_loss`.
     """
     ids = dict(offset.topic_ids) | {queue.topic: bounds.topic_id for queue, bounds in queues.items()}
     kept = {}
@@ -229,9 +229,9 @@ def of_same_log(
     *,
     fail_on_data_loss: bool,
 ) -> dict[Queue, int]:
-    """The offsets that have nothing before them that the log still has, and those that are proven, by queue key.
+    """The offsets that are proven, by queue key, or before which the log no longer has messages.
 
-    A queue that is neither is read from its first message; raises LogReplaced for it if that matters.
+    Any other queue is read from its first message; raises LogReplaced for it if that matters.
     """
     kept = {}
     for queue, number in offsets.items():
@@ -256,7 +256,7 @@ def _what_is_gone(bounds: QueueBounds | None, past: int) -> str:
 
 
 def check_order(option: str, start: Mapping[Queue, int], end: Mapping[Queue, int]) -> None:
-    """Raise OptionInvalid where a batch read would end before it starts."""
+    """Raise OptionInvalid if a batch read would end before it starts."""
     for queue, past in end.items():
         if past < start[queue]:
             reason = f"{queue} would end at {past:,}, before its start at {start[queue]:,}"
@@ -266,14 +266,14 @@ def check_order(option: str, start: Mapping[Queue, int], end: Mapping[Queue, int
 def limited(start: Mapping[_Place, int], end: Mapping[_Place, int], most: int) -> dict[_Place, int]:
     """The end of a batch of at most `most` messages. Queues get shares in proportion to their unread messages.
 
-    A queue is a name, with that of its broker before it if there are several brokers.
+    A place is a queue, preceded by the name of its broker if there are several brokers.
     """
     lags = {queue: max(past - start.get(queue, past), 0) for queue, past in end.items()}
     total = sum(lags.values())
     if total <= most:
         return dict(end)
     shares = {queue: most * lag // total for queue, lag in lags.items()}
-    # What rounding has left over goes to those that it has cost most.
+    # The remainder of rounding goes to the queues that lost most by it.
     rest = most - sum(shares.values())
     for queue in sorted(lags, key=lambda each: (-(most * lags[each] % total), each))[:rest]:
         shares[queue] += 1
@@ -284,7 +284,7 @@ def limited(start: Mapping[_Place, int], end: Mapping[_Place, int], most: int) -
 
 
 def tasks(layout: Layout, queues: Mapping[int, Queue], splitting: Splitting) -> list[list[Part]]:
-    """The parts that each task reads: slices first, one each, then ranges of queues, small ones bundled."""
+    """The parts for each task: first slices, one per task, then ranges of queues, with small ones bundled."""
     total = sum(span.past - span.first for span in layout.spans)
     largest = min(splitting.max_records_per_partition, -(-total // splitting.min_partitions) or 1)
     slices: list[list[Part]] = []
@@ -313,7 +313,7 @@ def _is_slice(spans: Sequence[Span], layout: Layout, by: str) -> bool:
 
 
 def _filled(segment: SegmentRange, last_pos: int) -> int:
-    """Positions of the segment that are taken."""
+    """The number of used positions in a segment."""
     return max(min(segment.end_pos, last_pos + 1) - segment.start_pos, 0)
 
 
@@ -346,7 +346,7 @@ def _part(
 
 
 def _cut(span: Span, largest: int) -> Iterator[Span]:
-    """Pieces of equal size, none above `largest`."""
+    """Split a span into pieces of equal size, at most `largest`."""
     size = span.past - span.first
     count = -(-size // largest)
     edges = [span.first + size * n // count for n in range(count + 1)]

@@ -1,6 +1,6 @@
-"""Planning on the driver: asks the broker where queues end and lie, and makes the tasks that workers carry out.
+"""Planning on the driver: queries the broker for the ends and places of queues, and makes the tasks for workers.
 
-Questions and decisions alternate, and each decision is one call of `planner`:
+Queries and decisions alternate, and each decision is one call of `planner`:
 
     topics ──▶ bounds of their queues ──▶ ranges ──▶ where these lie ──▶ parts ──▶ statements, which make tasks
 """
@@ -53,7 +53,7 @@ def batch_tasks(options: SourceOptions) -> list[Task]:
 
 
 class BatchPlan(NamedTuple):
-    """The tasks of a batch read, the topics that it has found, and the name of the broker."""
+    """The tasks of a batch read, the topics found, and the name of the broker."""
 
     tasks: list[Task]
     topics: frozenset[str]
@@ -77,9 +77,9 @@ def plan_batch(options: SourceOptions) -> BatchPlan:
 
 
 class Backlog(NamedTuple):
-    """The messages that a stream has not read: those of each queue from `first` to before `end`.
+    """The messages that a stream has not read: in each queue, from `first` to before `end`.
 
-    `start` is the end of the last batch; `reached` are those of its offsets at which the log is unchanged.
+    `start` is the end of the last batch; `reached` contains its offsets at which the log is unchanged.
     """
 
     start: StreamOffset
@@ -95,23 +95,23 @@ class Backlog(NamedTuple):
 
 
 class StreamPlanner:
-    """Answers the driver of a stream about a broker, over one connection that it keeps for the life of the query.
+    """Plans a stream's reads of one broker for the driver, over one connection that is kept as long as the query.
 
-    Each question waits for the broker, up to brokerWaitSeconds.
+    Each query waits for the broker, up to brokerWaitSeconds.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._engine = create_engine(options.url, application_name="mqdb-spark", pool_size=1, server=ServerRole.ANY)
         self._target: dict[Queue, int] | None = None
-        # As the last question has found it: a running query may be led to another database.
+        # As found by the last query: a running query may be redirected to another database.
         self._broker: BrokerIdentity | None = None
         self._progress = GroupProgress(options.url, options.group) if options.group is not None else None
-        # Where the last batch was found; the next one lies there or further on.
+        # The segment of the last batch; the next batch is there or further on.
         self._first_segment = 0
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Release the connection."""
         self._engine.dispose()
         if self._progress is not None:
             self._progress.close()
@@ -127,14 +127,14 @@ class StreamPlanner:
         return self._offset(offsets, queues, self._prove(offsets, queues))
 
     def set_target(self) -> None:
-        """Limit the query to the messages that are there now: Trigger.AvailableNow."""
+        """Limit the query to the messages that exist now: Trigger.AvailableNow."""
         self._target = self._ends(self._ask(lambda connection: self._queues(connection)))
 
     def backlog(self, start: StreamOffset) -> Backlog:
         """The messages after an offset of this broker, up to the target if one is set.
 
-        Raises DataLoss if the next messages have been dropped, LogReplaced if the log is not the one that was read up
-        to `start`, and DatabaseReplaced.
+        Raises DataLoss if the next messages have been dropped, LogReplaced if the log is not the one read up to
+        `start`, and DatabaseReplaced.
         """
 
         def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
@@ -143,11 +143,11 @@ class StreamPlanner:
 
         reached, queues = self._ask(ask)
         if self._progress is not None:
-            # Spark asks when the batch that has ended there is done.
+            # Spark asks when the batch that ended there is done.
             self._progress.report(reached)
         if self._options.reading.fail_on_data_loss:
             planner.check_kept(reached, queues)
-        # A queue that is new is read from its beginning.
+        # A new queue is read from its beginning.
         first = {queue: reached.get(queue, bounds.min_offset) for queue, bounds in queues.items()}
         end = self._ends(queues)
         if self._target is not None:
@@ -155,17 +155,20 @@ class StreamPlanner:
         return Backlog(start, reached, first, end, queues)
 
     def offset(self, backlog: Backlog, end: Mapping[Queue, int]) -> StreamOffset:
-        """The end of a batch in a backlog, with the proofs that it was read in this log."""
+        """The end of a batch in a backlog, with proofs that it was read in this log."""
         proofs_before, reached = backlog.start.proofs, backlog.reached
         held = {queue: proof for queue, proof in proofs_before.items() if reached.get(queue) == end.get(queue)}
         return self._offset(end, backlog.queues, self._prove(end, backlog.queues, held))
 
     def whole(self, backlog: Backlog) -> StreamOffset:
-        """The end of a backlog, for people: without proofs."""
+        """The end of a backlog without proofs, as shown to people."""
         return self._offset(backlog.end, backlog.queues)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
-        """The tasks of the batch between two offsets. The same two give the same messages, as long as they are kept."""
+        """The tasks of the batch between two offsets.
+
+        Equal offsets give the same messages, as long as these are kept.
+        """
         if start == end:
             return []
 
@@ -180,11 +183,11 @@ class StreamPlanner:
         return tasks
 
     def _queues(self, connection: Connection, *offsets: StreamOffset, must_exist: bool | None = None) -> _Queues:
-        """The queues that are read. Each question begins with the broker that has them, and with its offsets."""
+        """The queues that are read. Each query first identifies the broker and checks its offsets."""
         self._broker = broker_identity(connection)
         must_be_whole = self._options.reading.fail_on_data_loss
         if must_be_whole:
-            # Before all else: the topics of another database are other topics.
+            # First of all, because the topics of another database are other topics.
             for offset in offsets:
                 self._is_of_same_database(offset)
         subscription = self._options.subscription
@@ -196,7 +199,7 @@ class StreamPlanner:
         return {queue: bounds.max_offset for queue, bounds in queues.items()}
 
     def _of_same_log(self, connection: Connection, offset: StreamOffset, queues: _Queues) -> dict[Queue, int]:
-        """The offsets at which the log is the one that they were found in."""
+        """The offsets at which the log is still the one in which they were found."""
         must_be_whole = self._options.reading.fail_on_data_loss
         if not self._is_of_same_database(offset):
             return {}
@@ -206,7 +209,7 @@ class StreamPlanner:
         return planner.of_same_log(of_same_topics, queues, held, fail_on_data_loss=must_be_whole)
 
     def _prove(self, offsets: Mapping[Queue, int], queues: _Queues, held: _Proofs = _NONE) -> _Proofs:
-        """The proofs of these offsets. Those that are held stay, so equal offsets make equal texts."""
+        """The proofs of these offsets. Proofs in `held` are kept, so that equal offsets give equal JSON."""
         keys = {queues[queue].queue_key: queue for queue in offsets if queue not in held}
         if not keys:
             return held
@@ -214,7 +217,7 @@ class StreamPlanner:
         return {**held, **{keys[key]: proof for key, proof in found.items()}}
 
     def _is_of_same_database(self, offset: StreamOffset) -> bool:
-        """Raises StreamUnreadable and DatabaseReplaced."""
+        """Whether an offset is from this database. Raises StreamUnreadable and DatabaseReplaced."""
         broker = self._found_broker
         if offset.broker != broker.name:
             reason = f"they are those of broker {offset.broker!r}, and the url leads to {broker.name!r}"
@@ -230,7 +233,7 @@ class StreamPlanner:
 
     @property
     def broker(self) -> str:
-        """The name of the broker, as its database has it."""
+        """The name of the broker in its database."""
         if self._broker is None:
             self._broker = self._ask(broker_identity)
         return self._broker.name
@@ -244,7 +247,7 @@ class StreamPlanner:
 
 
 def _answer(engine: Engine, question: Callable[[Connection], _Answer], wait_seconds: float) -> _Answer:
-    """The answer to a question, which is asked again while the broker is away."""
+    """The result of a query, which is repeated while the broker is unavailable."""
 
     def ask() -> _Answer:
         try:
@@ -264,7 +267,7 @@ def _connected(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-# -- questions ------------------------------------------------------------------------------------
+# -- queries --------------------------------------------------------------------------------------
 
 
 def _bounds(connection: Connection, subscription: Subscription) -> list[QueueBounds]:
@@ -278,7 +281,7 @@ def _tasks(
     wanted: Sequence[OffsetRange],
     first_segment: int = 0,
 ) -> tuple[list[Task], int]:
-    """The tasks, and the first segment that they read."""
+    """The tasks, and the first segment that is read."""
     if not wanted:
         return [], first_segment
     by_key = {bounds.queue_key: queue for queue, bounds in queues.items()}

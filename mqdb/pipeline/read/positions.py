@@ -1,6 +1,6 @@
-"""Start and end of a read, for all queues or for each: an offset, a time, or an end of the queue.
+"""Start and end of a read, for all queues or per queue: an offset, a time, or an end of the queue.
 
-The texts are those of Spark's Kafka source: earliest, latest, {"orders": {"0": 5, "1": -2}}, milliseconds since 1970.
+The forms are those of Spark's Kafka source: earliest, latest, {"orders": {"0": 5, "1": -2}}, milliseconds since 1970.
 """
 
 import json
@@ -13,17 +13,17 @@ from typing import Any, Final, TypeAlias
 from mqdb.pipeline.errors import OptionInvalid
 from mqdb.pipeline.read.offsets import Queue
 
-#: In place of an offset. Source: JsonUtils, KafkaOffsetRangeLimit of Spark's Kafka source.
+#: Values that replace an offset. Source: JsonUtils, KafkaOffsetRangeLimit of Spark's Kafka source.
 FIRST: Final = -2
 PAST_LAST: Final = -1
 
-#: An offset, FIRST, PAST_LAST, or the first message that was stored at a time or later.
+#: An offset, FIRST, PAST_LAST, or the first message stored at a time or later.
 Place: TypeAlias = int | datetime
 
 
 @dataclass(frozen=True)
 class Position:
-    """Places of queues, and the option that named them. One of the two is given."""
+    """Positions in queues, and the option that gave them. One of the two forms is given."""
 
     option: str
     everywhere: Place | None = None
@@ -35,7 +35,7 @@ LATEST: Final = Position("endingOffsets", everywhere=PAST_LAST)
 
 
 def parse_offsets(name: str, text: str) -> Position:
-    """earliest, latest, or offsets by topic and queue, with -2 for the first and -1 for the end."""
+    """Parse earliest, latest, or offsets by topic and queue, with -2 for the first offset and -1 for the end."""
     match text.strip().lower():
         case "earliest":
             return EARLIEST
@@ -45,12 +45,12 @@ def parse_offsets(name: str, text: str) -> Position:
 
 
 def parse_times(name: str, text: str) -> Position:
-    """Times by topic and queue."""
+    """Parse times by topic and queue."""
     return Position(name, by_queue=_by_queue(name, text, _time_of_queue, '{"orders": {"0": 1767225600000}}'))
 
 
 def parse_time(name: str, text: str) -> datetime:
-    """Milliseconds since 1970, or ISO 8601 with a zone: executors and driver may stand in different ones."""
+    """Parse milliseconds since 1970, or ISO 8601 with a zone, as executors and driver may be in different zones."""
     try:
         if text.strip().lstrip("-").isdecimal():
             return datetime.fromtimestamp(int(text) / 1000, UTC)
@@ -64,7 +64,7 @@ def parse_time(name: str, text: str) -> datetime:
 
 
 def parse_assign(name: str, text: str) -> dict[str, tuple[int, ...]]:
-    """Queue ids by topic."""
+    """Parse queue ids by topic."""
     value = _json(name, text, '{"orders": [0, 2]}')
     for queue_ids in value.values():
         if not isinstance(queue_ids, list) or not queue_ids or not all(type(each) is int for each in queue_ids):

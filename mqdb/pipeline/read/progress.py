@@ -1,7 +1,7 @@
 """The progress of a streaming query, written as the offsets of a group, so that `mqdb.consumer_lag` shows it.
 
 It is for information only: the query continues from its checkpoint, whatever is written here. The stream's reader
-reports the offset from which Spark plans the next batch. Spark asks for that only when the previous batch has ended,
+reports the offset from which Spark plans the next batch. Spark asks for this only when the previous batch has ended,
 also after a restart, and once more after the last batch of a query that ends by itself. A StreamingQueryListener was
 not used: each user would have to add it and configure it with the database. The source's commit() was not used either:
 Spark does not call it for the last batch.
@@ -23,15 +23,18 @@ from mqdb.store.topics.topics import find_topic
 
 logger = logging.getLogger(__name__)
 
-#: Spark may ask every 10 ms; a database that cannot be reached is asked less often.
+#: Spark may ask every 10 ms; an unreachable database is queried less often.
 RETRY_SECONDS: Final = 10.0
 
 
 class GroupProgress:
-    """Reports of one streaming query, by the process that plans its batches. Connects when it has something to say."""
+    """Reports of one streaming query, by the process that plans its batches.
+
+    It connects when it has something to report.
+    """
 
     def __init__(self, dsn: str, group: str) -> None:
-        """`dsn` is that of the primary. The name of the group has been checked."""
+        """`dsn` leads to the primary. The group's name has already been checked."""
         self._group = group
         self._engine = create_engine(dsn, application_name=f"mqdb spark {group}", pool_size=1)
         self._reported: dict[Queue, int] = {}
@@ -39,7 +42,7 @@ class GroupProgress:
         self._retry_at = 0.0
 
     def report(self, next_offsets: Mapping[Queue, int]) -> None:
-        """Write those offsets that have changed. A report that fails is a warning in the log: the query goes on."""
+        """Write the offsets that have changed. A failure is only logged as a warning, and the query continues."""
         news = {queue: offset for queue, offset in next_offsets.items() if self._reported.get(queue) != offset}
         if not news or time.monotonic() < self._retry_at:
             return
@@ -66,14 +69,17 @@ class GroupProgress:
 
 
 def _write(connection: Connection, group: str, news: Mapping[Queue, int]) -> list[str]:
-    """The members that have some of the queues: those offsets are theirs to write. Lost topics are passed over."""
+    """Write offsets; returns the members that own some of the queues, whose offsets they write.
+
+    Lost topics are skipped.
+    """
     routes = {topic: find_topic(connection, topic) for topic in {queue.topic for queue in news}}
     offsets = {
         route.queue_keys[queue.queue_id]: offset
         for queue, offset in news.items()
         if (route := routes[queue.topic]) is not None and queue.queue_id < len(route.queue_keys)
     }
-    # As they are now: offsets that were set by hand change nothing for the query.
+    # The current offsets: manually set offsets do not affect the query.
     known = {position.queue_key: position for position in committed_positions(connection, group, list(offsets))}
     read = [known.get(key, ReadQueue(key, 0, 0, None))._replace(next_offset=offsets[key]) for key in sorted(offsets)]
     return sorted(set(commit_without_owner(connection, group, read).owned.values()))

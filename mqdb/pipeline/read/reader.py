@@ -1,7 +1,8 @@
-"""Reading on a worker: a task's statements become Arrow batches, or an error if anything is not there.
+"""Reading on a worker: a task's statements become Arrow batches, or an error if anything is missing.
 
-Rows below a queue's max offset never change, so tasks need no snapshot in common. A statement names the partitions that
-it reads, and holds them until the end of the task's transaction: retention either comes before, and is seen, or waits.
+Rows below a queue's max offset never change, so tasks need no common snapshot. A statement names the partitions that it
+reads, and locks them until the end of the task's transaction: retention either comes before, which is noticed, or
+waits.
 """
 
 import logging
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The pause before a replica that is behind is asked again.
+#: The pause before a replica that is behind is queried again.
 _REPLICA_POLL_SECONDS = 0.1
 
 
 def read(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "Iterator[pa.RecordBatch]":
     """The messages of a task, with exactly these columns of the row format.
 
-    The task waits for the broker until it has given messages. If the broker goes away later, the task fails, and Spark
-    runs it again. Raises DataLoss, ReplicaBehind, BrokerUnavailable, StorageRefused, BodyNotDecoded, and the errors of
-    decompression.
+    The task waits for the broker until it has returned messages. If the broker becomes unavailable later, the task
+    fails, and Spark reruns it. Raises DataLoss, ReplicaBehind, BrokerUnavailable, StorageRefused, BodyNotDecoded, and
+    the errors of decompression.
     """
 
     def begin() -> "tuple[_Batches, pa.RecordBatch | None]":
@@ -67,7 +68,7 @@ def _attempt(task: Task, reading: ReadOptions, columns: tuple[str, ...]) -> "_Ba
         session.rollback()
         is_over = True
     finally:
-        # Spark closes this generator in the middle of a COPY when it has seen enough.
+        # Spark closes this generator in the middle of a COPY when it has enough rows.
         if is_over:
             give_back(reading, session)
         else:
@@ -87,8 +88,8 @@ def _read(
 ) -> "Iterator[pa.RecordBatch]":
     count = 0
     if each.is_slice:
-        # All of the segment is wanted, and the planner, without statistics yet, might look each record up. For the rest
-        # of the transaction: a slice is a task of its own.
+        # The whole segment is wanted, but without statistics the planner might look up each record. The setting is for
+        # the rest of the transaction, because a slice is a separate task.
         session.rows("SELECT set_config('enable_nestloop', 'off', true)")
     try:
         for batch in session.batches(each.statement, sources, reading.batch_size_bytes):
@@ -105,7 +106,7 @@ def _read(
 
 
 def _check_kept(session: ReadSession, task: Task) -> None:
-    """In the transaction of the reads, after them."""
+    """Check, after the reads and in their transaction, that all messages were kept."""
     kept = dict(session.rows(task.min_offsets))
     for check in task.checks:
         if check.queue_key not in kept:
@@ -119,7 +120,7 @@ def _await_replica(session: ReadSession, task: Task, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         reached = dict(session.rows(task.max_offsets))
-        # The transaction ends: it has locked the consume queue's parent, and a new one sees more.
+        # End the transaction: it has locked the consume queue's parent, and a new one sees more.
         session.rollback()
         behind = [check for check in task.checks if reached.get(check.queue_key, 0) < check.past]
         if not behind:

@@ -28,17 +28,17 @@ _TYPES = {
 
 
 def arrow_types(columns: Sequence[str]) -> list[tuple[str, pa.DataType]]:
-    """Columns of a message with their types as Spark has them in Arrow."""
+    """Message columns with Spark's types for them in Arrow."""
     return [(name, _TYPES[SOURCE_COLUMNS[name]]) for name in columns]
 
 
 def finished(
     batch: pa.RecordBatch, reading: ReadOptions, columns: tuple[str, ...], decoder: "BodyDecoder | None" = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch with these columns, bodies decompressed. `decoder` makes those columns that are of bodies.
+    """The rows of a batch with these columns, bodies decompressed. `decoder` makes the columns from bodies.
 
-    In several batches where plain bodies have more than `batch_size_bytes`: they may have a thousand times those of the
-    compressed ones, and a column of Arrow holds 2 GiB.
+    The rows are split into several batches if plain bodies exceed `batch_size_bytes`: they may be a thousand times as
+    large as the compressed ones, and an Arrow column holds at most 2 GiB.
     """
     is_with_bodies = "body" in batch.schema.names
     for part in _with_plain_bodies(batch, reading.batch_size_bytes) if is_with_bodies else (batch,):
@@ -84,17 +84,17 @@ def _with_bodies(batch: pa.RecordBatch, bodies: list[bytes | None]) -> pa.Record
     return batch.set_column(batch.schema.names.index("body"), "body", pa.array(bodies, pa.binary()))
 
 
-# -- rows as Spark's Kafka source gives them, for queries that were written for it. The time at which the broker
-# stored a message is the timestamp; `mqdb.common.kafka_record` says what are its key and headers.
+# -- rows in the form of Spark's Kafka source, for queries that were written for it. The timestamp is the time at which
+# the broker stored a message; `mqdb.common.kafka_record` defines its key and headers.
 
-#: timestampType of a record that the broker has stamped. Source: Kafka's TimestampType.LOG_APPEND_TIME.
+#: The timestampType of a record whose timestamp was set by the broker. Source: Kafka's TimestampType.LOG_APPEND_TIME.
 _LOG_APPEND_TIME: Final = 1
 
 _HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
 def _to_kafka(batch: pa.RecordBatch, columns: tuple[str, ...], *, with_reserved: bool) -> pa.RecordBatch:
-    """A batch of messages with these columns of Kafka's."""
+    """A batch of messages with these columns of Kafka."""
     arrays = [
         _headers(batch, with_reserved=with_reserved) if name == "headers" else _COLUMNS[name](batch) for name in columns
     ]
@@ -117,7 +117,7 @@ def _key(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _headers(batch: pa.RecordBatch, *, with_reserved: bool) -> pa.Array:
-    """Null for a message without headers, as Spark's Kafka source gives them."""
+    """The headers; null for a message without headers, as in Spark's Kafka source."""
     rows = []
     for text in batch.column("properties").to_pylist():
         headers = read_headers(read_properties(text), with_reserved=with_reserved)

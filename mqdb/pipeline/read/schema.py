@@ -1,6 +1,6 @@
-"""The columns that a read gives, in both row formats, and what each of them is made of.
+"""The columns of a read, in both row formats, and their sources.
 
-Light on purpose: Spark's Python workers import it.
+This module is small on purpose: Spark's Python workers import it.
 """
 
 from enum import StrEnum
@@ -10,13 +10,13 @@ from mqdb.pipeline.errors import ColumnInvalid, OptionInvalid
 
 
 class RowFormat(StrEnum):
-    """MQDB is a message as RocketMQ speaks of it, KAFKA the row of Spark's Kafka source."""
+    """MQDB means a message in RocketMQ's terms, KAFKA the row of Spark's Kafka source."""
 
     MQDB = "mqdb"
     KAFKA = "kafka"
 
 
-#: Columns of a message and their types as Spark calls them, in the order in which `SELECT *` gives them.
+#: Message columns and their Spark types, in the order of `SELECT *`.
 MESSAGE_COLUMNS: Final = {
     "topic": "string",
     "queue_id": "int",
@@ -31,13 +31,13 @@ MESSAGE_COLUMNS: Final = {
     "store_timestamp": "timestamp",
 }
 
-#: What readers ask of the database besides: what a message keeps of a key of Kafka's.
+#: Another column that readers need from the database: the parts of a Kafka key that a message keeps in properties.
 KEPT_KEY: Final = "kafka_key"
 SOURCE_COLUMNS: Final = MESSAGE_COLUMNS | {KEPT_KEY: "string"}
 
 HEADERS: Final = "array<struct<key:string,value:binary>>"
 
-#: Headers only if includeHeaders asks for them. Source: Spark's KafkaRecordToRowConverter.
+#: Headers are included only with includeHeaders. Source: Spark's KafkaRecordToRowConverter.
 KAFKA_COLUMNS: Final = {
     "key": "binary",
     "value": "binary",
@@ -49,7 +49,7 @@ KAFKA_COLUMNS: Final = {
     "headers": HEADERS,
 }
 
-#: The columns of a message that Kafka's are made of; timestampType is a constant.
+#: The message columns from which Kafka's columns are made; timestampType is a constant.
 KAFKA_SOURCES: Final = {
     "key": "keys",
     "value": "body",
@@ -69,7 +69,7 @@ def columns_of(row_format: RowFormat) -> dict[str, str]:
 
 
 def ddl(row_format: RowFormat, names: tuple[str, ...]) -> str:
-    """The schema of a read that gives these columns, as Spark parses it."""
+    """The schema of a read with these columns, in a form that Spark parses."""
     types = columns_of(row_format)
     return ", ".join(f"`{name}` {types[name]}" for name in names)
 
@@ -77,7 +77,7 @@ def ddl(row_format: RowFormat, names: tuple[str, ...]) -> str:
 def check_columns(row_format: RowFormat, wanted: dict[str, str]) -> None:
     """Raise ColumnInvalid if a column is unknown or has another type, and OptionInvalid if there is no column.
 
-    A batch of Arrow knows its number of rows from its columns, so rows without columns would be lost.
+    An Arrow batch gets its number of rows from its columns, so rows without columns would be lost.
     """
     types = columns_of(row_format)
     if not wanted:
@@ -90,9 +90,9 @@ def check_columns(row_format: RowFormat, wanted: dict[str, str]) -> None:
 
 
 def sources_of(row_format: RowFormat, names: tuple[str, ...], *, with_bodies: bool = False) -> tuple[str, ...]:
-    """The columns of a message that have to be read from the database for these columns, in a fixed order.
+    """The message columns that have to be read from the database for these columns, in a fixed order.
 
-    `with_bodies` adds the body and its position: for reads that make columns of it.
+    `with_bodies` adds the body and its position, for reads that make columns from bodies.
     """
     sources = {KAFKA_SOURCES.get(name, "queue_offset") for name in names} if row_format is RowFormat.KAFKA else {*names}
     if with_bodies:

@@ -1,7 +1,7 @@
-"""Options of a read with format("mqdb"): from texts to values, with one clear sentence for each that is wrong.
+"""Options of a read with format("mqdb"): parses them, with one clear error for each invalid option.
 
-Names and rules are those of Spark's Kafka source if it has them; names are compared without regard to case, as in
-Spark. This module imports little, because workers import it with the reader that Spark sends them.
+Names and rules are those of Spark's Kafka source if it has them; names are case-insensitive, as in Spark. This module
+imports little, because workers import it with the reader that Spark sends them.
 """
 
 import logging
@@ -29,10 +29,10 @@ from mqdb.pipeline.read.schema import RowFormat, columns_of, sources_of
 
 logger = logging.getLogger(__name__)
 
-#: Largest part of a segment, or of a queue, that one task reads: half a second of work, for which it holds its locks.
+#: The largest part of a segment or queue that one task reads: half a second of work, during which it holds locks.
 DEFAULT_MAX_RECORDS_PER_PARTITION: Final = 300_000
 
-#: Small ranges of queues are read by one task up to this sum: a task costs 30 ms, however little it reads.
+#: Small ranges of queues are bundled into one task up to this sum, because a task costs 30 ms, however little it reads.
 DEFAULT_RECORDS_PER_TASK: Final = 50_000
 
 _START: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -42,7 +42,7 @@ _LIMITS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDel
 _STREAM_ONLY: Final = ("group",)
 _BATCH_ONLY: Final = _END
 
-#: Longest wait for minOffsetsPerTrigger. Source: KafkaSourceProvider.DEFAULT_MAX_TRIGGER_DELAY.
+#: The maximum wait for minOffsetsPerTrigger. Source: KafkaSourceProvider.DEFAULT_MAX_TRIGGER_DELAY.
 _DEFAULT_TRIGGER_DELAY_SECONDS: Final = 900.0
 
 NAMES: Final = (
@@ -77,9 +77,9 @@ NAMES: Final = (
 
 @dataclass(frozen=True)
 class Subscription:
-    """The queues to read. One of the three is given: topics, a pattern of their names, or queues by topic.
+    """The queues to read, given in one of three ways: topics, a pattern for their names, or queues by topic.
 
-    `is_partial` if the broker is one of several, so that topics may be missing here.
+    `is_partial` means that the broker is one of several, so topics may be missing on it.
     """
 
     topics: tuple[str, ...] = ()
@@ -89,13 +89,13 @@ class Subscription:
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """The topics that are not chosen by a pattern."""
+        """The topics that are given by name and not by a pattern."""
         return tuple(self.assigned) if self.assigned is not None else self.topics
 
 
 @dataclass(frozen=True)
 class MessageChoice:
-    """The messages of these queues to read, as texts that have been checked. None and () let all pass."""
+    """The messages to read from these queues, as checked strings. None and () select all messages."""
 
     sub_expression: str | None = None
     selector: str | None = None
@@ -103,13 +103,13 @@ class MessageChoice:
 
     @property
     def is_everything(self) -> bool:
-        """Whether no message is left out."""
+        """Whether all messages are read."""
         return self.sub_expression is None and self.selector is None and not self.keys
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """The rule by which a read is cut into tasks. `by` is auto, segment or queue."""
+    """The rule for splitting a read into tasks. `by` is auto, segment or queue."""
 
     by: str = "auto"
     min_partitions: int = 1
@@ -119,7 +119,7 @@ class Splitting:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options that a task needs. `url` holds the password; `is_replica` if readUrl was given."""
+    """The options for tasks. `url` contains the password; `is_replica` is true if readUrl was given."""
 
     url: str = field(repr=False)
     is_replica: bool
@@ -133,13 +133,13 @@ class ReadOptions:
     decoding: BodyDecoding | None = None
 
     def sources(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """The columns of a message that have to be read from the database for these columns of the read."""
+        """The message columns that have to be read from the database for these columns of the read."""
         if self.decoding is None:
             return sources_of(self.row_format, columns)
         return sources_of(self.row_format, self.own_columns(columns), with_bodies=True)
 
     def own_columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """The columns that are not made of bodies."""
+        """The columns that are not made from bodies."""
         return columns if self.decoding is None else tuple(c for c in columns if c not in self.decoding.names)
 
 
@@ -147,7 +147,7 @@ class ReadOptions:
 class SourceOptions:
     """All options of a read. `url` is the address for planning, `reading.url` the address for reading.
 
-    `columns` are those of the row format, and then those of bodies.
+    `columns` are those of the row format, followed by those made from bodies.
 
     A batch has no limits and no group.
     """
@@ -168,12 +168,12 @@ class SourceOptions:
 
 
 def source_columns(options: Mapping[str, str]) -> tuple[RowFormat, tuple[str, ...]]:
-    """Row format and columns alone: what a schema needs, before anybody asks for the rest."""
+    """Only the row format and the columns, which are needed for a schema."""
     return _columns(_Given(options))
 
 
 def source_decoding(options: Mapping[str, str]) -> BodyDecoding | None:
-    """The decoding of bodies that a read asks for. Raises OptionInvalid."""
+    """The decoding of bodies that a read requests. Raises OptionInvalid."""
     given = _Given(options)
     return _decoding(given, _columns(given)[1])
 
@@ -181,7 +181,7 @@ def source_decoding(options: Mapping[str, str]) -> BodyDecoding | None:
 def check_source(options: Mapping[str, str]) -> None:
     """Check the options at `load`, before it is known whether a batch or a stream follows.
 
-    Raises what `parse_source` raises for both. Warns of Kafka's options that are ignored.
+    Raises the errors of `parse_source` for both. Warns about ignored options of Kafka.
     """
     try:
         parse_source(options, is_stream=False)
@@ -196,8 +196,8 @@ def check_source(options: Mapping[str, str]) -> None:
 def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
     """Read the options of `spark.read` or `spark.readStream`.
 
-    Raises OptionUnknown, OptionInvalid, and what is wrong with a topic, group, tag expression or selector. Whether
-    topics and offsets exist is for the planner to see.
+    Raises OptionUnknown, OptionInvalid, and the errors of topics, groups, tag expressions and selectors. The planner
+    checks whether topics and offsets exist.
     """
     given = _Given(options)
     given.refuse_unknown()
@@ -209,7 +209,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
     read_url = _url(given, "readUrl")
     row_format, columns = _columns(given)
     decoding = _decoding(given, columns)
-    # Those of a batch are checked and then ignored, as the Kafka source does.
+    # Batch options are checked and then ignored, as in the Kafka source.
     at_most, at_least = given.number("maxOffsetsPerTrigger"), given.number("minOffsetsPerTrigger")
     trigger_delay = given.parsed("maxTriggerDelay", _delay_seconds)
     return SourceOptions(
@@ -249,7 +249,7 @@ _Value = TypeVar("_Value")
 
 
 class _Given:
-    """The options as they were given, found whatever their case."""
+    """The given options, looked up case-insensitively."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -273,7 +273,7 @@ class _Given:
         return value
 
     def first_of(self, names: tuple[str, ...]) -> str | None:
-        """The one of the names that is given; two of them exclude each other."""
+        """The name, among these, that is given. They exclude each other."""
         found = [name for name in names if self.text(name) is not None]
         if len(found) > 1:
             raise OptionInvalid(found[1], self.text(found[1]), f"{found[0]} is given, too; drop one of them")
@@ -321,7 +321,7 @@ def _bytes(name: str, text: str) -> int:
     return int(match[1]) * {"": 1, "k": 1024, "m": 1024 * 1024}[match[2].lower()]
 
 
-# What follows imports what only the driver needs, where it is needed.
+# The following functions import code that only the driver needs, when they need it.
 
 
 def _url(given: _Given, name: str) -> str | None:
@@ -378,7 +378,10 @@ def _ending(given: _Given) -> Position:
 
 
 def _position(given: _Given, names: tuple[str, ...]) -> Position | None:
-    """A time wins over times by queue, and both over offsets, as with Kafka."""
+    """The position in the options.
+
+    A time takes precedence over times by queue, and both over offsets, as with Kafka.
+    """
     offsets, timestamp, by_timestamp = names
     moment = given.parsed(timestamp, parse_time)
     if moment is not None:
@@ -389,7 +392,7 @@ def _position(given: _Given, names: tuple[str, ...]) -> Position | None:
 def _delay_seconds(name: str, text: str) -> float:
     from mqdb.common.duration import parse_duration
 
-    # As Spark reads times: a bare number is in milliseconds, and a minute may be written min.
+    # As Spark parses times: a plain number is in milliseconds, and a minute may be written min.
     plain = text.strip().lower()
     delay = parse_duration(f"{plain}ms" if plain.isdecimal() else re.sub("min$", "m", plain))
     if delay is None:

@@ -1,4 +1,4 @@
-"""The tasks that the driver makes: statements with all values in their texts, and checks to run around them.
+"""The tasks that the driver makes: statements with all values as literals, and checks to run with them.
 
 This module imports little, because Spark's Python workers import it to unpickle tasks.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Read:
-    """A statement that reads a part of a segment. `count` is the number of rows it must give, or None if unknown."""
+    """A statement that reads part of a segment. `count` is the number of rows it must return, or None if unknown."""
 
     statement: str
     what: str
@@ -18,7 +18,7 @@ class Read:
 
 @dataclass(frozen=True)
 class OffsetCheck:
-    """Offsets `first` to before `past` of a queue have to be there."""
+    """A check that offsets from `first` to before `past` of a queue exist."""
 
     queue_key: int
     queue: str
@@ -28,7 +28,10 @@ class OffsetCheck:
 
 @dataclass(frozen=True)
 class Task:
-    """The work of one Spark task. `min_offsets` and `max_offsets` are statements: keys of queues, and these offsets."""
+    """The work of one Spark task.
+
+    The statements `min_offsets` and `max_offsets` return queue keys with these offsets.
+    """
 
     reads: tuple[Read, ...]
     checks: tuple[OffsetCheck, ...]
