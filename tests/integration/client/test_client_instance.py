@@ -387,6 +387,7 @@ def test_a_long_outage_is_told_once(database: Database, proxy: Proxy, caplog: py
     wait_until(lambda: caplog.text.count("no connection to the broker yet") > 2)
     proxy.restore()
     wait_until(lambda: heard.values == [None, None])
+    wait_until(lambda: "connected to the broker again" in caplog.text)
     instance.close()
 
     told = [record.msg for record in caplog.records if record.levelno >= logging.INFO]
