@@ -1,8 +1,8 @@
-"""The client reaper: takes clients that are gone out of their groups, so that others take over their queues.
+"""The client reaper: removes dead clients from their groups, so that others take over their queues.
 
-A client that leaves says so. One whose connection ends without a word is noticed by its presence lock within a second,
-one that hangs by its silence. Messages that were popped before their group began to pull have no consumer any longer:
-it sends them back. RocketMQ: ClientHousekeepingService.
+A client that leaves announces this. A client whose connection ends abruptly is noticed by its presence lock within a
+second, a hanging client by its missing heartbeats. Messages that were popped before their group switched to pulling no
+longer have a consumer: the reaper sends them back. RocketMQ: ClientHousekeepingService.
 """
 
 import logging
@@ -20,7 +20,7 @@ from mqdb.service.service import Context, PeriodicService
 
 logger = logging.getLogger(__name__)
 
-#: Between looks for messages that are left over.
+#: The time between checks for leftover messages.
 _LEFTOVER_SECONDS: Final = 10.0
 
 
@@ -30,7 +30,7 @@ class ClientReaperConfig:
 
     interval: timedelta = timedelta(seconds=1)
     client_expiry: timedelta = CLIENT_EXPIRY
-    """Time without a heartbeat after which a client is removed."""
+    """The time without a heartbeat after which a client is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ReaperCounts:
     groups: tuple[str, ...]
     """The groups that lost a member; they have been notified."""
     returned: int = 0
-    """Messages that were popped in groups that pull by now."""
+    """The number of messages that were popped in groups that now pull."""
 
 
 class ClientReaper(PeriodicService[ReaperCounts]):
@@ -56,7 +56,7 @@ class ClientReaper(PeriodicService[ReaperCounts]):
         self._look_at = -math.inf
 
     def run_once(self, connection: Connection) -> ReaperCounts:
-        """Remove all clients that are gone by now."""
+        """Remove all dead clients."""
         groups = tuple(reap(connection, self._config.client_expiry))
         if groups:
             logger.info("removed clients that were gone", extra={"groups": groups})

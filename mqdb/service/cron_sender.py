@@ -1,7 +1,7 @@
-"""The cron sender: sends recurring messages when their times come.
+"""The cron sender: sends recurring messages at their times.
 
-It looks once a second, because a new cron may be due sooner than all others, and at the time at which the next known
-one is due. RocketMQ has nothing like it.
+It checks once a second, because a new cron may be due before all others, and exactly when the next known cron is due.
+RocketMQ has no counterpart.
 """
 
 import logging
@@ -23,7 +23,7 @@ class CronSenderConfig:
 
     longest_pause: timedelta = timedelta(seconds=1)
     contended_pause: timedelta = timedelta(milliseconds=100)
-    """While another session fires what is due."""
+    """The pause while another session fires due crons."""
 
 
 class CronSender(LoopService[CronRound]):
@@ -36,7 +36,7 @@ class CronSender(LoopService[CronRound]):
         self._config = config
 
     def run_once(self, connection: Connection) -> CronRound:
-        """Send what is due now, or as much of it as one round may take."""
+        """Send the messages that are due now, or as many as one round may take."""
         counts = fire_due(connection, next_time)
         for firing in counts.firings:
             fields = {"cron": firing.name, "topic": firing.topic, "scheduled_at": firing.scheduled_at.isoformat()}

@@ -1,17 +1,17 @@
-"""Cron texts: five fields as in crontab(5), a field of seconds before them if wanted, or a name such as @daily.
+"""Cron texts: five fields as in crontab(5), optionally preceded by a field for seconds, or a name such as @daily.
 
     second   minute   hour   day of month   month        day of week
     0-59     0-59     0-23   1-31           1-12, jan    0-7, sun; 0 and 7 are Sunday
 
-A field is `*`, a value, a range `1-5`, each of them but a single value with a step (`*/5`, `8-18/2`), or several of
-these with commas between. A range of days of the week may go over the end of the week, as `sat-mon` does. If both day
-fields are restricted, a day counts when either names it; a field that begins with `*` is not restricted.
+A field is `*`, a value, a range `1-5`, `*` or a range with a step (`*/5`, `8-18/2`), or several of these separated by
+commas. A range of days of the week may cross the end of the week, like `sat-mon`. If both day fields are restricted, a
+day counts if either contains it; a field that begins with `*` is not restricted.
 
-Quartz's way to name days works, too: `L` is the last day of the month, `friL` its last Friday, `mon#2` its second
-Monday, and `?` is `*`. The numbers of the days of the week are crontab's, in which 1 is Monday; in Quartz 1 is Sunday.
-Texts of Quartz with such numbers have a `?` as their day of month. They are refused.
+Quartz's names for days also work: `L` is the last day of the month, `friL` its last Friday, `mon#2` its second Monday,
+and `?` is `*`. The numbers of the days of the week are crontab's, in which 1 is Monday; in Quartz 1 is Sunday. Quartz
+texts with such numbers have a `?` as their day of month, and are refused.
 
-A step over the end of a field and a day that no month has, which crontab takes, are refused, too.
+A step past the end of a field and a day that no month has, which crontab accepts, are also refused.
 """
 
 import re
@@ -44,7 +44,7 @@ _PART: Final = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step
 _LAST_DAY: Final = re.compile("L", re.IGNORECASE)
 _POSITION: Final = re.compile(r"(?P<weekday>[a-z]{3}|\d+)(?:#(?P<number>[1-5])|L)", re.ASCII | re.IGNORECASE)
 
-#: What other programs take, and what to write here.
+#: Syntax of other programs, and what to write instead.
 _ELSEWHERE: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), advice)
     for pattern, advice in (
@@ -60,21 +60,23 @@ _ELSEWHERE: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class CronFields:
-    """The values that each field names. Days of the week are 0 to 6, Sunday is 0."""
+    """The values in each field. Days of the week are 0 to 6, Sunday is 0."""
 
     seconds: frozenset[int]
     minutes: frozenset[int]
     hours: frozenset[int]
     days: frozenset[int]
     last_day: bool
-    """Whether the last day of a month counts beside `days`."""
+    """Whether the last day of a month counts besides `days`."""
     months: frozenset[int]
     weekdays: frozenset[int]
     positions: frozenset[tuple[int, int]]
-    """Days that count beside `weekdays`: a day of the week, and which one of a month, 1 to 5 or LAST."""
+    """Days that count besides `weekdays`: a day of the week, and which one in the month, 1 to 5 or LAST."""
     either_day: bool
-    """Whether a day counts that only one of the two day fields names. If not, and if there are `positions`, the day of
-    month names all days."""
+    """Whether a day counts that is in only one of the two day fields.
+
+    If not, and if there are `positions`, the day of month contains all days.
+    """
 
     @property
     def every_hour(self) -> bool:
@@ -93,7 +95,7 @@ def parse_cron(text: str) -> CronFields:
 
 
 def _words(text: str) -> list[str]:
-    """Six words, one for each field. Raises ValueError."""
+    """Six words, one per field. Raises ValueError."""
     names = ", ".join(_NAMED)
     words = _NAMED.get(text.strip().lower(), text).split()
     match [word.lower() for word in words]:

@@ -1,14 +1,15 @@
-"""When a cron text falls due, on the clock of a time zone.
+"""When a cron text is due, on the clock of a time zone.
 
-APScheduler's CronTrigger finds the next time on a clock without changes; what becomes of it where the clocks change is
-decided here, by the rules of Vixie cron:
+APScheduler's CronTrigger finds the next time on a clock without changes; this module handles clock changes, by the
+rules of Vixie cron:
 
-- A cron with fixed hours fires once at each of its times. One that does not exist, as clocks were put forward over
-  it, is fired at the moment of the change, and several such are one. One that exists twice is fired the first time.
-- A cron of every hour fires whenever the clock shows one of its times: `*/5 * * * *` every five minutes, always.
+- A cron with fixed hours fires once at each of its times. A time that does not exist, because clocks were put forward
+  past it, fires at the moment of the change, and several such times fire once. A time that exists twice fires the first
+  time.
+- An hourly cron fires whenever the clock shows one of its times: `*/5 * * * *` every five minutes, always.
 
-Two things of APScheduler are not taken over. It counts days of the week from Monday as 0, and it wants both day fields
-to fit; the fields come from `mqdb.service.cron_text`, which has crontab's rules.
+Two rules of APScheduler are not used. It counts days of the week from Monday as 0, and requires both day fields to
+match; the fields come from `mqdb.service.cron_text`, which has crontab's rules.
 """
 
 from bisect import bisect_left
@@ -26,21 +27,21 @@ from mqdb.service.cron_text import CronFields, parse_cron
 _INSTANT: Final = timedelta(microseconds=1)
 _DAY: Final = timedelta(days=1)
 
-#: APScheduler's names of `CronFields.positions`, by their numbers.
+#: APScheduler's names for `CronFields.positions`, by their numbers.
 _POSITIONS: Final = ("last", "1st", "2nd", "3rd", "4th", "5th")
 _WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 def next_time(cron: str, timezone: str, after: datetime) -> datetime:
-    """The first time after an aware one, in UTC. Raises CronInvalid; ParameterInvalid for an unknown zone."""
+    """The first time after an aware time, in UTC. Raises CronInvalid; ParameterInvalid for an unknown zone."""
     return _times(cron, timezone).next_after(after)
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The zone of an IANA name. Raises ParameterInvalid."""
+    """The zone with an IANA name. Raises ParameterInvalid."""
     try:
         return ZoneInfo(name)
-    # KeyError: there is none; ValueError: a path; OSError: a folder of zones, such as Europe; TypeError: no text.
+    # KeyError: unknown; ValueError: a path; OSError: a folder of zones, such as Europe; TypeError: not a string.
     except (KeyError, ValueError, OSError, TypeError):
         reason = "there is no such time zone; write an IANA name, such as Europe/Berlin or UTC"
         raise ParameterInvalid("timezone", name, reason) from None
@@ -55,11 +56,11 @@ class CronTimes:
         self._triggers = [_trigger(fields, day, weekday) for day, weekday in _days(fields)]
 
     def next_after(self, time: datetime) -> datetime:
-        """The first time after an aware one, in UTC."""
+        """The first time after an aware time, in UTC."""
         return self._next_shown(time) if self._every_hour else self._next_planned(time)
 
     def _next_planned(self, time: datetime) -> datetime:
-        """Each time of the clock once, in their order: as `_moment` never goes back, the first that is later."""
+        """The next time, where each clock time counts once: the first later one, because `_moment` never goes back."""
         wall = self._wall(time)
         while (moment := self._moment(wall := self._at_or_after(wall + _INSTANT))) <= time:
             pass
@@ -71,7 +72,7 @@ class CronTimes:
         while True:
             offset = self._offset(start)
             moment = (self._at_or_after(self._wall(start)) - offset).replace(tzinfo=UTC)
-            # Within a day the clock does not change forth and back.
+            # Within a day the clock does not change twice.
             near = min(moment, start + _DAY)
             if self._offset(near) != offset:
                 start = self._change(start, near)
@@ -81,9 +82,9 @@ class CronTimes:
                 start = max(near, moment - _DAY)
 
     def _at_or_after(self, wall: datetime) -> datetime:
-        """The next time that a clock without changes shows."""
+        """The next time on a clock without changes."""
         now = wall.replace(tzinfo=UTC)
-        # Of two, one may name a day that never comes.
+        # One of two may contain a day that never comes.
         times = [trigger.get_next_fire_time(None, now) for trigger in self._triggers]
         first: datetime = min(time for time in times if time is not None)
         return first.replace(tzinfo=None)
@@ -95,14 +96,14 @@ class CronTimes:
         return time.astimezone(self._zone).utcoffset() or timedelta(0)
 
     def _moment(self, wall: datetime) -> datetime:
-        """When the clock shows it first; if it never does, when it was put forward over it. Source: PEP 495."""
+        """The first moment when the clock shows a time, or else when it was put forward past it. Source: PEP 495."""
         moment = wall.replace(tzinfo=self._zone).astimezone(UTC)
         if self._wall(moment) == wall:
             return moment
         return self._change(wall.replace(tzinfo=self._zone, fold=1).astimezone(UTC), moment)
 
     def _change(self, before: datetime, after: datetime) -> datetime:
-        """The moment between two, to the second, from which on the clock goes as it does at the later one."""
+        """The moment of the clock change between two moments, to the second."""
         begin = before.astimezone(UTC).replace(microsecond=0)
         offset = self._offset(after)
         seconds = range(int((after - begin).total_seconds()))
@@ -116,9 +117,9 @@ def _times(cron: str, timezone: str) -> CronTimes:
 
 
 def _days(fields: CronFields) -> Iterator[tuple[str, str]]:
-    """Days of the month and of the week, as APScheduler writes both, that fit together; any of the pairs will do."""
+    """Pairs of days of the month and of the week in APScheduler's syntax; a day counts if it matches any pair."""
     days = ",".join(filter(None, [_listed(fields.days, 31), "last" if fields.last_day else ""]))
-    # Its first day is Monday.
+    # APScheduler's first day is Monday.
     weekdays = _listed({(day - 1) % 7 for day in fields.weekdays}, 7)
     if fields.either_day:
         yield days, "*"
@@ -141,5 +142,5 @@ def _trigger(fields: CronFields, day: str, weekday: str) -> CronTrigger:
 
 
 def _listed(values: Set[int], count_of_all: int) -> str:
-    # It looks at each value of a list.
+    # APScheduler checks each value of a list.
     return "*" if len(values) == count_of_all else ",".join(map(str, sorted(values)))

@@ -1,7 +1,7 @@
-"""The delay deliverer: brings delayed messages and retries to their queues when their time has come.
+"""The delay deliverer: delivers delayed messages and retries to their queues when their time has come.
 
-It looks when the dispatcher has worked, as a message of a short level may come behind all that waits, at most ten times
-a second, and at the very moment when it knows that one is due. RocketMQ: ScheduleMessageService.
+It checks when the dispatcher has worked, because a new message of a short level may be due first, at most ten times a
+second, and exactly when the next known message is due. RocketMQ: ScheduleMessageService.
 """
 
 import logging
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DelayDelivererConfig(DelivererConfig):
-    """Configuration of the delay deliverer."""
+    """The configuration of the delay deliverer."""
 
     longest_sleep: timedelta = timedelta(seconds=10)
-    """While no message comes and none waits. After so long it looks without being woken."""
+    """The time after which it checks without being woken, while no message arrives or waits."""
 
 
 class DelayDeliverer(Deliverer[DelayRound]):
@@ -36,7 +36,7 @@ class DelayDeliverer(Deliverer[DelayRound]):
         self._missing: frozenset[tuple[int, int]] = frozenset()
 
     def run_once(self, connection: Connection) -> DelayRound:
-        """Deliver what is due now, or as much of it as one round may take."""
+        """Deliver the messages that are due now, or as many as one round may take."""
         counts = deliver_due(connection, self._messages, self._first_segment)
         self._first_segment = counts.first_segment
         self._adapt(counts.messages, counts.took)

@@ -11,19 +11,19 @@ from mqdb.service.service import Context, CountsT, LoopService
 
 @dataclass(frozen=True, slots=True)
 class DelivererConfig:
-    """Configuration of a deliverer."""
+    """The configuration of a deliverer."""
 
     first_messages: int = 1_000
-    """In a round at first; with full rounds that are short for the server they become more, with long ones less."""
+    """The messages of the first round; the number grows after short full rounds, and shrinks after long ones."""
     max_messages: int = MAX_MESSAGES
     long_round: timedelta = timedelta(milliseconds=250)
-    """Where bodies are large, a round of fewer messages keeps the others from waiting."""
+    """With large bodies, a round of fewer messages keeps others from waiting."""
     longest_pause: timedelta = timedelta(milliseconds=100)
-    """While messages come. Source: ScheduleMessageService.DELAY_FOR_A_WHILE."""
+    """The maximum pause while messages arrive. Source: ScheduleMessageService.DELAY_FOR_A_WHILE."""
     longest_wait: timedelta = timedelta(seconds=1)
-    """Wait for a message that is not due, while no message comes: the clock of the server may be set."""
+    """The maximum wait for a message that is not due, while no message arrives: the server's clock may be set."""
     shortest_pause: timedelta = timedelta(milliseconds=10)
-    """So that messages which fall due one by one are delivered some at a time."""
+    """The minimum pause, so that messages that become due one by one are delivered several at a time."""
 
 
 class Deliverer(LoopService[CountsT]):
@@ -36,13 +36,13 @@ class Deliverer(LoopService[CountsT]):
         self._first_segment = 0
 
     def prepare(self, connection: Connection) -> None:
-        # A plan that is made while segments and slots are empty would read them from end to end when they have filled.
+        # A plan made while segments and slots are empty would read them completely after they have filled.
         names = "enable_seqscan", "enable_bitmapscan"
         connection.execute(select(*(func.set_config(name, "off", False) for name in names)))
         self._first_segment = 0
 
     def pause_when_woken(self, since_round: timedelta) -> timedelta:
-        # Not at once: the message that has woken it is on its way to a consumer.
+        # Not immediately: the message that woke it is on its way to a consumer.
         return max(self._config.longest_pause - since_round, self._config.shortest_pause)
 
     def _adapt(self, messages: int, took: timedelta) -> None:

@@ -1,17 +1,17 @@
-"""The dispatcher: gives new messages their queue offsets, a few milliseconds after their commit.
+"""The dispatcher: assigns queue offsets to new messages, a few milliseconds after their commit.
 
-It only calls; the work is done in the database. There a lock and the checkpoint's key prevent that two callers dispatch
-the same batch.
+It only makes the calls; the work is done in the database. There a lock and the checkpoint's key prevent two callers
+from dispatching the same batch.
 
-    asleep    appends place their own records (`mqdb/sql/dispatch/take_places.sql`). One that cannot notifies it: two
-              have met, or a record waits, or joins the transaction of a user
-    awake     looks every few milliseconds: such records come so fast that one batch takes several
+    asleep    appends place their own records (`mqdb/sql/dispatch/take_places.sql`). One that cannot (two have met, a
+              record waits, or joins a user's transaction) notifies the dispatcher
+    awake     checks every few milliseconds: such records arrive so fast that one batch takes several
 
-Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. It sleeps as soon as
-nothing waits. If many messages come in a second, it stays awake, and appends place nothing: a batch costs less than its
-messages one by one, and so do the wakes of consumers. PostgreSQL wakes every listener of the server for every
-announcement. So with many listeners appends place nothing either, and the dispatcher makes fewer, larger batches. It
-does so without consumers, too, because then no process waits.
+Senders notify only a sleeping dispatcher, because commits that notify wait for one another. It sleeps as soon as
+nothing waits. If many messages arrive per second, it stays awake, and appends place no records: a batch costs less than
+its messages one by one, and so do the wake-ups of consumers. PostgreSQL wakes every listener of the server for every
+announcement. So with many listeners appends also place no records, and the dispatcher makes fewer, larger batches. It
+does the same without consumers, because then no process waits.
 """
 
 import math
@@ -48,50 +48,51 @@ from mqdb.store.engine import driver
 
 PACE: Final = Pace(busy=timedelta(milliseconds=2), idle=timedelta(milliseconds=10))
 
-#: After a batch of few messages: they come so seldom that to wait for more would save little.
+#: The pause after a batch of few messages, which are so rare that waiting for more would save little.
 QUICK_PACE: Final = Pace(busy=timedelta(milliseconds=1), idle=timedelta(milliseconds=10))
 _FEW_MESSAGES: Final = 2
 
-#: At most 100 batches a second. 100 listeners cost 17 % of the throughput then, 75 % at 1,600 a second.
+#: At most 100 batches per second. 100 listeners then cost 17 % of the throughput, but 75 % at 1,600 per second.
 RELAXED_PACE: Final = Pace(busy=timedelta(milliseconds=10), idle=timedelta(milliseconds=10))
 
 #: The time within which a sleeping dispatcher notices that it should stop.
 _STOP_SECONDS: Final = 0.2
 
-#: How often it looks whether senders still take it to be asleep: another session may have told them that it is awake.
+#: How often it checks whether senders still treat it as asleep: another session may have announced that it is awake.
 _LOOK_SECONDS: Final = 1.0
 #: The same on a server with prepared transactions or synchronous standbys, where not all senders notify.
 _LOOK_UNNOTIFIED_SECONDS: Final = 0.01
 
-#: A transaction with records that stays open keeps the dispatcher awake. It asks again after this long, then seldom.
+#: An open transaction with records keeps the dispatcher awake. It checks again after this time, and then rarely.
 _FIRST_RETRY: Final = timedelta(milliseconds=5)
 _LONGEST_RETRY: Final = timedelta(seconds=1)
 
-#: A shorter sleep was not worth it: appends met the dispatcher as it fell asleep. It stays awake for a while after it.
+#: A shorter sleep was not worthwhile: appends ran into the dispatcher as it fell asleep. After it the dispatcher stays
+#: awake for a while.
 _SHORTEST_SLEEP: Final = timedelta(milliseconds=4)
 _AWAKE_AFTER_SHORT_SLEEP: Final = timedelta(milliseconds=10)
 
 
 @dataclass(frozen=True, slots=True)
 class DispatcherConfig:
-    """Configuration of the dispatcher."""
+    """The configuration of the dispatcher."""
 
     max_rows: int = MAX_ROWS
     pace: Pace = PACE
     quick_pace: Pace = QUICK_PACE
     most_placed_per_second: float = 600.0
-    """If more messages come, appends place nothing, and it does not sleep."""
+    """If more messages arrive, appends place no records, and the dispatcher does not sleep."""
     many_consumers: int = 50
-    """From so many on, and without any, appends place nothing, and the two below count."""
+    """From this number on, and without consumers, appends place no records, and the two fields below apply."""
     relaxed_pace: Pace = RELAXED_PACE
     relaxed_most_per_second: float = 100.0
-    """If more messages come, it does not sleep."""
+    """If more messages arrive, it does not sleep."""
     consumers_valid: timedelta = timedelta(seconds=1)
-    """The consumers are counted again after this."""
+    """The consumers are counted again after this time."""
     rate_valid: timedelta = timedelta(milliseconds=250)
-    """The messages are counted again after this; while it sleeps, in its next round."""
+    """The messages are counted again after this time; while it sleeps, in its next round."""
     longest_sleep: timedelta = timedelta(seconds=10)
-    """After so long it dispatches without a notification."""
+    """After this time it dispatches even without a notification."""
 
 
 class Dispatcher(LoopService[DispatchResult]):
@@ -106,9 +107,9 @@ class Dispatcher(LoopService[DispatchResult]):
         *,
         on_dispatched: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_dispatched` is called after each round, for services whose work begins with dispatched records.
+        """`on_dispatched` is called after each round, for services that work on dispatched records.
 
-        Also after those that found nothing: another session may have dispatched what has woken this one.
+        It is also called after rounds that found nothing: another session may have dispatched the records.
         """
         super().__init__(context)
         self._config = config
@@ -116,14 +117,14 @@ class Dispatcher(LoopService[DispatchResult]):
         self._pause = timedelta(0)
         self._consumers = 0
         self._count_consumers_at = 0.0
-        #: When positions were last counted, and up to which one.
+        #: When positions were last counted, and up to which position.
         self._counted = (-math.inf, 0)
         self._messages_per_second = 0.0
         self._is_asleep = False
         self._asleep_since = 0.0
-        #: Whether appends place their records while it sleeps this time.
+        #: Whether appends place their records during the current sleep.
         self._lets_place = False
-        #: Nobody has woken it; it only says how far placed records have come.
+        #: Whether it was not woken, and only stores the progress of placed records.
         self._sleeps_on = False
         self._is_notified = True
         self._retry = _FIRST_RETRY
@@ -135,11 +136,11 @@ class Dispatcher(LoopService[DispatchResult]):
         stay_awake(connection)
 
     def run_once(self, connection: Connection) -> DispatchResult:
-        """Dispatch one batch; two if it falls asleep, for records that came before all senders knew."""
+        """Dispatch one batch, or two if it falls asleep, for records that arrived before all senders knew."""
         now = self._context.clock.monotonic()
         result = self._dispatch(connection, now)
         self._on_dispatched()
-        # Behind the batch, so that no message waits for it.
+        # After the batch, so that no message waits for it.
         if now >= self._count_consumers_at:
             self._consumers = clients.count_consumers(connection)
             self._is_notified = is_notified(connection)
@@ -156,10 +157,10 @@ class Dispatcher(LoopService[DispatchResult]):
     def _dispatch(self, connection: Connection, now: float) -> DispatchResult:
         if self._is_asleep and self._sleeps_on:
             return dispatch(connection, self._config.max_rows)
-        # Awake first: the commit of a batch notifies, too, and a sender that notifies would wait for it.
+        # First awake: the commit of a batch also notifies, and a notifying sender would wait for it.
         was_asleep, self._is_asleep = self._is_asleep, False
         result = (wake_and_dispatch if was_asleep else dispatch)(connection, self._config.max_rows)
-        # Also for a needless wake: any role can notify, at any rate.
+        # Also for a needless wake-up: any role can notify, at any rate.
         if was_asleep and now - self._asleep_since < _SHORTEST_SLEEP.total_seconds():
             self._retry_at = now + _AWAKE_AFTER_SHORT_SLEEP.total_seconds()
         if result.outcome is DispatchOutcome.LOCKED or result.more or now < self._retry_at or self._comes_fast:
@@ -209,23 +210,23 @@ class Dispatcher(LoopService[DispatchResult]):
             return
         give_up_at = time.monotonic() + pause.total_seconds()
         self._sleeps_on = False
-        # The next round tells of a lost connection.
+        # The next round notices a lost connection.
         with suppress(MqdbError, psycopg.Error, OSError):
             look_seconds = _LOOK_SECONDS if self._is_notified else _LOOK_UNNOTIFIED_SECONDS
             self._sleeps_on = not _wait_until_woken(run, run.connection, give_up_at, look_seconds)
 
     def _leave(self, run: Run) -> None:
         if self._is_asleep and run.connection is not None:
-            with suppress(MqdbError):  # no sleeper is left to be woken
+            with suppress(MqdbError):  # the sleeper no longer exists
                 stay_awake(run.connection)
 
 
 def _wait_until_woken(run: Run, connection: Connection, give_up_at: float, look_seconds: float) -> bool:
-    """Wait until a notification comes, or a look finds it woken, `give_up_at` is over, or the service has to stop.
+    """Wait until a notification arrives, a check finds it woken, `give_up_at` has passed, or the service has to stop.
 
-    False: once a second if there are new records, and they are placed. It waits on the socket, because the driver's own
-    wait wakes up ten times a second. The driver is asked first, as the last answer may have brought a notification
-    along, and whenever the socket has something.
+    Returns False once a second if there are new placed records. It waits on the socket, because the driver's own wait
+    wakes up ten times a second. The driver is asked first, because the last answer may have contained a notification,
+    and whenever the socket has data.
     """
     below = driver(connection)
     placed_at = time.monotonic() + _LOOK_SECONDS

@@ -1,7 +1,7 @@
 """The key indexer: makes messages findable by key and unique id, a moment after their delivery.
 
-A service of its own, beside the dispatcher: one core builds the consume queue at about 300,000 messages a second,
-and consume queue and key index together at 100,000 to 130,000. Nobody waits for a key as for a message.
+This is a separate service, beside the dispatcher: one core builds the consume queue at about 300,000 messages a second,
+and consume queue and key index together at 100,000 to 130,000. Keys are less urgent than messages.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from mqdb.broker.dispatch import IndexResult, index_keys
 from mqdb.service.pace import Pace
 from mqdb.service.service import Context, LoopService
 
-#: Slow, for larger batches: their ids need fewer spans. Whoever looks for an id reads what is not indexed yet.
+#: Long, for larger batches, whose ids need fewer spans. A search for an id also reads records that are not indexed yet.
 PACE: Final = Pace(busy=timedelta(milliseconds=200), idle=timedelta(milliseconds=200))
 
 
@@ -25,7 +25,7 @@ class KeyIndexerConfig:
     max_rows: int = 50_000
     pace: Pace = PACE
     longest_sleep: timedelta = timedelta(seconds=10)
-    """While nothing is dispatched."""
+    """The maximum pause while nothing is dispatched."""
 
 
 class KeyIndexer(LoopService[IndexResult]):
@@ -39,7 +39,10 @@ class KeyIndexer(LoopService[IndexResult]):
         self._pause = timedelta(0)
 
     def run_once(self, connection: Connection) -> IndexResult:
-        """One batch. None is done while another session is at it, or a restored database waits for its dispatch."""
+        """Index one batch.
+
+        Does nothing while another session indexes, or a restored database waits for its dispatch.
+        """
         return index_keys(connection, self._config.max_rows)
 
     def pause_after(self, counts: IndexResult) -> timedelta:

@@ -1,18 +1,18 @@
-"""Leadership: of all processes that could run the services of a broker, one does.
+"""Leadership: among all processes that could run the services of a broker, one does.
 
            no leader                             connection or lease lost, or stopped
     follower ─────────────────────────▶ leader ─────────────────────────────────────────▶ follower
 
-Every follower looks ten times a second whether the backend of the leader is there. It ends with the process, the
-server, or the line between them, and the first candidate that sees it leads. The leader looks once a second whether it
-still leads, and at once when one of its services has failed. A process that hangs keeps its backend. Against that the
-leader renews a promise. A candidate that has seen the same promise for the time of a lease, by its own monotonic clock,
-ends that backend and leads: a server's clock that is set ends no leader and keeps none.
+Every follower checks ten times a second whether the leader's backend exists. The backend ends with the process, the
+server, or the connection between them, and the first candidate that notices this leads. The leader checks once a second
+whether it still leads, and immediately when one of its services has failed. A hanging process keeps its backend, so the
+leader also renews a promise. A candidate that has seen the same promise for the duration of a lease, by its own
+monotonic clock, ends this backend and leads: changes of the server's clock do not affect leadership.
 
-A leader that was hung and wakes up must not act on old state. Its services ask `is_leader` before each round, which
-looks at a clock, not at the database: a lease that was not renewed in time is over. A round that begins between the
-check and the end of the lease does no harm: rounds of the old leader and the new one exclude each other by locks and
-keys in the database, as those of clients that dispatch for themselves do.
+A leader that hung and wakes up must not act on old state. Its services call `is_leader` before each round, which reads
+a clock and not the database: a lease that was not renewed in time is over. A round that begins between the check and
+the end of the lease does no harm: rounds of the old leader and the new one exclude each other by locks and keys in the
+database, like those of clients that dispatch themselves.
 """
 
 import logging
@@ -37,12 +37,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeadershipConfig:
-    """Configuration of leadership. A killed leader is followed within `poll`, a hung one within `lease` and `poll`."""
+    """The configuration of leadership.
+
+    A killed leader is replaced within `poll`, a hung one within `lease` plus `poll`.
+    """
 
     poll: timedelta = timedelta(milliseconds=100)
-    """Interval of a follower."""
+    """The interval of a follower."""
     look: timedelta = timedelta(seconds=1)
-    """Interval of the leader, after which it notices that it no longer leads."""
+    """The interval of the leader, after which it notices that it no longer leads."""
     renewal: timedelta = timedelta(seconds=1)
     lease: timedelta = timedelta(seconds=3)
     service_set: str = "all"
@@ -65,9 +68,9 @@ class _Term:
 
 
 class Leadership(LoopService[LeadershipState]):
-    """Asks for leadership, keeps it, and says when it comes and goes.
+    """Acquires leadership, keeps it, and reports when it is won and lost.
 
-    `on_elected` and `on_lost` are called in turn, from its thread; leadership is not renewed while they run.
+    `on_elected` and `on_lost` are called alternately, in its thread; leadership is not renewed while they run.
     """
 
     name = "leadership"
@@ -84,7 +87,7 @@ class Leadership(LoopService[LeadershipState]):
     ) -> None:
         super().__init__(context)
         self._config = config
-        # Its last words let another process lead at once; without them that one waits as long.
+        # Resigning lets another process lead immediately; otherwise that process has to wait.
         self.grace = config.lease
         self._on_elected = on_elected
         self._on_lost = on_lost
@@ -94,12 +97,12 @@ class Leadership(LoopService[LeadershipState]):
         self.holder = f"{socket.gethostname()}:{os.getpid()}"
 
     def is_leader(self) -> bool:
-        """Whether this process may act as the leader now. Costs a look at the clock."""
+        """Whether this process may act as the leader now. Only reads the clock."""
         term = self._term
         return term is not None and self._context.clock.monotonic() < term.lease_ends
 
     def run_once(self, connection: Connection) -> LeadershipState:
-        """Ask for leadership, or defend it. Raises IllegalState when the lease is in other hands."""
+        """Try to become the leader, or renew the lease. Raises IllegalState if another process has the lease."""
         term = self._term
         if term is None:
             return self._challenge(connection)
@@ -113,7 +116,7 @@ class Leadership(LoopService[LeadershipState]):
         if not is_mine:
             raise IllegalState("the lease of the leader", "in other hands")
         if is_due:
-            # From when it was asked for, not from when the answer came.
+            # From the time of the request, not of the answer.
             self._term = _Term(term.epoch, config, now)
         return LeadershipState.LEADER
 
@@ -136,7 +139,7 @@ class Leadership(LoopService[LeadershipState]):
         return LeadershipState.LEADER
 
     def _is_silent(self, incumbent: leader.Incumbent, now: float) -> bool:
-        """Whether the leader has not renewed its promise for the time of a lease, by this process's clock."""
+        """Whether the leader has not renewed its promise for the duration of a lease, by this process's clock."""
         if self._incumbent != incumbent:
             self._incumbent, self._seen_at = incumbent, now
         return now - self._seen_at > self._config.lease.total_seconds()
@@ -157,7 +160,7 @@ class Leadership(LoopService[LeadershipState]):
             logger.warning(sentence, lost, exc_info=trace, extra=lost)
 
     def _tell_success(self, run: Run) -> None:
-        if self._term is None:  # else the log knows of the election
+        if self._term is None:  # otherwise the election was logged
             super()._tell_success(run)
 
     def _failed(self, error: Exception) -> None:

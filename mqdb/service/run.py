@@ -1,6 +1,6 @@
-"""One run of a service: what lives from a start to the next stop.
+"""One run of a service: the state from a start to the next stop.
 
-A round that outlives its stop, because a server never answers it, belongs to an old run and cannot disturb a new one.
+A round that outlives its stop, because a server never answers, belongs to an old run and cannot disturb a new one.
 """
 
 import math
@@ -23,7 +23,7 @@ class Run:
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
-        #: Ends the pause of a loop. Set by `stop`, too.
+        #: Ends the pause of a loop. Also set by `stop`.
         self.woken = threading.Event()
         #: Whether this run was ever woken.
         self.has_waker = False
@@ -31,11 +31,11 @@ class Run:
         self.connection: Connection | None = None
         self.failures = 0
         self.last_error: type[Exception] | None = None
-        #: When the log has told of it, by the monotonic clock.
+        #: When the failures were last logged, by the monotonic clock.
         self.told_at = 0.0
-        #: Since when the round goes on, by time.monotonic; infinity between rounds.
+        #: The start of the running round, by time.monotonic; infinity between rounds.
         self.waits_since = math.inf
-        #: Why the connection was cut, which the round does not know.
+        #: The reason why the connection was cut, which the round does not know.
         self.why_cut = ""
         self.thread: threading.Thread | None = None
         self.job_id = ""
@@ -43,28 +43,28 @@ class Run:
         self._closing = threading.Lock()
 
     def stop(self) -> None:
-        """Begin no further round."""
+        """Prevent further rounds."""
         self.stopping.set()
         self.woken.set()
 
     def wake(self) -> None:
-        """Begin the next round soon."""
+        """Start the next round soon."""
         self.has_waker = True
-        # Mostly it is set already: the dispatcher wakes others up to 500 times a second.
+        # Usually it is already set: the dispatcher wakes others up to 500 times a second.
         if not self.woken.is_set():
             self.woken.set()
 
     def close(self) -> None:
-        """Close the connection, if there is one, also one that is broken."""
+        """Close the connection, if there is one, even if it is broken."""
         with self._closing:
             connection, self.connection = self.connection, None
             if connection is not None:
-                # Never back to the pool: the session's locks and settings end with it.
+                # Never returned to the pool: the session's locks and settings end with it.
                 connection.invalidate()
                 connection.close()
 
     def cut(self, reason: str = "") -> None:
-        """End the waits for an answer on the connection, even from a server that never answers."""
+        """End waits for an answer on the connection, even from a server that never answers."""
         with self._closing:
             if self.connection is not None:
                 self.why_cut = reason

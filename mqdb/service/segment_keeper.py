@@ -1,7 +1,7 @@
-"""The segment keeper: makes segments ahead of the log, and takes old ones away behind it.
+"""The segment keeper: creates segments ahead of the log, and removes old ones behind it.
 
-A round goes once through a segment's life (`mqdb.store.segments`). No step of it waits longer than `lock_timeout` for
-another session, and no session waits longer than that for it: a step that is blocked is left for a later round.
+A round goes once through the life cycle of segments (`mqdb.store.segments`). Its steps and other sessions never wait
+for each other longer than `lock_timeout`: a blocked step is left for a later round.
 """
 
 import logging
@@ -37,33 +37,36 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SegmentKeeperConfig:
-    """Configuration of the segment keeper."""
+    """The configuration of the segment keeper."""
 
     interval: timedelta = timedelta(seconds=1)
-    """After a round that found work."""
+    """The pause after a round that found work."""
     idle_interval: timedelta = timedelta(seconds=10)
-    """Source: MessageStoreConfig.cleanResourceInterval. When a segment ends, dispatch makes the next ones itself."""
+    """Source:
+
+    MessageStoreConfig.cleanResourceInterval. At the end of a segment dispatch creates the next ones itself.
+    """
     segments_ahead: int = 2
     sizing: SegmentSizing = field(default_factory=SegmentSizing)
     retention: RetentionRules = field(default_factory=RetentionRules)
     disk_used_percent: Callable[[], float] | None = None
-    """Usage of the disk of the database; None if it cannot be seen: then only age counts."""
+    """The usage of the database's disk; None if it is not visible, so that only age counts."""
     retain_until_archived: bool = False
-    """Whether only segments go that stand in `mqdb.archived_segment` as a whole, not for some topics."""
+    """Whether to drop only segments that are completely archived in `mqdb.archived_segment`, with all topics."""
     force_pause: timedelta = timedelta(seconds=10)
-    """After a segment was dropped to make room, before the next one: sessions that read it may keep its files."""
+    """The pause after a segment was dropped to make room: sessions that read it may keep its files."""
     lock_timeout: timedelta = timedelta(milliseconds=200)
     drained_per_round: int = 10
     """Source: MessageStoreConfig.deleteFileBatchMax."""
     checkpoints_kept: int = 1000
-    """Checkpoints of each service, for measuring the speed of the last seconds."""
+    """The number of checkpoints kept per service, for measuring the speed of the last seconds."""
     operation_reserved_time: timedelta = timedelta(days=365)
     operation_pause: timedelta = timedelta(hours=1)
-    """Between two looks for operations that are older."""
+    """The time between two checks for operations to remove."""
     removal_time: timedelta = timedelta(milliseconds=200)
-    """Time of a round for removing deleted topics: roles may delete any number."""
+    """The time in a round for removing deleted topics, because roles may delete any number."""
     queues_per_removal: int = 32
-    """Queues removed by one statement: dispatch waits for it at the end of a segment."""
+    """The number of queues removed by one statement, for which dispatch waits at the end of a segment."""
 
 
 @dataclass(slots=True)
@@ -75,16 +78,16 @@ class KeeperCounts:
     sealed: int = 0
     drained: int = 0
     dropped: int = 0
-    """Segments of which nothing is left."""
+    """The number of completely removed segments."""
     waiting: bool = False
-    """Somebody's lock was in the way of a drop; the next round tries again."""
+    """Whether a lock prevented a drop; the next round tries again."""
     checkpoints_pruned: int = 0
     redrives_pruned: int = 0
     operations_pruned: int = 0
     topics_removed: int = 0
-    """Those that roles which do not own the broker have deleted."""
+    """The number of removed topics that roles which do not own the broker have deleted."""
     removing: bool = False
-    """Something is left of such a topic, for the next round."""
+    """Whether parts of such a topic are left for the next round."""
 
 
 class SegmentKeeper(PeriodicService[KeeperCounts]):
@@ -106,7 +109,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         counts = KeeperCounts()
         self._make(connection, counts)
         self._close_and_seal(connection, counts)
-        # First what earlier rounds have begun. While that waits, nothing else is begun.
+        # First the work that earlier rounds have begun. While it waits, nothing else is begun.
         self._drop(connection, counts)
         if not counts.waiting:
             self._drain(connection, counts)
@@ -139,7 +142,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         counts.closed = len(segments.close_passed(connection))
         done_pos = min(checkpoint.done_pos for checkpoint in checkpoints.newest(connection).values())
         for segment in segments.find_all(connection):
-            # Sealing proves that all is dispatched, which reads the segment; this is cheap to know before.
+            # Sealing proves that everything is dispatched, which reads the segment; this cheap check comes first.
             is_passed = segment.state is SegmentState.CLOSED and segment.end_pos <= done_pos + 1
             if is_passed and segments.seal(connection, segment.number):
                 counts.sealed += 1
@@ -147,7 +150,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
 
     def _drain(self, connection: Connection, counts: KeeperCounts) -> None:
         for number in self._going(connection)[: self._config.drained_per_round]:
-            # A process that was stopped here must not act on how full the disk was then.
+            # A process that was paused here must not act on an outdated disk usage.
             if not self._context.may_act():
                 return
             if not segments.drain(connection, number):
@@ -157,7 +160,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
             logger.info("raised the min offsets", extra={"over_segment": number})
 
     def _going(self, connection: Connection) -> list[int]:
-        """Numbers of the segments that go now, oldest first."""
+        """The numbers of the segments to drop now, oldest first."""
         config = self._config
         known = segments.find_all(connection)
         now = segments.log(connection).now
@@ -182,7 +185,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         return going
 
     def _first_kept(self, connection: Connection) -> int:
-        """The first segment that stays, however old it is and however full the disk."""
+        """The first segment that must be kept, however old it is and however full the disk."""
         waiting = _first_waiting_segment(connection)
         if not self._config.retain_until_archived:
             return waiting
@@ -207,8 +210,8 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
     def _prune_checkpoints(self, connection: Connection, counts: KeeperCounts) -> None:
         kept = self._config.checkpoints_kept
         for service, newest in checkpoints.newest(connection).items():
-            # Not one by one, and never over those that are gone: while somebody holds an old snapshot, the index
-            # keeps their entries, and each round would have to walk over more of them.
+            # Not one by one, and never past those that are gone: while a session holds an old snapshot, the index keeps
+            # their entries, and each round would have to skip more of them.
             first, past = self._pruned_to.get(service, 0), newest.seq - kept + 1
             if past - first >= kept:
                 counts.checkpoints_pruned += checkpoints.prune(connection, service, first, past)
@@ -226,7 +229,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         except DBAPIError as error:
             if not isinstance(error.orig, pg.LockNotAvailable):
                 raise
-            # A member commits its offsets there. The next round tries again.
+            # A member is committing offsets there. The next round tries again.
             counts.removing = True
 
     def _prune_redrives(self, connection: Connection, counts: KeeperCounts) -> None:
@@ -249,6 +252,6 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
 
 
 def _first_waiting_segment(connection: Connection) -> int:
-    """The segment of the first message that stands there only, and waits for its time or the end of its transaction."""
+    """The segment of the first message that exists only there, waiting for its time or the end of its transaction."""
     first = first_undelivered_segment, first_uncollected_segment, first_unresolved_segment
     return min(segment_of(connection) for segment_of in first)

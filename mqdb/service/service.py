@@ -1,13 +1,14 @@
-"""The one shape of all services.
+"""The common structure of all services.
 
     start ──▶ round, pause, round, pause, ... ──▶ stop
 
-A service does its work in rounds, on a connection of its own, which it opens when the first round needs it. A
-round that fails costs the connection and a pause that doubles; a series of failures is logged when it begins, every
-10 minutes, and when it ends, and no other service notices. Starting a started service and stopping a stopped one have
-no effect; a stopped one may be started again.
+A service works in rounds, on its own connection, which it opens when the first round needs it. A failed round costs the
+connection and a pause that doubles; a series of failures is logged when it begins, every 10 minutes, and when it ends,
+and does not affect other services. Starting a started service and stopping a stopped one have no effect; a stopped
+service can be started again.
 
-`LoopService` has a thread and chooses its pauses, which `wake` can end; `PeriodicService` is a job of a scheduler.
+`LoopService` has its own thread and chooses its pauses, which `wake` can end; `PeriodicService` is a job of a
+scheduler.
 """
 
 import logging
@@ -35,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 CountsT = TypeVar("CountsT")
 
-#: The time that `stop` waits for a round that it has cut off.
+#: How long `stop` waits for a round that it has cut off.
 _CUT_SECONDS: Final = 0.3
 
-#: The time after which the log says again that a service fails.
+#: The time after which a failing service is logged again.
 _REMINDER_SECONDS: Final = 600.0
 
-#: So often a service fails for want of a broker before the log says so, if it is not leadership: some 10 s.
+#: How often a service other than leadership fails for lack of a broker before this is logged: about 10 s.
 _FAILURES_ALONE: Final = 8
 
 _FORBIDDEN_PAUSE: Final = timedelta(milliseconds=100)
@@ -61,22 +62,22 @@ class Context:
     """The environment of a service, given by the process that runs it."""
 
     connect: Callable[[], Connection]
-    """Opens a connection in AUTOCOMMIT, straight to the database; raises BrokerUnavailable."""
+    """Opens a connection in AUTOCOMMIT, directly to the database; raises BrokerUnavailable."""
     may_act: Callable[[], bool] = _always
-    """Asked before each round: whether this process still is the leader."""
+    """Called before each round: whether this process is still the leader."""
     on_round: Callable[[object], None] = _unheard
-    """Gets the counts of each round, or its error: what tests wait on."""
+    """Gets the counts of each round, or its error; tests wait for it."""
     clock: Clock = field(default_factory=SystemClock)
 
 
 class Service(ABC, Generic[CountsT]):
-    """A service; subclasses say what a round does."""
+    """A service; subclasses define its rounds."""
 
     name: ClassVar[str]
     longest_backoff: ClassVar[timedelta] = timedelta(seconds=5)
-    #: Whether the first failure of this service because of a missing broker is logged.
+    #: Whether the first failure of this service due to a missing broker is logged.
     tells_of_outages: ClassVar[bool] = False
-    #: The time that `stop` gives a round to finish by itself.
+    #: The time that `stop` gives a round to finish on its own.
     grace: timedelta = timedelta(milliseconds=500)
 
     def __init__(self, context: Context) -> None:
@@ -86,28 +87,28 @@ class Service(ABC, Generic[CountsT]):
 
     @property
     def waiting(self) -> Run | None:
-        """The run, if its round waits for the server for too long."""
+        """The run, if its round has waited too long for the server."""
         run = self._run
         return run if run is not None and run.is_late(time.monotonic()) else None
 
     def cut(self, reason: str) -> None:
-        """End the round that goes on; the next one is on a new connection."""
+        """Cut off the running round; the next one uses a new connection."""
         if (run := self._run) is not None:
             run.cut(reason)
 
     @abstractmethod
     def run_once(self, connection: Connection) -> CountsT:
-        """One round: does what is due now, and says how much that was."""
+        """Run one round: do what is due now, and return how much that was."""
 
     def start(self) -> None:
-        """Begin with the rounds. Touches no database, so it cannot fail for want of one."""
+        """Start the rounds. Does not use the database, so it cannot fail without one."""
         with self._guard:
             if self._run is None:
                 self._run = Run()
                 self._begin(self._run)
 
     def halt(self) -> None:
-        """Begin no further round. Returns at once; `stop` waits for the one that goes on."""
+        """Prevent further rounds. Returns immediately; `stop` waits for the running one."""
         run = self._run
         if run is not None:
             run.stop()
@@ -115,7 +116,7 @@ class Service(ABC, Generic[CountsT]):
     def stop(self) -> None:
         """Prevent further rounds, and end the running one: by force, if that takes longer than `grace`.
 
-        The server finishes a statement that it has begun; no round relies on being the only one.
+        The server still finishes a statement that it has begun; rounds do not rely on being the only one.
         """
         with self._guard:
             run, self._run = self._run, None
@@ -132,24 +133,24 @@ class Service(ABC, Generic[CountsT]):
 
     @abstractmethod
     def _begin(self, run: Run) -> None:
-        """Let rounds happen until `run.stopping` is set."""
+        """Run rounds until `run.stopping` is set."""
 
     @abstractmethod
     def _has_ended(self, run: Run, seconds: float) -> bool:
-        """Wait so long for the end of the round that goes on."""
+        """Wait up to `seconds` for the end of the running round."""
 
     def prepare(self, connection: Connection) -> None:
-        """Session settings that the rounds rely on."""
+        """Set session settings on which the rounds rely."""
 
     def pause_after(self, counts: CountsT) -> timedelta:
-        """Time to wait after a round with these counts."""
+        """The pause after a round with these counts."""
         return timedelta(0)
 
     def _failed(self, error: Exception) -> None:
-        """A round has failed; its connection is about to be closed."""
+        """Called when a round has failed and its connection is about to be closed."""
 
     def _round(self, run: Run) -> timedelta:
-        """One round with all that belongs to it; returns the pause after it."""
+        """One round with everything around it; returns the pause after it."""
         outcome: object
         run.waits_since = time.monotonic()
         try:
@@ -158,7 +159,7 @@ class Service(ABC, Generic[CountsT]):
                 return _FORBIDDEN_PAUSE
             with translated(connection):
                 outcome = counts = self.run_once(connection)
-        except Exception as error:  # noqa: BLE001 - the edge of the loop
+        except Exception as error:  # noqa: BLE001 - the outermost level of the loop
             outcome = error
             pause = self._after_failure(run, error)
             self._failed(error)
@@ -183,7 +184,7 @@ class Service(ABC, Generic[CountsT]):
     def _open(self, run: Run) -> Connection:
         connection = run.connection = self._context.connect()
         with translated(connection):
-            # PostgreSQL 17 and newer have this one as well; older ones take no start of a session that names it.
+            # PostgreSQL 17 and newer also have this setting; older versions refuse to start a session with it.
             no_timeout = select(func.set_config(column("name"), "0", False)).select_from(table("pg_settings"))
             no_timeout = no_timeout.where(column("name") == "transaction_timeout")
             name = func.set_config("application_name", f"mqdb {self.name}", False)
@@ -198,11 +199,12 @@ class Service(ABC, Generic[CountsT]):
         is_outage = isinstance(error, BrokerUnavailable)
         kind = BrokerUnavailable if isinstance(error, BrokerUnavailable) and error.may_pass else type(error)
         is_news = run.last_error is not kind or now - run.told_at >= _REMINDER_SECONDS
-        # Leadership fails with all other services, and stops them: one line is enough, unless one fails alone.
+        # Leadership fails together with all other services, and stops them: one line is enough, unless a service fails
+        # alone.
         is_told = is_outage and not self.tells_of_outages and run.failures < _FAILURES_ALONE
         if is_news and not is_told and not run.stopping.is_set():
             run.last_error, run.told_at = kind, now
-            # Our own errors say all there is to say in their sentence.
+            # The message of our own errors contains everything relevant.
             trace = None if isinstance(error, MqdbError) else error
             fields = {"service": self.name, "failures": run.failures, "reason": run.why_cut or str(error)}
             self._tell_failure(fields, trace)
@@ -212,21 +214,21 @@ class Service(ABC, Generic[CountsT]):
 
 
 class LoopService(Service[CountsT]):
-    """A service with a thread of its own, for pauses of milliseconds. `wake` ends a pause early."""
+    """A service with its own thread, for pauses of milliseconds. `wake` ends a pause early."""
 
     def wake(self) -> None:
-        """There may be work. The next round begins after `pause_when_woken`. Returns at once."""
+        """Announce possible work: the next round begins after `pause_when_woken`. Returns immediately."""
         run = self._run
         if run is not None:
             run.wake()
 
     def pause_when_woken(self, since_round: timedelta) -> timedelta:
-        """Time to wait for the next round when woken so long after the last one."""
+        """The pause before the next round if woken `since_round` after the last one."""
         return timedelta(0)
 
     @property
     def _has_waker(self) -> bool:
-        """Whether this service is woken by others. If not, it has to look for work."""
+        """Whether other services wake this one. If not, it has to check for work itself."""
         run = self._run
         return run is not None and run.has_waker
 
@@ -245,7 +247,7 @@ class LoopService(Service[CountsT]):
             run.close()
 
     def _wait(self, run: Run, pause: timedelta) -> None:
-        """The pause between two rounds; ends early when the service stops, or when it is woken after a good round."""
+        """Pause between two rounds. Ends early if the service stops, or if it is woken after a successful round."""
         if run.failures or run.stopping.is_set():
             run.stopping.wait(pause.total_seconds())
             return
@@ -265,10 +267,10 @@ class LoopService(Service[CountsT]):
 
 
 class PeriodicService(Service[CountsT]):
-    """A service whose rounds are on a scheduler's grid. A round that takes longer than `interval` skips some.
+    """A service whose rounds are on a scheduler's grid. A round that takes longer than `interval` skips others.
 
-    After a pause that is longer than `interval` a new grid begins: a job that only finds that it is too early costs
-    0.04 % of a core, if it runs each second.
+    After a pause longer than `interval` a new grid begins: a job that only finds that it is too early would cost 0.04 %
+    of a core if it ran every second.
     """
 
     def __init__(self, context: Context, scheduler: BackgroundScheduler, interval: timedelta) -> None:
@@ -308,7 +310,7 @@ class PeriodicService(Service[CountsT]):
 
 
 def tell_unreadable(what: str, positions: Sequence[int]) -> None:
-    """Log that a round has skipped unreadable records, which no producer writes."""
+    """Log that a round has skipped unreadable records, which producers never write."""
     if positions:
         fields = {"count": len(positions), "kind": what, "first_log_pos": positions[0]}
         sentence = "skipped %(count)s %(kind)s that no producer can have sent, first at position %(first_log_pos)s"
@@ -316,8 +318,8 @@ def tell_unreadable(what: str, positions: Sequence[int]) -> None:
 
 
 def create_scheduler() -> BackgroundScheduler:
-    """A scheduler for periodic services, to be started and shut down by the caller."""
-    # It would report every round, and every one that a long round has skipped.
+    """A scheduler for periodic services, which the caller starts and shuts down."""
+    # It would log every round, and every round skipped by a long one.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
     return BackgroundScheduler(timezone=UTC, job_defaults=defaults)

@@ -1,7 +1,7 @@
-"""Silence watch: services whose server does not answer leave it.
+"""Silence watch: makes services leave a server that does not answer.
 
-A round that has had no answer for 15 s is a reason to ask, on a new connection, whether its backend works at a
-statement: that may take long, or wait for a lock or a standby. If it does not, or nothing answers, the round is cut.
+If a round has had no answer for 15 s, a new connection checks whether its backend is working on a statement, which may
+take long, or wait for a lock or a standby. If it is not, or nothing answers, the round is cut off.
 """
 
 import threading
@@ -22,20 +22,20 @@ _LOOK: Final = timedelta(seconds=1)
 
 
 class SilenceWatch:
-    """Watches services, by a job of the scheduler that ends with it."""
+    """Watches services in a job of the scheduler, which ends with the scheduler."""
 
     def __init__(
         self,
         services: Callable[[], Sequence[Service[Any]]],
         connect: Callable[[], AbstractContextManager[Connection]],
     ) -> None:
-        """`connect` makes a new connection to where the services connect."""
+        """`connect` makes a new connection in the same way as the services."""
         self._services = services
         self._connect = connect
         self._asking: threading.Thread | None = None
 
     def start(self, scheduler: BackgroundScheduler) -> None:
-        """Look once a second."""
+        """Start to check once a second."""
         scheduler.add_job(self._look, "interval", seconds=_LOOK.total_seconds())
 
     def _look(self) -> None:

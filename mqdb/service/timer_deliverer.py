@@ -1,7 +1,7 @@
-"""The timer deliverer: brings messages with a time of delivery to their queues when it has come.
+"""The timer deliverer: delivers messages with a time of delivery to their queues when it has come.
 
-It looks when the dispatcher has worked, as a new message may be due before all that waits, at most ten times a second,
-and at the very moment when it knows that one is due. RocketMQ: TimerMessageStore.
+It checks when the dispatcher has worked, because a new message may be due first, at most ten times a second, and
+exactly when the next known message is due. RocketMQ: TimerMessageStore.
 """
 
 import logging
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TimerDelivererConfig(DelivererConfig):
-    """Configuration of the timer deliverer."""
+    """The configuration of the timer deliverer."""
 
     late: timedelta = timedelta(seconds=1)
-    """From here on an operator wants to know."""
+    """The lateness from which on operators are informed."""
 
 
 class TimerDeliverer(Deliverer[TimerRound]):
@@ -37,7 +37,7 @@ class TimerDeliverer(Deliverer[TimerRound]):
         self._latest = timedelta(0)
 
     def run_once(self, connection: Connection) -> TimerRound:
-        """Deliver what is due now, or as much of it as one round may take."""
+        """Deliver the messages that are due now, or as many as one round may take."""
         counts = deliver_due(connection, self._messages, self._first_segment)
         self._first_segment = counts.first_segment
         self._adapt(max(counts.messages, counts.collected), counts.took)
@@ -46,7 +46,7 @@ class TimerDeliverer(Deliverer[TimerRound]):
 
     def pause_after(self, counts: TimerRound) -> timedelta:
         if not counts.next_due_in:
-            # Another session may be at it: a recall.
+            # Another session may be recalling a message.
             return timedelta(0) if counts.messages or counts.collected else self._config.shortest_pause
         is_awake = counts.is_held_up or not self._has_waker
         longest = self._config.longest_pause if is_awake else self._config.longest_wait
@@ -66,7 +66,7 @@ class TimerDeliverer(Deliverer[TimerRound]):
         self._tell_lateness(counts)
 
     def _tell_lateness(self, counts: TimerRound) -> None:
-        """When messages begin to come late, and what it has come to when they do no longer."""
+        """Log when messages start to be late, and the maximum lateness when this ends."""
         if counts.messages and counts.late >= self._late:
             if not self._late_messages:
                 fields = {"late_seconds": round(counts.late.total_seconds(), 1)}

@@ -1,7 +1,7 @@
 """The timer keeper: drops the slots of timers when all of their messages are delivered.
 
-No step of it waits longer than `lock_timeout` for another session, and no session waits longer than that for it: a step
-that is blocked is left for a later round.
+Its steps and other sessions never wait for each other longer than `lock_timeout`: a blocked step is left for a later
+round.
 """
 
 import logging
@@ -32,12 +32,12 @@ class TimerKeeperCounts:
 
     dropped: int = 0
     waiting: bool = False
-    """Somebody's lock was in the way of a drop; the next round tries again."""
+    """Whether a lock prevented a drop; the next round tries again."""
     recalls_pruned: int = 0
 
 
 class TimerKeeper(PeriodicService[TimerKeeperCounts]):
-    """Drops delivered slots, and what was recalled from them."""
+    """Drops delivered slots, and the recalls in them."""
 
     name = "timer keeper"
 
@@ -52,7 +52,7 @@ class TimerKeeper(PeriodicService[TimerKeeperCounts]):
         connection.execute(select(func.set_config("lock_timeout", f"{milliseconds}ms", False)))
 
     def run_once(self, connection: Connection) -> TimerKeeperCounts:
-        """Drop what is delivered."""
+        """Drop the delivered slots."""
         counts = TimerKeeperCounts()
         for slot in timer_slots.find_delivered(connection, timer_steps.newest(connection).delivered_ms):
             if not partitions.remove(connection, "timer", slot):

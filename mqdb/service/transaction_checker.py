@@ -1,7 +1,7 @@
-"""The transaction checker: asks producers about half messages of which they say nothing.
+"""The transaction checker: asks producers about half messages whose outcome they have not reported.
 
-It looks every second, so that each half message is asked about when it is due, not when all are; RocketMQ goes through
-all of them every transactionCheckInterval. RocketMQ: TransactionalMessageCheckService.
+It checks every second, so that each half message is checked when it is due; RocketMQ goes through all of them every
+transactionCheckInterval. RocketMQ: TransactionalMessageCheckService.
 """
 
 import logging
@@ -21,20 +21,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TransactionCheckerConfig:
-    """Configuration of the transaction checker."""
+    """The configuration of the transaction checker."""
 
     rules: CheckRules = field(default_factory=CheckRules)
     longest_interval: timedelta = timedelta(seconds=1)
-    """Between two looks; shorter where the rules ask for checks in shorter intervals."""
+    """The time between two rounds; shorter if the rules require shorter check intervals."""
     collected_at_once: int = 5_000
     checked_at_once: int = 1_000
     batches: int = 20
-    """In a round, while each is full: after an outage much is due at once, and other rounds are to begin, too."""
+    """The maximum number of batches in a round: after an outage much is due, but other rounds must start, too."""
     pruned_at_once: int = 10_000
 
     @property
     def interval(self) -> timedelta:
-        """Between two looks."""
+        """The time between two rounds."""
         return min(self.longest_interval, self.rules.check_interval / 2, self.rules.transaction_timeout / 2)
 
 
@@ -43,22 +43,22 @@ class CheckerCounts:
     """The result of a round."""
 
     seen: int = 0
-    """Half messages that were looked at for the first time."""
+    """The number of newly scanned half messages."""
     prepared: int = 0
-    """Number of those without an end."""
+    """The number of half messages that have not ended."""
     committed: int = 0
     rolled_back: int = 0
     asked: int = 0
     postponed: int = 0
-    """Number of those without a live producer."""
+    """The number of half messages without a live producer."""
     discarded: int = 0
     lost: int = 0
-    """Given up without a copy, because they are no longer in the log."""
+    """The number given up without a copy, because they are no longer in the log."""
     pruned: int = 0
 
 
 class TransactionChecker(PeriodicService[CheckerCounts]):
-    """Looks after half messages."""
+    """Checks half messages."""
 
     name = "transaction checker"
 
@@ -73,12 +73,12 @@ class TransactionChecker(PeriodicService[CheckerCounts]):
         self._turns = CheckTurns()
 
     def prepare(self, connection: Connection) -> None:
-        # A plan that is made while segments are empty would read them from end to end when they have filled.
+        # A plan made while segments are empty would read them completely after they have filled.
         for name in ("enable_seqscan", "enable_bitmapscan"):
             connection.execute(select(func.set_config(name, "off", False)))
 
     def run_once(self, connection: Connection) -> CheckerCounts:
-        """Look at new half messages, ask about due ones, and delete the rows of those that the log has dropped."""
+        """Scan new half messages, check due ones, and delete the rows of those that the log has dropped."""
         counts = CheckerCounts()
         if not has_work(connection):
             return counts

@@ -38,11 +38,11 @@ class Access(StrEnum):
 
     SEND = "SEND"
     READ = "READ"
-    """Messages of a topic; or as a member of a group, whose offsets, retries and dead letters are then its own."""
+    """Read messages of a topic; or be a member of a group, with access to its offsets, retries and dead letters."""
     OPERATE = "OPERATE"
-    """Work of an operator: redrive, reset, recall, resolve, keep crons. It does not include reading."""
+    """The work of an operator: redrive, reset, recall, resolve, manage crons. It does not include reading."""
     ADMIN = "ADMIN"
-    """Make, change and delete topics or groups."""
+    """Create, change and delete topics or groups."""
 
 
 class ResourceType(StrEnum):
@@ -55,8 +55,8 @@ class ResourceType(StrEnum):
 class Resource(NamedTuple):
     """An action and its resource: SEND, READ, OPERATE or ADMIN a topic; READ, OPERATE or ADMIN a group.
 
-    A name may be a prefix that ends in *, which stands for all names that begin so. Only members need the whole name of
-    their group.
+    A name may be a prefix that ends in *, which stands for all names with this prefix. Only members need the complete
+    name of their group.
     """
 
     access: Access
@@ -85,7 +85,7 @@ def list_rights(
 ) -> list[Right]:
     """Rights by principal and resource: of one principal, and those that cover a topic, or are on a group.
 
-    Names are whole; those that are given with a principal are as it calls them.
+    Names are complete; if a principal is given, names in the arguments are as that principal writes them.
     """
     wanted = select(acl.c.principal, acl.c.granted_at, *_RESOURCE)
     if principal is not None:
@@ -102,16 +102,16 @@ def list_rights(
 
 @translates
 def is_allowed(connection: Connection, principal: str, wanted: Resource) -> bool:
-    """Whether a principal has a right. The owner of the schema and the members of its role have all."""
+    """Whether a principal has a right. The owner of the schema and the members of its role have all rights."""
     allowed: bool = connection.scalars(select(func.mqdb.is_allowed(principal, *wanted))).one()
     return allowed
 
 
 @translates
 def held(connection: Connection, principal: str, wanted: Collection[Resource]) -> set[Resource]:
-    """The subset of these rights that a principal has. Names are whole, even if the principal has a namespace.
+    """The subset of these rights that a principal has. Names are complete, even if the principal has a namespace.
 
-    A principal without grants has no rights, even if a role of its name owns the broker.
+    A principal without grants has no rights, even if a role with its name owns the broker.
     """
     if not wanted:
         return set()
@@ -123,7 +123,7 @@ def held(connection: Connection, principal: str, wanted: Collection[Resource]) -
 def is_held(
     principal: ColumnElement[str], access: ColumnElement[str], type_: ColumnElement[str], name: ColumnElement[str]
 ) -> ColumnElement[bool]:
-    """Whether a principal has a right, as `held` says it: a condition of a statement."""
+    """Whether a principal has a right, as in `held`, as a condition in a statement."""
     its = principals.alias("its")
     namespace = select(its.c.namespace).where(its.c.principal == principal).scalar_subquery()
     granted = acl.alias("granted")
@@ -136,19 +136,19 @@ def is_held(
 
 @translates
 def require(connection: Connection, *wanted: Resource) -> None:
-    """Raises AccessDenied for the first of these rights that the role which is logged in has not."""
+    """Raise AccessDenied for the first of these rights that the current role does not have."""
     connection.execute(select(func.mqdb.check_right(*_unnested(wanted).c)))
 
 
 @translates
 def has(connection: Connection, wanted: Resource) -> bool:
-    """Whether the role that is logged in has a right."""
+    """Whether the current role has a right."""
     allowed: bool = connection.scalars(select(func.mqdb.is_allowed(text("session_user"), *wanted))).one()
     return allowed
 
 
 def own_namespace(connection: Connection) -> str | None:
-    """The namespace of the role that is logged in. PostgreSQL is asked once for each connection."""
+    """The namespace of the current role. PostgreSQL is asked once per connection."""
     if _NAMESPACE not in connection.info:
         connection.info[_NAMESPACE] = connection.scalar(select(tables.own_namespace.c.namespace))
     namespace: str | None = connection.info[_NAMESPACE]
@@ -156,9 +156,9 @@ def own_namespace(connection: Connection) -> str | None:
 
 
 def is_guest(connection: Connection) -> bool:
-    """Whether the role that is logged in does not own the broker, so that row security decides what it sees and writes.
+    """Whether the current role does not own the broker, so that row security decides what it sees and writes.
 
-    PostgreSQL is asked once for each connection, in AUTOCOMMIT or in the transaction that is open.
+    PostgreSQL is asked once per connection, in AUTOCOMMIT or in the open transaction.
     """
     known: bool | None = connection.info.get(_IS_GUEST)
     if known is None:
@@ -169,7 +169,7 @@ def is_guest(connection: Connection) -> bool:
 
 
 class Principal(NamedTuple):
-    """Whether it is a role of PostgreSQL, and which namespace the topics and groups belong to that it names."""
+    """Whether a principal is a PostgreSQL role, and the namespace of the topics and groups that it names."""
 
     is_role: bool = True
     namespace: str | None = None
@@ -195,7 +195,7 @@ def set_secret(connection: Connection, name: str, secret: str | None) -> bool:
 
 @translates
 def secrets(connection: Connection) -> dict[str, str]:
-    """The secrets of all access keys, by their names. Only the owner of the broker may ask."""
+    """The secrets of all access keys, by name. Only the owner of the broker may read them."""
     rows = connection.execute(
         select(principals.c.principal, principals.c.secret).where(principals.c.secret.is_not(None))
     )
@@ -208,7 +208,7 @@ def remove_principal(connection: Connection, name: str) -> None:
 
 
 def completed(connection: Connection, namespace: str | None, resources: Collection[Resource]) -> list[Resource]:
-    """Resources by their whole names, in the order given."""
+    """Resources with their complete names, in the given order."""
     if namespace is None or not resources:
         return list(resources)
     names = (func.mqdb.with_namespace(each.name, each.resource_type, namespace) for each in resources)
@@ -227,7 +227,7 @@ def add(connection: Connection, principal: str, wanted: Collection[Resource]) ->
 
 
 def remove(connection: Connection, principal: str, unwanted: Collection[Resource] | None) -> list[Resource]:
-    """Take rights away, all with None, in the caller's transaction; returns those that were there."""
+    """Revoke rights, or all with None, in the caller's transaction; returns the revoked rights."""
     gone = delete(acl).where(acl.c.principal == principal).returning(*_RESOURCE)
     if unwanted is not None:
         gone = gone.where(tuple_(*_RESOURCE).in_(unwanted))
@@ -239,7 +239,7 @@ def _resource(access: str, resource_type: str, name: str) -> Resource:
 
 
 def is_role(connection: Connection, name: str) -> bool:
-    """Whether the server has a role of that name."""
+    """Whether the server has a role with this name."""
     return connection.scalars(select(_role_of(name).is_not(None))).one()
 
 
@@ -249,7 +249,7 @@ def owns(connection: Connection, name: str) -> bool:
 
 
 def create_role(connection: Connection, principal: str) -> bool:
-    """Make a login role without a password; False if a role of that name exists."""
+    """Create a login role without a password; False if a role with this name exists."""
     if is_role(connection, principal):
         return False
     driver(connection).execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(principal)))
@@ -257,12 +257,12 @@ def create_role(connection: Connection, principal: str) -> bool:
 
 
 def open_schema(connection: Connection, principal: str) -> None:
-    """Let a role name the objects of the schema. Raises psycopg's UndefinedObject if the role does not exist."""
+    """Let a role use the schema. Raises psycopg's UndefinedObject if the role does not exist."""
     driver(connection).execute(sql.SQL("GRANT USAGE ON SCHEMA mqdb TO {}").format(sql.Identifier(principal)))
 
 
 def close_schema(connection: Connection, principal: str) -> None:
-    """Undo that, unless the role has rights on tables as well, or is gone."""
+    """Undo `open_schema`, unless the role also has rights on tables, or is gone."""
     if not is_role(connection, principal):
         return
     if connection.scalars(text(_HAS_GRANTS).bindparams(principal=principal)).first() is not None:
@@ -284,5 +284,5 @@ SELECT 1 FROM pg_class c CROSS JOIN aclexplode(c.relacl) AS a
 WHERE c.relnamespace = 'mqdb'::regnamespace AND a.grantee = to_regrole(quote_ident(:principal)) LIMIT 1
 """
 
-#: PostgreSQL's name for a role that is not there.
+#: PostgreSQL's error for a missing role.
 NO_SUCH_ROLE: Final = psycopg.errors.UndefinedObject

@@ -1,6 +1,6 @@
-"""Awaited connection: psycopg's AsyncConnection for code that is written for its Connection.
+"""Awaited connection: psycopg's AsyncConnection for code written for its Connection.
 
-Such code runs below SQLAlchemy's `greenlet_spawn`, in the loop of the connection. While it waits, the loop goes on.
+Such code runs below SQLAlchemy's `greenlet_spawn`, in the loop of the connection. While it waits, the loop continues.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from sqlalchemy.engine import AdaptedConnection
 
 
 class AwaitedConnection:
-    """A Connection for mqdb while a listener has it. Methods that do not wait are those of the AsyncConnection."""
+    """A Connection for mqdb while a listener uses it. Non-blocking methods are those of the AsyncConnection."""
 
     def __init__(self, adapted: AdaptedConnection) -> None:
-        """`adapted` is what SQLAlchemy has for the DBAPI's connection."""
+        """`adapted` is SQLAlchemy's wrapper of the DBAPI connection."""
         self._adapted = adapted
         self._below: psycopg.AsyncConnection[Any] = adapted.driver_connection
 
@@ -43,7 +43,7 @@ class AwaitedConnection:
         try:
             yield
         except BaseException as error:
-            caught = error  # the name of an except clause is gone after it
+            caught = error  # the name in an except clause is deleted after it
             self._adapted.run_async(lambda _: pipeline.__aexit__(type(caught), caught, caught.__traceback__))
             raise
         self._adapted.run_async(lambda _: pipeline.__aexit__(None, None, None))

@@ -1,4 +1,4 @@
-"""The settings of a broker that its clients obey, in whichever process they run: columns of mqdb.broker.
+"""The settings of a broker that all its clients obey, in any process: columns of mqdb.broker.
 
 RocketMQ: BrokerConfig, MessageStoreConfig.
 """
@@ -12,7 +12,7 @@ from mqdb.store.tables import broker
 
 
 class BrokerSettings(NamedTuple):
-    """The columns; `mqdb.settings` says what they mean."""
+    """The columns, which `mqdb.settings` explains."""
 
     enable_property_filter: bool = True
     filter_support_retry: bool = False
@@ -21,20 +21,20 @@ class BrokerSettings(NamedTuple):
 
 
 def find(connection: Connection) -> BrokerSettings:
-    """The settings as they are."""
+    """The current settings."""
     return BrokerSettings(*connection.execute(select(*(broker.c[name] for name in BrokerSettings._fields))).one())
 
 
 def replace(connection: Connection, settings: BrokerSettings) -> None:
-    """Let the settings be these, in the caller's transaction, for all that is sent and subscribed from now on."""
+    """Replace the settings, in the caller's transaction, for all future sends and subscriptions."""
     connection.execute(update(broker).values(settings._asdict()))
 
 
 def default_durability(connection: Connection) -> Durability:
-    """The durability of producers that choose none."""
+    """The durability of producers that do not choose one."""
     return Durability(connection.scalars(select(broker.c.default_durability)).one())
 
 
 def replace_default_durability(connection: Connection, durability: Durability) -> None:
-    """Set the durability for connections that producers make from now on, in the caller's transaction."""
+    """Set the durability for producers' future connections, in the caller's transaction."""
     connection.execute(update(broker).values(default_durability=durability.value))

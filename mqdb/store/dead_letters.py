@@ -1,9 +1,8 @@
-"""Dead letters: the view mqdb.dlq, and the redrives that sent some of them back to work.
+"""Dead letters: the view mqdb.dlq, and the redrives that sent some of them again.
 
-A dead letter is a record of a topic `%DLQ%group`; the view shows what its properties tell. `mqdb.dlq_redrive` copies it
-to a retry topic, or another one, and writes down what became of it.
-In SQL: `mqdb/sql/dead_letters/dlq_at.sql`, `mqdb/sql/dead_letters/dlq_outline.sql`,
-`mqdb/sql/dead_letters/dlq_redrive.sql`.
+A dead letter is a record of a topic `%DLQ%group`; the view shows the contents of its properties. `mqdb.dlq_redrive`
+copies it to a retry topic or another topic, and records the outcome. In SQL: `mqdb/sql/dead_letters/dlq_at.sql`,
+`mqdb/sql/dead_letters/dlq_outline.sql`, `mqdb/sql/dead_letters/dlq_redrive.sql`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,7 +66,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class WholeDeadLetter(DeadLetter):
-    """All of a dead letter; `body` is as it is stored, compressed where `sys_flag` says so."""
+    """A dead letter in full; `body` is as stored, compressed if `sys_flag` says so."""
 
     born_time: datetime
     born_host: str
@@ -79,7 +78,7 @@ class WholeDeadLetter(DeadLetter):
 
 
 class CauseOfDeath(NamedTuple):
-    """The dead letters of a group that have topic and exception in common."""
+    """The dead letters of a group with the same topic and exception."""
 
     group: str
     topic: str | None
@@ -91,7 +90,7 @@ class CauseOfDeath(NamedTuple):
 
 
 class GroupLetters(NamedTuple):
-    """Number of dead letters of a group whose segment is kept, redriven ones included."""
+    """The number of dead letters of a group in kept segments, including redriven ones."""
 
     group: str
     letters: int
@@ -101,7 +100,7 @@ class RedriveStatus(StrEnum):
     """The outcome of a redrive for a message, real or planned."""
 
     REDRIVEN = "REDRIVEN"
-    #: Redriven before, by this redrive or another one.
+    #: Already redriven, by this redrive or another one.
     SKIPPED = "SKIPPED"
     FAILED = "FAILED"
     #: A dry run: it would be redriven.
@@ -173,18 +172,18 @@ dlq: Final = table("dlq", *(column(name, type_) for name, type_ in _TYPES.items(
 
 Letter = TypeVar("Letter", bound=DeadLetter)
 
-#: What is fetched at a time of whole letters: a body may have 4 MiB.
+#: The number of whole letters fetched at a time: a body may have 4 MiB.
 _STREAM_ROWS: Final = 50
 
 
 def where(condition: str | None, outline_of: str | None = None, positions: Sequence[int] | None = None) -> FromClause:
-    """The dead letters that meet an SQL expression over the columns of the view; all of them without one.
+    """The dead letters that meet an SQL expression over the columns of the view, or all without one.
 
-    With `outline_of` those of that group, without what they say, for a role that operates it and may not read it.
-    With `positions` those that stand there: to find them in the view would cost a look at each letter.
+    With `outline_of` those of this group without their contents, for a role that may operate but not read it. With
+    `positions` those at these positions: finding them in the view would mean reading every letter.
 
-    A sub-select of its own, so that no expression can reach beyond what is asked of it afterwards, whatever its
-    brackets, ORs and UNIONs. Whether it is one expression, `check_condition` says.
+    The condition is in its own sub-select, so that no expression can affect the rest of the statement, whatever its
+    brackets, ORs and UNIONs. `check_condition` checks that it is a single expression.
     """
     columns = [column(name, type_) for name, type_ in _TYPES.items()]
     letters: FromClause = dlq
@@ -202,14 +201,14 @@ def where(condition: str | None, outline_of: str | None = None, positions: Seque
 
 _CHECK_BEFORE, _CHECK_AFTER = "SELECT FROM mqdb.dlq WHERE (\n", "\n) LIMIT 0"
 
-#: Where the condition begins in the text of `check_condition`, as PostgreSQL counts: in characters, from 1.
+#: The start of the condition in the text of `check_condition`, as PostgreSQL counts: in characters, from 1.
 CONDITION_POSITION: Final = len(_CHECK_BEFORE) + 1
 
 
 def check_condition(connection: "psycopg.Connection[Any]", condition: str) -> None:
-    """Have the server parse and plan a condition, and look at no message.
+    """Let the server parse and plan a condition without reading messages.
 
-    As a prepared statement, which holds no more than one. Raises psycopg's errors.
+    This uses a prepared statement, which cannot contain several statements. Raises psycopg's errors.
     """
     connection.execute(f"{_CHECK_BEFORE}{condition}{_CHECK_AFTER}".encode(), prepare=True)
 
@@ -217,13 +216,13 @@ def check_condition(connection: "psycopg.Connection[Any]", condition: str) -> No
 def find(
     connection: Connection, kind: type[Letter], source: FromClause, *conditions: ColumnElement[bool], limit: int | None
 ) -> list[Letter]:
-    """The youngest letters first, `limit` at most."""
+    """At most `limit` letters, newest first."""
     chosen = _letters(kind, source).where(*conditions).order_by(source.c.log_pos.desc()).limit(limit)
     return [kind(*row) for row in connection.execute(chosen)]
 
 
 def stream(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> Iterator[WholeDeadLetter]:
-    """The oldest first, however many. Needs a transaction, for as long as one reads."""
+    """Any number of letters, oldest first. Needs a transaction for the duration of the reading."""
     chosen = _letters(WholeDeadLetter, source).where(*conditions).order_by(source.c.log_pos)
     options = {"stream_results": True, "yield_per": _STREAM_ROWS}
     with connection.execute(chosen, execution_options=options) as rows:
@@ -232,18 +231,18 @@ def stream(connection: Connection, source: FromClause, *conditions: ColumnElemen
 
 
 def _letters(kind: type[DeadLetter], source: FromClause) -> Select[Any]:
-    # GROUP is a word of SQL, which a column could be named by only in quotes.
+    # GROUP is an SQL keyword, so a column with this name would need quotes.
     return select(*(source.c["group_name" if field.name == "group" else field.name] for field in fields(kind)))
 
 
 def count(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> int:
-    """Number of dead letters that meet the conditions."""
+    """The number of dead letters that meet the conditions."""
     return connection.execute(select(func.count()).select_from(source).where(*conditions)).scalar_one()
 
 
 @translates
 def count_by_group(connection: Connection) -> list[GroupLetters]:
-    """Groups with dead letters, by name. Looks at the ends of queues, and at no letter."""
+    """The groups with dead letters, by name. Reads only the ends of queues, and no letters."""
     letters = cast(func.sum(queue_ends.c.max_offset - queue_ends.c.min_offset), BigInteger)
     counted = (
         select(topic.c.topic, letters)
@@ -257,7 +256,7 @@ def count_by_group(connection: Connection) -> list[GroupLetters]:
 
 
 def causes(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> list[CauseOfDeath]:
-    """Number of dead letters by group, topic and exception, the most frequent of a group first."""
+    """The number of dead letters by group, topic and exception, the most frequent of each group first."""
     what = (source.c.group_name, source.c.topic, source.c.exception)
     died = source.c.store_time
     counted = select(*what, func.count(), func.count(source.c.redriven_at), func.min(died), func.max(died))
@@ -267,7 +266,7 @@ def causes(connection: Connection, source: FromClause, *conditions: ColumnElemen
 
 
 def positions(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> list[tuple[int, bool]]:
-    """Position of each letter, the oldest first, and whether it was redriven before."""
+    """The position of each letter, oldest first, and whether it was already redriven."""
     chosen = select(source.c.log_pos, source.c.redriven_at.is_not(None)).where(*conditions).order_by(source.c.log_pos)
     return [(log_pos, is_redriven) for log_pos, is_redriven in connection.execute(chosen)]
 
@@ -291,7 +290,7 @@ def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
 
 @translates
 def redriven_at(connection: Connection, positions: Sequence[int]) -> dict[int, datetime]:
-    """When the letters at these positions were last sent back to work; those that never were are left out."""
+    """When the letters at these positions were last redriven; letters that never were are left out."""
     result = redrive_result.c
     times = select(result.log_pos, func.max(result.redriven_at).label("redriven_at")).where(
         result.log_pos == func.any(cast(list(positions), ARRAY(BigInteger))), result.status == RedriveStatus.REDRIVEN
@@ -322,10 +321,10 @@ def redrive_letters(connection: Connection, positions: Sequence[int], **argument
 
 
 def prune_redrives(connection: Connection) -> int:
-    """Forget what became of dead letters that retention has passed; returns how many there were.
+    """Remove the redrives of dead letters that retention has dropped; returns their number.
 
-    Those that were redriven before the oldest segment of the log was made, and whose copy is gone: the dead letter is
-    gone as well, as it is older than its copy.
+    These are redrives from before the oldest segment of the log was made, whose copy is gone: the dead letter is older
+    than its copy, so it is gone, too.
     """
     oldest = select(func.min(segment.c.created_at), func.min(segment.c.start_pos)).cte("oldest")
     created_at, first_pos = (select(column).select_from(oldest).scalar_subquery() for column in oldest.c)

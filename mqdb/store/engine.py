@@ -1,4 +1,4 @@
-"""The way to PostgreSQL: engines, driver connections, compiled statements, translated errors.
+"""Access to PostgreSQL: engines, driver connections, compiled statements, translated errors.
 
 SQLAlchemy owns the connections and builds the statements. Hot statements are compiled to text once and run
 on the driver's connection, where psycopg prepares them on the server: Core adds 40 to 75 µs of CPU to each
@@ -50,7 +50,7 @@ from mqdb.store.session_settings import SESSION_SETTINGS, startup_options
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-#: Give up on a lost host in about 15 s; a connection attempt in 5 s. A DSN may say otherwise.
+#: Give up on a lost host after about 15 s, on a connection attempt after 5 s. A DSN may override this.
 _CONNECT_DEFAULTS = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -59,11 +59,11 @@ _CONNECT_DEFAULTS = {
     "tcp_user_timeout": 15_000,
 }
 
-#: A custom plan over hundreds of partitions takes longer to make than to run.
+#: Making a custom plan over hundreds of partitions takes longer than running it.
 _PLANNING: Final = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
 
-#: Time-outs that somebody has given the role or the database would end statements that mqdb bounds by rows, and each
-#: next try again. Those that a DSN names hold.
+#: Timeouts set for the role or the database would cancel statements that mqdb limits by rows, and each retry as well.
+#: Timeouts in a DSN apply.
 _NO_TIMEOUTS: Final = dict.fromkeys(
     ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"), "0"
 )
@@ -73,8 +73,8 @@ _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 NUMBERING_DIALECT: Final = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
 
-#: A plan is made once for each connection, perhaps while segments are empty and ANALYZE has just said so; it would read
-#: them from end to end, also when they have filled.
+#: A plan is made once per connection, perhaps while segments are empty according to ANALYZE; it would read them
+#: completely, even after they have filled.
 _INDEXES_ONLY: Final = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
 
 
@@ -91,23 +91,24 @@ def create_engine(
     """An engine whose connections are in AUTOCOMMIT, because most requests of mqdb are one statement.
 
     A function that needs a transaction opens one with `transaction`. With `prepared=False` the driver prepares no
-    statement and makes no session settings: behind a pooler such as PgBouncer (MQDB_POOL_DSN), and for texts that hold
-    several statements. All transactions are READ COMMITTED nevertheless, single statements included. A `pool_size` of 0
-    sets no limit. `indexes_only` is for clients, whose statements never have to read a whole table. An asynchronous
-    engine takes greenlet, and is used below `greenlet_spawn`, with transactions only. `server` says which server it
-    connects to, unless the DSN has a `target_session_attrs`; for a pooler, which chooses the server itself, it is ANY.
-    The connection parameters and the `options` of the DSN apply, except for settings that mqdb relies on.
+    statement and makes no session settings: this is for a pooler such as PgBouncer (MQDB_POOL_DSN), and for SQL text
+    with several statements. All transactions, including single statements, are READ COMMITTED nevertheless. A
+    `pool_size` of 0 means no limit. `indexes_only` is for clients, whose statements never have to read a whole table.
+    An asynchronous engine requires greenlet, and is used below `greenlet_spawn`, only with transactions. `server`
+    determines to which server it connects, unless the DSN has a `target_session_attrs`; for a pooler, which chooses the
+    server itself, it is ANY. The connection parameters and the `options` of the DSN apply, except for settings on which
+    mqdb relies.
     Raises SettingInvalid if `dsn` is not a DSN.
     """
     given = _parts(dsn)
     arguments: dict[str, Any] = {name: value for name, value in _CONNECT_DEFAULTS.items() if name not in given}
-    # Before what a role or the environment says: the names and properties of messages are Unicode.
+    # Overrides the role and the environment, because the names and properties of messages are Unicode.
     arguments |= {"application_name": application_name, "client_encoding": "utf8"}
     if not prepared:
         arguments["prepare_threshold"] = None
     else:
         ours = startup_options(SESSION_SETTINGS, _PLANNING, _INDEXES_ONLY if indexes_only else {})
-        # Of two settings of one name the last one counts.
+        # Of two settings with the same name the last one applies.
         options = f"{startup_options(_NO_TIMEOUTS)} {given.get('options', '')} {ours}"
         arguments |= {"prepare_threshold": 0, "options": options}
     engine_options: dict[str, Any] = {
@@ -115,17 +116,17 @@ def create_engine(
         "isolation_level": "AUTOCOMMIT",
         "pool_size": pool_size,
         "max_overflow": pool_size,
-        # The last one that came back: what a connection that was dropped leaves there is the place of a new one.
+        # LIFO: a dropped connection is replaced by a new one in its place.
         "pool_use_lifo": True,
         "pool_pre_ping": False,
-        # On a connection that has broken below SQLAlchemy it would raise, in place of the error that says so.
+        # On a connection that broke below SQLAlchemy it would raise and hide the actual error.
         "skip_autocommit_rollback": True,
-        # Each engine would ask its first connection whether there is such a type.
+        # Each engine would query on its first connection whether the type exists.
         "use_native_hstore": False,
     }
     choice = ServerChoice(given, _target(given), server, arguments)
     if is_asynchronous:
-        from sqlalchemy.ext.asyncio import create_async_engine  # takes greenlet
+        from sqlalchemy.ext.asyncio import create_async_engine  # requires greenlet
 
         engine_options["async_creator"] = partial(choice.connect_asynchronously, dsn)
         engine = create_async_engine("postgresql+psycopg://", **engine_options).sync_engine
@@ -144,7 +145,7 @@ _engines: Final[WeakSet[Engine]] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """The child must not touch the sockets that it shares with its parent: it makes connections of its own."""
+    """Drop inherited connections: the child must not use the sockets that it shares with its parent."""
     for engine in list(_engines):
         engine.dispose(close=False)
 
@@ -153,7 +154,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class _ListDumper(ListBinaryDumper):
-    """The text dumper of lists takes 5 ms of CPU for 1,000 texts, the binary one 0.7 ms."""
+    """A binary dumper for lists: the text dumper takes 5 ms of CPU for 1,000 strings, the binary one 0.7 ms."""
 
     def upgrade(self, obj: list[Any], format: PyFormat) -> BaseListDumper:
         """The dumper for lists like this one."""
@@ -162,9 +163,9 @@ class _ListDumper(ListBinaryDumper):
 
 
 class _EmptyListDumper(ListDumper):
-    """For lists without a value, which have no binary form. One of None only becomes NULL: unnest() fills it up.
+    """A dumper for lists without values, which have no binary form. If they contain only None, they become NULL.
 
-    As a text it would hold texts behind a pooler, whose sessions may have array_nulls off.
+    As text it would contain strings behind a pooler, whose sessions may have array_nulls off.
     """
 
     def dump(self, obj: list[Any]) -> bytes | None:
@@ -175,13 +176,13 @@ class _EmptyListDumper(ListDumper):
 def _adapt(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
     connection = _driver(entry)
     connection.adapters.register_dumper(list, _ListDumper)
-    # Where no options were sent. PgBouncer gives its client the same style on each of its servers.
+    # For connections without options. PgBouncer gives its client the same style on all its servers.
     if not (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
         connection.execute("SET DateStyle TO ISO")
 
 
 def _read_committed(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
-    """Have each transaction begin with its isolation level, as a pooler takes no options and keeps no settings."""
+    """Start each transaction with its isolation level, because a pooler accepts no options and keeps no settings."""
     connection = entry.driver_connection
     assert isinstance(connection, psycopg.Connection)
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -191,7 +192,7 @@ def _read_committed(_connection: DBAPIConnection, entry: ConnectionPoolEntry) ->
 
 
 class _TransactionalCursor(psycopg.Cursor[Any]):
-    """A cursor that runs each statement of its own in a transaction: three round trips instead of one."""
+    """A cursor that runs each single statement in a transaction: three round trips instead of one."""
 
     def execute(self, *arguments: Any, **options: Any) -> Self:
         connection = self.connection
@@ -206,7 +207,7 @@ class _TransactionalRawCursor(_TransactionalCursor, psycopg.RawCursor[Any]):
 
 
 def _refuse_unusable(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
-    """Drop a connection that is not idle. The pool then opens another one.
+    """Drop a connection that is not idle. The pool then opens a new one.
 
     Code that uses the driver's connection may leave it unusable without SQLAlchemy's knowledge.
     """
@@ -217,7 +218,7 @@ def _refuse_unusable(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _
 def driver(connection: Connection) -> "psycopg.Connection[tuple[Any, ...]]":
     """The psycopg connection below a SQLAlchemy one, for COPY, LISTEN and prepared hot statements.
 
-    With an asynchronous engine it is an AwaitedConnection, which has only the methods needed while a listener has it.
+    With an asynchronous engine it is an AwaitedConnection, which has only the methods needed while a listener uses it.
     """
     return _driver(connection.connection)
 
@@ -246,26 +247,26 @@ def commits_each(connection: Connection) -> bool:
 
 
 def is_idle(connection: Connection) -> bool:
-    """Whether the session is fit for another statement: in no transaction, and not lost."""
+    """Whether the session can run another statement: it is not lost and not in a transaction."""
     return driver(connection).info.transaction_status is TransactionStatus.IDLE
 
 
 @contextmanager
 def transaction(connection: Connection) -> Iterator[None]:
-    """One transaction of several statements on a connection in AUTOCOMMIT, or a part of the one it is in."""
+    """One transaction of several statements on a connection in AUTOCOMMIT, or part of its open transaction."""
     with driver(connection).transaction():
         yield
 
 
-#: Shorter than deadlock_timeout, which is 1 s: if others and we wait for each other, it is we who step back.
+#: Shorter than deadlock_timeout, which is 1 s: in a deadlock with other sessions, this session steps back.
 _LOCK_TIMEOUT: Final = "200ms"
 _TRIES: Final = 25
 
 
 def steps_back(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[Concatenate[Connection, _P], _R]:
-    """Run a function in a transaction that waits 200 ms for a lock, and again if that is too short, for 5 s in all.
+    """Run a function in a transaction that waits 200 ms for a lock, and repeat it if that is too short, for 5 s in all.
 
-    Between two tries, sessions that wait behind this one for the lock get it.
+    Between two attempts, sessions that wait behind this one for the lock get it.
     """
 
     @wraps(function)
@@ -286,7 +287,7 @@ def steps_back(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[
 
 
 def target_of(way: Connection | Engine) -> str:
-    """The address of a connection or an engine, for the sentence of an error. It has no password."""
+    """The address of a connection or an engine, for error messages, without a password."""
     target: str = way.get_execution_options()["mqdb_target"]
     return target
 
@@ -295,7 +296,7 @@ def _parts(dsn: str) -> dict[str, Any]:
     try:
         return conninfo_to_dict(dsn)
     except (psycopg.ProgrammingError, UnicodeError):
-        # Not chained: libpq quotes what it dislikes, which may be a part of the password.
+        # Not chained: libpq quotes the invalid part, which may be part of the password.
         raise SettingInvalid("dsn", redact(dsn), "argument", f"write {SHAPE}") from None
 
 
@@ -306,14 +307,14 @@ def _target(parts: Mapping[str, Any]) -> str:
 
 
 class Timed(NamedTuple):
-    """The cursor of a statement that was run, and how long the server took for it, without the way there and back."""
+    """The cursor of an executed statement, and how long the server took for it, without the round trip."""
 
     cursor: "psycopg.Cursor[tuple[Any, ...]]"
     took: timedelta
 
 
 def run_timed(connection: Connection, text: str, values: Mapping[str, Any]) -> Timed:
-    """Run a statement and have the server look at its clock before and after; one round trip."""
+    """Run a statement, and let the server read its clock before and after; one round trip."""
     below = driver(connection)
     with below.pipeline():
         begun = below.execute(_CLOCK)
@@ -332,9 +333,9 @@ def text_of(statement: ClauseElement) -> str:
 
 
 class NumberedStatement(NamedTuple):
-    """A statement as `psycopg.RawCursor` takes it: with $1, $2, ... for its parameters, `names` in that order.
+    """A statement for `psycopg.RawCursor`: with $1, $2, ... for its parameters, whose `names` are in this order.
 
-    `literals` are the values that it brings along, by name; the others are for the caller to give.
+    `literals` are the values that it contains, by name; the caller passes the others.
     """
 
     text: bytes
@@ -343,7 +344,7 @@ class NumberedStatement(NamedTuple):
 
 
 def numbered(statement: ClauseElement) -> NumberedStatement:
-    """A Core statement for `psycopg.RawCursor`, which sends the text as it is, without parsing it."""
+    """A Core statement for `psycopg.RawCursor`, which sends the text unchanged, without parsing it."""
     compiled = statement.compile(dialect=NUMBERING_DIALECT, compile_kwargs={"render_postcompile": True})
     assert isinstance(compiled, SQLCompiler)
     assert compiled.positiontup is not None
@@ -353,9 +354,9 @@ def numbered(statement: ClauseElement) -> NumberedStatement:
 
 @contextmanager
 def translated(way: str | Connection) -> Iterator[None]:
-    """Turns errors of the driver into those of `mqdb.errors`, the driver's own in `__cause__`.
+    """Turn errors of the driver into those of `mqdb.errors`, with the driver's error in `__cause__`.
 
-    `way` is the connection, or says where the database is: a redacted DSN, or `target_of` an engine.
+    `way` is the connection, or the address of the database: a redacted DSN, or `target_of` an engine.
     """
     try:
         yield
@@ -367,7 +368,7 @@ def translated(way: str | Connection) -> Iterator[None]:
 
 @contextmanager
 def connected(dsn: str, application_name: str, server: ServerRole = ServerRole.PRIMARY) -> Iterator[Connection]:
-    """A connection for one piece of work, which is closed behind it. Errors of the driver are `translated`."""
+    """A connection for one piece of work, closed at the end. Errors of the driver are `translated`."""
     engine = create_engine(dsn, application_name=application_name, pool_size=1, server=server)
     try:
         with translated(redact(dsn)), engine.connect() as connection:
@@ -377,7 +378,7 @@ def connected(dsn: str, application_name: str, server: ServerRole = ServerRole.P
 
 
 def translates(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[Concatenate[Connection, _P], _R]:
-    """Let a function that takes a connection raise the errors of `mqdb.errors`, as in `translated`."""
+    """Make a function that takes a connection raise the errors of `mqdb.errors`, as in `translated`."""
 
     @wraps(function)
     def translating(connection: Connection, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
@@ -391,28 +392,28 @@ def translates(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[
     return translating
 
 
-#: libpq tells no SQLSTATE of a connection that was refused, only the sentence.
+#: libpq gives no SQLSTATE for a refused connection, only a message.
 _MISSING_DATABASE: Final = re.compile(r'FATAL:  database ".*" does not exist')
 
-#: SQLSTATEs of a connection that broke or was ended, the last two by time-outs of transactions; or how they begin.
+#: SQLSTATEs, or their prefixes, of a connection that broke or was ended; the last two mean timeouts of transactions.
 _CONNECTION_LOST: Final = ("08", "57P", "25P03", "25P04")
 
-#: Of a statement that a standby refuses. A transaction that its user has made read-only has it as well.
+#: The SQLSTATE of a statement refused by a standby, but also in a transaction that its user made read-only.
 READ_ONLY: Final = "25006"
 
-#: In place of one: the driver has refused a value, and the server was not asked.
+#: Replaces an SQLSTATE if the driver refused a value without asking the server.
 NO_SQLSTATE: Final = "-----"
 
 
 def translate(error: BaseException, way: str | Connection) -> MqdbError:
-    """The error of mqdb that says what an error of the driver means. `way` is as in `translated`."""
+    """The mqdb error for an error of the driver. `way` is as in `translated`."""
     target = way if isinstance(way, str) else target_of(way)
     if not isinstance(error, psycopg.Error):
         return BrokerUnavailable(target, _first_line(error))
     sqlstate = error.sqlstate or ""
     reason = error.diag.message_primary or _first_line(error)
     if sqlstate in BY_SQLSTATE:
-        # Somebody else may raise it, too, with other values.
+        # Others may raise it, too, with other values.
         with suppress(TypeError, ValueError):
             return BY_SQLSTATE[sqlstate](**json.loads(error.diag.message_detail or "null"))
     if isinstance(error, pg.InvalidPassword | pg.InvalidAuthorizationSpecification) or (

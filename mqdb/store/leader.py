@@ -1,9 +1,9 @@
 """The leader: the process that runs the services, its backend, and the time until which it has promised to be alive.
 
-One row for each set of services. A candidate may take the row if its backend is gone, if the leader has resigned, or if
-the leader has not renewed its promise for the time of a lease, counted by the candidate's own monotonic clock: the
-server's may be set. A candidate that takes the row raises the epoch, so of two candidates only one succeeds. A session
-without rights on the table cannot hold up an election by a lock.
+There is one row per set of services. A candidate may take the row if the leader's backend is gone, if the leader has
+resigned, or if the leader has not renewed its promise for the duration of a lease, by the candidate's own monotonic
+clock, because the server's clock may be set. A candidate that takes the row raises the epoch, so only one of two
+candidates succeeds. A session without rights on the table cannot block an election with a lock.
 """
 
 from datetime import datetime, timedelta
@@ -34,7 +34,7 @@ from mqdb.store.tables import leader
 
 _activity = table("pg_stat_activity", *map(column, ("pid", "backend_start")), schema="pg_catalog")
 
-#: The pid of no backend: of a leader that has resigned.
+#: A pid that no backend has, for a leader that has resigned.
 _NOBODY = 0
 
 
@@ -44,11 +44,11 @@ class Incumbent(NamedTuple):
     epoch: int
     expires_at: datetime
     is_connected: bool
-    """Whether its backend is there."""
+    """Whether its backend exists."""
 
 
 def find(connection: Connection, service_set: str) -> Incumbent | None:
-    """The present leader, or the last one; None before the first."""
+    """The current leader, or the last one; None before the first."""
     columns = leader.c.epoch, leader.c.expires_at, _is_connected()
     row = connection.execute(select(*columns).where(leader.c.service_set == service_set)).first()
     return None if row is None else Incumbent(*row)
@@ -92,7 +92,7 @@ def resign(connection: Connection, service_set: str, epoch: int) -> None:
 
 
 def is_held(connection: Connection, service_set: str, epoch: int) -> bool:
-    """Whether this session still is the leader of that epoch."""
+    """Whether this session is still the leader of this epoch."""
     values = {"service_set": service_set, "epoch": epoch}
     return driver(connection).execute(_is_held_text(), values).fetchone() is not None
 
@@ -103,9 +103,9 @@ def _is_held_text() -> str:
 
 
 def end_backend(connection: Connection, service_set: str, silent: Incumbent) -> bool:
-    """End the backend of a leader that has not renewed its promise; whether there was one.
+    """End the backend of a leader that has not renewed its promise; returns whether it existed.
 
-    A backend with that pid that began at another time belongs to another session.
+    A backend with the same pid but another start time belongs to another session.
     """
     its_backend = _activity.c.pid == leader.c.backend_pid, _activity.c.backend_start == leader.c.backend_start
     terminate = select(func.pg_terminate_backend(_activity.c.pid, type_=Boolean)).where(*its_backend)
@@ -115,13 +115,13 @@ def end_backend(connection: Connection, service_set: str, silent: Incumbent) -> 
 
 
 def _is_connected() -> ColumnElement[bool]:
-    # Of sessions of other roles PostgreSQL tells the pid alone.
+    # For sessions of other roles PostgreSQL shows only the pid.
     is_same = or_(_activity.c.backend_start == leader.c.backend_start, _activity.c.backend_start.is_(None))
     return exists().where(_activity.c.pid == leader.c.backend_pid, is_same)
 
 
 def _is_mine(service_set: str | BindParameter[str], epoch: int | BindParameter[int]) -> ColumnElement[bool]:
-    # The backend too: after a crash of a server that had not flushed, an epoch may come twice.
+    # Also the backend: after a crash of a server that had not flushed, an epoch may be used twice.
     return (
         (leader.c.service_set == service_set)
         & (leader.c.epoch == epoch)

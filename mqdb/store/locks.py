@@ -1,11 +1,10 @@
-"""The locks of mqdb, all in one place, so that no two mean the same thing.
+"""The locks of mqdb, all in one place, so that they cannot be confused.
 
 Batches of services exclude each other by a lock on an empty table (`mqdb.try_lock`), which a role without rights on it
-cannot take. Advisory locks need no rights. So it counts who holds those that are left. The archive's, a pair
-(LOCK_CLASS, ARCHIVE), counts if a role holds it that may write the catalogue of the archive. A presence lock, a session
-lock on a random 64-bit number, counts if a session of the client's own role holds it (`mqdb.is_present`). Each LISTEN
-connection draws a new number.
-In SQL: `mqdb/sql/log/try_lock.sql`.
+cannot take. Advisory locks need no rights, so for the remaining ones it matters who holds them. The archive's lock, a
+pair (LOCK_CLASS, ARCHIVE), is valid if its holder's role may write the catalogue of the archive. A presence lock, a
+session lock on a random 64-bit number, is valid if a session of the client's own role holds it (`mqdb.is_present`).
+Each LISTEN connection draws a new number. In SQL: `mqdb/sql/log/try_lock.sql`.
 """
 
 import secrets
@@ -44,8 +43,8 @@ _PAIR: Final = 2
 def take_durably(connection: Connection, service: str) -> bool:
     """Take a service's lock until the end of the transaction; False while another session has it.
 
-    The transaction then waits for the disk, and for no standby, whatever the session has chosen: a step that a crash
-    takes back would be taken twice.
+    The transaction then waits for the disk but not for standbys, whatever the session has chosen: a step that is lost
+    in a crash would be taken twice.
     """
     durable = func.set_config("synchronous_commit", "local", True)
     return bool(connection.execute(select(func.mqdb.try_lock(service), durable)).scalar_one())
@@ -54,7 +53,7 @@ def take_durably(connection: Connection, service: str) -> bool:
 def take_archive(connection: Connection) -> bool:
     """Take the lock of the archive for this session; False while another session of the broker has it.
 
-    A holder that is not a session of the broker is ignored: then this session works without the lock.
+    A holder that is not a session of the broker is ignored: this session then works without the lock.
     """
     is_mine = func.pg_try_advisory_lock(LOCK_CLASS, ARCHIVE)
     if connection.scalar(select(is_mine)):
@@ -64,19 +63,19 @@ def take_archive(connection: Connection) -> bool:
 
 
 def release_archive(connection: Connection) -> None:
-    """Give the lock of the archive back, before the session ends."""
+    """Release the lock of the archive before the session ends."""
     connection.execute(select(func.pg_advisory_unlock(LOCK_CLASS, ARCHIVE)))
 
 
 def take_presence(connection: Connection) -> int:
-    """Take a presence lock for this session; returns its key, which is random and cannot be known before."""
+    """Take a presence lock for this session; returns its key, which is random and unpredictable."""
     key = secrets.randbits(64) - 2**63
     connection.execute(select(func.pg_advisory_lock(key)))
     return key
 
 
 def release_presence(connection: Connection, key: int) -> None:
-    """Give a presence lock of this session back."""
+    """Release a presence lock of this session."""
     connection.execute(select(func.pg_advisory_unlock(key)))
 
 

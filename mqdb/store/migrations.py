@@ -3,10 +3,10 @@
 Alembic takes longer to load than the rest of a client's store, and only an upgrade needs it: every client needs the
 newest revision, which the names of the scripts give.
 
-A revision that is not released yet may still change. Its id ends in a fingerprint of all texts that make the schema, so
-that a database which was made from other texts is refused and not misread.
+An unreleased revision may still change. Its id ends in a fingerprint of all SQL that makes the schema, so that a
+database made from other SQL is refused and not misread.
 
-The first two digits of a revision are its series: each minor version of mqdb begins one. An mqdb also works with newer
+The first two digits of a revision are its series: each minor version of mqdb starts one. mqdb also works with newer
 revisions of its own series and of the next one, so a migration does not interrupt clients.
 """
 
@@ -36,17 +36,17 @@ from mqdb.store.engine import create_engine, target_of, translated
 if TYPE_CHECKING:
     from alembic.config import Config
 
-#: The number of the revision that has no frozen texts yet: None when all are released.
+#: The number of the revision whose SQL is not frozen yet; None if all are released.
 _UNRELEASED: Final[str | None] = "0100"
 
 
 def upgrade(
     dsn: str, revision: str = "head", *, broker_name: str | None = None, cluster_name: str | None = None
 ) -> None:
-    """Bring the schema of a database to a revision, in one transaction; names are given to the broker on the way.
+    """Upgrade the schema of a database to a revision, in one transaction, which also sets the broker's given names.
 
-    Two callers at once: the second waits for the first and finds nothing to do. Raises SchemaTooNew, SchemaUnreleased,
-    EncodingNotSupported.
+    If two callers run this at once, the second waits for the first and finds nothing to do. Raises SchemaTooNew,
+    SchemaUnreleased, EncodingNotSupported.
     """
     engine = create_engine(dsn, prepared=False).execution_options(isolation_level="READ COMMITTED")
     names = {"broker_name": broker_name, "cluster_name": cluster_name}
@@ -62,7 +62,7 @@ def upgrade(
             engine.dispose()
 
 
-#: Of CREATE SCHEMA, when another session has made it since this one looked: duplicate_schema, unique_violation.
+#: Errors of CREATE SCHEMA if another session has just created it: duplicate_schema, unique_violation.
 _SCHEMA_MADE_BY_ANOTHER: Final = ("42P06", "23505")
 
 
@@ -84,15 +84,15 @@ def _upgrade(engine: Engine, revision: str, names: Mapping[str, str | None]) -> 
 def _lock(connection: Connection) -> None:
     """Let no other session migrate before this transaction ends.
 
-    It is a lock on a table, which needs rights on it. Before the first migration the table does not exist; then two
-    sessions cannot make the same schema.
+    It is a lock on a table, which requires rights on it. Before the first migration the table does not exist, but two
+    sessions cannot create the same schema.
     """
     if connection.scalar(select(func.to_regclass("mqdb.alembic_version"))) is not None:
         connection.execute(text("LOCK TABLE mqdb.alembic_version IN SHARE ROW EXCLUSIVE MODE"))
 
 
 def upgrade_sql(since: str | None = None) -> str:
-    """The migrations after a revision as SQL text; all of them, for an empty database, without one.
+    """The migrations after a revision as SQL text; without a revision all of them, for an empty database.
 
     Raises ParameterInvalid for an unknown revision.
     """
@@ -106,19 +106,19 @@ def upgrade_sql(since: str | None = None) -> str:
 
 
 def sql_text(name: str) -> str:
-    """The text of `mqdb/sql/<name>.sql`: functions or a view, as they are today. The name has its folder in it."""
+    """The text of `mqdb/sql/<name>.sql`: functions or a view in their current form. The name includes the folder."""
     return (_SQL / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def current(connection: Connection) -> str | None:
-    """The revision of a database, None without an mqdb schema."""
+    """The revision of a database; None without an mqdb schema."""
     if connection.scalar(select(func.to_regclass("mqdb.alembic_version"))) is None:
         return None
     return connection.scalar(select(revision()))
 
 
 def revision() -> ScalarSelect[Any]:
-    """The revision, as a part of a statement in a database that has the schema."""
+    """The revision, as part of a statement in a database with the schema."""
     return select(_version.c.version_num).scalar_subquery()
 
 
@@ -132,12 +132,12 @@ def head() -> str:
 
 
 def check_schema(connection: Connection) -> None:
-    """Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased as `check_revision` does."""
+    """Raise SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased like `check_revision`."""
     check_revision(current(connection), target_of(connection))
 
 
 def check_revision(found: str | None, target: str) -> None:
-    """Check whether this mqdb works with the revision that was found in the database at `target`.
+    """Check whether this mqdb works with the revision found in the database at `target`.
 
     Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased if it does not.
     """
@@ -149,7 +149,7 @@ def check_revision(found: str | None, target: str) -> None:
 
 
 def is_ahead(found: str) -> bool:
-    """Whether a revision is newer than `head()`, and so little that this mqdb works with it."""
+    """Whether a revision is newer than `head()`, but close enough for this mqdb to work with it."""
     number, newest = found[:4], head()[:4]
     return number.isdecimal() and number > newest and int(number[:2]) <= int(newest[:2]) + 1
 
@@ -170,13 +170,13 @@ def _refuse_encoding(connection: Connection) -> None:
 
 @cache
 def _known() -> frozenset[str]:
-    """The revisions, which follow each other as their numbers do."""
+    """The revisions, which follow each other by number."""
     numbers = {script.name.partition("_")[0] for script in _versions()}
     return frozenset(f"{number}.{_fingerprint()}" if number == _UNRELEASED else number for number in numbers)
 
 
 def _fingerprint() -> str:
-    """Eight hex digits that differ when any text differs that the schema is made from."""
+    """Eight hex digits that differ if any SQL of the schema differs."""
     texts = [path.name + path.read_text(encoding="utf-8") for path in (*_versions(), *sorted(_SQL.rglob("*.sql")))]
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
 
@@ -197,7 +197,7 @@ _SQL: Final = Path(mqdb.__file__).parent / "sql"
 
 
 def _scripts() -> Path:
-    # Inside the package in a wheel, beside it in a checkout.
+    # In a wheel inside the package, in a checkout beside it.
     package = Path(mqdb.__file__).parent
     inside = package / "migrations"
     return inside if inside.is_dir() else package.parent / "migrations"

@@ -1,11 +1,11 @@
-"""The broker's clock, which tests of mqdb, and of programs that use it, move in a database of their own."""
+"""The broker's clock, which tests of mqdb and of programs that use it can move in their own database."""
 
 from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection
 
-#: Clients take the time of the broker from these functions alone. Only the owner of the schema may replace them.
+#: Clients take the broker's time only from these functions. Only the owner of the schema may replace them.
 _CLOCKS: Final = {
     "now": "VOLATILE PARALLEL SAFE RETURN clock_timestamp()",
     "transaction_began": "STABLE PARALLEL SAFE RETURN transaction_timestamp()",
@@ -14,17 +14,17 @@ _CLOCKS: Final = {
 
 
 def make_clock_movable(connection: Connection) -> None:
-    """Mark a database as one for tests: `SET mqdb.clock_offset = '1 hour'` moves the broker's clock for a session.
+    """Mark a database as a test database, in which `SET mqdb.clock_offset = '1 hour'` moves a session's broker clock.
 
-    From then on every role that can connect may do so. Needs the owner of the schema.
+    From then on every role that can connect may do this. Requires the owner of the schema.
     """
     _replace_clocks(connection, "coalesce(nullif(current_setting('mqdb.clock_offset', true), ''), '0')::interval")
 
 
 def set_clock_ahead(connection: Connection, ahead: timedelta) -> None:
-    """Let the broker's clock be so far ahead, in all sessions at once. Needs the owner of the schema."""
+    """Set the broker's clock ahead by this much, in all sessions at once. Requires the owner of the schema."""
     _replace_clocks(connection, f"interval '{ahead // timedelta(microseconds=1)} microseconds'")
-    # Services may sleep until something is due by the clock of before.
+    # Services may sleep until something is due by the old clock.
     connection.exec_driver_sql("NOTIFY mqdb_wake")
 
 

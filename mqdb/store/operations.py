@@ -53,30 +53,30 @@ class Verb(StrEnum):
     CRON_RESUME = "cron.resume"
     CRON_REMOVE = "cron.remove"
     TRANSACTION_RESOLVE = "transaction.resolve"
-    #: By mqdb/sql/schedule/recall.sql.
+    #: Recorded by mqdb/sql/schedule/recall.sql.
     TIMER_RECALL = "timer.recall"
-    #: By mqdb/sql/dead_letters/dlq_redrive.sql.
+    #: Recorded by mqdb/sql/dead_letters/dlq_redrive.sql.
     DLQ_REDRIVE = "dlq.redrive"
 
 
 class Operation(NamedTuple):
-    """A change, and who has made it: a row of mqdb.operation."""
+    """A change and its author: a row of mqdb.operation."""
 
     operation_id: int
     occurred_at: datetime
     principal: str
     """The role that was logged in."""
     actor: str | None
-    """The person or program behind it, as the caller has said."""
+    """The person or program behind it, as given by the caller."""
     verb: str
     topics: list[str]
     groups: list[str]
     object: str | None
-    """Other object that it changed: the name of a cron, the id of a message, a delay level."""
+    """Another object that it changed: the name of a cron, the id of a message, a delay level."""
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     records: int
-    """Number of messages, or rows of settings and offsets, that it changed."""
+    """The number of messages, or rows of settings and offsets, that it changed."""
     reason: str | None
 
 
@@ -109,7 +109,7 @@ def record(
     records: int = 1,
     reason: str = "",
 ) -> None:
-    """Note a change in the caller's transaction. Raises ParameterInvalid for an `actor` above 255 characters."""
+    """Record a change in the caller's transaction. Raises ParameterInvalid for an `actor` above 255 characters."""
     connection.execute(
         _RECORD,
         {
@@ -138,11 +138,10 @@ def list_operations(
     before: int | None = None,
     limit: int = 100,
 ) -> list[Operation]:
-    """The youngest first, `limit` at most: those about a topic, a group and an object, of an actor or a role, since a
-    moment.
+    """At most `limit` operations, newest first: those on a topic, group or object, by an actor or role, since a moment.
 
-    A timedelta is how long ago by the broker's clock. With `before` those with a lower id. Uses operation_names for a
-    topic and a group, operation_object and redrive_result_msg_id for an object.
+    A timedelta means how long ago by the broker's clock. With `before` only operations with a lower id. Uses
+    operation_names for a topic and a group, operation_object and redrive_result_msg_id for an object.
     """
     columns = operation.c
     wanted = select(*(columns[name] for name in Operation._fields))
@@ -154,7 +153,7 @@ def list_operations(
     if object is not None:
         wanted = wanted.where(columns.operation_id == func.any(_about(object)))
     if topic is not None or group is not None or object is not None:
-        # No index has this order: of a name that is rare, PostgreSQL would read all operations to find the youngest.
+        # No index has this order: for a rare name, PostgreSQL would read all operations to find the newest.
         age = age + 0
     if actor is not None:
         wanted = wanted.where(or_(columns.actor == actor, columns.principal == actor))
@@ -168,9 +167,9 @@ def list_operations(
 
 
 def _about(object: str) -> ColumnElement[Any]:
-    """The ids of the operations about an object; if it is the id of a message, those that redrove it, too.
+    """The ids of the operations on an object, including redrives if the object is the id of a message.
 
-    It is an array, because the planner could reverse a join, and read all operations.
+    They are an array, because the planner could reverse a join and read all operations.
     """
     named = operation.alias("named").c
     ids = select(named.operation_id).where(named.object == object)
@@ -187,5 +186,5 @@ def _array(name: ColumnElement[str]) -> ColumnElement[Any]:
 
 
 def prune(connection: Connection, kept: timedelta) -> int:
-    """Forget what is older; returns how many there were. Uses operation_occurred_at."""
+    """Remove older operations; returns their number. Uses operation_occurred_at."""
     return connection.execute(delete(operation).where(operation.c.occurred_at < func.mqdb.now() - kept)).rowcount

@@ -1,8 +1,8 @@
-"""Statements that run for every message: prepared once for each connection, with their parameters packed here.
+"""Statements that run for every message: prepared once per connection, with their parameters packed here.
 
-psycopg makes a cursor for each execution, and looks up for each value how to write it: 45 µs of CPU for an append of
-one record. libpq is asked directly here, with each value in PostgreSQL's binary format, as the type of its parameter
-says: 15 µs. Waiting is left to psycopg, which knows what to do at Ctrl-C.
+psycopg makes a cursor for each execution, and looks up how to write each value: 45 µs of CPU for an append of one
+record. This module calls libpq directly, with each value in PostgreSQL's binary format for its parameter type: 15 µs.
+Waiting is left to psycopg, which handles Ctrl-C.
 """
 
 import struct
@@ -37,7 +37,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _int4: Final = struct.Struct("!i").pack
 _int8: Final = struct.Struct("!q").pack
 
-#: PostgreSQL's type for each of SQLAlchemy, and the binary format of its values.
+#: PostgreSQL's type for each SQLAlchemy type, and the binary format of its values.
 _FORMATS: Final[dict[type[TypeEngine[Any]], tuple[TypeInfo, Pack]]] = {
     Boolean: (types["bool"], struct.Struct("!?").pack),
     LargeBinary: (types["bytea"], bytes),
@@ -55,11 +55,11 @@ _numbers: Final = count(1)
 
 
 class PreparedStatement:
-    """A Core statement that returns columns of whole numbers. Any thread may run it, each on a connection of its own.
+    """A Core statement that returns columns of integers. Any thread may run it, each on its own connection.
 
     The type of each parameter has to be one of `Boolean`, `Integer`, `BigInteger`, `DateTime` with a time zone, `Text`,
-    `LargeBinary`, `UUID`, `JSONB` (its text) or an ARRAY of these, and `given` names all values that `run` gets, in
-    their order. Source: Bind, https://www.postgresql.org/docs/current/protocol-message-formats.html.
+    `LargeBinary`, `UUID`, `JSONB` (its text) or an ARRAY of these, and `given` names all values for `run`, in order.
+    Source: Bind, https://www.postgresql.org/docs/current/protocol-message-formats.html.
     """
 
     def __init__(self, statement: ClauseElement, given: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ class PreparedStatement:
         assert isinstance(compiled, SQLCompiler)
         assert compiled.positiontup is not None
         names = compiled.positiontup
-        #: With $1, $2, ... for its parameters.
+        #: The statement with $1, $2, ... for its parameters.
         self.text = compiled.string
         self._name = b"mqdb_%d" % next(_numbers)
         self._places = [given.index(name) for name in names]
@@ -77,14 +77,14 @@ class PreparedStatement:
         self._started_on: WeakSet[psycopg.Connection[Any]] = WeakSet()
 
     def pack(self, values: Sequence[Any]) -> list[bytes | None]:
-        """The parameters, as libpq takes them."""
+        """The parameters in the form for libpq."""
         return [
             None if (value := values[place]) is None else pack(value)
             for place, pack in zip(self._places, self._packers, strict=True)
         ]
 
     def run(self, connection: "psycopg.Connection[Any]", values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Run the statement, and return its rows in their order. Raises psycopg.Error."""
+        """Run the statement and return its rows in order. Raises psycopg.Error."""
         if connection.prepare_threshold is None:  # behind a pooler nothing is prepared
             picked = [values[place] for place in self._places]
             return raw_cursor_of(connection).execute(self.text.encode(), picked).fetchall()
@@ -114,9 +114,10 @@ class PreparedStatement:
         ]
 
     def start(self, connection: "psycopg.Connection[Any]", values: Sequence[Any]) -> bool:
-        """Send it without waiting for the answer, which `run` reads then: its descriptor is readable when that comes.
+        """Send it without waiting for the answer, which `run` reads: the descriptor becomes readable when it arrives.
 
-        False, and nothing is sent, unless it is prepared there. The values must fit into the buffer of the socket.
+        Returns False, and sends nothing, unless it is prepared on this connection. The values must fit into the
+        socket's buffer.
         Raises psycopg.Error.
         """
         if connection not in self._prepared_on:
@@ -153,7 +154,7 @@ def _is_forgotten(connection: "psycopg.Connection[Any]", result: PGresult) -> bo
 
 
 def _format(type_: TypeEngine[Any]) -> tuple[int, Pack]:
-    """The OID of a parameter's type, and how its values are packed."""
+    """The OID of a parameter's type, and the function that packs its values."""
     if isinstance(type_, ARRAY):
         element, pack = _FORMATS[type(type_.item_type)]
         return element.array_oid, _array_of(element.oid, pack)

@@ -1,7 +1,7 @@
-"""Replication, as the server tells of it: what it replays, its standbys, slots, archive and publications.
+"""Replication, as reported by the server: its replay, standbys, slots, archive and publications.
 
-Each is one statement on PostgreSQL's own catalogs. PostgreSQL hides most of a session of another role from a role
-without pg_read_all_stats; such fields are None.
+Each function is one statement on PostgreSQL's own catalogs. PostgreSQL hides most data on other roles' sessions from a
+role without pg_read_all_stats; such fields are None.
 """
 
 import re
@@ -19,14 +19,16 @@ class Recovery(NamedTuple):
     """The progress of a standby."""
 
     primary: str | None
-    """The server that sends to it; None if no server does, or the role may not see it."""
+    """The server that sends to it; None without such a server, or if the role may not see it."""
     is_receiving: bool
-    """Whether it is connected to a server. One that replays an archive is not."""
+    """Whether it is connected to a server. A standby that replays an archive is not."""
     replayed_seconds: float | None
-    """Time since the last transaction that it has replayed committed; None before the first one."""
+    """The time since the commit of the last replayed transaction; None before the first one."""
     behind_bytes: int | None
-    """Bytes that it has received, or that its primary is known to have, and that it has not replayed; None if it has
-    received nothing."""
+    """The bytes that it has received, or that its primary is known to have, but that it has not replayed;
+
+    None if it has received nothing.
+    """
 
 
 _RECOVERY: Final = """
@@ -47,21 +49,21 @@ def recovery(connection: Connection) -> Recovery | None:
 
 
 def is_standby(connection: Connection) -> bool:
-    """Whether the server is a standby: it replays the log of another one, and refuses to write."""
+    """Whether the server is a standby, which replays another server's log and refuses writes."""
     return driver(connection).execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
 
 
 class Receiver(NamedTuple):
-    """A standby, or a subscriber to a publication, that is connected."""
+    """A connected standby, or a connected subscriber to a publication."""
 
     name: str
-    """Its application_name, by which synchronous_standby_names knows it."""
+    """Its application_name, which synchronous_standby_names uses."""
     state: str | None
     sync_state: str | None
     behind_bytes: int | None
-    """Bytes that it has yet to replay."""
+    """The bytes that it has yet to replay."""
     behind_seconds: float | None
-    """Time that the last records took to be replayed there; 0 if there was nothing to do."""
+    """The time that the replay of the last records took; 0 if there was nothing to do."""
 
 
 _RECEIVERS: Final = """
@@ -81,11 +83,11 @@ def receivers(connection: Connection) -> list[Receiver]:
 
 
 class SyncWaits(NamedTuple):
-    """Sessions whose commit waits for a synchronous standby, of those that the role may see."""
+    """The visible sessions whose commits wait for a synchronous standby."""
 
     sessions: int
     oldest_seconds: float
-    """Time since the oldest of these commits, or the statement that it ends, began; 0 if no session waits."""
+    """The time since the start of the oldest of these commits, or of its statement; 0 if no session waits."""
 
 
 _SYNC_WAITS: Final = """
@@ -104,12 +106,12 @@ class SynchronousStandbys(NamedTuple):
     """The setting synchronous_standby_names. Source: PostgreSQL, syncrep_gram.y."""
 
     number: int
-    """So many have to answer; 0 if commits wait for no standby."""
+    """The number of standbys that have to answer; 0 if commits do not wait for standbys."""
     names: tuple[str, ...]
-    """Names of the standbys; * is any."""
+    """The names of the standbys; * means any."""
 
     def fits(self, receiver: Receiver) -> bool:
-        """Whether commits may wait for this one. PostgreSQL ignores case here."""
+        """Whether commits may wait for this standby. PostgreSQL ignores case here."""
         return "*" in self.names or receiver.name.lower() in {name.lower() for name in self.names}
 
 
@@ -134,14 +136,14 @@ def synchronous_standbys(connection: Connection) -> SynchronousStandbys:
 
 
 class Slot(NamedTuple):
-    """A replication slot. It keeps the log from the place that its user has reached."""
+    """A replication slot, which keeps the log from the position that its user has reached."""
 
     name: str
     is_active: bool
     wal_status: str | None
     """reserved, extended, unreserved or lost. Source: PostgreSQL, pg_replication_slots."""
     kept_bytes: int
-    """Size of the log that it keeps, or 0."""
+    """The size of the log that it keeps, or 0."""
 
 
 _SLOTS: Final = """
@@ -155,7 +157,7 @@ ORDER BY kept_bytes DESC, s.slot_name
 
 
 def slots(connection: Connection) -> list[Slot]:
-    """All slots of the server, the one that keeps most first."""
+    """All slots of the server; the slot that keeps most comes first."""
     return _all(connection, Slot, _SLOTS)
 
 
@@ -163,12 +165,14 @@ class Archiver(NamedTuple):
     """The state of archiving PostgreSQL's log, by `archive_command` or a library."""
 
     failures: int
-    """Since the statistics were reset."""
+    """The number of failures since the statistics were reset."""
     failed_wal: str | None
     """The file that failed last."""
     failing_seconds: float | None
-    """Time since the last file that was archived, or since the first look at statistics without one; None if the last
-    try did not fail."""
+    """The time since the last archived file, or since the statistics were reset if no file was archived;
+
+    None if the last attempt did not fail.
+    """
 
 
 _ARCHIVER: Final = """
@@ -188,7 +192,7 @@ def archiver(connection: Connection) -> Archiver | None:
 
 
 class UnidentifiedTable(NamedTuple):
-    """A table of mqdb whose rows cannot be changed: a publication takes it, and it has no replica identity."""
+    """A table of mqdb whose rows cannot be changed, because it is in a publication and has no replica identity."""
 
     name: str
     publication: str
@@ -216,10 +220,10 @@ def unidentified_tables(connection: Connection) -> list[UnidentifiedTable]:
 
 
 class Replication(NamedTuple):
-    """All of a primary, as of one look."""
+    """The complete replication state of a primary, at one moment."""
 
     timeline: int | None
-    """Each promotion begins another one; None on a standby."""
+    """The timeline, which changes at each promotion; None on a standby."""
     receivers: list[Receiver]
     sync_waits: SyncWaits
     slots: list[Slot]
@@ -234,7 +238,7 @@ SELECT CASE WHEN NOT pg_is_in_recovery()
 
 
 def look(connection: Connection) -> Replication:
-    """The state now."""
+    """The current state."""
     row = driver(connection).execute(_TIMELINE).fetchone()
     assert row is not None
     return Replication(

@@ -1,9 +1,9 @@
-"""The choice of the server for a connection: the primary, and of several hosts the one that answered last.
+"""The choice of the server for a connection: the primary, and among several hosts the one that last answered.
 
-Behind one address (a proxy, a virtual IP, a service of Kubernetes) a connection that is opened during a switchover can
-lead to the old primary, which is a standby by then. It would work, and refuse each write. So a writer asks for a
-primary, and gets no connection to a standby. A standby that is promoted keeps its connections, and a primary that
-becomes a standby closes them: the role found when a connection was made stays the role until it ends.
+Behind a single address (a proxy, a virtual IP, a Kubernetes service) a connection that is opened during a switchover
+can lead to the old primary, which is now a standby. It would work but refuse each write. So a writer asks for a
+primary, and never gets a connection to a standby. A promoted standby keeps its connections, and a primary that becomes
+a standby closes them: so a server keeps the role that it had when the connection was made.
 Source: PostgreSQL, "Database Connection Control Functions" (target_session_attrs), "Hot Standby" (in_hot_standby).
 """
 
@@ -15,7 +15,7 @@ import psycopg
 
 from mqdb.errors import ServerIsStandby
 
-#: The words of libpq for a server that does not fit `target_session_attrs`; it has no SQLSTATE for that.
+#: libpq's messages for a server that does not fit `target_session_attrs`, for which there is no SQLSTATE.
 _NOT_PRIMARY: Final = ("session is read-only", "server is in hot standby mode")
 
 _DEFAULT_PORT: Final = "5432"
@@ -27,11 +27,11 @@ class ServerRole(Enum):
     """The server that an engine connects to."""
 
     PRIMARY = auto()
-    """The primary only: for all that writes."""
+    """Only the primary: for writers."""
     PRIMARY_FIRST = auto()
-    """The primary; a standby if there is no primary: for people, who read and write."""
+    """The primary, or a standby if there is no primary: for people, who read and write."""
     ANY = auto()
-    """Any server, or the one that the DSN asks for: for reads, and for poolers, which choose the server themselves."""
+    """Any server, or the one requested in the DSN: for reads, and for poolers, which choose the server themselves."""
 
 
 class ServerChoice:
@@ -42,13 +42,13 @@ class ServerChoice:
         self._server = server
         self._arguments = dict(arguments)
         self._asks = server is not ServerRole.ANY and "target_session_attrs" not in given
-        # A DSN that has its hosts shuffled says itself which comes first.
+        # A DSN that shuffles its hosts determines itself which one comes first.
         self._hosts = () if given.get("load_balance_hosts") == "random" else hosts_of(given)
 
     def arguments(self) -> list[dict[str, Any]]:
-        """The arguments of each attempt, the next one for when there is no primary.
+        """The arguments of each attempt; the next attempt is made if there is no primary.
 
-        The host that answered last comes first: an attempt at a host that hangs takes seconds.
+        The host that last answered comes first, because an attempt at a hanging host takes seconds.
         """
         asked = self._arguments | _as_lists(_orders.get(self._hosts, self._hosts))
         if not self._asks:
@@ -85,32 +85,32 @@ class ServerChoice:
 
 
 def is_standby(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:
-    """Whether a connection leads to a standby; False also behind a pooler, which does not know."""
+    """Whether a connection leads to a standby; also False behind a pooler, which does not know."""
     return connection.info.parameter_status("in_hot_standby") == "on"
 
 
 def is_not_primary(error: BaseException) -> bool:
-    """Whether an attempt to connect has met a standby, or a server that is set to read-only."""
+    """Whether a connection attempt reached a standby, or a read-only server."""
     text = str(error)
     return any(each in text for each in _NOT_PRIMARY)
 
 
 class Host(NamedTuple):
-    """One of several hosts of a DSN, as the DSN names it."""
+    """One of several hosts of a DSN, as named there."""
 
     host: str
     hostaddr: str
     port: str
 
     def is_that_of(self, info: psycopg.ConnectionInfo) -> bool:
-        """Whether a connection leads there."""
+        """Whether a connection leads to this host."""
         return (self.host or self.hostaddr, self.port) == (info.host or info.hostaddr, str(info.port))
 
 
 def hosts_of(given: Mapping[str, Any]) -> tuple[Host, ...]:
-    """The hosts of a DSN that names several; () for one host.
+    """The hosts of a DSN with several hosts; () for a single host.
 
-    Also () if its lists differ in length: libpq refuses that, and says why.
+    Also () if its lists differ in length, which libpq refuses with a message.
     """
     lists = {name: str(given[name]).split(",") for name in Host._fields if given.get(name)}
     count = max((len(lists[name]) for name in ("host", "hostaddr") if name in lists), default=1)
@@ -122,7 +122,7 @@ def hosts_of(given: Mapping[str, Any]) -> tuple[Host, ...]:
     return tuple(map(Host._make, zip(*(lists.get(name, nothing) for name in Host._fields), strict=True)))
 
 
-#: The hosts of each DSN that names several, the one that answered last first: for all connections of the process.
+#: The hosts of each DSN with several hosts, the one that last answered first, for all connections of the process.
 _orders: Final[dict[tuple[Host, ...], tuple[Host, ...]]] = {}
 
 

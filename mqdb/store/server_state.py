@@ -1,4 +1,4 @@
-"""The state of the PostgreSQL server, as far as it keeps a broker from its work; and when this session began."""
+"""The state of the PostgreSQL server, as far as it affects a broker; and the start time of this session."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -45,46 +45,46 @@ _STATE = text(
 
 
 class ServerState(NamedTuple):
-    """State of the server, over all databases. Only members of pg_read_all_stats see sessions of other roles."""
+    """The state of the server, over all databases. Only members of pg_read_all_stats see sessions of other roles."""
 
     xmin_age: int
-    """Transactions since the oldest snapshot in use: younger rows cannot be vacuumed."""
+    """The number of transactions since the oldest snapshot in use: newer rows cannot be vacuumed."""
     longest_transaction_seconds: float
     notify_queue_ratio: float
     """0 to 1: at 1 commits with notifications fail."""
     wal_bytes: int
-    """Bytes that the server has written to its log since it was set up; 0 on a standby."""
+    """The bytes that the server has written to its log since it was created; 0 on a standby."""
 
 
 def look(connection: Connection) -> ServerState:
-    """The state now."""
+    """The current state."""
     return ServerState(*connection.execute(_STATE).one())
 
 
 def backends_at_work(connection: Connection, pids: Collection[int]) -> set[int]:
-    """The backends of `pids` and of this role that run a statement, or wait for a lock or a commit."""
+    """The backends in `pids`, of this role, that run a statement, or wait for a lock or a commit."""
     states = select(_activity.c.pid).where(_activity.c.pid.in_(pids), _activity.c.state == "active")
     return set(connection.scalars(states.where(_activity.c.usename == func.session_user())))
 
 
 def timeline() -> ColumnElement[int]:
-    """The timeline that the server writes, as a part of a statement; NULL on a standby."""
+    """The timeline that the server writes, as part of a statement; NULL on a standby."""
     is_standby = func.pg_is_in_recovery(type_=Boolean)
-    # The first eight digits of the name of a WAL file; pg_control_checkpoint() tells the one of the last checkpoint.
+    # The first eight digits of the name of a WAL file; pg_control_checkpoint() returns that of the last checkpoint.
     digits = func.substr(func.pg_walfile_name(func.pg_current_wal_lsn()), 1, 8)
     return case((not_(is_standby), cast(cast(literal("x").concat(digits), BIT(32)), Integer)))
 
 
 def can_write(connection: Connection) -> bool:
-    """Whether a transaction of this session can write. False on a standby, and in a session that is read-only."""
+    """Whether a transaction of this session can write. False on a standby, and in a read-only session."""
     row = driver(connection).execute("SELECT current_setting('transaction_read_only') = 'off'").fetchone()
     return row == (True,)
 
 
 def own_backend_start() -> ScalarSelect[datetime]:
-    """When the backend of this session has begun, as a part of a statement.
+    """The start time of this session's backend, as part of a statement.
 
-    From below the view pg_stat_activity, which joins three relations and takes 2 ms to plan.
+    It comes from the function below the view pg_stat_activity, which joins three relations and takes 2 ms to plan.
     """
     activity = func.pg_stat_get_activity(func.pg_backend_pid())
     start = column("backend_start", DateTime(timezone=True))

@@ -1,25 +1,25 @@
-"""Settings that each session of mqdb has, whatever its role, its database or its DSN say.
+"""Settings that each session of mqdb has, regardless of its role, its database or its DSN.
 
-With other settings, PostgreSQL sends values in forms that the driver cannot read, and statements mean something else.
-This module imports nothing of mqdb, so that workers of Spark start quickly.
+With other settings, PostgreSQL sends values in forms that the driver cannot read, and statements have other meanings.
+This module imports nothing from mqdb, so that Spark's workers start quickly.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 SESSION_SETTINGS: Final[Mapping[str, str]] = {
-    # Names of mqdb are written in full: no function in another schema is called in place of PostgreSQL's own.
+    # mqdb's names are qualified: no function in another schema replaces PostgreSQL's own.
     "search_path": "pg_catalog",
-    # Dispatch refuses another one, and a standby refuses `serializable`.
+    # Dispatch refuses other isolation levels, and a standby refuses `serializable`.
     "default_transaction_isolation": "read committed",
-    # psycopg reads times and intervals in no other style.
+    # psycopg cannot read times and intervals in other styles.
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
-    # PostgreSQL has zones that Python does not know; psycopg warns of them.
+    # PostgreSQL has zones that Python does not know; psycopg warns about them.
     "TimeZone": "UTC",
     # With less, floating-point numbers lose digits.
     "extra_float_digits": "1",
-    # Otherwise a backslash in a literal escapes, and NULL in the text of an array is a text.
+    # Otherwise a backslash in a literal is an escape, and NULL in the text of an array is a string.
     "standard_conforming_strings": "on",
     "array_nulls": "on",
     "transform_null_equals": "off",
@@ -31,8 +31,8 @@ SESSION_SETTINGS: Final[Mapping[str, str]] = {
     "exit_on_error": "off",
 }
 
-#: Commits of mqdb's own work wait for the disk, and for no standby. The server's `off` stays. Not at the start of a
-#: session: `options` would replace an `off` that the role or the database was given.
+#: Commits of mqdb's own work wait for the disk but not for standbys. The server's `off` is kept. It is not set at the
+#: start of a session, where `options` would override an `off` of the role or the database.
 COMMIT_LOCALLY: Final = (
     "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'off'"
     " ELSE 'local' END, false)"
@@ -40,7 +40,7 @@ COMMIT_LOCALLY: Final = (
 
 
 def startup_options(*settings: Mapping[str, str]) -> str:
-    """These settings for libpq's `options`, after what a DSN says there: the last setting of a name counts."""
+    """These settings for libpq's `options`, after those of a DSN, because the last setting of a name applies."""
     return " ".join(f"-c {name}={_escaped(value)}" for each in settings for name, value in each.items())
 
 

@@ -1,4 +1,4 @@
-"""Silence: how a wait for a server that does not answer ends, and how to tell it from a statement that takes long."""
+"""Silence: how a wait for a silent server ends, and how to distinguish it from a long statement."""
 
 import logging
 import math
@@ -20,27 +20,27 @@ from mqdb.store.server_state import backends_at_work
 
 logger = logging.getLogger(__name__)
 
-#: As long as an attempt to connect takes at most (`mqdb.store.engine`).
+#: The maximum duration of a connection attempt (`mqdb.store.engine`).
 FIRST_ANSWERS_SECONDS: Final = 5.0
 
-#: A wait of so long is a reason to ask whether the server still works at the statement.
+#: After a wait of this long, it is checked whether the server is still working on the statement.
 PATIENCE_SECONDS: Final = 15.0
 
-#: Between two questions: a statement may end between a look at its connection here and at its backend there.
+#: The time between two checks: a statement may end between the check of its connection here and of its backend there.
 _SECOND_LOOK_SECONDS: Final = 0.5
 
 
 class Scissors:
-    """Ends all waiting of a connection of the driver for its server, from any thread."""
+    """Ends all waits of a driver connection for its server, from any thread."""
 
     def __init__(self, below: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
-        """Raises psycopg.OperationalError for a lost one."""
-        # A socket object of its own, which stays good when the driver closes.
+        """Raises psycopg.OperationalError for a lost connection."""
+        # A separate socket object, which stays valid when the driver closes its own.
         self._socket = socket.socket(fileno=os.dup(below.fileno()))
 
     @classmethod
     def of(cls, connection: Connection) -> Self:
-        """The scissors of a connection. Raises BrokerUnavailable for a lost one."""
+        """The scissors of a connection. Raises BrokerUnavailable for a lost connection."""
         with translated(connection):
             return cls(driver(connection))
 
@@ -49,23 +49,23 @@ class Scissors:
         return self._socket.fileno()
 
     def cut(self) -> None:
-        """Cut the connection. An answer of the server is never read."""
-        with suppress(OSError):  # closed meanwhile, by either end
+        """Cut the connection. Answers of the server are never read."""
+        with suppress(OSError):  # closed in the meantime by either end
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """The connection goes on."""
+        """Release the scissors; the connection stays open."""
         self._socket.close()
 
 
 @contextmanager
 def in_time(connection: Connection, seconds: float = FIRST_ANSWERS_SECONDS) -> Iterator[None]:
-    """Bound the time of the block: after that the connection is lost, and the block raises BrokerUnavailable."""
+    """Limit the time of the block: after that the connection is lost, and the block raises BrokerUnavailable."""
     scissors = Scissors.of(connection)
     timer = threading.Timer(seconds, scissors.cut)
     timer.daemon = True
     try:
-        with suppress(RuntimeError):  # there are no new threads when the interpreter ends
+        with suppress(RuntimeError):  # threads cannot be started while the interpreter shuts down
             timer.start()
         yield
     finally:
@@ -80,11 +80,11 @@ class Wait(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The pid of its backend; None if it is not known: a pooler gives each client a pid of its own."""
+        """The pid of its backend; None if unknown, because a pooler assigns its own pid to each client."""
 
     @property
     def waits_since(self) -> float:
-        """Start of the wait by time.monotonic; infinity if it does not wait."""
+        """The start of the wait by time.monotonic; infinity if it does not wait."""
 
     def is_late(self, now: float) -> bool:
         """Whether a statement has had no answer for PATIENCE_SECONDS."""
@@ -96,11 +96,11 @@ WaitT = TypeVar("WaitT", bound=Wait)
 def find_stranded(
     connect: Callable[[], AbstractContextManager[Connection]], waits: Mapping[WaitT, float]
 ) -> list[WaitT] | None:
-    """The connections that get no answer: one is late, and its backend is gone, or does not work at a statement.
+    """The stranded connections: one is late, and its backend is gone or does not work on a statement.
 
-    `waits` says since when each has waited, and `connect` makes a new connection, by the same way. If a late one is
-    stranded, all others in `waits` are whose backends do not work either. Returns None if nothing answers on the new
-    connection within 5 s. Then all connections are stranded that are as old.
+    `waits` has the start of each connection's wait, and `connect` makes a new connection in the same way. If a late
+    connection is stranded, so are all others in `waits` whose backends do not work either. Returns None if there is no
+    answer on the new connection within 5 s; all connections of the same age are then stranded.
     """
     try:
         with connect() as connection, translated(connection), in_time(connection):
@@ -110,7 +110,7 @@ def find_stranded(
                 waits = {
                     wait: since
                     for wait, since in waits.items()
-                    # Who has waited and does so no longer, or waits anew, has had an answer.
+                    # A connection that no longer waits, or that started a new wait, has had an answer.
                     if wait.pid not in {None, *at_work} and since in (wait.waits_since, math.inf)
                 }
     except MqdbError as error:
@@ -120,10 +120,11 @@ def find_stranded(
     return list(waits) if any(wait.is_late(now) for wait in waits) else []
 
 
-#: How a server refuses a connection; not one that starts, recovers or shuts down, which works at no statement of ours.
+#: Refusals of a connection by a working server, and not by one that starts, recovers or shuts down, which does not work
+#: on our statements.
 _REFUSAL: Final = re.compile(r"FATAL:  (?!the database system is )")
 
 
 def _has_answered(error: BaseException) -> bool:
-    """Whether a failed attempt to connect was refused by a server that works: it has no room, or a new password."""
+    """Whether a failed connection attempt was refused by a working server, because it is full or has a new password."""
     return _REFUSAL.search(str(error.__cause__ or error)) is not None

@@ -1,15 +1,15 @@
-"""The schema on one page, as it is today. `migrations/` tells how it came to be; a test proves they agree.
+"""The current schema on one page. `migrations/` contains its history; a test proves that they agree.
 
 Read it from top to bottom: the identity of the broker, its topics, the log and its indexes, and the progress of all
 readers. The comments on the objects are in the database itself (`\\d+ mqdb.commit_log` in psql). Decisions are pages
 of docs/decisions.
 
-broker                       its identity, and the settings of `mqdb serve` for filters and durability: all clients obey
+broker                       its identity, and the settings of `mqdb serve` for filters and durability, for all clients
 leader, presence             the leader of the services, and the end of its promise to be alive; the key of the presence
                              lock that each client's LISTEN connection holds
 commit_log                   every message once, in order of arrival, partitioned by ranges of `log_pos`. CLUSTER,
-                             MSG_REGION, TRACE_ON and WAIT say nothing here and are not stored; TAGS, KEYS and UNIQ_KEY
-                             are columns (0053)
+                             MSG_REGION, TRACE_ON and WAIT have no meaning here and are not stored; TAGS, KEYS and
+                             UNIQ_KEY are columns (0053)
 queue_run                    (queue, offset) -> position, offsets 0, 1, 2, ... without gaps; read by `mqdb.entries`
 message_index, id_span       hash of a key or unique id -> position; which positions have ids of which time (0052)
 segment                      one row per range of positions, whose three partitions are made and dropped together
@@ -17,16 +17,16 @@ checkpoint                   append-only progress of dispatch and index: the new
 live_queue, deleted_topic    the queues that take messages: each append looks here; names of topics that went by force,
                              and up to which position waiting messages went with them (0046)
 consumer_offset              next offset, owner and epoch of a group on a queue; updated every 5 s
-offset_commit                commits of exactly-once consumers and of polls, folded by the owner every 5 s
-queue_lock                   the consumer of a queue in order, and the time until which it alone may
-pop_batch                    messages that were popped and are not acknowledged, a row for each pop of up to 64
+offset_commit                commits of exactly-once consumers and of polls, merged by the owner every 5 s
+queue_lock                   the consumer of a queue in order, and the time until which it has the queue exclusively
+pop_batch                    messages that were popped but not acknowledged, one row per pop of up to 64
 timer, timer_step, timer_recall   messages that wait for a time, by `timer_slot`; append-only progress, whose key
-                             fences; messages that were taken back
+                             fences; recalled messages
 half_message, half_step      the state of each half message (PREPARED -> COMMITTED, ROLLED_BACK or DISCARDED; DISCARDED
                              -> PREPARED), and who is asked; `stored_at` begins its age. How far the checker looked
 acl, acl_queue, principal    rights (docs/access.md); the rights for each queue, kept by triggers;
                              principals that have a namespace (0064), or are not a role
-operation                    changes by people and tools: a row for each change, in its transaction (0058)
+operation                    changes by people and tools: one row per change, in its transaction (0058)
 """
 
 from typing import Any
@@ -68,7 +68,7 @@ metadata = MetaData(schema="mqdb")
 
 
 class PgSnapshot(UserDefinedType[str]):
-    """pg_snapshot: which transactions are visible. Text in Python."""
+    """The type pg_snapshot: which transactions are visible. A str in Python."""
 
     cache_ok = True
 
@@ -78,7 +78,7 @@ class PgSnapshot(UserDefinedType[str]):
 
 
 class Xid8(UserDefinedType[str]):
-    """xid8: a 64-bit transaction id that never wraps. Text in Python."""
+    """The type xid8: a 64-bit transaction id that never wraps. A str in Python."""
 
     cache_ok = True
 
@@ -87,15 +87,15 @@ class Xid8(UserDefinedType[str]):
         return "xid8"
 
 
-#: At most one row: what the names of topics and groups begin with that the role which is logged in does not say.
+#: At most one row: the prefix of topic and group names that the current role leaves out.
 own_namespace = table("own_namespace", column("namespace", Text), schema="mqdb")
 
 
 class _Name(TypeDecorator[str]):
-    """A name that is stored whole, and said and shown without the namespace of the role: `mqdb/sql/acl/namespace.sql`.
+    """A name that is stored completely, but given and shown without the role's namespace: `mqdb/sql/acl/namespace.sql`.
 
-    Only what is a bound value in a statement is completed, and what a statement returns is shortened. Between columns
-    names are whole.
+    Bound values in a statement are completed, and returned values are shortened. In comparisons of columns names are
+    complete.
     """
 
     impl = Text
@@ -212,7 +212,7 @@ live_queue = Table(
 #: Whether the dispatcher sleeps (`mqdb/sql/dispatch/fall_asleep.sql`): a sequence, as senders read it without MVCC.
 dispatcher_state = Sequence("dispatcher_state", metadata=metadata, data_type=BigInteger)
 
-#: Up to which position no record waits for dispatch (`mqdb/sql/dispatch/take_places.sql`); read without MVCC, too.
+#: The position up to which no record waits for dispatch (`mqdb/sql/dispatch/take_places.sql`); also read without MVCC.
 placed = Sequence("placed", metadata=metadata, data_type=BigInteger, minvalue=-(2**63), start=-(2**63))
 placed_from = Sequence("placed_from", metadata=metadata, data_type=BigInteger, minvalue=0, start=0)
 
@@ -419,7 +419,7 @@ offset_commit = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("committed_at", _timestamp, nullable=False, server_default=_now),
     CheckConstraint("next_offset > from_offset"),
-    # Not to group and queue: each commit of each consumer would lock the one row of the group.
+    # No foreign keys to group and queue: each commit of each consumer would lock the single row of the group.
     ForeignKeyConstraint(
         ["group_id", "queue_key"], ["consumer_offset.group_id", "consumer_offset.queue_key"], ondelete="CASCADE"
     ),
@@ -460,7 +460,7 @@ client_request = Table(
     Index("client_request_open", "client_id", postgresql_where=text("answered_at IS NULL")),
 )
 
-# -- later, and given up ----------------------------------------------------------------------
+# -- waiting and dead messages ------------------------------------------------------------------
 
 delay_level = Table(
     "delay_level",
@@ -586,7 +586,7 @@ redrive_result = Table(
     Index("redrive_result_msg_id", "msg_id"),
 )
 
-# -- who may do what, and who did -------------------------------------------------------------
+# -- rights and operations -------------------------------------------------------------------
 
 acl = Table(
     "acl",
@@ -676,7 +676,7 @@ half_step = Table(
     Column("written_at", _timestamp, nullable=False, server_default=_now),
 )
 
-# -- what Spark writes ------------------------------------------------------------------------
+# -- tables of Spark --------------------------------------------------------------------------
 
 sink_batch = Table(
     "sink_batch",
@@ -740,7 +740,7 @@ sink_part = Table(
     CheckConstraint("moved BETWEEN 0 AND messages"),
 )
 
-# -- what is archived -------------------------------------------------------------------------
+# -- the archive ------------------------------------------------------------------------------
 
 archived_segment = Table(
     "archived_segment",

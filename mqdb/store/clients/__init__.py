@@ -1,5 +1,5 @@
-"""Clients that are there, and what is asked of them.
+"""Registered clients, and requests to them.
 
-clients          who is there, of which group
-client_requests  what people ask of one, and its answer
+clients          the clients and their groups
+client_requests  requests of people to a client, and its answers
 """

@@ -41,7 +41,7 @@ class ClientRequest(NamedTuple):
 
 
 def add(connection: Connection, client_id: str, principal: str, kind: str, arguments: Mapping[str, Any]) -> int:
-    """Ask a client of a role, and tell it when the transaction commits."""
+    """Add a request to a client of a role, which is notified when the transaction commits."""
     values = {"client_id": client_id, "principal": principal, "kind": kind, "arguments": dict(arguments)}
     row = insert(client_request).values(values)
     request_id: int = connection.execute(row.returning(client_request.c.request_id)).scalar_one()
@@ -50,7 +50,7 @@ def add(connection: Connection, client_id: str, principal: str, kind: str, argum
 
 
 def find(connection: Connection, request_id: int) -> ClientRequest | None:
-    """The request of that number."""
+    """The request with this number."""
     row = connection.execute(_requests().where(client_request.c.request_id == request_id)).one_or_none()
     return None if row is None else ClientRequest(*row)
 
@@ -58,9 +58,9 @@ def find(connection: Connection, request_id: int) -> ClientRequest | None:
 def open_of(
     connection: Connection, client_id: str, group: str, patience: timedelta, besides: Collection[int], limit: int
 ) -> list[ClientRequest]:
-    """The oldest open requests about a client's consumer of that group, except those in `besides`.
+    """The oldest open requests for a client's consumer of this group, except those in `besides`.
 
-    The client is one of the role that is logged in. Requests older than `patience` are not open any longer. Uses
+    The client belongs to the current role. Requests older than `patience` are no longer open. Uses
     client_request_open.
     """
     rows = _requests().where(
@@ -82,13 +82,13 @@ def answer(connection: Connection, request_id: int, given: Mapping[str, Any]) ->
 
 
 def withdraw(connection: Connection, request_id: int) -> bool:
-    """Ask no longer; False when it was answered in the last moment."""
+    """Withdraw a request; False if it was answered at the last moment."""
     is_open = client_request.c.request_id == request_id, client_request.c.answered_at.is_(None)
     return connection.execute(delete(client_request).where(*is_open)).rowcount == 1
 
 
 def prune(connection: Connection, age: timedelta) -> None:
-    """Remove what was asked longer ago."""
+    """Remove older requests."""
     is_old = client_request.c.created_at < func.mqdb.now() - literal(age, Interval())
     connection.execute(delete(client_request).where(is_old))
 

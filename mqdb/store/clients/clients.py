@@ -1,8 +1,8 @@
 """Clients: the members of groups, and the times of their last heartbeats.
 
-A client is a row for each of its groups, a heartbeat, and the presence lock of its LISTEN connection, whose key is in
-`presence`. The lock comes first: a client without one has lost its connection. Another role can see the key in pg_locks
-and take the lock after the client, but the next connection draws another key.
+A client consists of a row for each of its groups, a heartbeat, and the presence lock of its LISTEN connection, whose
+key is in `presence`. The lock is taken first: a client without a lock has lost its connection. Another role can see the
+key in pg_locks and take the lock after the client, but the next connection draws another key.
 RocketMQ: ConsumerManager, ProducerManager.
 In SQL: `mqdb/sql/clients/leave_group.sql`, `mqdb/sql/clients/reap_clients.sql`, `mqdb/sql/consumers/set_offsets.sql`.
 """
@@ -38,10 +38,11 @@ from mqdb.store.engine import driver, translates
 from mqdb.store.fragments import full_group
 from mqdb.store.tables import client, presence
 
-#: The NOTIFY channel of changes in a group (`m:` and its name), and of what a client is asked (`c:` and its id).
+#: The NOTIFY channel for changes in a group (`m:` and its name), and for requests to a client (`c:` and its id).
 CHANNEL = "mqdb"
 
-#: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`): perhaps hundreds a second. Producers do not listen.
+#: The NOTIFY channel for arrivals (`a:` and queue keys, or `a:*`), perhaps hundreds per second. Producers do not listen
+#: to it.
 ARRIVALS_CHANNEL = "mqdb_arrivals"
 
 
@@ -58,7 +59,7 @@ class ClientKind(StrEnum):
 class Registration(NamedTuple):
     """A client in a group.
 
-    A renewal is that of a client that the group has had before, and that its broker has lost.
+    A renewal re-registers a client that was in the group before and that its broker has lost.
     """
 
     client_id: str
@@ -72,13 +73,13 @@ class Registration(NamedTuple):
     is_renewal: bool = False
     checks_transactions: bool = False
     consume_mode: ConsumeMode | None = ConsumeMode.PULL
-    """None for a consumer that does as its group."""
+    """None for a consumer that follows its group."""
 
 
 def announce(connection: Connection, client_id: str) -> bool:
     """Make this session the connection of a client until it ends; False while the client has another one."""
     key = locks.take_presence(connection)
-    # If the row exists, PostgreSQL locks it before it looks who holds the key.
+    # If the row exists, PostgreSQL locks it before it checks who holds the key.
     announced = (
         insert(presence)
         .values(client_id=client_id, lock_key=key)
@@ -96,7 +97,7 @@ def add(connection: Connection, registration: Registration) -> None:
     row: dict[str, Any] = {
         "client_id": registration.client_id,
         "kind": registration.kind,
-        # That of a producer is a word of its role, which its half messages say, too: it belongs to no namespace.
+        # A producer group is only a name used by its role, also in half messages, and does not belong to a namespace.
         "group_name": registration.group
         if registration.kind is ClientKind.CONSUMER
         else cast(registration.group, Text),
@@ -111,10 +112,9 @@ def add(connection: Connection, registration: Registration) -> None:
 
 
 def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> bool:
-    """Count clients as connected for as long as `host` is, another client of this role; wherever they were before.
+    """Let clients count as connected while `host`, another client of this role, is, wherever they were before.
 
-    The host is a process through which others come, so a client that comes through it is there. False if the host has
-    no presence.
+    The host is a process through which other clients connect. Returns False if the host has no presence.
     """
     of_host = presence.c.client_id == host, presence.c.principal == text("session_user")
     rows = select(func.unnest(cast(list(client_ids), ARRAY(Text))), presence.c.lock_key).where(*of_host)
@@ -126,7 +126,7 @@ def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> bool:
 
 
 def is_guest(connection: Connection, client_id: str, host: str) -> bool:
-    """Whether a client counts as connected through a host, and not through another one by now."""
+    """Whether a client still counts as connected through a host, and not through another one."""
     own = presence.alias()
     through = select(own.c.lock_key).where(own.c.client_id == host, own.c.principal == text("session_user"))
     guest = select(presence.c.client_id).where(
@@ -138,9 +138,9 @@ def is_guest(connection: Connection, client_id: str, host: str) -> bool:
 
 
 def beat(connection: Connection, client_ids: Sequence[str]) -> set[str]:
-    """Renew the heartbeats of clients in all their groups; returns those that are known.
+    """Renew the heartbeats of clients in all their groups; returns the known clients.
 
-    Not that of a client of another role with the same id, which may have its rows locked.
+    A client of another role with the same id is not affected; it may have its rows locked.
     """
     own = client.c.client_id == func.any(cast(list(client_ids), ARRAY(Text)))
     of_role = client.c.principal == cast(text("session_user"), Text)
@@ -149,7 +149,7 @@ def beat(connection: Connection, client_ids: Sequence[str]) -> set[str]:
 
 
 def remove(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
-    """Take a client out of a group; what a consumer owns and has locked there becomes free."""
+    """Remove a client from a group; queues that a consumer owns or has locked there become free."""
     connection.execute(select(func.mqdb.leave_group(group, client_id, kind)))
 
 
@@ -161,7 +161,7 @@ def members_of(connection: Connection, group: str) -> list[str]:
 
 
 def live_models(connection: Connection, group: str, but: str) -> dict[str, MessageModel]:
-    """The consumers of a group, but one, whose connections are open, and their message models."""
+    """The consumers of a group, except one, whose connections are open, with their message models."""
     rows = connection.execute(
         select(client.c.client_id, client.c.message_model).where(
             client.c.group_name == group,
@@ -181,16 +181,16 @@ def live_members(connection: Connection, group: str) -> dict[str, MessageModel]:
 
 
 def live_principals(connection: Connection, client_id: str) -> list[str]:
-    """The roles of which a client of that id is registered, and its connection is open."""
+    """The roles that have a registered client with this id and an open connection."""
     its_rows = select(client.c.principal).where(client.c.client_id == client_id, _client.in_(_connected()))
     return sorted(connection.scalars(its_rows.distinct()))
 
 
 def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[str, str | None], list[str]]:
-    """The producers that can be asked about transactions of these groups and whose connections are open, sorted.
+    """The producers with open connections that can be asked about transactions of these groups, sorted.
 
-    By group and role, which is None for the owner of the broker and the members of its role. Groups without such
-    producers are left out.
+    They are by group and role, which is None for the owner of the broker and the members of its role. Groups without
+    such producers are left out.
     """
     of_role = case((func.mqdb.is_owner(client.c.principal), null()), else_=client.c.principal)
     its_group = cast(client.c.group_name, Text)
@@ -207,18 +207,18 @@ def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[s
 
 
 def count_consumers(connection: Connection) -> int:
-    """Number of processes that consume, and so listen, in any group. The dispatcher asks it every second."""
+    """The number of processes that consume, and so listen, in any group. The dispatcher calls this every second."""
     row = driver(connection).execute(_COUNT_CONSUMERS).fetchone()
     assert row is not None
     return int(row[0])
 
 
-#: A text, because SQLAlchemy took longer to make it than PostgreSQL to answer, and messages waited meanwhile.
+#: SQL text, because SQLAlchemy took longer to compile it than PostgreSQL to answer, while messages waited.
 _COUNT_CONSUMERS: Final = f"SELECT count(DISTINCT client_id) FROM mqdb.client WHERE kind = '{ClientKind.CONSUMER}'"
 
 
 class ClientCount(NamedTuple):
-    """Number of clients of a kind, group, language and version."""
+    """The number of clients of a kind, group, language and version."""
 
     kind: str
     group: str
@@ -228,7 +228,7 @@ class ClientCount(NamedTuple):
 
 
 def count_all(connection: Connection) -> list[ClientCount]:
-    """All registered clients, counted. A client in two groups is in two of the counts."""
+    """The numbers of all registered clients. A client in two groups is in two of the counts."""
     columns = client.c.kind, client.c.group_name, client.c.language, client.c.version
     return [ClientCount(*row) for row in connection.execute(select(*columns, func.count()).group_by(*columns))]
 
@@ -236,7 +236,7 @@ def count_all(connection: Connection) -> list[ClientCount]:
 def reap(connection: Connection, expiry: timedelta) -> list[str]:
     """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups.
 
-    The groups are notified. One statement, which does not wait for a synchronous standby; it is asked every second.
+    The groups are notified. This is one statement, which does not wait for a synchronous standby; it runs every second.
     """
     return [group for group, _ in driver(connection).execute(_REAP, {"expiry": expiry})]
 
@@ -247,7 +247,7 @@ _REAP: Final = f"""
 
 
 def notify_group(connection: Connection, group: str) -> None:
-    """Tell all clients that the members of a group or their queues have changed, when the transaction commits."""
+    """Notify all clients, when the transaction commits, that the members of a group or their queues have changed."""
     connection.execute(select(func.pg_notify(CHANNEL, func.concat("m:", full_group(group)))))
 
 

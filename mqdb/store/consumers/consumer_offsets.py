@@ -1,9 +1,9 @@
 """Consumer offsets: how far a group has read each queue, and which member owns the queue.
 
-The committed offset is the next one to read. Each new owner raises the epoch, and every write of an owner
-names its epoch: what an old owner still writes hits no row. Reading the epoch first and writing afterwards
-would be write skew, so each change is one UPDATE. RocketMQ: ConsumerOffsetManager, RebalanceLockManager.
-In SQL: `mqdb/sql/consumers/next_epoch.sql`.
+The committed offset is the next one to read. Each new owner raises the epoch, and every write by an owner includes its
+epoch, so late writes by an old owner match no row. Reading the epoch first and writing afterwards would allow write
+skew, so each change is one UPDATE. RocketMQ: ConsumerOffsetManager, RebalanceLockManager. In SQL:
+`mqdb/sql/consumers/next_epoch.sql`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +38,9 @@ from mqdb.store.tables import client, consumer_offset, offset_commit, queue, sub
 
 
 class OwnedQueue(NamedTuple):
-    """A queue that a member owns under an epoch, and where to read on.
+    """A queue that a member owns under an epoch, and the offset at which to continue.
 
-    `history` is that of the log in which the offset was found; None: whichever it is.
+    `history` is the history of the log in which the offset was found; None means any history.
     """
 
     queue_key: int
@@ -56,11 +56,11 @@ def begin(
     queue_keys: Sequence[int],
     start: StartingPoint,
 ) -> None:
-    """Give the group an offset on each queue of these queues' topics, unless it has one.
+    """Give the group an offset in each queue of these queues' topics, unless it already has one.
 
-    Only a group that is new to the topic begins at `start`, in all queues at once. A queue that is added to the topic
-    is read from its min offset: the group has been there all the time, and what arrived before it noticed the queue is
-    not lost. Commits of readers that do not own their queues do not count: a group that has no others is new.
+    Only a group that is new to the topic starts at `start`, in all queues at once. A queue that is added to the topic
+    is read from its min offset: the group already existed, and messages that arrived before it noticed the queue must
+    not be lost. Commits by readers that do not own their queues do not count: a group with only such commits is new.
     """
     sibling = queue.alias("sibling")
     wanted = queue.alias("wanted")
@@ -89,7 +89,7 @@ def begin(
     rows = (
         select(group_id(group), queue.c.queue_key, case((knows_topic, queue.c.base_offset), else_=offset))
         .where(is_of_topics)
-        .order_by(queue.c.queue_key)  # members that do this at the same time wait for each other, not in a circle
+        .order_by(queue.c.queue_key)  # concurrent members that do this wait for each other without a deadlock
     )
     connection.execute(
         insert(consumer_offset).from_select(["group_id", "queue_key", "next_offset"], rows).on_conflict_do_nothing()
@@ -97,7 +97,7 @@ def begin(
 
 
 def begin_at(connection: Connection, group: str, offsets: Mapping[int, int]) -> None:
-    """Give the group these offsets, by the keys of existing queues, unless it has offsets there."""
+    """Give the group these offsets, by keys of existing queues, unless it already has offsets there."""
     wanted = given({"queue_key": Integer(), "next_offset": BigInteger()}, sorted(offsets.items()))
     rows = select(group_id(group), queue.c.queue_key, wanted.c.next_offset).join_from(
         wanted, queue, queue.c.queue_key == wanted.c.queue_key
@@ -118,9 +118,9 @@ def _one_of(offsets: Mapping[int, int]) -> ScalarSelect[int]:
 def take(
     connection: Connection, group: str, client_id: str, queue_keys: Sequence[int], force: bool
 ) -> list[OwnedQueue]:
-    """Take the queues without an owner, or whose owner is no longer a member; with `force`, all. Sorted by their keys.
+    """Take the queues without an owner, or whose owner is no longer a member; with `force`, all. Sorted by key.
 
-    Rows that another session is changing are left out, and so are the queues of a group that pops.
+    Rows that another session is changing, and queues of a popping group, are left out.
     """
     # The consume mode does not change until the transaction ends.
     its_row = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group)
@@ -164,7 +164,7 @@ def take(
 def commit(
     connection: Connection, group: str, owned: Sequence[OwnedQueue], *, may_go_back: bool = False
 ) -> list[OwnedQueue]:
-    """Move the group forward on queues that the caller owns; a smaller offset is ignored, unless it may go back.
+    """Move the group forward in queues that the caller owns; a smaller offset is ignored unless it may move back.
 
     Returns the queues that were lost: they have a newer epoch, or the log has another history.
     """
@@ -179,21 +179,21 @@ def commit(
             updated_at=func.mqdb.now(),
         )
     )
-    # By the epoch as well: a queue may be lost under one and be the caller's again under the next. A database that has
-    # gone back gives the same epoch again.
+    # Also by the epoch: a queue may be lost under one epoch and be the caller's again under the next. A database that
+    # was set back uses the same epoch again.
     done = {tuple(row) for row in connection.execute(changed.returning(stored.queue_key, stored.epoch, own.c.history))}
     return [queue for queue in owned if (queue.queue_key, queue.epoch, queue.history) not in done]
 
 
 def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> set[int]:
-    """Give queues back, as far as the caller still owns them; returns the keys given back."""
+    """Give back the queues that the caller still owns; returns their keys."""
     own = given(OWNED_QUEUE, owned)
     changed = update(consumer_offset).where(_is_owned(group, own)).values(owner=None, updated_at=func.mqdb.now())
     return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
 
 
 def _is_owned(group: str, own: FromClause) -> ColumnElement[bool]:
-    """Whether a row still has the epoch of `own`, in its history of the log."""
+    """Whether a row still has the epoch of `own`, in the same history of the log."""
     return and_(
         consumer_offset.c.group_id == group_id(group),
         consumer_offset.c.queue_key == own.c.queue_key,
@@ -204,8 +204,8 @@ def _is_owned(group: str, own: FromClause) -> ColumnElement[bool]:
 
 @translates
 def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
-    """The queues that a member owns, and under which epochs."""
-    # One row, for they may be thousands.
+    """The queues that a member owns, with their epochs."""
+    # One row, because there may be thousands of queues.
     columns = func.array_agg(consumer_offset.c.queue_key), func.array_agg(consumer_offset.c.epoch)
     keys, epochs = connection.execute(
         select(*columns).where(consumer_offset.c.group_id == group_id(group), consumer_offset.c.owner == client_id)
@@ -215,7 +215,7 @@ def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int
 
 @translates
 def owners(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, tuple[str | None, int]]:
-    """The owner and the epoch of each of the queues on which the group has an offset."""
+    """The owner and the epoch of each of the queues in which the group has an offset."""
     columns = consumer_offset.c.queue_key, consumer_offset.c.owner, consumer_offset.c.epoch
     rows = connection.execute(
         select(*columns).where(
@@ -227,7 +227,7 @@ def owners(connection: Connection, group: str, queue_keys: Sequence[int]) -> dic
 
 @translates
 def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, int]:
-    """The next offset of a group on each of the queues that it has read."""
+    """The next offset of a group in each of the queues that it has read."""
     rows = connection.execute(
         select(consumer_offset.c.queue_key, effective_offset().label("next_offset")).where(
             consumer_offset.c.group_id == group_id(group), consumer_offset.c.queue_key == func.any(array_of(queue_keys))
@@ -239,14 +239,14 @@ def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[i
 def effective_offset() -> ColumnElement[int]:
     """The offset up to which the group has consumed, for a select from `consumer_offset`. Uses offset_commit_pkey.
 
-    It is that of the row, or of a later commit that is not folded into it yet.
+    It is that of the row, or of a later commit that is not merged into it yet.
     """
     newest = (
         select(offset_commit.c.next_offset)
         .where(
             offset_commit.c.group_id == consumer_offset.c.group_id,
             offset_commit.c.queue_key == consumer_offset.c.queue_key,
-            # Rows are folded from here on; below are those that were, and may still be in the index.
+            # Rows from here on are not merged yet; merged rows below may still be in the index.
             offset_commit.c.from_offset >= consumer_offset.c.next_offset,
         )
         .order_by(offset_commit.c.from_offset.desc())

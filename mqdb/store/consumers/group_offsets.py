@@ -1,9 +1,8 @@
 """Group offsets: offsets that are read and committed without owning the queues.
 
 Such a reader must not disturb the owners of queues: its commit changes no row that a member owns. It raises the epoch
-of each row that it does change, so that a member that was given up and comes back continues from there. If the offset
-was reset since the reader began to read, its commit is refused.
-RocketMQ has no such fence.
+of each row that it changes, so that a member that was removed and returns continues from there. If the offset was reset
+since the reader began to read, its commit is refused. RocketMQ has no such fence.
 In SQL: `mqdb/sql/consumers/next_epoch.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
 
@@ -37,15 +36,15 @@ from mqdb.store.tables import client, consumer_offset, queue, queue_lock, subscr
 
 
 class ReadQueue(NamedTuple):
-    """A queue that is read by one who does not own it, and where to read on."""
+    """A queue that is read by a reader that does not own it, and the offset at which to continue."""
 
     queue_key: int
     next_offset: int
     segment: int
     reset_at: datetime | None
-    """Time of the last reset of the group's offset before the reading began; None: never."""
+    """The time of the last reset of the group's offset before the reading began; None without a reset."""
     history: History | None = None
-    """History of the log in which the offset was found; None for any history."""
+    """The history of the log in which the offset was found; None means any history."""
 
 
 _READ_QUEUE: Final[Mapping[str, TypeEngine[Any]]] = {
@@ -61,24 +60,24 @@ _stored: Final = consumer_offset.c
 
 @translates
 def committed_positions(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[ReadQueue]:
-    """The positions of the group in those of the queues on which it has an offset."""
+    """The positions of the group in the queues, among these, in which it has an offset."""
     columns = _stored.queue_key, effective_offset(), _stored.segment, _stored.reset_at
     rows = connection.execute(select(*columns).where(*_are_rows(group, queue_keys)))
     return [ReadQueue(*row) for row in rows]
 
 
 def ensure_group(connection: Connection, group: str) -> None:
-    """Make the group if it does not exist."""
+    """Create the group if it does not exist."""
     is_there = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group)
     if connection.scalar(is_there) is None:
         connection.execute(select(func.mqdb.make_group(group)))
 
 
 def commit(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> set[int]:
-    """Set the offsets of a group, forward or back, on those of the queues that no member has; returns their keys.
+    """Set the offsets of a group, forward or back, in queues without an owner; returns their keys.
 
-    In the caller's transaction. Queues whose offset was reset since they were read are left out, too, and so are queues
-    that no longer exist.
+    This runs in the caller's transaction. Queues whose offset was reset since they were read, and queues that no longer
+    exist, are also left out.
     """
     _begin(connection, group, positions)
     free = _lock_free(connection, group, positions)
@@ -94,7 +93,7 @@ def commit(connection: Connection, group: str, positions: Sequence[ReadQueue]) -
             updated_at=func.mqdb.now(),
         )
     )
-    # What exactly-once consumers and polls have committed beyond it would count as well.
+    # Commits by exactly-once consumers and polls beyond it would count, too.
     offset_commits.take(connection, group, dict.fromkeys(free, 0))
     return free
 
@@ -105,7 +104,7 @@ def _begin(connection: Connection, group: str, positions: Sequence[ReadQueue]) -
         select(group_id(group), read.c.queue_key, read.c.next_offset, read.c.segment, false())
         .join_from(read, queue, queue.c.queue_key == read.c.queue_key)
         .where(is_current(read.c.history))
-        .order_by(read.c.queue_key)  # two that do this at the same time wait for each other, not in a circle
+        .order_by(read.c.queue_key)  # concurrent sessions that do this wait for each other without a deadlock
     )
     columns = ["group_id", "queue_key", "next_offset", "segment", "begun"]
     connection.execute(insert(consumer_offset).from_select(columns, rows).on_conflict_do_nothing())
@@ -132,7 +131,7 @@ def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueu
 
 
 def owners(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, str]:
-    """The owners of those of the queues that a member has."""
+    """The owners of the queues, among these, that members own."""
     locked_by = select(queue_lock.c.owner).where(_is_lock_of_row()).correlate(consumer_offset).scalar_subquery()
     rows = connection.execute(
         select(_stored.queue_key, func.coalesce(_stored.owner, locked_by).label("owner")).where(
@@ -147,7 +146,7 @@ def _are_rows(group: str, queue_keys: Sequence[int]) -> tuple[ColumnElement[bool
 
 
 def _is_taken(group: str) -> ColumnElement[bool]:
-    """Whether a row's queue is a member's, or is still locked by one who has gone."""
+    """Whether a row's queue is owned by a member, or still locked by a former member."""
     is_owned = exists().where(
         client.c.client_id == _stored.owner, client.c.group_name == group, client.c.kind == "CONSUMER"
     )

@@ -1,4 +1,4 @@
-"""Consumer groups: settings, subscriptions, members, and how far they have come. RocketMQ: SubscriptionGroupManager.
+"""Consumer groups: settings, subscriptions, members, and progress. RocketMQ: SubscriptionGroupManager.
 
 In SQL: `mqdb/sql/acl/administer.sql`.
 """
@@ -61,13 +61,13 @@ class GroupSettings(NamedTuple):
     retry_queue_nums: int
     retry_max_times: int
     consume_mode: ConsumeMode
-    #: Of a group that pops: whether a queue gives its next messages only when those before are acknowledged.
+    #: For a popping group: whether a queue returns its next messages only after the previous ones are acknowledged.
     consume_message_orderly: bool
-    #: How long a message waits that has failed once, twice, and so on; none: as the delay levels say.
+    #: The delays after a message has failed once, twice, and so on; if empty, the delay levels apply.
     retry_delays: tuple[timedelta, ...]
-    #: The place where it begins in a topic, if its consumers do not say that.
+    #: Where it starts in a topic, if its consumers do not specify it.
     consume_from_where: ConsumeFromWhere
-    #: The version of the subscriptions, on which the members have to agree; a rolling change announces a higher one.
+    #: The version of the subscriptions on which the members have to agree; a rolling change announces a higher one.
     subscription_version: int
     created_at: datetime
 
@@ -90,11 +90,11 @@ class MemberInfo(NamedTuple):
     language: str
     version: str
     registered_at: datetime
-    #: Since its last sign of life.
+    #: The time since its last heartbeat.
     silent_seconds: float
-    #: The number of queues that it reads in the group.
+    #: The number of queues that it reads for the group.
     queues: int
-    #: The role as which it has logged in. The same client id of another role is another client.
+    #: The role with which it has logged in. The same client id with another role is another client.
     principal: str
 
 
@@ -111,7 +111,7 @@ class QueueProgress(NamedTuple):
     oldest_pos: int | None
     waiting: int
     in_flight: int
-    """Messages that were popped, and are not acknowledged."""
+    """The number of messages that were popped but not acknowledged."""
     consume_mode: str
     owner: str | None
     epoch: int
@@ -125,15 +125,15 @@ class TopicLag(NamedTuple):
     topic: str
     lag: int
     lag_seconds: float
-    """Age of the unread message with the lowest position; 0 without one."""
+    """The age of the unread message with the lowest position; 0 without unread messages."""
     waiting: int
-    """Messages of the topic that the group has failed to consume, and that wait for their retry."""
+    """The number of the topic's messages that the group has failed to consume and that wait for their retry."""
     in_flight: int
-    """Messages of the topic that the group has popped, and not acknowledged."""
+    """The number of the topic's messages that the group has popped but not acknowledged."""
     committed: int
     """The sum of its offsets in the queues of the topic."""
     unowned_queues: int
-    """Queues that no member reads; 0 in a group that pops."""
+    """The number of queues that no member reads; 0 in a popping group."""
 
 
 class QueueLag(NamedTuple):
@@ -147,7 +147,7 @@ class QueueLag(NamedTuple):
 
 
 class GroupSummary(NamedTuple):
-    """A group in one line. `message_model` is that of its members: None without any, both if they differ."""
+    """A group in one line. `message_model` is that of its members: None without members, both if they differ."""
 
     group: str
     members: int
@@ -160,7 +160,7 @@ class GroupSummary(NamedTuple):
 
 @translates
 def find(connection: Connection, name: str) -> GroupSettings | None:
-    """The settings of the group of that name."""
+    """The settings of the group with this name."""
     columns = (subscription_group.c[field] for field in GroupSettings._fields)
     row = connection.execute(select(*columns).where(subscription_group.c.group_name == name)).one_or_none()
     return None if row is None else _settings(row)
@@ -192,7 +192,7 @@ def _settings(row: Iterable[Any]) -> GroupSettings:
 
 
 def save(connection: Connection, name: str, changes: Mapping[str, Any], actor: str | None = None) -> None:
-    """Change settings of the group, and record the operation. A missing group is made."""
+    """Change settings of the group, and record the operation. A missing group is created."""
     columns = (subscription_group.c[setting] for setting in SET_BY_PEOPLE)
     values = (cast(changes.get(each.name), each.type) for each in columns)
     connection.execute(select(func.mqdb.set_group(cast(name, Text), *values, cast(actor, Text))))
@@ -217,11 +217,11 @@ class Deletion(NamedTuple):
     was_deleted: bool
     members: tuple[str, ...]
     topics: list[str]
-    """Those that went with it."""
+    """The topics that were deleted with it."""
 
 
 def delete(connection: Connection, name: str, with_topics: bool, actor: str | None) -> Deletion | None:
-    """Delete the group with its offsets, locks and subscriptions, and record it; returns None if it does not exist."""
+    """Delete the group with its offsets, locks and subscriptions, and record this; None if the group does not exist."""
     columns = column("was_deleted", Boolean), column("members", ARRAY(Text)), column("topics", ARRAY(Text))
     arguments = cast(name, Text), with_topics, cast(actor, Text)
     deleted = func.mqdb.delete_group(*arguments).table_valued(*columns).render_derived("deleted")
@@ -242,7 +242,7 @@ def subscriptions(connection: Connection, name: str) -> list[StoredSubscription]
 
 @translates
 def list_members(connection: Connection, name: str | None = None) -> list[MemberInfo]:
-    """The registered consumers of a group, or of all groups; by group and client id."""
+    """The registered consumers of a group or of all groups, sorted by group and client id."""
     owned = (
         select(func.count())
         .join_from(consumer_offset, subscription_group, subscription_group.c.group_id == consumer_offset.c.group_id)
@@ -267,7 +267,7 @@ def list_members(connection: Connection, name: str | None = None) -> list[Member
 
 
 def progress(connection: Connection, name: str, topic: str | None = None) -> list[QueueProgress]:
-    """Each queue that the group has an offset in, of one topic or of all; by topic and queue."""
+    """The group's progress in each queue in which it has an offset, in one topic or all; by topic and queue."""
     rows = select(_lag).where(_lag.c.group_name == name).order_by(_lag.c.topic, _lag.c.queue_id)
     if topic is not None:
         rows = rows.where(_lag.c.topic == topic)
@@ -275,9 +275,9 @@ def progress(connection: Connection, name: str, topic: str | None = None) -> lis
 
 
 def consumed_at(connection: Connection, name: str) -> dict[tuple[str, int], datetime]:
-    """When the newest message was stored that the group has consumed of each queue, by topic and queue.
+    """The store time of the newest message that the group has consumed in each queue, by topic and queue.
 
-    Left out are queues of which it has consumed none that is kept.
+    Queues in which it has not consumed any kept message are left out.
     """
     entry = entries(queue.c.queue_key, _lag.c.next_offset - 1, _lag.c.next_offset)
     position = select(entry.c.log_pos).select_from(entry).correlate(queue, _lag).scalar_subquery()
@@ -288,22 +288,22 @@ def consumed_at(connection: Connection, name: str) -> dict[tuple[str, int], date
         .join(queue, its_queue)
         .where(_lag.c.group_name == name)
     ).subquery("last")
-    # One look-up for each: a join might read the whole log.
+    # One lookup per queue, because a join might read the whole log.
     stored = select(commit_log.c.store_time).where(commit_log.c.log_pos == last.c.log_pos).scalar_subquery()
     rows = connection.execute(select(last.c.topic, last.c.queue_id, stored))
     return {(topic_name, queue_id): time for topic_name, queue_id, time in rows if time is not None}
 
 
 def progress_in(connection: Connection, topic: str) -> list[QueueProgress]:
-    """Each queue of the topic that a group has an offset in; by group and queue."""
+    """The progress in each queue of the topic in which a group has an offset, by group and queue."""
     rows = select(_lag).where(_lag.c.topic == topic).order_by(_lag.c.group_name, _lag.c.queue_id)
     return [QueueProgress(*row) for row in connection.execute(rows)]
 
 
 def lags(connection: Connection, name: str | None = None) -> list[TopicLag]:
-    """Each topic that a group has an offset in, by group and topic; of one group or of all.
+    """The lag in each topic in which a group has an offset, by group and topic; for one group or all.
 
-    One look at the log for each, however many queues they have: consumer_lag would fetch a record for each queue.
+    Reads one record of the log per topic, whatever its number of queues; consumer_lag would read one per queue.
     """
     queues = select(
         _lag.c.group_name,
@@ -328,7 +328,7 @@ def lags(connection: Connection, name: str | None = None) -> list[TopicLag]:
 
 
 def queue_lags(connection: Connection, topics: Sequence[str]) -> list[QueueLag]:
-    """Each queue of these topics that a group has an offset in; by group, topic and queue."""
+    """The lag in each queue of these topics in which a group has an offset, by group, topic and queue."""
     columns = _lag.c.group_name, _lag.c.topic, _lag.c.queue_id
     rows = select(*columns, _lag.c.lag, _lag.c.next_offset).where(_lag.c.topic.in_(topics)).order_by(*columns)
     return [QueueLag(*row) for row in connection.execute(rows)]

@@ -1,9 +1,8 @@
 """Offsets set by operators: a group continues there, whatever it has consumed.
 
-The epoch of a queue rises with its offset, and its owner is taken away. So messages that its member holds no longer
-count, and the next owner begins at the new offset. A reader that does not own the queue notices the change by the time
-stored with the offset. RocketMQ: ConsumerOffsetManager.assignResetOffset.
-In SQL: `mqdb/sql/consumers/set_offsets.sql`.
+The epoch of a queue rises with the change, and its owner is removed. So messages that a member still holds no longer
+count, and the next owner starts at the new offset. A reader that does not own the queue notices the change by the time
+stored with the offset. RocketMQ: ConsumerOffsetManager.assignResetOffset. In SQL: `mqdb/sql/consumers/set_offsets.sql`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ class GroupStanding(NamedTuple):
 
 
 class Note(NamedTuple):
-    """The data that mqdb.operation keeps of a change beside the offsets. `source` is the group of a clone."""
+    """The data of a change that mqdb.operation keeps besides the offsets. `source` is the source group of a clone."""
 
     source: str | None
     object: str
@@ -50,17 +49,17 @@ class OffsetChange(NamedTuple):
 
     @property
     def repeated(self) -> int:
-        """Messages that have been consumed, and come again."""
+        """The number of consumed messages that are delivered again."""
         return 0 if self.old_offset is None else max(self.old_offset - max(self.new_offset, self.min_offset), 0)
 
     @property
     def skipped(self) -> int:
-        """Messages that have not been consumed, and will not be."""
+        """The number of messages that were not consumed and will not be."""
         return 0 if self.old_offset is None else max(self.new_offset - max(self.old_offset, self.min_offset), 0)
 
 
 def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[GroupStanding]:
-    """The group in each of these queues, by topic and queue; also a group that does not exist."""
+    """The state of a group, which need not exist, in each of these queues, by topic and queue."""
     mine = _offsets(group)
     columns = queue.c.queue_key, topic.c.topic, queue.c.queue_id, mine.c.next_offset, queue.c.base_offset, max_offset()
     rows = connection.execute(
@@ -74,13 +73,13 @@ def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> 
 
 
 def queues_read(connection: Connection, group: str) -> list[int]:
-    """The keys of all queues that the group has an offset in."""
+    """The keys of all queues in which the group has an offset."""
     mine = _offsets(group)
     return list(connection.scalars(select(mine.c.queue_key).order_by(mine.c.queue_key)))
 
 
 def _offsets(group: str) -> TableValuedAlias:
-    """queue_key and next_offset of each queue that the group has read, also for a role that operates the group."""
+    """queue_key and next_offset of each queue that the group has read, visible also to roles that operate the group."""
     columns = column("queue_key", Integer), column("next_offset", BigInteger)
     return func.mqdb.group_offsets(cast(group, Text)).table_valued(*columns).render_derived("mine")
 
@@ -88,11 +87,11 @@ def _offsets(group: str) -> TableValuedAlias:
 def overwrite(
     connection: Connection, verb: Verb, group: str, offsets: Mapping[int, int], note: Note
 ) -> dict[int, int | None]:
-    """Set the group's offset in each queue, and free it; returns the offsets before, None for a queue without one.
+    """Set the group's offset in each queue, and free the queue; returns the previous offsets, or None without one.
 
-    It runs in the caller's transaction, in which it also records the operation; a missing group is made. It locks the
-    rows in the order of their keys. A commit of several queues may have another order, so the caller limits how long it
-    waits. A queue that the role may not see is left out.
+    This runs in the caller's transaction, in which it also records the operation; a missing group is created. The rows
+    are locked in the order of their keys. A commit of several queues may use another order, so the caller limits its
+    wait. A queue that the role may not see is left out.
     """
     arguments = (
         cast(verb, Text),

@@ -1,18 +1,18 @@
-"""Offset commits of consumers that commit often: a row for each commit.
+"""Offset commits of consumers that commit often: one row per commit.
 
-An exactly-once consumer commits a row in the transaction of its listener, together with the writes of the listener. A
-consumer that polls commits one for each queue that it has read on (`poll_commits`). The owner of the queue folds the
-rows into `consumer_offset` every few seconds, and the next owner folds the rest. So a group has consumed up to its row
-in `consumer_offset` or the end of its newest row here, whichever is later.
+An exactly-once consumer commits a row in its listener's transaction, together with the listener's writes. A polling
+consumer commits one row for each queue that has advanced (`poll_commits`). The owner of the queue merges the rows into
+`consumer_offset` every few seconds, and the next owner merges the rest. So a group has consumed up to its row in
+`consumer_offset` or the end of its newest row here, whichever is later.
 
-Rows are appended, instead of one row that each commit updates, because updates get slower with every one of them as
-long as any session of the database holds an old snapshot.
+Rows are appended instead of updating one row, because while any session of the database holds an old snapshot, each
+update makes the next one slower.
 
 Two transactions never consume the same message. An append takes a share lock on the row of `consumer_offset`, which
-must have its owner and epoch; a session that takes the queue updates that row first. One waits for the other, and under
-READ COMMITTED the waiting one sees the changes of the other: no write skew. Besides, an append begins where everything
-stored ends, or later, and no two begin at the same message.
-In SQL: `mqdb/sql/consumers/take_offset_commits.sql`.
+must have its owner and epoch; a session that takes the queue first updates this row. One waits for the other, and under
+READ COMMITTED the waiting one sees the other's changes, so there is no write skew. In addition, an append starts at or
+after the end of all stored commits, and no two start at the same message. In SQL:
+`mqdb/sql/consumers/take_offset_commits.sql`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,8 +52,8 @@ from mqdb.store.tables import consumer_offset, offset_commit
 class OffsetCommit(NamedTuple):
     """Messages of one queue, under one epoch of its owner.
 
-    They are all that the group wants of the queue from `from_offset`, the first of them, up to `next_offset`.
-    `history` is that of the log in which they were found; None: whichever it is.
+    They are all messages of the queue that the group wants from `from_offset`, the first of them, to before
+    `next_offset`. `history` is the history of the log in which they were found; None means any history.
     """
 
     queue_key: int
@@ -64,7 +64,7 @@ class OffsetCommit(NamedTuple):
     history: History | None = None
 
 
-#: A setting of the transaction that a listener is given, gone when the listener ends it.
+#: A setting that marks the transaction given to a listener, and disappears when the listener ends it.
 MARK: Final = "SET LOCAL mqdb.listener = 'on'"
 
 _NO_FLOORS: Final[Mapping[int, int]] = {}
@@ -80,12 +80,12 @@ def append(
 
     Uses subscription_group_group_name_key and consumer_offset_pkey.
 
-    Raises psycopg's errors: NOT_OWNED if the queue is not the owner's under that epoch, something from `from_offset` on
-    is consumed, or the log has another history; that of TransactionEnded if the transaction should be marked and is
-    not; UniqueViolation if another transaction has just consumed these messages.
+    Raises psycopg's errors: NOT_OWNED if the owner does not have the queue under this epoch, messages from
+    `from_offset` on are already consumed, or the log has another history; that of TransactionEnded if the transaction
+    should be marked but is not; UniqueViolation if another transaction has just consumed these messages.
     """
     connection.execute(_INDEXES_ONLY)
-    # Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
+    # Int8: otherwise psycopg takes the smallest type for each number, and prepares a statement for each.
     values: dict[str, Any] = {name: Int8(value) for name, value in commit._asdict().items() if value is not None}
     values |= {"group": group, "owner": owner}
     values.setdefault("history", None)
@@ -93,9 +93,9 @@ def append(
 
 
 def lock(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> dict[int, int]:
-    """Lock the rows in `consumer_offset` of those queues that still have their epochs and their log, for `fold`.
+    """Lock the rows in `consumer_offset` of the queues that still have their epochs and history, for `fold`.
 
-    Returns their stored offsets by their keys. Waits for transactions that are being committed.
+    Returns their stored offsets by key. Waits for transactions that are being committed.
     """
     own = given(OWNED_QUEUE, owned)
     mine = (
@@ -114,8 +114,8 @@ def fold(
     """Move the group forward to the given offsets, or to later commits here; returns the new offsets.
 
     The caller has locked the rows in `consumer_offset` by an earlier statement, because this one has to see all commits
-    up to that lock. `floors` are the stored offsets by queue. Below them are rows that were folded (dead rows, as long
-    as a session holds an old snapshot) and rows that other consumers have passed. Empty for no queues.
+    up to that lock. `floors` are the stored offsets by queue. Below them are merged rows (dead rows, while a session
+    holds an old snapshot) and rows that other consumers have passed. Without queues the result is empty.
     """
     if not owned:
         return []
@@ -140,9 +140,9 @@ def fold(
 
 
 def fold_taken(connection: Connection, group: str, taken: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-    """Fold the commits of queues that were taken in this transaction; most queues have no commits here.
+    """Merge the commits of queues that were taken in this transaction; most queues have no commits here.
 
-    There is no floor: rows below the stored offset are those of a member that was killed, and are deleted.
+    There is no floor: rows below the stored offset are from a killed member, and are deleted.
     """
     if not taken:
         return []
@@ -155,12 +155,12 @@ def fold_taken(connection: Connection, group: str, taken: Sequence[OwnedQueue]) 
 
 
 def take(connection: Connection, group: str, floors: Mapping[int, int]) -> None:
-    """Delete what is committed here of queues, from the offsets on that `floors` has for their keys."""
+    """Delete the commits of queues, from the offsets in `floors` on."""
     connection.execute(_taken(group, floors))
 
 
 def _taken(group: str, floors: Mapping[int, int]) -> Select[Any]:
-    """Deletes commits; rows of queue_key, next_offset and segment, the last ones of each queue."""
+    """Delete commits; returns queue_key, next_offset and segment of the last commit of each queue."""
     lowest = cast(list(floors.values()), ARRAY(BigInteger))
     call = func.mqdb.take_offset_commits(group, array_of(list(floors)), lowest)
     return select(call.table_valued("queue_key", "next_offset", "segment", name="gone"))
@@ -172,9 +172,9 @@ def _is_same(own: TableValuedAlias) -> ColumnElement[bool]:
 
 @cache
 def _append_text(*, is_marked: bool) -> str:
-    """Refuses a queue that is not owned and a missing mark by an error, which has to be one.
+    """The statement that appends a commit. It raises an error for a queue that is not owned, and for a missing mark.
 
-    COMMIT is on its way already, and must find a transaction that has failed.
+    It has to be an error because COMMIT has already been sent, and must find a failed transaction.
     """
     *columns, history = OffsetCommit._fields
     commit = {name: cast(bindparam(name), offset_commit.c[name].type) for name in columns}
@@ -201,6 +201,6 @@ def _append_text(*, is_marked: bool) -> str:
     return text_of(insert(offset_commit).inline().values(values))
 
 
-# Where listeners work the planner has its way. It would read `consumer_offset` from end to end as long as that is
-# small, and also when a held snapshot has filled it with dead rows. Costs say nothing then, so nothing is compiled.
+# In listeners' sessions the planner is not restricted. It would read all of `consumer_offset` while it is small, even
+# when a held snapshot has filled it with dead rows. Costs are meaningless then, so nothing is compiled.
 _INDEXES_ONLY: Final = "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)"

@@ -1,8 +1,8 @@
-"""Poll commits: offsets of a consumer that polls, appended to `offset_commit` by each commit that goes forward.
+"""Poll commits: offsets of a polling consumer, appended to `offset_commit` by each commit that moves forward.
 
-A commit is one statement of one round trip. It takes a share lock on the rows of `consumer_offset`, which must have its
-epochs: a session that takes a queue, or sets its offset, updates that row first. A commit that goes back is rare, and
-sets the row itself, as folding does.
+A commit is one statement and one round trip. It takes a share lock on the rows of `consumer_offset`, which must have
+its epochs: a session that takes a queue or sets its offset first updates that row. A commit that moves back is rare,
+and sets the row itself, like merging does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,9 @@ _KEPT: Final = ("queue_key", "epoch", "from_offset", "next_offset", "segment")
 
 
 def append(connection: Connection, group: str, commits: Sequence[OffsetCommit]) -> set[int]:
-    """Commit on queues that the caller owns, each from where its last commit has ended; returns their keys.
+    """Commit on queues that the caller owns, each from the end of its last commit; returns their keys.
 
-    Queues with a newer epoch, or of another history of the log, are left out. Uses subscription_group_group_name_key
+    Queues with a newer epoch, or from another history of the log, are left out. Uses subscription_group_group_name_key
     and consumer_offset_pkey.
     """
     columns = map(list, zip(*commits, strict=True))
@@ -70,7 +70,7 @@ def settle(
 ) -> list[OwnedQueue]:
     """Set the offsets of queues that the caller owns, forward or back, replacing all appended commits.
 
-    It runs in one transaction. `floors` are the stored offsets by queue, if known: no valid commit lies below them.
+    This is one transaction. `floors` are the stored offsets by queue, if known: no valid commit is below them.
     Returns the queues that were lost: they have a newer epoch, or the log has another history.
     """
     own = given(OWNED_QUEUE, owned)

@@ -1,8 +1,8 @@
-"""Pop batches: messages that members of a group have popped, and not acknowledged yet.
+"""Pop batches: messages that members of a group have popped but not acknowledged yet.
 
-A pop locks a queue by its row of consumer_offset, reads on from there, and takes what it has read. One row then holds
-up to 64 messages until all of them are acknowledged. RocketMQ: PopMessageProcessor, PopCheckPoint.
-In SQL: `mqdb/sql/consumers/pop.sql`.
+A pop locks a queue by its row of consumer_offset, reads from there on, and takes the messages that it has read. One row
+then holds up to 64 messages until all of them are acknowledged. RocketMQ: PopMessageProcessor, PopCheckPoint. In SQL:
+`mqdb/sql/consumers/pop.sql`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ from mqdb.store.filters.retry_filter import RetryFilter
 
 
 class PoppedMessage(NamedTuple):
-    """A message that is in flight."""
+    """A message in flight."""
 
     queue_key: int
     queue_offset: int
@@ -49,14 +49,14 @@ class PoppedMessage(NamedTuple):
 
 
 def _pop(of_properties: Where | None = None, *, by_tags: bool = False) -> Select[Any]:
-    """Lock queues, read them, and put what is wanted in flight: one statement, one round trip.
+    """Lock queues, read them, and put the wanted messages in flight: one statement, one round trip.
 
-    Parameters: group, client_id, invisible, wanted, is_durable, queue_keys, and those of `pull_from`. Behind the
-    columns of the pull each row has the key of the queue, and from which offset and segment on it was read; then
-    first_offset, steps and receipt handle of the batch, NULL for a message that was not taken. A row without a queue
-    says that others hold all queues with messages.
+    Parameters: group, client_id, invisible, wanted, is_durable, queue_keys, and those of `pull_from`. After the columns
+    of the pull each row has the key of the queue, and the offset and segment from which it was read; then first_offset,
+    steps and receipt handle of the batch, NULL for a message that was not taken. A row without a queue means that
+    others hold all queues with messages.
 
-    The pull may have an older snapshot than the locks. Then it sees less of the end of a queue, and nothing else.
+    The pull may have an older snapshot than the locks. It then only misses the latest messages of a queue.
     """
     group, wanted = cast(bindparam("group"), Text), cast(bindparam("wanted"), Integer)
     locked = func.mqdb.pop_queues(group, cast(bindparam("queue_keys"), ARRAY(Integer)), wanted)
@@ -97,7 +97,7 @@ def _pop(of_properties: Where | None = None, *, by_tags: bool = False) -> Select
     ).join_from(
         answer,
         request,
-        # Of a queue that is behind the window the pull may have passed entries over.
+        # In a queue that is behind the window, the pull may have skipped entries.
         and_(request.c.ordinal == answer.c.ordinal, request.c.segment >= cast(bindparam("first_segment"), Integer)),
     )
     read = arrays.subquery("read")
@@ -158,7 +158,7 @@ def _pop_selected(selector: Selector | RetryFilter) -> NumberedStatement:
 def pop(
     connection: Connection, parameters: Mapping[str, Any], message_filter: MessageFilter | None
 ) -> list[tuple[Any, ...]]:
-    """Rows as `_pop` describes them, in the binary forms that ReceivedMessage works out when asked."""
+    """Rows as described in `_pop`, in the binary forms that ReceivedMessage decodes on demand."""
     match message_filter:
         case None:
             statement = _pop_all()
@@ -180,9 +180,9 @@ def due(
     wanted: int,
     look_back: timedelta | None,
 ) -> list[PoppedMessage]:
-    """Put up to `wanted` messages in flight again whose time has passed, the one that is due for longest first.
+    """Put up to `wanted` messages whose time has passed in flight again, the longest overdue first.
 
-    With `look_back` only those whose time has passed within it.
+    With `look_back` only messages whose time has passed within this duration.
     """
     rows = driver(connection).execute(
         "SELECT * FROM mqdb.pop_due(%s, %s, %s, %s, %s, %s)",
@@ -192,9 +192,9 @@ def due(
 
 
 def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> list[bool]:
-    """Acknowledge messages; returns whether each handle counted. A handle counts until its time has passed, also again.
+    """Acknowledge messages; returns whether each handle was valid. It stays valid until its time has passed.
 
-    It waits for the disk only as a part of another transaction.
+    It waits for the disk only as part of another transaction.
     """
     if not receipt_handles:
         return []
@@ -209,7 +209,7 @@ def ack(connection: Connection, group: str, receipt_handles: Sequence[str]) -> l
 def change_invisible(
     connection: Connection, group: str, receipt_handles: Sequence[str], invisible: timedelta, *, is_unread: bool = False
 ) -> list[str | None]:
-    """Make messages visible again `invisible` from now; returns the new handles, None for those not in flight.
+    """Make messages visible again `invisible` from now; returns the new handles, None for messages not in flight.
 
     With `is_unread` this delivery is not counted.
     """
@@ -255,7 +255,7 @@ def find(connection: Connection, group: str, handle: str) -> FoundInFlight | Non
 
 
 class Leftover(NamedTuple):
-    """A message that was in flight in a group that pulls by now."""
+    """A message that was in flight in a group that now pulls."""
 
     topic: str
     queue_id: int
@@ -267,7 +267,7 @@ class Leftover(NamedTuple):
 
 
 def groups_with_leftovers(connection: Connection) -> list[str]:
-    """The groups that pull, and have messages in flight whose time has passed."""
+    """The pulling groups with messages in flight whose time has passed."""
     rows = driver(connection).execute(
         """SELECT g.group_name FROM mqdb.subscription_group g
            WHERE g.consume_mode = 'PULL'
@@ -278,7 +278,7 @@ def groups_with_leftovers(connection: Connection) -> list[str]:
 
 
 def take_leftovers(connection: Connection, group: str) -> list[Leftover]:
-    """Take the messages of one row that is due out of flight, if the group pulls. In the order of their offsets."""
+    """Remove the messages of one due row from those in flight, if the group pulls; sorted by offset."""
     rows = driver(connection).execute(
         """WITH gone AS (
                DELETE FROM mqdb.pop_batch b WHERE b.ctid = ANY (ARRAY(
@@ -298,10 +298,10 @@ def take_leftovers(connection: Connection, group: str) -> list[Leftover]:
 
 
 def seconds_to_next(connection: Connection, group: str) -> float | None:
-    """Seconds until the next message in flight is due; None if no message is in flight.
+    """The seconds until the next message in flight is due; None if no message is in flight.
 
-    Messages that are due already are left out. If a pop has not found one, another session has it, or an earlier
-    message of its queue comes first.
+    Already due messages are ignored: if a pop has not found one, another session has it, or an earlier message of its
+    queue comes first.
     """
     seconds: float | None
     [(seconds,)] = driver(connection).execute(
@@ -322,5 +322,5 @@ def _messages(rows: Iterable[tuple[Any, ...]]) -> Iterator[PoppedMessage]:
 
 
 def _array(numbers: Iterable[int]) -> str:
-    # As text: the driver takes 8 µs for an array of one number.
+    # As text, because the driver takes 8 µs for an array of one number.
     return "{" + ",".join(map(str, numbers)) + "}"

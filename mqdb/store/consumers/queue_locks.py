@@ -1,12 +1,11 @@
-"""Queue locks: the client that consumes a queue in order, and the time until which it alone may.
+"""Queue locks: the client that consumes a queue in order, and the time until which it may do so exclusively.
 
 Ownership of a queue ends with its owner's membership, within a second of its death. That is too early for a queue that
-is consumed in order: the owner may have lost its connection only, and be in the middle of a message. So there is a lock
-as well. It ends when its owner releases it, or when it was not renewed for its expiry, which the owner notices, too.
+is consumed in order: the owner may only have lost its connection, and be in the middle of a message. So there is also a
+lock. It ends when its owner releases it, or when it was not renewed before its expiry, which the owner also notices.
 
-Taking queues locks the rows of `consumer_offset` first and then those of the locks, and so does giving them back; a
-renewal locks the rows of the locks only. RocketMQ: RebalanceLockManager.
-In SQL: `mqdb/sql/consumers/unlock_queues.sql`.
+Taking queues and giving them back first lock the rows of `consumer_offset` and then those of the locks; a renewal locks
+only the rows of the locks. RocketMQ: RebalanceLockManager. In SQL: `mqdb/sql/consumers/unlock_queues.sql`.
 """
 
 from collections.abc import Sequence
@@ -37,14 +36,13 @@ _lock: Final = queue_lock.c
 
 
 def free(connection: Connection, group: str, client_id: str, queue_keys: Sequence[int]) -> list[int]:
-    """The queues that no other client has locked, or will lock before the transaction ends.
+    """The queues that no other client has locked or can lock before the transaction ends.
 
-    Queues that another session is taking or giving back are left out, and so are those on which the group has no
-    offset.
+    Queues that another session is taking or giving back, and queues without an offset of the group, are left out.
     """
     stored = consumer_offset.c
     is_foreign = and_(_lock.owner != client_id, is_ahead(_lock.expires_at, _lock.expiry))
-    # Most of what is waited for is out by this, without a row lock on it.
+    # This excludes most locked queues without taking row locks.
     is_locked = exists().where(_lock.group_id == stored.group_id, _lock.queue_key == stored.queue_key, is_foreign)
     held = connection.scalars(
         select(stored.queue_key)
@@ -52,7 +50,7 @@ def free(connection: Connection, group: str, client_id: str, queue_keys: Sequenc
         .order_by(stored.queue_key)
         .with_for_update(skip_locked=True)
     ).all()
-    # Also the rows that have expired: their owner could renew them until we have overwritten them.
+    # Also the expired rows: their owner could renew them until they are overwritten.
     locks = connection.execute(
         select(_lock.queue_key, is_foreign.label("is_foreign"))
         .where(_lock.group_id == group_id(group), _lock.queue_key == func.any(array_of(held)))
@@ -65,12 +63,12 @@ def free(connection: Connection, group: str, client_id: str, queue_keys: Sequenc
 
 @translates
 def has_locks(connection: Connection, group: str) -> bool:
-    """Whether the members of a group lock queues, as they do that consume in order."""
+    """Whether the members of a group lock queues, because they consume in order."""
     return bool(connection.scalar(select(exists().where(_lock.group_id == group_id(group)))))
 
 
 def put(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], expiry: timedelta) -> None:
-    """Lock queues that were `free` and have been taken, in the transaction that did both."""
+    """Lock queues that were `free` and have been taken, in the same transaction."""
     own = given(OWNED_QUEUE, owned)
     length = literal(expiry, Interval())
     rows = select(group_id(group), own.c.queue_key, literal(client_id), own.c.epoch, func.mqdb.now() + length, length)
@@ -83,13 +81,13 @@ def put(connection: Connection, group: str, client_id: str, owned: Sequence[Owne
 def renew(
     connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], expiry: timedelta
 ) -> set[int]:
-    """Lock queues for so long from now on; returns those whose locks are still the caller's, expired or not."""
+    """Lock queues for `expiry` from now on; returns the queues whose locks the caller still holds, expired or not."""
     own = given(OWNED_QUEUE, owned)
     mine = (
         select(_lock.queue_key)
         .join(own, and_(own.c.queue_key == _lock.queue_key, own.c.epoch == _lock.epoch))
         .where(_lock.group_id == group_id(group), _lock.owner == client_id, is_current(own.c.history))
-        .order_by(_lock.queue_key)  # as in `free`: whoever takes what has expired waits for us, not in a circle
+        .order_by(_lock.queue_key)  # as in `free`: takers of expired locks wait for us, without a deadlock
         .with_for_update(of=queue_lock)
     )
     renewed = (
@@ -101,7 +99,7 @@ def renew(
 
 
 def remove(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue]) -> None:
-    """Unlock queues, as far as the locks are the caller's."""
+    """Unlock queues if the caller holds their locks."""
     epochs = cast([queue.epoch for queue in owned], ARRAY(BigInteger))
     keys = array_of([queue.queue_key for queue in owned])
     connection.execute(select(func.mqdb.unlock_queues(group, client_id, keys, epochs)))

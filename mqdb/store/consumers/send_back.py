@@ -1,6 +1,6 @@
-"""Messages that are sent back: found in the log by their positions, and copied to the queue of their wait or the DLQ.
+"""Messages that are sent back: found in the log by position, and copied to a waiting queue or the DLQ.
 
-A copy is made inside the database: the client names the record, and body and properties never travel.
+A copy is made in the database: the client names the record, so body and properties are not transferred.
 """
 
 from collections.abc import Collection, Sequence
@@ -46,34 +46,34 @@ class Found(NamedTuple):
 
     retry_max_times: int
     retry_delays: Sequence[timedelta] | None
-    """The group's own; None: as the delay levels say."""
+    """The group's own delays; None means the delay levels."""
     delay_levels: int
-    """Number of delay levels."""
+    """The number of delay levels."""
     schedule_keys: list[int]
-    """Keys of the queues of SCHEDULE_TOPIC_XXXX, that of level 1 first."""
+    """The keys of the queues of SCHEDULE_TOPIC_XXXX, level 1 first."""
     retry_perm: int | None
-    """Permission of the retry topic. This and the next are None if the topic does not exist."""
+    """The permission of the retry topic. This and the next field are None if the topic does not exist."""
     retry_write_queue_nums: int | None
     dlq_key: int | None
     """The queue of the DLQ; None if it does not exist."""
     history: History
     """History of the log."""
     full_names: dict[str, str]
-    """Whole names of the retry topic and of the given topics, as messages have them."""
+    """The complete names of the retry topic and of the given topics, as in messages."""
     reconsume_times: list[int | None]
-    """Failures of each message, in the order asked for; None if the log has lost it."""
+    """The number of failures of each message, in the given order; None if the log has lost it."""
 
 
 class TimerQueue(NamedTuple):
-    """The queue of messages that wait for a time of their own."""
+    """The queue of messages that wait for their own time."""
 
     queue_key: int
     max_delay_ms: int | None
-    """None: no limit."""
+    """None means no limit."""
 
 
 class Copy(NamedTuple):
-    """A copy to make of the record at `log_pos`; with a `level` or a `delay_ms`, for a topic where it waits so long."""
+    """A copy to make of the record at `log_pos`, which waits in another topic first if `level` or `delay_ms` is set."""
 
     log_pos: int
     queue_key: int
@@ -81,9 +81,9 @@ class Copy(NamedTuple):
     delay_ms: int | None
     reconsume_times: int
     properties_once: str
-    """JSON: what it gets unless it has them."""
+    """JSON of the properties that it gets unless it already has them."""
     properties: str
-    """JSON: what it gets in any case."""
+    """JSON of the properties that it gets in any case."""
 
 
 _COPY_TYPES: dict[str, TypeEngine[Any]] = {
@@ -104,7 +104,7 @@ _TAGS_CODE = literal_column(f"'{TAGS_CODE}'::text", Text)
 
 
 def _id_of(name: ColumnElement[str]) -> ScalarSelect[int]:
-    # A sub-select, for the index on queue; joined, the few queues that there are at first may be read all.
+    # A sub-select, to force the index on queue; with a join, all queues might be read while there are few.
     return select(topic.c.topic_id).where(topic.c.topic == name).scalar_subquery()
 
 
@@ -143,7 +143,7 @@ def find_text() -> str:
             subscription_group.outerjoin(retry, retry.c.topic == full_topic(cast(bindparam("retry_topic"), Text)))
         )
         .where(subscription_group.c.group_name == full_group(cast(bindparam("group"), Text)))
-        .offset(ZERO)  # a fence: once, not for each message
+        .offset(ZERO)  # a fence: runs once, not for each message
         .subquery("g")
     )
     rows = select(group, record.c.reconsume_times).select_from(wanted.join(group, true()).outerjoin(record, true()))
@@ -152,7 +152,7 @@ def find_text() -> str:
 
 @cache
 def copy_text() -> str:
-    """In the order given. Uses commit_log_pkey."""
+    """The statement that makes the copies in the given order. Uses commit_log_pkey."""
     arrays = (cast(bindparam(name), ARRAY(type_)) for name, type_ in _COPY_TYPES.items())
     given = func.unnest(*arrays).table_valued(*_COPY_TYPES, with_ordinality="ordinal").render_derived("given")
     record = record_of(given, *(cl.c[name] for name in KEPT), cl.c.tags_code, cl.c.properties)
@@ -183,7 +183,7 @@ def copy_text() -> str:
 def find(connection: Connection, group: str, positions: Sequence[int], topics: Collection[str]) -> Found | None:
     """The data for sending back a group's messages at these positions; None if the group does not exist.
 
-    The records that were found stay until the end of the transaction: it holds a lock on their partitions.
+    The records are kept until the end of the transaction, which holds a lock on their partitions.
     """
     names = [retry_topic(group), *topics]
     parameters: dict[str, object] = {
@@ -201,7 +201,7 @@ def find(connection: Connection, group: str, positions: Sequence[int], topics: C
 
 
 def copy(connection: Connection, copies: Sequence[Copy]) -> None:
-    """Append the copies in the order given, all or none. `queue_fence` tells the error of a queue that is gone."""
+    """Append the copies in the given order, all or none. A missing queue raises the error of `queue_fence`."""
     columns: dict[str, Any] = dict(zip(Copy._fields, map(list, zip(*copies, strict=True)), strict=True))
     bounds = _bounds(columns["log_pos"])
     columns |= {name: _array(columns[name]) for name, type_ in _COPY_TYPES.items() if isinstance(type_, Integer)}
@@ -216,7 +216,7 @@ def timer_queue(connection: Connection) -> TimerQueue:
 
 
 def retry_queue_nums(connection: Connection, group: str) -> int | None:
-    """Number of queues for the retry topic of a group; None if the group does not exist."""
+    """The number of queues for the retry topic of a group; None if the group does not exist."""
     return connection.scalar(
         select(subscription_group.c.retry_queue_nums).where(subscription_group.c.group_name == group)
     )
@@ -227,5 +227,5 @@ def _bounds(positions: Sequence[int]) -> dict[str, object]:
 
 
 def _array(numbers: Sequence[int | None]) -> list[Int8 | None]:
-    # Else the driver would take the smallest type for the numbers, and prepare the statement for each anew.
+    # Otherwise the driver takes the smallest type for the numbers, and prepares a statement for each.
     return [None if number is None else Int8(number) for number in numbers]

@@ -12,7 +12,8 @@ from mqdb.store.consumers.consumer_offsets import effective_offset
 from mqdb.store.fragments import array_of
 from mqdb.store.tables import client, consumer_offset, subscription, subscription_group
 
-#: For roles that do not own the broker: the policy of consumer_offset shows members only, and the view operators, too.
+#: For roles that do not own the broker: the policy of consumer_offset lets only members see rows, the view also
+#: operators.
 _lag = table(
     "consumer_lag",
     column("group_name", Text),
@@ -36,18 +37,18 @@ class QueueStanding(NamedTuple):
 
     group: str
     next_offset: int | None
-    """None: it has not begun to read the queue, or its members keep their offsets themselves."""
+    """None if it has not started to read the queue, or its members keep their own offsets."""
     expression_type: str | None
-    """Type of its filter; None without a subscription."""
+    """The type of its filter; None without a subscription."""
     expression: str | None
     message_models: frozenset[str]
-    """Message models of its members; empty without members."""
+    """The message models of its members; empty without members."""
 
 
 def find(connection: Connection, places: Collection[QueuePlace]) -> dict[int, list[QueueStanding]]:
-    """The groups of each queue, by its key; they are in the order of their names.
+    """The groups of each queue, by queue key, sorted by name.
 
-    A role gets those on which it has a right.
+    A role gets only groups on which it has a right.
     """
     if not places:
         return {}
@@ -69,7 +70,7 @@ def find(connection: Connection, places: Collection[QueuePlace]) -> dict[int, li
 
 
 def _offsets(connection: Connection, places: Collection[QueuePlace]) -> dict[tuple[str, QueuePlace], int]:
-    """The offset of each group that has one, by its name and the queue."""
+    """The offsets of groups, by group name and queue."""
     if acl.is_guest(connection):
         by_name = {(place.topic, place.queue_id): place for place in places}
         rows = connection.execute(select(_lag).where(tuple_(_lag.c.topic, _lag.c.queue_id).in_(by_name)))

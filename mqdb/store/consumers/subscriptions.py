@@ -1,7 +1,8 @@
 """Subscriptions: what a group reads of each topic. All members have to agree on it.
 
-Members with different filters lose messages: a queue's messages are filtered by the member that happens to read it.
-Members that pop own no queues, and may read different topics. RocketMQ keeps what the latest heartbeat said.
+Members with different filters would lose messages: a queue's messages are filtered by the member that happens to read
+it. Popping members do not own queues, and may read different topics. RocketMQ keeps the subscriptions of the latest
+heartbeat.
 RocketMQ: SubscriptionData, ConsumerManager.
 In SQL: `mqdb/sql/consumers/replace_subscriptions.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
@@ -32,7 +33,7 @@ class StoredSubscriptions(NamedTuple):
 def lock(connection: Connection, group: str, mode: ConsumeMode | None = None) -> StoredSubscriptions:
     """The subscriptions of a group, locked until the transaction ends.
 
-    A new group is made, with this consume mode, or as one that pulls.
+    A new group is created with this consume mode, by default PULL.
     """
     settings = (
         select(
@@ -46,7 +47,7 @@ def lock(connection: Connection, group: str, mode: ConsumeMode | None = None) ->
         .with_for_update()
     )
     row = None
-    while row is None:  # it may be deleted between the two
+    while row is None:  # it may be deleted between the two statements
         row = connection.execute(settings).one_or_none()
         if row is None:
             connection.execute(select(func.mqdb.make_group(group, mode or ConsumeMode.PULL)))

@@ -9,7 +9,7 @@ from mqdb.store.tables import checkpoint, commit_log
 
 
 class Checkpoint(NamedTuple):
-    """The newest checkpoint of a service: the segment it writes to, and the position that it has reached."""
+    """The newest checkpoint of a service: the segment to which it writes, and the position that it has reached."""
 
     service: str
     seq: int
@@ -35,10 +35,10 @@ def newest(connection: Connection) -> dict[str, Checkpoint]:
 
 
 def oldest_unreached_seconds(connection: Connection, service: str) -> float:
-    """Age of the first record that a service has yet to reach; 0 without one. Uses commit_log_pkey.
+    """The age of the first record that a service has yet to reach; 0 without such a record. Uses commit_log_pkey.
 
-    Records of transactions in progress, which are not visible yet, do not count, and neither do late committers below
-    the checkpoint. For dispatch, records that their append has placed do not count either.
+    Records of open transactions, which are not visible yet, and late committers below the checkpoint do not count. For
+    dispatch, records placed by their append do not count either.
     """
     done = select(checkpoint.c.done_pos).where(checkpoint.c.service == service)
     done_pos = done.order_by(checkpoint.c.seq.desc()).limit(1).scalar_subquery()
@@ -50,9 +50,9 @@ def oldest_unreached_seconds(connection: Connection, service: str) -> float:
 
 
 def latest_ages(connection: Connection, service: str, most: int = 100) -> list[float]:
-    """The seconds that the first record of each batch had waited for the service: the latest batches of a minute.
+    """The seconds for which the first record of each batch waited for the service, for the latest batches of a minute.
 
-    Records that their append has placed have not waited, and do not count. Uses checkpoint_pkey and commit_log_pkey.
+    Records placed by their append have not waited, and do not count. Uses checkpoint_pkey and commit_log_pkey.
     """
     last = (
         select(checkpoint.c.seq, checkpoint.c.done_pos, checkpoint.c.written_at, checkpoint.c.messages)

@@ -1,4 +1,4 @@
-"""Consume queues: which record stands at which offset of a queue. Read here, written by `mqdb.dispatch`.
+"""Consume queues: the record at each offset of a queue. Read here, written by `mqdb.dispatch`.
 
 Offsets are dense, so counting entries is subtracting offsets. RocketMQ: ConsumeQueue.
 """
@@ -66,7 +66,7 @@ Where: TypeAlias = Callable[[ColumnElement[Any], Mapping[str, ColumnElement[Any]
 
 
 def _pull(of_properties: Where | None = None, *, by_tags: bool = False) -> Select[Any]:
-    """A pull of queues that are given, by arrays of one length: queue_keys, offsets, histories."""
+    """A pull of queues given by arrays of the same length: queue_keys, offsets, histories."""
     request = (
         func.unnest(*(cast(bindparam(name), ARRAY(type_)) for name, type_ in _REQUEST.items()))
         .table_valued("queue_key", "first_offset", "history", with_ordinality="ordinal", name="request")
@@ -76,19 +76,18 @@ def _pull(of_properties: Where | None = None, *, by_tags: bool = False) -> Selec
 
 
 def pull_from(request: FromClause, of_properties: Where | None = None, *, by_tags: bool = False) -> Select[Any]:
-    """Entries of several queues with their records, and where each queue begins and ends. Uses queue_run_offset.
+    """The entries of several queues with their records, and the ends of each queue. Uses queue_run_offset.
 
-    `request` is a table of that name: queue_key, first_offset, history, ordinal. Parameters: limit, scan_limit (entries
-    looked at) and max_bytes (of bodies; the first is always given), each per queue; newest_segment (as the last answer
-    said, 0 at first); and the window: first_segment, last_segment, lowest_pos, past_pos.
-    A row for each entry, ordered by request and offset; a queue without any has one row with NULL entries. A queue that
-    is gone has no row, nor has one of another history than the log's.
-    The window may end before the scan limit. Without a filter the rows show how far the answer goes; with one of the
-    two, `looked_at` is the last entry that was looked at, NULL where the window holds none. The window is made of
-    parameters, not of sub-selects, so that partitions are pruned before the executor opens them: each open partition
-    costs time for each record.
+    `request` is a table with this name: queue_key, first_offset, history, ordinal. Parameters: limit, scan_limit
+    (examined entries) and max_bytes (of bodies; the first is always returned), each per queue; newest_segment (from the
+    last answer, 0 at first); and the window: first_segment, last_segment, lowest_pos, past_pos. Returns one row per
+    entry, ordered by request and offset; a queue without entries has one row with NULL values. A queue that is gone, or
+    from another history than the log's, has no row. The window may end before the scan limit. Without a filter the rows
+    show how far the answer goes; with a filter of either kind, `looked_at` is the last examined entry, or NULL without
+    entries in the window. The window consists of parameters, not sub-selects, so that partitions are pruned before the
+    executor opens them: each open partition costs time for each record.
     """
-    # Core correlates one level deep; the entries stand two below the request.
+    # Core correlates only one level deep, but the entries are two levels below the request.
     queue_key = literal_column("request.queue_key", Integer)
     first_offset = literal_column("request.first_offset", BigInteger)
     scan_limit = cast(bindparam("scan_limit"), BigInteger)
@@ -101,7 +100,7 @@ def pull_from(request: FromClause, of_properties: Where | None = None, *, by_tag
         .limit(ONE)
         .scalar_subquery()
     )
-    # OFFSET 0 is a fence: pulled up, the sub-selects would run once for each entry.
+    # OFFSET 0 is a fence: if pulled up, the sub-selects would run once per entry.
     max_offset = func.coalesce(last, literal_column("queue.end_offset", BigInteger))
     end = select(max_offset.label("max_offset")).offset(ZERO).lateral("end")
     newest = (
@@ -115,9 +114,9 @@ def pull_from(request: FromClause, of_properties: Where | None = None, *, by_tag
     past_offset = first_offset + scan_limit
     codes = [cast(bindparam("tag_codes"), ARRAY(BigInteger))] if by_tags else []
     cq = entries(queue_key, first_offset, past_offset, first_segment, last_segment, *codes, name="cq")
-    # Bound to the primary key by the order asked for, with a range in place of an equality, for which the order would
-    # say nothing: the plan is made while a segment is empty, and by cost alone might take the index that begins with
-    # xid, and read all of it for each record.
+    # The order forces the primary key, and needs a range instead of an equality, for which it would have no effect: the
+    # plan is made while a segment is empty, and by cost alone might use the index that starts with xid and read all of
+    # it for each record.
     record = (
         select(*(cl.c[name] for name in _RECORD))
         .where(
@@ -131,7 +130,7 @@ def pull_from(request: FromClause, of_properties: Where | None = None, *, by_tag
         .correlate(cq)
         .lateral("r")
     )
-    # An entry without its record is no mismatch. It is for the caller to see, who may have asked for too little.
+    # An entry without its record is not a mismatch. The caller must see it, because its window may have been too small.
     wanted = (
         true()
         if of_properties is None
@@ -195,8 +194,8 @@ _ARRAYS = (*_REQUEST, "tag_codes")
 def pull_statement() -> NumberedStatement:
     """The statement of a pull without a filter.
 
-    It is numbered, for a cursor that sends the text as it is. The other cursors parse a text of more than 4,096
-    characters again each time, which takes 63 µs, and a selector may have any length.
+    It is numbered, for a cursor that sends the text unchanged. Other cursors parse text of more than 4,096 characters
+    each time, which takes 63 µs, and a selector may have any length.
     """
     return numbered(_pull())
 
@@ -212,7 +211,7 @@ def _pull_selected(selector: Selector | RetryFilter) -> NumberedStatement:
 
 
 def statement_of(message_filter: MessageFilter | None) -> NumberedStatement:
-    """The statement of a pull with a filter. A selector's literals are parameters like all others."""
+    """The statement of a pull with a filter. A selector's literals are parameters, too."""
     match message_filter:
         case None:
             return pull_statement()
@@ -230,7 +229,7 @@ _CURSOR = "mqdb_pull_cursor"
 def pull(
     connection: Connection, parameters: Mapping[str, Any], message_filter: MessageFilter | None
 ) -> list[tuple[Any, ...]]:
-    """Rows as `pull_from` describes them, in the binary forms that ReceivedMessage works out when asked."""
+    """Rows as described in `pull_from`, in the binary forms that ReceivedMessage decodes on demand."""
     return run_statement(connection, statement_of(message_filter), parameters, message_filter)
 
 
@@ -240,13 +239,13 @@ def run_statement(
     parameters: Mapping[str, Any],
     message_filter: MessageFilter | None,
 ) -> list[tuple[Any, ...]]:
-    """The rows of a statement that was made of `pull_from` with this filter."""
+    """The rows of a statement that was made from `pull_from` with this filter."""
     values = _values(statement, parameters, message_filter)
     return _cursor(connection).execute(statement.text, values).fetchall()
 
 
 def explain(connection: Connection, parameters: Mapping[str, Any], message_filter: MessageFilter | None) -> list[str]:
-    """The plan of the same pull, and what it costs: lines for people. It is carried out."""
+    """The plan and the costs of the same pull, as readable lines. The pull is executed."""
     statement = statement_of(message_filter)
     text = b"EXPLAIN (ANALYZE, BUFFERS) " + statement.text
     values = _values(statement, parameters, message_filter)
@@ -260,8 +259,8 @@ def _values(
     values = {**statement.literals, **parameters}
     if isinstance(message_filter, TagExpression):
         values["tag_codes"] = message_filter.codes
-    # Arrays as text: the driver's dumper of lists takes 8 µs for one number. But NULL has no text that means the same
-    # in each session (array_nulls).
+    # Arrays as text, because the driver's dumper for lists takes 8 µs for one number. But NULL has no text with the
+    # same meaning in every session (array_nulls).
     for name in _ARRAYS:
         if name in values and None not in values[name]:
             values[name] = "{" + ",".join(map(str, values[name])) + "}"
@@ -269,7 +268,7 @@ def _values(
 
 
 def _cursor(connection: Connection) -> "psycopg.RawCursor[tuple[Any, ...]]":
-    """The cursor for pulls on a connection, made once: it takes 25 µs to make, a sixth of a pull of 32."""
+    """The cursor for pulls on a connection, made once: making it takes 25 µs, a sixth of a pull of 32 messages."""
     cursor: psycopg.RawCursor[tuple[Any, ...]] | None = connection.info.get(_CURSOR)
     if cursor is None:
         cursor = connection.info[_CURSOR] = raw_cursor(connection)

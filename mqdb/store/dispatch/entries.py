@@ -1,6 +1,6 @@
-"""The entries of the consume queues, as statements read them. A row of `queue_run` holds up to 100 of them.
+"""The entries of the consume queues, for use in statements. A row of `queue_run` holds up to 100 entries.
 
-An entry says which record stands at an offset of a queue, and the code of its tag. RocketMQ: ConsumeQueue.
+An entry gives the record at an offset of a queue, and the code of its tag. RocketMQ: ConsumeQueue.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
-#: Behind all offsets, and all segments.
+#: Above all offsets, and all segments.
 LAST_OFFSET: Final = literal_column("9223372036854775807", BigInteger)
 LAST_SEGMENT: Final = literal_column("2147483647", Integer)
 
-#: Behind all offsets that there will be, and no overflow if something is added.
+#: Above all offsets that there will ever be, but small enough for additions without overflow.
 _FAR: Final = literal_column("(1::bigint << 62)", BigInteger)
 
-#: Entries of a run, at most.
+#: The maximum number of entries in a run.
 _LONGEST: Final = literal_column("100", Integer)
 _ONE: Final = literal_column("1", Integer)
 _NONE: Final = literal_column("0", Integer)
@@ -43,12 +43,12 @@ def entries(
     *codes: ColumnElement[Any],
     name: str = "entry",
 ) -> TableValuedAlias:
-    """Entries of a queue from one offset to before another: queue_offset, log_pos, tags_code, segment, last_offset.
+    """The entries of a queue from one offset to before another: queue_offset, log_pos, tags_code, segment, last_offset.
 
-    With `codes`, an array, only those with one of the codes. A statement that orders by last_offset and joins only
-    LATERAL gets them in the order of their offsets (`mqdb/sql/dispatch/consume_queue.sql`).
-    Uses queue_run_offset. PostgreSQL sees through the function as long as no argument is a sub-select: a limit reads no
-    further than it has to, and partitions are left out.
+    With `codes`, an array, only entries with one of the codes. A statement that orders by last_offset and joins only
+    LATERAL gets them in the order of offsets (`mqdb/sql/dispatch/consume_queue.sql`). Uses queue_run_offset. PostgreSQL
+    inlines the function as long as no argument is a sub-select: a limit reads no further than necessary, and partitions
+    are pruned.
     """
     columns = (
         column("queue_offset", BigInteger),
@@ -65,10 +65,10 @@ def entries(
 def entries_of(
     run: FromClause, *conditions: ColumnElement[bool], columns: Sequence[Label[Any]] = (), is_ordered: bool = False
 ) -> Subquery:
-    """The entries of those runs for which conditions hold, in the order of their offsets, or in none.
+    """The entries of the runs that meet the conditions, in the order of their offsets, or in no order.
 
-    Columns: queue_offset, log_pos, tags_code, queue_key, last_offset, and others of `run`, which is a partition. It is
-    for statements that read many entries, and may sort or hash them: without an order their rows are narrow, because
+    Columns: queue_offset, log_pos, tags_code, queue_key, last_offset, and others of `run`, which is a partition. This
+    is for statements that read many entries and may sort or hash them: without an order their rows are narrow, because
     they do not contain the arrays.
     """
     steps_back = func.mqdb.steps_back(type_=ARRAY(Integer))[_LONGEST + _ONE - _length(run) : _LONGEST]
@@ -99,7 +99,7 @@ def _length(run: FromClause) -> ColumnElement[int]:
 
 
 def holds(run: FromClause, first: ColumnElement[int], past: ColumnElement[int]) -> list[ColumnElement[bool]]:
-    """Whether a run has entries from one offset to before another. Two of the conditions are for the index."""
+    """Whether a run has entries from one offset to before another, as conditions, two of which are for the index."""
     return [
         run.c.last_offset >= first,
         run.c.last_offset < func.least(past, _FAR) + _LONGEST - _ONE,

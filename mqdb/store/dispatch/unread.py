@@ -1,7 +1,7 @@
-"""Unread queues: those of many queues that hold messages that a reader has not seen.
+"""Unread queues: the queues, among many, with messages that a reader has not seen.
 
-A reader of many queues asks two cheap questions before it pulls: whether dispatch has made progress at all, and then,
-in one statement, which of its queues have changed.
+A reader of many queues runs two cheap queries before it pulls: whether dispatch has made progress at all, and then, in
+one statement, which of its queues have changed.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ from mqdb.store.tables import checkpoint, commit_log, dispatch_lane, queue, queu
 class Progress(NamedTuple):
     """The progress of dispatch in a history of the log.
 
-    As long as it does not change, no queue has got a message. `seq` is None while that is uncertain: a lane is open, or
-    the record at `placed_pos`, the last one that its append has placed, is not visible yet.
+    As long as it does not change, no queue has received a message. `seq` is None while this is uncertain: a lane is
+    open, or the record at `placed_pos`, the last one placed by its append, is not visible yet.
     """
 
     history: History
@@ -44,7 +44,10 @@ class Progress(NamedTuple):
 
 @translates
 def progress(connection: Connection) -> Progress:
-    """One row of the index of checkpoints, whatever the number of queues. Uses checkpoint_pkey and commit_log_pkey."""
+    """Read the progress: one row of the index of checkpoints, whatever the number of queues.
+
+    Uses checkpoint_pkey and commit_log_pkey.
+    """
     statement = _progress()
     row = raw_cursor(connection).execute(statement.text, [statement.literals[name] for name in statement.names])
     found = row.fetchone()
@@ -54,7 +57,7 @@ def progress(connection: Connection) -> Progress:
 
 @cache
 def _progress() -> NumberedStatement:
-    # A lane has checkpoints of its own, and ends without another one of dispatch.
+    # A lane has its own checkpoints, and ends without another checkpoint of dispatch.
     history = func.mqdb.history(type_=BigInteger)
     placed_pos = func.pg_sequence_last_value(literal_column("'mqdb.placed'"), type_=BigInteger).bitwise_xor(history)
     placed = select(placed_pos.label("log_pos")).cte("placed").prefix_with("MATERIALIZED")
@@ -73,14 +76,14 @@ def _progress() -> NumberedStatement:
 def unread(
     connection: Connection, queue_keys: Sequence[int], offsets: Sequence[int], newest_segment: int
 ) -> frozenset[int]:
-    """The keys of those queues that do not end at the given offset, or begin behind it.
+    """The keys of the queues that do not end at the given offset, or start after it.
 
-    `newest_segment` is that of a `Progress` read before. Uses queue_run_offset.
+    `newest_segment` comes from a `Progress` read before. Uses queue_run_offset.
     """
     statement = unread_statement()
     values: dict[str, object] = {
         **statement.literals,
-        # As text: the driver's dumper of lists is slow.
+        # As text, because the driver's dumper for lists is slow.
         "queue_keys": "{" + ",".join(map(str, queue_keys)) + "}",
         "offsets": "{" + ",".join(map(str, offsets)) + "}",
         "newest_segment": newest_segment,

@@ -1,5 +1,5 @@
-"""Filters that the database judges: of retries, and on trial.
+"""Filters that the database evaluates: on retries, and for trials.
 
 retry_filter  filters on retries
-matches       how many messages a condition holds for
+matches       the number of messages that match a condition
 """

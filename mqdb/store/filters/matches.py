@@ -1,4 +1,4 @@
-"""Number of the latest messages of some queues that match a condition. It is for operators that try a filter."""
+"""The number of matches among the latest messages of some queues, for operators who try a filter."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from mqdb.store.tables import commit_log
 
 
 class Matches(NamedTuple):
-    """Messages that were looked at, and those of them that match."""
+    """The numbers of examined messages and of matches among them."""
 
     examined: int
     matched: int

@@ -1,4 +1,4 @@
-"""The filter on a retry topic: that of the topic where a message failed first, if the broker judges retries at all.
+"""The filter on a retry topic: that of the topic in which a message first failed, if the broker filters retries at all.
 
 RocketMQ: ExpressionForRetryMessageFilter, BrokerConfig.filterSupportRetry.
 """
@@ -21,9 +21,9 @@ from mqdb.store.tables import broker
 
 @dataclass(frozen=True, slots=True)
 class RetryFilter:
-    """Judges what comes again by the filter of the topic where it failed first, if `filter_support_retry` is on.
+    """Filters retries by the filter of the topic in which they first failed, if `filter_support_retry` is on.
 
-    The database looks at the setting with each pull, so that it counts at once and on each broker for itself.
+    The database reads the setting in each pull, so a change applies immediately, and on each broker separately.
     """
 
     expression_type: ClassVar[ExpressionType] = ExpressionType.SQL92
@@ -34,7 +34,7 @@ class RetryFilter:
 
     @property
     def canonical_text(self) -> str:
-        """For people: it is not stored."""
+        """The text for people, which is not stored."""
         return "; ".join(f"{topic}: {selector.expression}" for topic, selector in self.selectors)
 
     def where(self, properties: ColumnElement[Any], columns: Mapping[str, ColumnElement[Any]]) -> ColumnElement[bool]:
@@ -47,12 +47,12 @@ class RetryFilter:
         return or_(not_(select(broker.c.filter_support_retry).scalar_subquery()), judged)
 
     def matches(self, _tag: str | None) -> bool:
-        """The database has decided."""
+        """Always True, because the database has decided."""
         return True
 
 
 def retry_filter(filters: Mapping[str, MessageFilter]) -> MessageFilter:
-    """The filter on the retry topic of a group with these filters: everything, but for SQL92.
+    """The filter on the retry topic of a group with these filters: all messages pass unless SQL92 filters apply.
 
     Raises ParameterInvalid if the filters together have more than MAX_PARTS names, values and operators.
     """

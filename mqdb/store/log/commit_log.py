@@ -4,8 +4,9 @@ An append is one INSERT: no counter, and no wait for a lock. Its position comes 
 sleeps and no other session appends, the statement also gives the record its offset in the queue, and notifies the
 consumers; otherwise dispatch does. In SQL: `mqdb/sql/dispatch/take_places.sql`. RocketMQ: CommitLog.
 
-Records that wait are appended by a statement of their own, in which the database decides where each goes: the delivery
-time is by its clock, and the levels are the present ones. That statement also appends records that do not wait.
+Records with a later time of delivery are appended by another statement, in which the database decides where each record
+goes: the delivery time is by its clock, and the current levels apply. This statement can also append records that do
+not wait.
 """
 
 from collections.abc import Mapping
@@ -49,8 +50,8 @@ from mqdb.store.tables import commit_log, live_queue
 class Record(NamedTuple):
     """A record to append. `properties` is JSON text; `keys` are separated by blanks.
 
-    One with a `wait` goes to the system queue for it first, and `queue_key` is the queue that it is for. `history` is
-    that of the log in which the key was found; None: whichever it is.
+    A record with a `wait` first goes to a system queue, and `queue_key` is its target queue. `history` is the history
+    of the log in which the key was found; None means any history.
     """
 
     queue_key: int
@@ -69,7 +70,7 @@ class Record(NamedTuple):
     history: History | None = None
 
     def columns(self) -> dict[str, Any]:
-        """The values of a record, by the names of its columns in the log."""
+        """The values of a record, by its column names in the log."""
         return dict(zip(_TYPES, self, strict=False))
 
 
@@ -90,7 +91,7 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 
 
 class LogPlace(NamedTuple):
-    """The place of a record. `queue_offset` is None if dispatch is still to give it."""
+    """The place of a record. `queue_offset` is None if dispatch has yet to assign it."""
 
     log_pos: int
     queue_offset: int | None = None
@@ -99,7 +100,7 @@ class LogPlace(NamedTuple):
 _OWN_XID: Final = func.pg_current_xact_id()
 _NEXT_POS: Final = func.nextval(literal_column("'mqdb.log_pos'"), type_=BigInteger)
 
-#: Of a lone record, as text: take_places leaves it in a setting. A CTE costs more.
+#: The place of a single record, as text: take_places leaves it in a setting, which is cheaper than a CTE.
 _PLACED_OFFSET: Final = func.nullif(
     func.current_setting(literal_column("'mqdb.placed_offset'"), true()), literal_column("''")
 )
@@ -107,9 +108,10 @@ _PLACED_OFFSET: Final = func.nullif(
 
 @cache
 def append_one(*, places: bool) -> PreparedStatement:
-    """One record. It is refused if its queue is gone, or of another history.
+    """Append one record. It is refused if its queue is gone or from another history.
 
-    `places`: try to give it its offset at once. For the owner, and a transaction that ends with the statement.
+    With `places` it tries to assign the offset immediately; only for the owner, in a transaction that ends with the
+    statement.
     """
     values: dict[str, Any] = {name: bindparam(name, type_=type_) for name, type_ in _TYPES.items()}
     queue_key = values["queue_key"]
@@ -127,30 +129,31 @@ def append_one(*, places: bool) -> PreparedStatement:
 
 
 def _taken(queue_keys: ColumnElement[Any], codes: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The positions and offsets that the function gives; NULL if dispatch is to give them.
+    """The positions and offsets assigned by the function; NULL if dispatch has to assign them.
 
-    It stands in `xid`, which comes before `log_pos`: PostgreSQL makes a row in the order of the columns of the table.
+    It is in the column `xid`, which comes before `log_pos`: PostgreSQL computes a row in the order of the table's
+    columns.
     """
     lets_place = func.pg_sequence_last_value(literal_column("'mqdb.dispatcher_state'")) == literal_column("1")
     return case((lets_place, func.mqdb.take_places(queue_keys, codes, type_=ARRAY(BigInteger))))
 
 
-#: What the append of a record returns whose offset dispatch gives.
+#: The result of appending a record whose offset dispatch assigns.
 _UNPLACED: Final = (commit_log.c.log_pos, cast(null(), BigInteger))
 
 
-#: Columns that often have one value in all records of a batch.
+#: Columns that often have the same value in all records of a batch.
 SHARABLE: Final = ("queue_key", "born_time", "born_host", "flag", "sys_flag", "reconsume_times", "history")
 
-#: What is given for each record, and what of that is stored.
+#: The values given for each record, and those of them that are stored.
 _GIVEN: Final = _TYPES | {"history": BigInteger()}
 
 
 @cache
 def append_many(shared: tuple[str, ...] = (), *, places: bool) -> PreparedStatement:
-    """Any number of records, in the order given: as fast as COPY, and it says where each went. `places` as above.
+    """Append any number of records, in the given order: as fast as COPY, but it returns places. `places` is as above.
 
-    Shared values are given once: fewer arrays, and one look at the queue.
+    Shared values are given once, which saves arrays and queue lookups.
     """
     own = {name: type_ for name, type_ in _GIVEN.items() if name not in shared}
     given = _arrays(own).table_valued(*own, with_ordinality="place", name="given").render_derived("given")
@@ -182,7 +185,7 @@ def append_many(shared: tuple[str, ...] = (), *, places: bool) -> PreparedStatem
 
 @cache
 def append_waiting() -> PreparedStatement:
-    """Any number of records in the order given, of which some wait."""
+    """Append any number of records in the given order, some of which wait."""
     types = _GIVEN | WAIT_TYPES
     given = _arrays(types).table_valued(*types).render_derived("given")
     now = clock()
@@ -195,30 +198,30 @@ def append_waiting() -> PreparedStatement:
 
 
 def _arrays(types: Mapping[str, TypeEngine[Any]]) -> Function[Any]:
-    """One array for each column. Properties come as texts: PostgreSQL has a type for arrays of jsonb, but no need."""
+    """One array per column. Properties are passed as text, because an array of jsonb is not needed."""
     arrays = [(name, ARRAY(Text() if name == "properties" else type_)) for name, type_ in types.items()]
     return func.unnest(*(bindparam(name, type_=array) for name, array in arrays))
 
 
 def _queue_that_is_there(queue_key: ColumnElement[int], history: ColumnElement[Any]) -> ColumnElement[int]:
-    """The same key, unless the queue is gone, or the log has another history than the key."""
+    """The given key, or NULL if the queue is gone or the log has another history than the key."""
     found = live_queue.c.queue_key
     return or_refused(select(found).where(found == queue_key, is_current(history)).scalar_subquery())
 
 
-#: The log as `record_of` reads it.
+#: The log under the alias that `record_of` uses.
 cl = commit_log.alias("cl")
 
-#: What every copy of a record keeps.
+#: The columns that every copy of a record keeps.
 KEPT: Final = ("born_time", "msg_id", "sys_flag", "flag", "born_host", "tags", "keys", "body")
 
 
 def record_of(wanted: FromClause, *columns: ColumnElement[Any]) -> LateralFromClause:
     """Columns of `cl` for the record at `wanted.log_pos`; no row if it does not exist. Uses commit_log_pkey.
 
-    Parameters: lowest_pos and past_pos, between which it is. They are parameters, so that the other partitions are not
-    even opened. The ORDER BY forces the primary key, with a range instead of an equality, for which the order would
-    have no effect: the plan may be made while a segment is empty, when costs mean nothing.
+    Parameters: lowest_pos and past_pos, which enclose the position. They are parameters, so that other partitions are
+    not even opened. The ORDER BY forces the primary key, and needs a range instead of an equality, for which the order
+    would have no effect: the plan may be made while a segment is empty, when costs are meaningless.
     """
     return (
         select(*columns)
@@ -234,19 +237,19 @@ def record_of(wanted: FromClause, *columns: ColumnElement[Any]) -> LateralFromCl
     )
 
 
-#: Of records that one transaction copies inside the database, but for a single one.
+#: The maximum bytes of records that one transaction copies in the database; a single larger record is allowed.
 MAX_COPIED_BYTES: Final = 16 * 2**20
 
-#: So few records are copied unmeasured.
+#: Up to this number, records are copied without measuring them.
 UNMEASURED_RECORDS: Final = 16
 
 
 def copied_bytes(record: FromClause) -> ColumnElement[int]:
-    """Size of a copy of a record, or of a row of `timer`, roughly; 0 without a record. Reads no body."""
+    """The approximate size of a copy of a record, or of a row of `timer`; 0 without a record. Does not read bodies."""
     size = func.octet_length(record.c.body) + func.pg_column_size(record.c.properties)
     return cast(func.coalesce(size, literal_column("0")), BigInteger)
 
 
 def fits(size: ColumnElement[int], *order: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether those before a record in an order leave room for it in one transaction; always so for the first."""
+    """Whether the records before a record, in an order, leave room for it in one transaction; true for the first."""
     return func.sum(size).over(order_by=order) - size < literal_column(str(MAX_COPIED_BYTES))

@@ -1,11 +1,11 @@
 """Appends for a sender that joins the caller's transaction.
 
 In such a transaction a failed statement is more than a failed send: it aborts the whole transaction. So these
-statements find the queues themselves, by the names of the topics. If one of the topics is missing or takes no messages,
-they append nothing and raise nothing. A sender's cache cannot be out of date, and a topic that was made in this
-transaction is found.
+statements find the queues themselves, by the names of the topics. If a topic is missing or not writable, they append
+nothing and raise no error. No cache can be outdated, and a topic created in this transaction is found.
 
-The texts suit psycopg on any connection: values go in binary form (%b), which needs no adapter of our own for arrays.
+The statements work with psycopg on any connection: values are passed in binary form (%b), which needs no custom adapter
+for arrays.
 """
 
 import re
@@ -43,7 +43,7 @@ from mqdb.store.tables import broker, commit_log, queue, topic
 
 
 class Statement(NamedTuple):
-    """A text for psycopg, and its values."""
+    """A statement for psycopg, and its values."""
 
     text: str
     values: Mapping[str, object]
@@ -52,14 +52,14 @@ class Statement(NamedTuple):
 def append(
     records: Sequence[Record], topics: Sequence[str], turns: Mapping[str, int], queue_ids: Mapping[str, int]
 ) -> Statement:
-    """Append all records in their order, or none of them.
+    """Append all records in order, or none.
 
-    `topics` says to which topic each goes; there it goes to the queue that `queue_ids` has for the topic, or else to
-    the one that has the turn: `turns` has a number for each topic. The answer is log_pos, queue_key and queue_id of
-    each record, or no row at all. Uses topic_topic_key and queue_topic_id_queue_id_key. A record that waits goes alone:
-    queue_key is that of the queue where it waits, and queue_id that of the one that it is for.
+    `topics` has the topic of each record, which goes to the topic's queue in `queue_ids`, or else to the next queue in
+    turn: `turns` has a number for each topic. The result is log_pos, queue_key and queue_id of each record, or no rows.
+    Uses topic_topic_key and queue_topic_id_queue_id_key. A record with a later time of delivery must be alone:
+    queue_key is that of the queue where it waits, and queue_id that of its target queue.
     """
-    # Int4, Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
+    # Int4, Int8: otherwise psycopg takes the smallest type for each number, and prepares a statement for each.
     chosen = {name: Int4(queue_id) for name, queue_id in queue_ids.items()}
     if len(records) == 1:
         [name] = topics
@@ -84,21 +84,21 @@ def append(
 def _list_or_null(values: list[Any]) -> list[Any] | None:
     """NULL for a list of None only: unnest() fills it up.
 
-    psycopg writes such a list as text, in which NULL is a text where the caller's session has array_nulls off.
+    psycopg would write such a list as text, in which NULL is a string if the caller's session has array_nulls off.
     """
     return values if any(value is not None for value in values) else None
 
 
 def find_topics(names: Sequence[str]) -> Statement:
-    """The answer is name, perm, read_queue_nums and write_queue_nums of each, NULL for those that are not there.
+    """Returns name, perm, read_queue_nums and write_queue_nums of each topic, NULL for missing topics.
 
-    Besides, who is logged in, and whether that role may send to it.
+    Also returns the current role, and whether it may send to the topic.
     """
     return Statement(_find_topics_text(), {"names": list(names)})
 
 
 def find_farthest() -> Statement:
-    """The answer is the time of the broker in milliseconds since 1970, and how far ahead a time of delivery may lie."""
+    """Returns the broker's time in milliseconds since 1970, and how far ahead a time of delivery may be."""
     return Statement(_find_farthest_text(), {})
 
 
@@ -124,19 +124,19 @@ def _array(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
 
 
 def _is_target(found: FromClause, turn: ColumnElement[int], queue_id: ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether the queue of a row is where a message to the topic of `found` goes."""
+    """Whether a row is the queue for a message to the topic in `found`."""
     chosen = func.coalesce(queue_id, turn % found.c.write_queue_nums)
     return and_(
         found.c.perm.bitwise_and(literal_column(str(int(Perm.WRITE)))) != literal_column("0"),
         queue.c.topic_id == found.c.topic_id,
         queue.c.queue_id == chosen,
-        # As everywhere, one that was chosen may be one that is only read.
+        # As everywhere, an explicitly chosen queue may be one that is only read.
         queue.c.queue_id < func.greatest(found.c.read_queue_nums, found.c.write_queue_nums),
     )
 
 
 def _is_only_target() -> ColumnElement[bool]:
-    """Whether rows of topic and queue are where the one message goes."""
+    """Whether rows of topic and queue are the target of the single message."""
     is_target = _is_target(topic, _value("turn", BigInteger()), _value("queue_id", Integer()))
     return and_(topic.c.topic == full_topic(_value("topic", Text())), is_target)
 
@@ -174,7 +174,7 @@ def _append_many_text() -> str:
     names = _array("topic", Text())
     given_targets = func.unnest(names, _array("turn", BigInteger()), _array("queue_id", Integer()))
     wanted = given_targets.table_valued("topic", "turn", "queue_id", with_ordinality="number").render_derived("wanted")
-    # The limit binds it to the index; joined, all topics may be read.
+    # The limit forces the index; with a join, all topics might be read.
     found = (
         select(topic)
         .where(topic.c.topic == full_topic(wanted.c.topic))

@@ -1,10 +1,10 @@
 """The message index: positions of the records with a key or a unique id. Written by `mqdb.index_keys`, read here.
 
-A span of positions (`id_span`) has the range of times at which the ids of its records were made, and an id contains its
-own time. So most ids have no entry in the index.
+A span of positions (`id_span`) has the time range in which the ids of its records were made, and an id contains its own
+time. So most ids do not need an entry in the index.
 
-The index follows the log as dispatch does, a moment behind, or hours if no `mqdb serve` runs. A caller that has to be
-certain whether a record is stored also reads the records that the index does not have yet. RocketMQ: IndexFile.
+The index follows the log like dispatch, a moment behind, or hours behind if no `mqdb serve` runs. A caller that needs
+certainty whether a record is stored also reads the records that are not indexed yet. RocketMQ: IndexFile.
 """
 
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ from mqdb.store.tables import commit_log, message_index, queue
 
 cl = commit_log.alias("cl")
 
-#: Off for a look-up, as in `mqdb.find_records`: its plan may be made while partitions are empty, and is kept.
+#: Disabled for a lookup, as in `mqdb.find_records`: its plan is kept, and may be made while partitions are empty.
 PLANNER_SETTINGS: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
 
 
 def find(connection: Connection, unique_ids: Sequence[UUID], after_pos: int) -> list[tuple[UUID, int, int]]:
     """msg_id, log_pos and queue_key of the records with one of the ids, each once, in no order.
 
-    Those that lie above `after_pos`, a bound that saves reading what lies below.
+    Only those above `after_pos` are returned, which saves reading records below.
 
     `mqdb/sql/log/find_records.sql` says how. A role that does not own the broker finds those that it may send or read.
     """
@@ -53,7 +53,7 @@ def find(connection: Connection, unique_ids: Sequence[UUID], after_pos: int) -> 
 def with_key() -> Select[int, int]:
     """log_pos and queue_key of the indexed records with a `key` in the topic of `topic_id`, in no order.
 
-    Uses message_index_key and commit_log_pkey. Hashes may be equal by chance, so the record is asked, too.
+    Uses message_index_key and commit_log_pkey. Hashes may collide, so the record is checked, too.
     """
     key, topic_id = bindparam("key", type_=Text), bindparam("topic_id", type_=Integer)
     entry = (

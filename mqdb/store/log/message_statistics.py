@@ -1,11 +1,10 @@
-"""Number of messages by topic, tag and hour, and the times from their store to their dispatch.
+"""The number of messages by topic, tag and hour, and the times from their storing to their dispatch.
 
-The transaction of a batch of dispatch writes the entries of the batch and its checkpoint, so both rows have one xmin:
-it tells exactly which batch gave a message its offset, a straggler too, and when. VACUUM leaves an xmin as it is. That
-works as far back as checkpoints are kept (`KeeperConfig.checkpoints_kept`), and not beyond the adoption of a restored
+The transaction of a dispatch batch writes the batch's entries and its checkpoint, so both rows have the same xmin: it
+shows exactly which batch assigned a message's offset, even for a straggler, and when. VACUUM does not change xmin. This
+works as far back as checkpoints are kept (`KeeperConfig.checkpoints_kept`), and not across the adoption of a restored
 database, whose rows were written by other transactions. Messages dispatched before that have no time here. A message
-that its append has placed has no xid, and has waited for nothing.
-In SQL: `mqdb/sql/dispatch/adopt.sql`.
+that was placed by its append has no xid, and did not wait. In SQL: `mqdb/sql/dispatch/adopt.sql`.
 """
 
 from collections import defaultdict
@@ -36,12 +35,12 @@ from mqdb.store.fragments import array_of, given
 from mqdb.store.tables import checkpoint, queue_run
 from mqdb.store.topics.topic_ranges import OffsetRange, log_of, partition
 
-#: Times to dispatch are counted in tenths of a millisecond, so that there are few of them to send on.
+#: Times to dispatch are counted in tenths of a millisecond, so that few distinct times have to be transferred.
 TICKS_PER_SECOND: Final = 10_000
 
 
 class _Xid(UserDefinedType[str]):
-    """xid: the 32 bits of a transaction id that a row has. Text in Python."""
+    """The type xid: the 32 bits of a transaction id in a row. A str in Python."""
 
     cache_ok = True
 
@@ -61,24 +60,24 @@ _WANTED: Final[dict[str, TypeEngine[Any]]] = {
 
 
 class Batch(NamedTuple):
-    """A batch of dispatch: its transaction, as rows show it, and the broker's time right before it was committed."""
+    """A dispatch batch: its transaction, as shown in rows, and the broker's time just before the commit."""
 
     xid: str
     written_at: datetime
 
 
 class Wanted(NamedTuple):
-    """Offsets of a queue of a topic, all of them in the segment that is counted."""
+    """Offsets of a topic's queue, all of them in the counted segment."""
 
     topic: str
     range: OffsetRange
 
 
 def batches(connection: Connection) -> dict[int, list[Batch]]:
-    """The batches of dispatch that are still known, by the segment that they wrote to."""
+    """The dispatch batches that are still known, by the segment to which they wrote."""
     is_dispatch = checkpoint.c.service == "dispatch"
-    # Only a migration and mqdb.adopt() write such a checkpoint: between equal snapshots dispatch has nothing to do but
-    # stragglers.
+    # Only a migration and mqdb.adopt() write such a checkpoint: between equal snapshots dispatch only has stragglers to
+    # process.
     is_begin = and_(
         cast(checkpoint.c.prev, Text) == cast(checkpoint.c.cur, Text), checkpoint.c.stragglers_cur.is_(None)
     )
@@ -101,9 +100,9 @@ def hourly(
 ) -> Select[Any]:
     """Messages of one segment, counted by topic, tag, hour of store_time in UTC, and time to dispatch in ticks.
 
-    That is NULL for batches that are not among the `known`. Bytes are those of the bodies as they are stored. It names
-    the partitions, so it neither waits for other sessions nor holds them up; `log_segments` are those that the entries
-    point into.
+    The time is NULL for batches that are not in `known`. Bytes are those of the stored bodies. The statement names the
+    partitions, so it neither waits for other sessions nor blocks them; `log_segments` are those to which the entries
+    point.
     """
     run = partition(queue_run, segment).alias("run")
     keys = array_of([each.range.queue_key for each in wanted])

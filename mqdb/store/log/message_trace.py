@@ -1,8 +1,8 @@
-"""The records of one message, and how far each has come: in its queue, on the schedule, in its transaction.
+"""The records of one message, and the state of each: in its queue, on the schedule, in its transaction.
 
-All copies of a message have its unique id. One statement finds them and reads everything about them, so that all of it
-is of one moment. It uses what `mqdb.find_records` uses, timer_msg_id, commit_log_pkey and queue_run_offset.
-In SQL: `mqdb/sql/acl/is_own.sql`, `mqdb/sql/log/find_records.sql`.
+All copies of a message have its unique id. One statement finds them and reads everything about them, so that all data
+are from one moment. It uses the indexes of `mqdb.find_records`, timer_msg_id, commit_log_pkey and queue_run_offset. In
+SQL: `mqdb/sql/acl/is_own.sql`, `mqdb/sql/log/find_records.sql`.
 """
 
 from datetime import datetime
@@ -42,44 +42,44 @@ from mqdb.store.tables import delay_offset, half_message, queue, timer, timer_re
 class TracedRecord(NamedTuple):
     """A record of a message. Fields that the role may not see are None.
 
-    The fields from `slot` on are for the owner of the broker only.
+    The fields from `slot` on are only for the owner of the broker.
     """
 
     log_pos: int
     queue_key: int | None
     topic: str | None
-    """None: its topic is deleted, or the log has dropped the record and `timer` holds the message."""
+    """None if its topic is deleted, or if the log has dropped the record and `timer` has the message."""
     queue_id: int | None
     queue_offset: int | None
     segment: int | None
-    """Segment of its entry, whose transaction, as rows show it, is `xid`."""
+    """The segment of its entry, whose transaction in the row is `xid`."""
     xid: str | None
     store_time: datetime | None
     reconsume_times: int | None
     tags: str | None
     producer_group: str | None
-    """As a half message says it."""
+    """The producer group in a half message."""
     exception: str | None
-    """This and the next two tell of the latest failure, as `FailureProperty` does."""
+    """This and the next two fields describe the latest failure, like `FailureProperty`."""
     error: str | None
     host: str | None
     is_placed: bool | None
-    """Its append has given it its offset."""
+    """Whether its append has assigned its offset."""
     real_topic: str | None
-    """The topic that a waiting record goes to."""
+    """The topic to which a waiting record goes."""
     tags_code: int | None
-    """For a record that waits, when it is due, in milliseconds since 1970."""
+    """For a waiting record, the time when it is due, in milliseconds since 1970."""
     slot: int | None
     """Slot of `timer`, if the message was collected."""
     is_recalled: bool | None
     collected_to: int | None
-    """Offset in the queue of timers before which all are collected; what is collected is delivered up to these two."""
+    """The offset in the queue of timers before which all are collected; they are delivered up to the next two."""
     delivered_ms: int | None
     delivered_pos: int | None
     level_delivered_to: int | None
     """Offset in the queue of the delay level before which all are delivered."""
     half_state: str | None
-    """None also for a half message without a row, which is PREPARED."""
+    """Also None for a half message without a row, which is PREPARED."""
     half_check_times: int | None
     half_check_at: datetime | None
     half_check_client: str | None
@@ -144,7 +144,7 @@ def _records(is_guest: bool) -> Select[Any]:
 
 
 def _wanted(is_guest: bool) -> FromClause:
-    """log_pos and queue_key of each record once; of one that the log has dropped, and `timer` has, no queue."""
+    """log_pos and queue_key of each record once; without a queue if only `timer` still has the message."""
     found = func.mqdb.find_records(array([_ID]), cast(ZERO, BigInteger)).table_valued(
         column("msg_id", PgUUID), column("log_pos", BigInteger), column("queue_key", Integer)
     )
@@ -179,7 +179,7 @@ def _with_states(
         .correlate(queue)
         .scalar_subquery()
     )
-    # Not by EXISTS, for which the planner may read all recalls into a hash.
+    # Not with EXISTS, for which the planner may read all recalls into a hash.
     recall = select(timer_recall.c.log_pos).where(timer_recall.c.log_pos == wanted.c.log_pos).scalar_subquery()
     real_topic = func.mqdb.own_name(waiting.c.real_topic, type_=Text)
     columns = [
@@ -196,7 +196,7 @@ def _with_states(
 
 
 def _told(record: FromClause) -> list[ColumnElement[Any]]:
-    """The columns that are read of a record itself."""
+    """The columns that are read from a record itself."""
     columns = (record.c[name] for name in ("store_time", "reconsume_times", "tags"))
     properties = (_property(record, each, name) for name, each in _PROPERTIES.items())
     is_placed = cl.c.xid.is_(None) if record is cl else false()

@@ -13,14 +13,15 @@ from mqdb.store.tables import commit_log
 def find(connection: Connection, positions: Mapping[int, int]) -> dict[int, Proof]:
     """The proofs of positions, which are next offsets by the keys of their queues.
 
-    A queue is left out if no message stands before its position: it is the first one, or retention dropped it.
+    A queue is left out if there is no message before its position: it is the first position, or retention dropped the
+    message.
     """
     entries = _entries(connection, [(key, next_offset - 1) for key, next_offset in positions.items()])
     return {key: proof for (key, _), proof in entries.items()}
 
 
 def holding(connection: Connection, claims: Sequence[tuple[int, Proof]]) -> list[bool]:
-    """Whether the log holds what each claim says: the key of a queue, and a proof of a position there."""
+    """Whether the log matches each claim: the key of a queue, and a proof of a position in it."""
     entries = _entries(connection, [(key, proof.queue_offset) for key, proof in claims])
     return [entries.get((key, proof.queue_offset)) == proof for key, proof in claims]
 

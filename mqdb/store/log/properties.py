@@ -10,7 +10,7 @@ from mqdb.common.property import Property
 
 
 def all_properties(record: FromClause) -> ColumnElement[Any]:
-    """All properties of a record as jsonb. It costs more than to read `properties`."""
+    """All properties of a record as jsonb. This costs more than reading `properties`."""
     columns = (record.c[name] for name in ("properties", "tags", "keys", "msg_id"))
     return func.mqdb.all_properties(*columns, type_=JSONB())
 
@@ -25,14 +25,14 @@ def of_columns(record: FromClause) -> dict[str, ColumnElement[Any]]:
 
 
 def kafka_property(record: FromClause, name: KafkaProperty) -> ColumnElement[Any]:
-    """The value that a record keeps of a record of Kafka under this name; NULL without a value."""
+    """The value that a record keeps of a Kafka record under this name; NULL without a value."""
     return cast(record.c.properties.op("->>")(literal(name.value, Text)), Text)
 
 
 def value_of(record: FromClause) -> ColumnElement[Any]:
-    """The body of a record as it is stored; NULL for a tombstone of Kafka's, and empty for its empty value."""
+    """The body of a record as stored; NULL for a Kafka tombstone, and empty for an empty Kafka value."""
     missing = kafka_property(record, KafkaProperty.VALUE)
     is_null, is_empty = (missing == literal(each.value, Text) for each in (MissingValue.NULL, MissingValue.EMPTY))
-    # For the first comparison no long body is fetched: it has another length.
+    # The first comparison does not fetch long bodies, because their length differs.
     is_missing = and_(record.c.body == literal(NO_VALUE, LargeBinary), or_(is_null, is_empty))
     return case((is_missing, case((is_empty, literal(b"", LargeBinary)))), else_=record.c.body)

@@ -1,7 +1,7 @@
-"""The fence of appends: each statement looks up its queue, and an error that says so refuses a queue that is gone.
+"""The fence of appends: each statement looks up its queue, and a missing queue is refused with a clear error.
 
-The queue of a producer's route may belong to a topic that was deleted, or to another history of the log. PostgreSQL
-would refuse the NULL of such a queue, too, but by an error that looks like corruption to those who read its log.
+The queue in a producer's route may belong to a deleted topic, or to another history of the log. PostgreSQL would also
+refuse the NULL for such a queue, but with an error that looks like corruption in its log.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,16 @@ _REFUSED: Final = "MQ301"
 
 
 def or_refused(queue_key: ColumnElement[Any]) -> ColumnElement[int]:
-    """The key of a queue that a statement has looked up. It is NULL if the queue is gone, which ends the statement."""
+    """The key of a queue that a statement has looked up.
+
+    If it is NULL, because the queue is gone, the statement fails.
+    """
     return func.coalesce(queue_key, func.mqdb.refuse_append(), type_=Integer())
 
 
 @contextmanager
 def refusals_name(topic: str) -> Iterator[None]:
-    """Raise TopicNotFound of this topic if the fence refuses a statement. Other errors of psycopg pass."""
+    """Raise TopicNotFound for this topic if the fence refuses a statement. Other psycopg errors are not changed."""
     try:
         yield
     except psycopg.Error as error:

@@ -1,22 +1,23 @@
-"""The exactly-once sink of Spark: what its tasks have staged, which batches are in the log, and the statements of both.
+"""Spark's exactly-once sink: the stage of its tasks, the ledger of batches in the log, and the statements for both.
 
     sink_write    an attempt of a task          UNLOGGED
     sink_stage    the messages it has staged    UNLOGGED
     sink_batch    the ledger: batches that are in the log
     sink_part     the attempts of a batch that goes into the log in several transactions; none once it is there
 
-Texts for psycopg, and not Core: Spark starts a new Python to plan each batch of a stream, and one more to commit it.
-SQLAlchemy takes each of them 0.17 s of CPU to import, as much as all the rest. So this module imports nothing.
+Statements are strings for psycopg, not Core: Spark starts a Python process to plan each batch of a stream and another
+one to commit it. Importing SQLAlchemy would take each of them 0.17 s of CPU, as much as everything else. So this module
+imports nothing.
 
-A role that does not own the broker has a ledger and a stage of its own: row security says which rows it sees. The owner
-sees all rows, so these statements name the principal. The statements OWN_... are for such roles, which delete nothing
-and cannot COPY into a table with row security.
-In SQL: `mqdb/sql/acl/sink_own.sql`, `mqdb/sql/log/refuse_append.sql`, `mqdb/sql/segments/ensure_segments.sql`.
+A role that does not own the broker has its own ledger and stage: row security determines which rows it sees. The owner
+sees all rows, so these statements name the principal. The statements OWN_... are for such roles, which cannot delete
+rows, nor COPY into a table with row security. In SQL: `mqdb/sql/acl/sink_own.sql`, `mqdb/sql/log/refuse_append.sql`,
+`mqdb/sql/segments/ensure_segments.sql`.
 """
 
 from typing import Final
 
-#: Batches of a sink that the ledger remembers: as many as Spark's checkpoint (spark.sql.streaming.minBatchesToRetain).
+#: How many batches of a sink the ledger keeps: as many as Spark's checkpoint (spark.sql.streaming.minBatchesToRetain).
 BATCHES_KEPT: Final = 100
 
 # -- staging ------------------------------------------------------------------------------------
@@ -24,7 +25,7 @@ BATCHES_KEPT: Final = 100
 #: Whether the role of a connection does not own the broker; NULL without a schema.
 IS_GUEST: Final = "SELECT row_security_active(to_regclass('mqdb.sink_stage')::oid)"
 
-#: topic → perm, write_queue_nums, the keys of all its queues in their order, and whether the role may send to it.
+#: topic → perm, write_queue_nums, the keys of all its queues in order, and whether the role may send to it.
 #: Uses topic_topic_key and queue_topic_id_queue_id_key.
 FIND_TOPIC: Final = """
     SELECT t.perm, t.write_queue_nums,
@@ -35,15 +36,15 @@ FIND_TOPIC: Final = """
 #: topic: raises AccessDenied for a role that may not send to it.
 CHECK_RIGHT: Final = "SELECT mqdb.check_right('SEND', 'TOPIC', %(topic)s)"
 
-#: Whether the schema is one that has the sink.
+#: Whether the schema has the sink.
 IS_THERE: Final = "SELECT to_regclass('mqdb.sink_stage') IS NOT NULL"
 
-#: After the rows: what is staged is as old as the end of its task.
+#: Run after the rows, so that staged rows are as old as the end of their task.
 RECORD_WRITE: Final = """
     INSERT INTO mqdb.sink_write (write_id, sink_id, batch_id) VALUES (%(write_id)s, %(sink_id)s, %(batch_id)s)"""
 
-#: The columns of the stage, and their types as `psycopg.Copy.set_types` is told them. jsonb goes as bytes: in binary
-#: form it is a version and then the text, which psycopg would write from an object.
+#: The columns of the stage, and their types for `psycopg.Copy.set_types`. jsonb is passed as bytes: its binary form is
+#: a version followed by the text, which psycopg would make from an object.
 STAGE_COLUMNS: Final = {
     "write_id": "uuid",
     "born_time": "timestamptz",
@@ -63,7 +64,7 @@ COPY_STAGE: Final = f"COPY mqdb.sink_stage ({', '.join(STAGE_COLUMNS)}) FROM STD
 
 _TEXTS: Final = STAGE_COLUMNS | {"properties": "text"}
 
-#: The same rows, as one array for each column. Properties as texts.
+#: The same rows, as one array per column, with properties as text.
 OWN_STAGE: Final = f"""
     INSERT INTO mqdb.sink_stage ({", ".join(STAGE_COLUMNS)})
     SELECT {", ".join(f"given.{name}::{type_}" for name, type_ in (STAGE_COLUMNS | {"properties": "jsonb"}).items())}
@@ -72,15 +73,14 @@ OWN_STAGE: Final = f"""
 
 # -- appending ----------------------------------------------------------------------------------
 
-#: messages → how many segments ahead of the log have room for so many, and for what everybody else wants to find.
+#: messages → how many segments ahead of the log are needed for this many, including the room that others expect.
 SEGMENTS_FOR: Final = "SELECT (%(messages)s / b.segment_size)::integer + 2 FROM mqdb.broker b"
 
 ENSURE_SEGMENTS: Final = "SELECT mqdb.ensure_segments(%(ahead)s)"
 
-#: For the rest of the transaction: plans by indexes, without sorts, whatever the statistics say, for the stage may hold
-#: all that another job has staged. Who is cut off from here, or stopped, soon gives up the row of its batch. And what
-#: is committed is on disk: where synchronous_commit is off, Spark's checkpoint would remember a batch that a crash has
-#: taken.
+#: For the rest of the transaction: plans with indexes and without sorts, whatever the statistics say, because the stage
+#: may contain all rows of another job. A client that is cut off or stopped soon releases the row of its batch. And
+#: commits are on disk: with synchronous_commit off, Spark's checkpoint could contain a batch that a crash has lost.
 SETTINGS: Final = """
     SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
            set_config('enable_sort', 'off', true),
@@ -88,9 +88,9 @@ SETTINGS: Final = """
            set_config('idle_in_transaction_session_timeout', '20s', true),
            set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true)"""
 
-#: No row is inserted if the ledger has the batch, or a later one, or one of another query; nor if it has not the batch
-#: before, unless `may_skip`; nor if the sink wrote to a list of brokers before, and this batch does not. Waits for a
-#: transaction that inserts it at this moment. Uses sink_batch_pkey.
+#: No row is inserted if the ledger has the batch, a later batch, or a batch of another query; nor if it lacks the
+#: previous batch, unless `may_skip`; nor if the sink wrote to a list of brokers before and this batch does not. Waits
+#: for a transaction that is just inserting it. Uses sink_batch_pkey.
 RECORD_BATCH: Final = """
     INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages, checksum, brokers)
     SELECT %(sink_id)s, %(batch_id)s, %(query_id)s, %(messages)s, %(checksum)s::bigint, %(brokers)s::text[]
@@ -104,8 +104,8 @@ RECORD_BATCH: Final = """
                         AND b.batch_id = %(batch_id)s - 1))
     ON CONFLICT DO NOTHING"""
 
-#: sink_id, query_id → query_id, batch_id, messages, brokers, and whether parts of it are left: the batch in the way, of
-#: another query if there is one, else the newest. Uses sink_batch_pkey and sink_part_pkey.
+#: sink_id, query_id → query_id, batch_id, messages, brokers, and whether parts of it are left: the batch in the way,
+#: which is one of another query if there is one, otherwise the newest. Uses sink_batch_pkey and sink_part_pkey.
 FIND_NEWEST: Final = """
     SELECT b.query_id, b.batch_id, b.messages, b.brokers,
            EXISTS (SELECT FROM mqdb.sink_part p
@@ -114,8 +114,8 @@ FIND_NEWEST: Final = """
     WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
     ORDER BY (b.query_id IS DISTINCT FROM %(query_id)s) DESC, b.batch_id DESC LIMIT 1"""
 
-#: write_id, first, past: its messages from one seq to before another into the log, in their order, unless a queue is
-#: gone. Uses sink_stage_write and live_queue_pkey: each queue is looked up for itself, as after a join would come a
+#: write_id, first, past: appends its messages from one seq to before another to the log, in order, unless a queue is
+#: gone. Uses sink_stage_write and live_queue_pkey: each queue is looked up separately, because a join would need a
 #: sort.
 APPEND: Final = """
     INSERT INTO mqdb.commit_log
@@ -125,7 +125,7 @@ APPEND: Final = """
     FROM mqdb.sink_stage s CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) clock
     WHERE s.write_id = %(write_id)s AND s.seq >= %(first)s AND s.seq < %(past)s ORDER BY s.seq"""
 
-#: The same where messages may wait for their time.
+#: The same if messages may wait for their time.
 APPEND_WAITING: Final = """
     INSERT INTO mqdb.commit_log
         (queue_key, store_time, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
@@ -136,48 +136,50 @@ APPEND_WAITING: Final = """
                                   s.delay_level, NULL, s.deliver_ms, NULL) p
     WHERE s.write_id = %(write_id)s AND s.seq >= %(first)s AND s.seq < %(past)s ORDER BY s.seq"""
 
-#: sink_id, batch_id: the ledger without the batches that are too old to come again. Uses sink_batch_pkey.
+#: sink_id, batch_id: removes batches from the ledger that are too old to be rerun. Uses sink_batch_pkey.
 FORGET_BATCHES: Final = f"""
     DELETE FROM mqdb.sink_batch
     WHERE sink_id = %(sink_id)s AND batch_id <= %(batch_id)s - {BATCHES_KEPT} AND principal = mqdb.sink_principal()"""
 OWN_FORGET_BATCHES: Final = f"SELECT mqdb.forget_own_batches(%(sink_id)s, %(batch_id)s - {BATCHES_KEPT})"
 
-#: sink_id: the ledger without a sink that nobody can name again.
+#: sink_id: removes a sink from the ledger whose name cannot be used again.
 FORGET_SINK: Final = """
     DELETE FROM mqdb.sink_batch WHERE sink_id = %(sink_id)s AND principal = mqdb.sink_principal()"""
 OWN_FORGET_SINK: Final = "SELECT mqdb.forget_own_batches(%(sink_id)s, 9223372036854775807)"
 
 # -- in parts -----------------------------------------------------------------------------------
 
-#: Whether a crash of PostgreSQL leaves the stage as it is.
+#: Whether the stage survives a crash of PostgreSQL.
 IS_DURABLE: Final = """
     SELECT bool_and(c.relpersistence = 'p') FROM pg_class c
     WHERE c.oid IN ('mqdb.sink_stage'::regclass, 'mqdb.sink_write'::regclass)"""
 
-#: sink_id, batch_id, part, write_id, messages, waits: an attempt whose messages are those of the batch.
+#: sink_id, batch_id, part, write_id, messages, waits: adds an attempt whose messages belong to the batch.
 RECORD_PART: Final = """
     INSERT INTO mqdb.sink_part (sink_id, batch_id, part, write_id, messages, waits)
     VALUES (%(sink_id)s, %(batch_id)s, %(part)s, %(write_id)s, %(messages)s, %(waits)s)"""
 
-#: sink_id, batch_id → write_id, messages, how many of them are in the log, the seq after them, waits: a part that no
-#: other session works on. Uses sink_part_pkey.
+#: sink_id, batch_id → write_id, messages, how many of them are in the log, the seq after these, waits: a part on which
+#: no other session works. Uses sink_part_pkey.
 TAKE_PART: Final = """
     SELECT p.write_id, p.messages, p.moved, p.next_seq, p.waits FROM mqdb.sink_part p
     WHERE p.principal = mqdb.sink_principal() AND p.sink_id = %(sink_id)s AND p.batch_id = %(batch_id)s
       AND p.moved < p.messages
     ORDER BY p.part LIMIT 1 FOR UPDATE SKIP LOCKED"""
 
-#: write_id, first, messages → the seq of the message after so many. Uses sink_stage_write.
+#: write_id, first, messages → the seq of the message after this many. Uses sink_stage_write.
 PART_END: Final = """
     SELECT s.seq FROM mqdb.sink_stage s
     WHERE s.write_id = %(write_id)s AND s.seq >= %(first)s ORDER BY s.seq OFFSET %(messages)s LIMIT 1"""
 
-#: write_id, messages, past: so many more messages, up to this seq, are in the log, and leave the stage.
+#: write_id, messages, past: notes that this many more messages, up to this seq, are in the log, and deletes them from
+#: the stage.
 RECORD_MOVE: Final = """
     UPDATE mqdb.sink_part SET moved = moved + %(messages)s, next_seq = %(past)s WHERE write_id = %(write_id)s"""
 CLEAR_MOVED: Final = "DELETE FROM mqdb.sink_stage s WHERE s.write_id = %(write_id)s AND s.seq < %(past)s"
 
-#: sink_id, batch_id → whether all of its parts are in the log; NULL if it has none. Waits for those who work on them.
+#: sink_id, batch_id → whether all of its parts are in the log; NULL if it has no parts. Waits for sessions that work on
+#: them.
 ARE_MOVED: Final = """
     SELECT bool_and(p.moved = p.messages)
     FROM (SELECT moved, messages FROM mqdb.sink_part
@@ -190,7 +192,7 @@ CLOSE_PARTS: Final = """
 
 # -- clearing away ------------------------------------------------------------------------------
 
-#: sink_id, batch_id: the stage without this batch of the sink, and those before it. Uses sink_write_batch.
+#: sink_id, batch_id: removes this batch of the sink, and those before it, from the stage. Uses sink_write_batch.
 CLEAR_BATCHES: Final = """
     WITH cleared AS (
         DELETE FROM mqdb.sink_write
@@ -200,7 +202,7 @@ CLEAR_BATCHES: Final = """
     DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""
 OWN_CLEAR_BATCHES: Final = "SELECT mqdb.clear_own_batches(%(sink_id)s, %(batch_id)s::bigint)"
 
-#: write_ids: the stage without these attempts, unless they are parts of a batch. Uses sink_write_pkey.
+#: write_ids: removes these attempts from the stage, unless they are parts of a batch. Uses sink_write_pkey.
 CLEAR_WRITES: Final = """
     WITH cleared AS (
         DELETE FROM mqdb.sink_write w
@@ -210,12 +212,12 @@ CLEAR_WRITES: Final = """
     )
     DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""
 
-#: write_ids: the same, and what is as old as below.
+#: write_ids: the same, and also rows as old as below.
 OWN_CLEAR_WRITES: Final = "SELECT mqdb.clear_own_writes(%(write_ids)s::uuid[])"
 
-#: The stage without batches of which no task has staged anything for a day: their applications are gone. A batch that
-#: is in the log in part stays: its query may come again. Waits for nobody who sweeps, too. Reads all of sink_write,
-#: which has a row for each task whose batch is running.
+#: Removes batches from the stage for which no task has staged rows for a day: their applications are gone. A batch that
+#: is partly in the log is kept, because its query may return. Does not wait for other sweeps. Reads all of sink_write,
+#: which has one row per task of a running batch.
 SWEEP: Final = """
     WITH old AS (
         SELECT w.write_id FROM mqdb.sink_write w
@@ -232,8 +234,8 @@ SWEEP: Final = """
 
 # -- several brokers ----------------------------------------------------------------------------
 
-#: sink_id, query_id → the name of the broker, and of the row of FIND_NEWEST query_id, batch_id, messages, checksum and
-#: brokers, which are NULL without such a row. Uses sink_batch_pkey.
+#: sink_id, query_id → the name of the broker, and query_id, batch_id, messages, checksum and brokers of the row of
+#: FIND_NEWEST, which are NULL without such a row. Uses sink_batch_pkey.
 OUTLOOK: Final = """
     SELECT k.broker_name, newest.query_id, newest.batch_id, newest.messages, newest.checksum, newest.brokers
     FROM mqdb.broker k LEFT JOIN LATERAL (

@@ -1,10 +1,10 @@
 """Search by time: the first message of a queue that was stored at a time or later. RocketMQ: searchOffset, LOWER.
 
-Along the log store times rise, so a search there gives the position of the time. Records at that position or above it
-were stored then or later. Along a queue positions rise, too, except for the messages of long transactions, which come
-late in the queue. So a position that is high enough proves that the first such message is not behind it; one that is
-too low proves nothing. The result of a search in the queue is therefore doubted: up to 100,000 messages before it are
-looked at, and if one of these is high enough, the search goes on before that one.
+Store times ascend along the log, so a search there gives the position of a time: records at this position or above were
+stored then or later. Positions also ascend along a queue, except for messages of long transactions, which enter the
+queue late. So a position that is high enough proves that the first such message is not behind it; one that is too low
+proves nothing. The result of a search in the queue is therefore checked: up to 100,000 messages before it are examined,
+and if one of them is high enough, the search continues before it.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -22,15 +22,15 @@ from mqdb.store.fragments import array_of, given
 from mqdb.store.segments.segments import log
 from mqdb.store.tables import commit_log, queue, segment
 
-#: Places that a round looks at: five rounds for 10 million.
+#: The number of places that a round examines: five rounds for 10 million.
 PROBES: Final = 32
 
-#: Messages before the one found that are looked at. So many of one queue in one transaction are rare.
+#: The number of messages examined before the one found. Transactions with this many messages in one queue are rare.
 NEAR: Final = 100_000
 
 _PLACE: Final = {"queue_key": Integer(), "place": BigInteger()}
 
-#: Asks which of some ascending places are late enough; returns the place that was found.
+#: Yields ascending places, receives which of them are late enough, and returns the place that was found.
 Search: TypeAlias = "Generator[list[int], list[bool], int]"
 
 
@@ -58,14 +58,12 @@ def offsets_of_time(connection: Connection, queue_keys: Sequence[int], time: dat
 
 @translates
 def position_of_time(connection: Connection, time: datetime) -> int:
-    """The lowest position of the log at which something was stored at `time` or later; behind the last one if nothing
-    was.
-    """
+    """The lowest log position of a record stored at `time` or later; after the last position without such a record."""
     return _target(connection, time).lowest_pos
 
 
 class _Target(NamedTuple):
-    """Messages stored at the time or later: their positions, and the segments that their entries are in."""
+    """Messages stored at the time or later: their positions, and the segments with their entries."""
 
     lowest_pos: int
     first_segment: int
@@ -83,8 +81,8 @@ class _End(NamedTuple):
 def search(low: int, high: int) -> Search:
     """The first of the places `low` to before `high` that is late enough, or `high`.
 
-    The result is certain only if all places behind a late one are late as well; else it may be a later one of the late
-    ones.
+    The result is exact only if all places behind a late one are also late; otherwise it may be a later one of the late
+    places.
     """
     while low < high:
         places = _spread(low, high)
@@ -107,7 +105,7 @@ _Places: TypeAlias = dict[int, list[int]]
 
 
 def _run(searches: dict[int, Search], look: Callable[[_Places], dict[int, list[bool]]]) -> dict[int, int]:
-    """The results of all searches. Their rounds are made together."""
+    """The results of all searches, which share their rounds."""
     found: dict[int, int] = {}
     answers: dict[int, list[bool]] = {}
     while len(found) < len(searches):
@@ -122,7 +120,7 @@ def _run(searches: dict[int, Search], look: Callable[[_Places], dict[int, list[b
     return found
 
 
-# -- what it looks at -----------------------------------------------------------------------------
+# -- examined places ------------------------------------------------------------------------------
 
 
 def _target(connection: Connection, time: datetime) -> _Target:
@@ -147,7 +145,7 @@ def _are_stored_since(connection: Connection, time: datetime, positions: list[in
     rows = connection.execute(
         select(probe.c.log_pos, record.c.store_time >= time).select_from(probe.outerjoin(record, true()))
     )
-    # Above the last record: what comes there is late enough for any time that has passed.
+    # Above the last record: a future record is late enough for any past time.
     are_late = {log_pos: is_late is not False for log_pos, is_late in rows}
     return [are_late[log_pos] for log_pos in positions]
 
@@ -169,7 +167,7 @@ def _are_late(connection: Connection, target: _Target, places: _Places) -> dict[
 
 
 def _earlier(connection: Connection, target: _Target, found: dict[int, int], ends: dict[int, _End]) -> dict[int, int]:
-    """The first message that is late enough not far before the one found, in those queues that have any."""
+    """The first message that is late enough shortly before the one found, for queues that have one."""
     probe = given(_PLACE, found.items())
     place = cast(probe.c.place, BigInteger)
     entry = _first(probe, target, place - NEAR, place)
@@ -180,7 +178,7 @@ def _earlier(connection: Connection, target: _Target, found: dict[int, int], end
 def _first(
     probe: TableValuedAlias, target: _Target, first: ColumnElement[int], past: ColumnElement[int]
 ) -> LateralFromClause:
-    """The first entry of the queue given, from an offset to before another, that is late enough."""
+    """The first entry of the given queue that is late enough, from one offset to before another."""
     first_segment = cast(target.first_segment, Integer)
     entry = entries(cast(probe.c.queue_key, Integer), first, past, first_segment, name="of_queue")
     is_late = entry.c.log_pos >= target.lowest_pos

@@ -1,4 +1,4 @@
-"""Recurring sends: what is sent, when next, and what has come of it. All statements are for a table of few rows.
+"""Recurring sends: the message, the next time, and the outcomes. All statements are for a table of few rows.
 
 In SQL: `mqdb/sql/log/send.sql`, `mqdb/sql/schedule/crons.sql`.
 """
@@ -52,7 +52,7 @@ class NewCron(NamedTuple):
 
 
 class CronSummary(NamedTuple):
-    """A recurring send as people see it."""
+    """A recurring send as shown to people."""
 
     name: str
     cron: str
@@ -67,11 +67,11 @@ class CronSummary(NamedTuple):
     created_at: datetime
     created_by: str
     application: str | None
-    """The application whose code declares it; None: it was added by hand."""
+    """The application whose code declares it; None if it was added by hand."""
 
 
 class DueCron(NamedTuple):
-    """A recurring send whose time has come, and when that was."""
+    """A recurring send whose time has come, with this time."""
 
     name: str
     cron: str
@@ -80,7 +80,7 @@ class DueCron(NamedTuple):
     catch_up: str
     next_at: datetime
     takes_messages: bool
-    """Whether its topic is there and may be written to, also by the principal that has added the cron."""
+    """Whether its topic exists and is writable, also for the principal that added the cron."""
 
 
 def now(connection: Connection) -> datetime:
@@ -90,7 +90,7 @@ def now(connection: Connection) -> datetime:
 
 
 def add(connection: Connection, new: NewCron, next_at: datetime, actor: str | None, principal: str | None) -> bool:
-    """Store it, or make the one of the same application this one, and note that; False where the name is taken."""
+    """Store a cron, or change the existing one of the same application, and record this; False if the name is taken."""
     *columns, application = (cast(value, cron.c[name].type) for name, value in new._asdict().items())
     rest = cast(next_at, cron.c.next_at.type), cast(actor, Text), cast(principal, Text)
     added = func.mqdb.add_cron(*columns, *rest, application, type_=Boolean())
@@ -99,7 +99,7 @@ def add(connection: Connection, new: NewCron, next_at: datetime, actor: str | No
 
 @translates
 def list_crons(connection: Connection) -> list[CronSummary]:
-    """All of them, by name."""
+    """All recurring sends, by name."""
     rows = connection.execute(select(*(cron.c[name] for name in CronSummary._fields)).order_by(cron.c.name))
     return [CronSummary._make(row) for row in rows]
 
@@ -108,7 +108,7 @@ class CronsAtWork(NamedTuple):
     """All recurring sends in one line."""
 
     late_seconds: float
-    """For how long the first one has been due; 0 while none is."""
+    """The seconds for which the first cron has been due; 0 if no cron is due."""
     paused: int
 
 
@@ -127,9 +127,9 @@ def find(connection: Connection, name: str) -> CronSummary | None:
 
 
 def change(connection: Connection, name: str, change: str, actor: str | None, next_at: datetime | None = None) -> bool:
-    """Pause, resume or remove the cron as `change` says, and record it; returns False if it does not exist.
+    """Pause, resume or remove the cron, according to `change`, and record it; returns False if it does not exist.
 
-    It waits for a firing in progress. Resuming a cron that is not paused has no effect.
+    Waits for a firing in progress. Resuming a cron that is not paused has no effect.
     """
     time = cast(next_at, cron.c.next_at.type)
     changed = func.mqdb.change_cron(cast(name, Text), cast(change, Text), time, cast(actor, Text), type_=Boolean())
@@ -137,12 +137,12 @@ def change(connection: Connection, name: str, change: str, actor: str | None, ne
 
 
 def pause(connection: Connection, name: str) -> None:
-    """Let it not fire."""
+    """Pause a cron."""
     connection.execute(update(cron).where(cron.c.name == name).values(is_paused=True))
 
 
 def next_due_in(connection: Connection) -> timedelta | None:
-    """Time until the next cron is due, negative if it is overdue; None if all are paused."""
+    """The time until the next cron is due, negative if it is overdue; None if all are paused."""
     row = driver(connection).execute(_next_due_text()).fetchone()
     assert row is not None
     waits: timedelta | None = row[0]
@@ -155,10 +155,9 @@ def _next_due_text() -> str:
 
 
 def take_due(connection: Connection, limit: int) -> tuple[datetime, list[DueCron]]:
-    """Lock the due crons that no other session has locked, for this transaction; returns the time and the crons.
+    """Lock the due crons that are not locked by other sessions, for this transaction; returns the time and the crons.
 
-    Other sessions that fire crons do not wait for these, and find their next times moved when this transaction has
-    ended.
+    Other sessions that fire crons do not wait for these, and see their new next times when this transaction has ended.
     """
     present = now(connection)
     writable = topic.c.perm.bitwise_and(int(Perm.WRITE)) != 0
@@ -174,9 +173,9 @@ def take_due(connection: Connection, limit: int) -> tuple[datetime, list[DueCron
 
 
 def send(connection: Connection, name: str, messages: Sequence[Mapping[str, str]]) -> None:
-    """Append its message once for each of some properties, which it gets besides its own, by mqdb.send and its rules.
+    """Append a cron's message once for each set of additional properties, by mqdb.send and its rules.
 
-    In their order: PostgreSQL sorts first, and calls a volatile function then.
+    The order is kept: PostgreSQL first sorts, and then calls a volatile function.
     """
     given = func.jsonb_array_elements(cast(list(messages), JSONB))
     more = given.table_valued(column("value", JSONB), with_ordinality="number").render_derived("more")
@@ -190,7 +189,10 @@ def send(connection: Connection, name: str, messages: Sequence[Mapping[str, str]
 def move(
     connection: Connection, name: str, next_at: datetime, fired_at: datetime | None, sent: int, skipped: int
 ) -> None:
-    """Say when it is due next, and what has become of the times before; `fired_at` is that of the last message."""
+    """Store the next due time of a cron, and the outcome of earlier times;
+
+    `fired_at` is the time of the last message.
+    """
     changes = {
         "next_at": next_at,
         "last_fired_at": func.coalesce(fired_at, cron.c.last_fired_at),

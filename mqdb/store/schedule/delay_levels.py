@@ -1,4 +1,4 @@
-"""Delay levels: how long each takes. The broker writes them when it starts, clients only read them.
+"""Delay levels and their delays. The broker writes them when it starts, clients only read them.
 
 RocketMQ: ScheduleMessageService.delayLevelTable.
 """
@@ -25,24 +25,25 @@ from mqdb.store.tables import delay_level, queue, topic
 
 
 def delivery_time(now: ColumnElement[datetime], delay: ColumnElement[timedelta]) -> ColumnElement[int]:
-    """The tags_code of a message that is stored now and waits so long: milliseconds since 1970, rounded up.
+    """The tags_code of a message that is stored now and waits for `delay`: milliseconds since 1970, rounded up.
 
-    Nothing comes early. The sum is of seconds: `now + delay` would make a day 23 or 25 hours twice a year.
+    Rounding up avoids early deliveries. The sum is in seconds: `now + delay` would make a day 23 or 25 hours twice a
+    year.
     """
     seconds = extract("epoch", now) + extract("epoch", delay)
     return cast(func.ceil(seconds * literal_column("1000")), BigInteger)
 
 
 def find(connection: Connection) -> DelayLevels:
-    """The levels as they are."""
+    """The current levels."""
     return DelayLevels(tuple(connection.scalars(select(delay_level.c.delay).order_by(delay_level.c.level))))
 
 
 def replace(connection: Connection, levels: DelayLevels) -> None:
-    """Let the levels be these, in the caller's transaction.
+    """Replace the levels, in the caller's transaction.
 
-    SCHEDULE_TOPIC_XXXX gets a queue for each new one. It keeps those of levels that are gone: what waits there is
-    delivered when it was to be.
+    SCHEDULE_TOPIC_XXXX gets a queue for each new level. It keeps the queues of removed levels, whose waiting messages
+    are delivered at their times.
     """
     rows = [{"level": level, "delay": delay} for level, delay in enumerate(levels.delays, start=1)]
     upsert = insert(delay_level).values(rows)

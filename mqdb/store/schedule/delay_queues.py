@@ -1,7 +1,7 @@
-"""The schedule topic: what waits in its queues, one for each delay level, and how far each is delivered.
+"""The schedule topic: the messages waiting in its queues, one per delay level, and the progress of delivery.
 
-The consume queue holds a message's time of delivery in tags_code, so what is due is found without a look into the
-log. A queue is delivered in its order: what stands behind a message that waits, waits too.
+The consume queue holds a message's time of delivery in tags_code, so due messages are found without reading the log. A
+queue is delivered in order: messages behind a waiting message wait, too.
 RocketMQ: ScheduleMessageService.
 """
 
@@ -42,32 +42,33 @@ from mqdb.store.tables import checkpoint, commit_log, delay_level, delay_offset,
 
 run = queue_run.alias("run")
 
-#: A message that waits longer than its level takes was stored before the clock was set back or the level made
-#: shorter, and is due now. By so much the clock may step back without that: NTP does, and nothing is to come early.
+#: A message that would wait longer than its level's delay was stored before the clock was set back or the level
+#: shortened, and is due now. The clock may step back by this much without that effect, as with NTP, because nothing may
+#: be delivered early.
 _CLOCK_STEP = literal_column("interval '1 second'", Interval)
 
 
 class Head(NamedTuple):
-    """The state of a level, as of one look; offsets are those of its queue in the schedule topic."""
+    """The state of a level at one moment; offsets are those of its queue in the schedule topic."""
 
     level: int
     queue_key: int
     seq: int
-    """Number of the level's newest step."""
+    """The number of the level's newest step."""
     next_offset: int
-    """Offset of the first message that is not delivered, even if it is yet to come."""
+    """The offset of the first undelivered message, even if it does not exist yet."""
     queue_offset: int | None
-    """Offset of the first entry from there on: `next_offset`, or entries are missing. None without an entry."""
+    """The offset of the first entry from there on: `next_offset`, unless entries are missing. None without entries."""
     segment: int | None
-    """Segment of that entry."""
+    """The segment of this entry."""
     due_to: int | None
-    """Offset after the last message that is due; this and the next three are None if no message is due."""
+    """The offset after the last due message; this and the next three fields are None if no message is due."""
     last_segment: int | None
-    """Segment of the last message that is due."""
+    """The segment of the last due message."""
     lowest_pos: int | None
     past_pos: int | None
     waits_ms: int | None
-    """Until the first one that is not due will be; None where the look has come to none."""
+    """The time until the first message that is not due yet will be due; None if no such message was found."""
 
 
 def _constant(value: str) -> ColumnElement[str]:
@@ -75,7 +76,7 @@ def _constant(value: str) -> ColumnElement[str]:
 
 
 def _levels() -> FromClause:
-    """A row for each queue of the topic, also of levels that the table no longer has."""
+    """One row per queue of the topic, even for levels that are no longer in the table."""
     step = (
         select(delay_offset.c.seq, delay_offset.c.next_offset)
         .where(delay_offset.c.level == queue.c.queue_id + ONE)
@@ -85,7 +86,7 @@ def _levels() -> FromClause:
     )
     clock = select(func.mqdb.now().label("now")).offset(ZERO).subquery("clock")
     now_ms = cast(func.floor(extract("epoch", clock.c.now) * literal_column("1000")), BigInteger)
-    # A sub-select, for the index; joined, the few queues that there are at first may be read all.
+    # A sub-select, to force the index; with a join, all queues might be read while there are few.
     schedule_topic = select(topic.c.topic_id).where(topic.c.topic == _constant(SCHEDULE_TOPIC)).scalar_subquery()
     return (
         select(
@@ -108,23 +109,23 @@ def _levels() -> FromClause:
 
 
 def _entries(level: FromClause, past: ColumnElement[int] = LAST_OFFSET) -> TableValuedAlias:
-    """The waiting entries of a level, in its order."""
+    """The waiting entries of a level, in order."""
     first_segment = cast(bindparam("first_segment"), Integer)
     return entries(level.c.queue_key, level.c.next_offset, past, first_segment, name="cq")
 
 
 @cache
 def look_text() -> str:
-    """The head of each level, and how far what is due reaches, at most `limit` messages. Uses queue_run_offset.
+    """The query for the head of each level and its due range, at most `limit` messages. Uses queue_run_offset.
 
-    Only what is due is read, and the first one behind it.
+    Reads only the due messages and the first one behind them.
     """
     level = _levels()
     cq = _entries(level)
     head = select(cq.c.queue_offset, cq.c.tags_code, cq.c.segment).order_by(cq.c.last_offset).limit(ONE).lateral("head")
 
     def is_due(tags_code: ColumnElement[int]) -> ColumnElement[bool]:
-        # Of a level that is gone nobody knows how long it took.
+        # The delay of a removed level is unknown.
         return or_(tags_code <= level.c.now_ms, func.coalesce(tags_code > level.c.latest_ms, literal_column("false")))
 
     limit = level.c.next_offset + cast(bindparam("limit"), BigInteger)
@@ -168,15 +169,15 @@ def look_text() -> str:
 
 
 def _newest_segment() -> ColumnElement[int]:
-    """The segment that dispatch writes to."""
+    """The segment to which dispatch writes."""
     newest = select(checkpoint.c.segment).where(checkpoint.c.service == _constant("dispatch"))
     return newest.order_by(checkpoint.c.seq.desc()).limit(ONE).scalar_subquery()
 
 
 def look(connection: Connection, limit: int, first_segment: int) -> tuple[list[Head], int]:
-    """All levels, the one that is due longest first, and the segment that dispatch writes to.
+    """All levels, the longest overdue first, and the segment to which dispatch writes.
 
-    At most `limit` messages of a level count as due. Nothing is looked for in segments below `first_segment`.
+    At most `limit` messages of a level count as due. Segments below `first_segment` are not searched.
     """
     rows = driver(connection).execute(look_text(), {"limit": limit, "first_segment": first_segment}).fetchall()
     return [Head(*row[:-1]) for row in rows], rows[0][-1]
@@ -187,16 +188,16 @@ class LevelStanding(NamedTuple):
 
     level: int
     delay: timedelta | None
-    """None if the table no longer has such a level."""
+    """The delay; None if the level is no longer in the table."""
     waiting: int
     due_at: datetime | None
-    """Time at which the first waiting one is due; this and the next are None without it, or if its entry is lost."""
+    """When the first waiting message is due; this and the next field are None without one, or if its entry is lost."""
     late: timedelta | None
-    """Time for which it has been due; negative before that."""
+    """The time for which it has been due; negative before that."""
     lost: MessageMissing | None
-    """The first waiting message if the log does not hold it: no message after it is delivered."""
+    """The first waiting message, if the log has lost it: messages behind it are not delivered."""
     seq: int
-    """Number of the level's newest step."""
+    """The number of the level's newest step."""
 
 
 @translates

@@ -1,7 +1,7 @@
 """Steps of the delivery of delayed messages: each copies the due messages of a level, and stores the level's progress.
 
-A step is one row of `delay_offset`, appended in the transaction that makes the copies. Its key (level, seq) prevents
-that a step is taken twice. RocketMQ: ScheduleMessageService, delayOffset.json.
+A step is one row of `delay_offset`, appended in the transaction that makes the copies. Its key (level, seq) prevents a
+step from being taken twice. RocketMQ: ScheduleMessageService, delayOffset.json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,12 +44,12 @@ from mqdb.store.topics.deleted_topics import went_along
 
 
 class DelayStep(NamedTuple):
-    """Messages of one level to deliver: offsets `first_offset` to before `past_offset`."""
+    """The messages of one level to deliver: offsets from `first_offset` to before `past_offset`."""
 
     level: int
     queue_key: int
     seq: int
-    """Number of this step: one more than the level's last."""
+    """The number of this step, one more than the level's last step."""
     first_offset: int
     past_offset: int
 
@@ -64,9 +64,9 @@ class DelayWindow(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """A message of a step that cannot be delivered: it is lost, or for no topic or group.
+    """A message of a step that cannot be delivered: it is lost, or its topic or group does not exist.
 
-    `log_pos` is 0 where its entry is lost as well.
+    `log_pos` is 0 if its entry is also lost.
     """
 
     level: int
@@ -78,7 +78,7 @@ class Stray(NamedTuple):
     is_readable: bool
     """It says a queue that messages may be sent to."""
     has_group: bool
-    """It is a retry of a group that is there still, and lacks no more than the topic."""
+    """Whether it is a retry of an existing group, which lacks only its topic."""
 
 
 _TYPES: Final[dict[str, TypeEngine[Any]]] = {
@@ -104,7 +104,7 @@ def _steps(name: str) -> TableValuedAlias:
 def _entries() -> FromClause:
     """The messages of the steps, in the order of the steps and of each queue. Uses queue_run_offset.
 
-    Bound to it by the limit, which is a fence: joined, a plan that was made while a segment is empty reads all of it.
+    The limit is a fence that forces the index: otherwise a plan made while a segment is empty could read all of it.
     """
     step = _steps("step")
     first_segment, last_segment = (cast(bindparam(name), Integer) for name in ("first_segment", "last_segment"))
@@ -125,9 +125,9 @@ def _entries() -> FromClause:
 
 
 def _is_reached(entry: FromClause, record: FromClause, target: FromClause) -> ColumnElement[bool]:
-    """Whether a message has its queue. A retry that a group of the same name has left is not for the new one.
+    """Whether a message has its queue. Retries of a deleted group do not go to a new group with the same name.
 
-    Few groups are younger than the waiting messages, mostly none: only retries of these are looked up one by one.
+    Few groups, usually none, are newer than the waiting messages: only retries of these are looked up individually.
     Uses subscription_group_created_pos.
     """
     its_group = subscription_group.c
@@ -148,7 +148,7 @@ def _is_group_of(record: FromClause) -> ColumnElement[bool]:
 
 @cache
 def take_text() -> str:
-    """One statement for the steps and for the copies that they account for."""
+    """The statement that takes the steps and makes their copies."""
     step = _steps("step")
     columns = {
         "level": step.c.level,
@@ -208,12 +208,15 @@ def held_text() -> str:
 
 
 def begin(connection: Connection) -> bool:
-    """Be the one who takes steps, until the end of the transaction, which is durable; False while another is."""
+    """Acquire the right to take steps until the end of the transaction, which is durable;
+
+    False while another has it.
+    """
     return locks.take_durably(connection, "delay")
 
 
 def count_fitting(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> int:
-    """Number of messages of the steps, in their order, that one transaction may copy."""
+    """The number of messages of the steps, in order, that one transaction may copy."""
     row = driver(connection).execute(fitting_text(), _parameters(steps, window)).fetchone()
     assert row is not None
     return int(row[0])
@@ -233,7 +236,7 @@ def find_strays(connection: Connection, steps: Sequence[DelayStep], window: Dela
 
 
 def find_gaps(connection: Connection, steps: Sequence[DelayStep], window: DelayWindow) -> list[Stray]:
-    """The first message without an entry of each step that has such a message. Nothing else is known of it."""
+    """The first message without an entry, for each step that has one. Nothing else is known about it."""
     held = set(driver(connection).execute(held_text(), _parameters(steps, window)))
     gaps = []
     for step in steps:
@@ -249,7 +252,7 @@ def find_gaps(connection: Connection, steps: Sequence[DelayStep], window: DelayW
 
 
 def step_over(connection: Connection, level: int, seq: int, queue_offset: int) -> None:
-    """Take a step that delivers nothing: the message at this offset is left out.
+    """Take a step that delivers nothing and skips the message at this offset.
 
     Raises SQLAlchemy's IntegrityError if another session has taken the step of that number.
     """
@@ -265,6 +268,6 @@ def prune(connection: Connection, level: int, first: int, past: int) -> int:
 
 def _parameters(steps: Sequence[DelayStep], window: DelayWindow) -> Mapping[str, object]:
     columns = zip(DelayStep._fields, zip(*steps, strict=True), strict=True)
-    # As text: the driver would take the smallest type for the numbers, and prepare the statement for each anew.
+    # As text: otherwise the driver takes the smallest type for the numbers, and prepares a statement for each.
     arrays = {name: "{" + ",".join(map(str, values)) + "}" for name, values in columns}
     return arrays | window._asdict()

@@ -1,7 +1,7 @@
-"""The place of records that have to wait before they go to their queue: `mqdb.place`, for statements that append.
+"""The place of records that have to wait before they go to their queue: `mqdb.place`, for appending statements.
 
-The database decides it, when it stores the record: the time of delivery is by its clock, the levels are those of that
-moment, and nothing waits for a queue that is gone. RocketMQ: HookUtils, TransactionalMessageBridge.
+The database decides it when it stores the record: the time of delivery is by its clock, the current levels apply, and
+no record waits for a missing queue. RocketMQ: HookUtils, TransactionalMessageBridge.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from sqlalchemy.types import TypeEngine
 from mqdb.common.delivery_schedule import DelayLevel, DeliverAfter, DeliverAt, Half, Wait
 from mqdb.store.log.queue_fence import or_refused
 
-#: What `mqdb.place` is told of a wait: one of these, or none for a record that does not wait.
+#: The arguments of `mqdb.place` for a wait: one of these is set, or none for a record that does not wait.
 WAIT_TYPES: Final[dict[str, TypeEngine[Any]]] = {
     "delay_level": Integer(),
     "delay_ms": BigInteger(),
@@ -31,7 +31,7 @@ def clock() -> Subquery:
 def placed(
     columns: Mapping[str, ColumnElement[Any]], now: FromClause
 ) -> tuple[FromClause, dict[str, ColumnElement[Any]]]:
-    """The function's row for a record, and the columns to store: `columns`, with those that it decides.
+    """The function's row for a record, and the columns to store: `columns`, with those decided by the function.
 
     The columns are those of the log and of WAIT_TYPES. Uses live_queue_pkey, topic_pkey, topic_topic_key,
     queue_pkey, queue_topic_id_queue_id_key and delay_level_pkey.
@@ -51,7 +51,7 @@ def placed(
 def wait_values(wait: Wait | None) -> dict[str, int | None]:
     """The parameters of WAIT_TYPES for one record."""
     values: dict[str, int | None] = dict.fromkeys(WAIT_TYPES)
-    # Int8: else the driver takes the smallest type for each number, and prepares the statement for each anew.
+    # Int8: otherwise the driver takes the smallest type for each number, and prepares a statement for each.
     match wait:
         case DelayLevel(level):
             values["delay_level"] = Int8(level)
@@ -65,6 +65,6 @@ def wait_values(wait: Wait | None) -> dict[str, int | None]:
 
 
 def wait_arrays(waits: Iterable[Wait | None]) -> list[list[int | None]]:
-    """The parameters of WAIT_TYPES for records that are appended together, in their order."""
+    """The parameters of WAIT_TYPES for records that are appended together, in order."""
     rows = [wait_values(wait) for wait in waits]
     return [[row[name] for row in rows] for name in WAIT_TYPES]

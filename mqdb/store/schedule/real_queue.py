@@ -1,7 +1,7 @@
-"""The real queue: the target of a message that waits in a system topic, as the message names it.
+"""The real queue: the target of a message waiting in a system topic, as named in the message.
 
-Any role that may insert into the log can store a record there that names no queue, or one of the broker's own topics.
-Such a record is unreadable: it has no target, and the services skip it. RocketMQ: REAL_TOPIC, REAL_QID.
+Any role that may insert into the log can store a record there without a queue, or with one of a system topic. Such a
+record counts as unreadable: it has no target, and the services skip it. RocketMQ: REAL_TOPIC, REAL_QID.
 """
 
 from typing import Any, Final
@@ -18,24 +18,24 @@ from mqdb.store.topics.deleted_topics import went_along
 
 
 def aim_of(record: FromClause) -> tuple[ColumnElement[Any], ...]:
-    """The columns real_topic and real_queue_id of a record that has `properties`; NULL if it does not have them."""
+    """The columns real_topic and real_queue_id of a record with `properties`; NULL if the properties are missing."""
     real_topic = cast(record.c.properties.op("->>")(_constant(Property.REAL_TOPIC)), Text)
     return real_topic.label("real_topic"), real_queue_id(record.c.properties).label("real_queue_id")
 
 
 def real_queue_id(properties: ColumnElement[Any]) -> ColumnElement[int]:
-    """The number that REAL_QID holds; NULL unless it is one of up to 18 digits."""
+    """The number in REAL_QID; NULL unless it is a number of up to 18 digits."""
     return func.mqdb.property_number(properties, _constant(Property.REAL_QID), type_=BigInteger)
 
 
 def is_readable(record: FromClause) -> ColumnElement[bool]:
-    """Whether a record with the two columns says a queue that messages may be sent to."""
+    """Whether a record with the two columns names a queue to which messages may be sent."""
     says_queue = and_(record.c.real_topic.is_not(None), record.c.real_queue_id.is_not(None))
     return and_(says_queue, record.c.real_topic.not_in(BROKERS_OWN))
 
 
 def target_of(record: FromClause) -> LateralFromClause:
-    """The queue that a record with these two columns is for; another one if its topic has fewer queues by now.
+    """The target queue of a record with these two columns; another queue if its topic now has fewer queues.
 
     Uses topic_topic_key and queue_topic_id_queue_id_key.
     """
@@ -53,15 +53,15 @@ def target_of(record: FromClause) -> LateralFromClause:
 
 
 def has_target(record: FromClause, target: FromClause, log_pos: ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether a record at a position is for a queue that is there; not so if it went with an older topic of the name.
+    """Whether a record at a position has a target queue. False if it was deleted with an older topic of this name.
 
-    No part of `target_of`: PostgreSQL remembers what that finds for a queue, and no position is asked for twice.
+    Not part of `target_of`, whose results PostgreSQL caches by queue: positions are never looked up twice.
     """
     return and_(target.c.queue_key.is_not(None), ~went_along(record.c.real_topic, log_pos))
 
 
 def delivered(record: FromClause, deliver_ms: ColumnElement[int]) -> dict[str, ColumnElement[Any]]:
-    """Columns that differ between a record that has waited until `deliver_ms` and its copy in the real queue."""
+    """The columns that differ between a record that waited until `deliver_ms` and its copy in the real queue."""
     properties: ColumnElement[Any] = record.c.properties
     return {
         "tags_code": func.mqdb.copied_code(deliver_ms, record.c.tags, properties),
@@ -73,5 +73,5 @@ def _constant(value: str) -> ColumnElement[str]:
     return literal_column(f"'{value}'::text", Text)
 
 
-#: Topics that only the broker writes to: a copy there would wait again, for ever, or be taken for a half message.
+#: Topics to which only the broker writes: a copy there would wait again for ever, or be taken for a half message.
 BROKERS_OWN: Final = tuple(_constant(name) for name in sorted(NOT_ALLOWED_SEND))

@@ -1,6 +1,6 @@
-"""A look at the timers: what is new in their queue, what of the table is due, and when something will be.
+"""Queries on timers: what is new in their queue, which messages in the table are due, and when the next will be.
 
-The step row knows before which time nothing in the table is due, so that the table, however much it holds, is not even
+The step row contains the time before which nothing in the table is due, so that the table, however large, is not even
 opened until then.
 """
 
@@ -43,7 +43,7 @@ LAST_POS: Final = 2**63 - 1
 
 
 class Look(NamedTuple):
-    """The work to do, as of one look. The entries are those that are not collected, up to the limit."""
+    """The work to do, as found by one query. The entries are those not collected yet, up to the limit."""
 
     queue_key: int
     now_ms: int
@@ -53,32 +53,32 @@ class Look(NamedTuple):
     delivered_pos: int
     next_due_ms: int
     waiting: int
-    """Messages that the table holds, as `Step` says it."""
+    """The number of messages in the table, as in the step."""
     newest_segment: int
-    """That dispatch writes to."""
+    """The segment to which dispatch writes."""
     entries: int
     past_offset: int | None
-    """Behind the last of them; this and all that follow are None without entries."""
+    """The offset after the last entry; this and all following fields are None without entries."""
     first_segment: int | None
     last_segment: int | None
     first_due_ms: int | None
     next_waiting_ms: int | None
-    """Time at which the next one is due that is not due now; None without one."""
+    """The time when the next entry that is not due yet will be due; None without such an entry."""
     slots: list[int] | None
-    """To which those belong that are not due."""
+    """The slots of the entries that are not due."""
     lowest_pos: int | None
     past_pos: int | None
 
 
 class Due(NamedTuple):
-    """Due messages of the table, up to the limits of a transaction: their number, the first and the last."""
+    """The due messages in the table, up to the limits of a transaction: their number, the first and the last."""
 
     messages: int
     first_ms: int
     last_ms: int
     last_pos: int
     is_full: bool
-    """Whether a limit was met, so that there may be more."""
+    """Whether a limit was reached, so that there may be more."""
 
 
 def _constant(value: str) -> ColumnElement[str]:
@@ -86,18 +86,18 @@ def _constant(value: str) -> ColumnElement[str]:
 
 
 def parameter(name: str) -> ColumnElement[int]:
-    """A number that an execution gives."""
+    """A number that is passed at execution."""
     return cast(bindparam(name), BigInteger)
 
 
 def queue_key() -> ColumnElement[int]:
-    """The key of the queue in which timers are sent. Sub-selects, for the indexes."""
+    """The key of the queue in which timers are sent. Sub-selects force the indexes."""
     topic_id = select(topic.c.topic_id).where(topic.c.topic == _constant(TIMER_TOPIC)).scalar_subquery()
     return select(queue.c.queue_key).where(queue.c.topic_id == topic_id, queue.c.queue_id == ZERO).scalar_subquery()
 
 
 def now_ms() -> ColumnElement[int]:
-    """The broker's clock, rounded down: nothing comes early."""
+    """The broker's clock, rounded down because nothing may be early."""
     seconds = extract("epoch", func.mqdb.now())
     return cast(func.floor(seconds * literal_column("1000")), BigInteger)
 
@@ -119,9 +119,9 @@ def _state() -> FromClause:
 
 @cache
 def look_text() -> str:
-    """Uses queue_run_offset; only what is new is read, at most `limit` entries."""
+    """The query for the work to do. Uses queue_run_offset; reads only new entries, at most `limit`."""
     state = _state()
-    # Core correlates one level deep; the entries stand two below the state.
+    # Core correlates only one level deep, but the entries are two levels below the state.
     of_state = {each.name: literal_column(f"state.{each.name}", each.type) for each in state.c}
     first_segment = cast(bindparam("first_segment"), Integer)
     cq = entries(of_state["queue_key"], of_state["next_offset"], LAST_OFFSET, first_segment, name="cq")
@@ -157,13 +157,13 @@ def look_text() -> str:
 
 
 def in_slots() -> ColumnElement[bool]:
-    """Whether a row is in one of the slots that an execution gives."""
+    """Whether a row is in one of the slots that are passed at execution."""
     return timer.c.slot == any_(cast(bindparam("slots"), ARRAY(Integer)))
 
 
 BEHIND_SLOT: Final = literal_column(str(BEHIND), Integer)
 
-#: Deliveries go from one to the next of these; a step says which was the last.
+#: Deliveries proceed in this order; a step contains the last one.
 KEY: Final = tuple_(timer.c.deliver_ms, timer.c.log_pos)
 DELIVERED: Final = tuple_(parameter("delivered_ms"), parameter("delivered_pos"))
 IN_ORDER: Final = (timer.c.deliver_ms, timer.c.log_pos)
@@ -171,7 +171,7 @@ IN_ORDER: Final = (timer.c.deliver_ms, timer.c.log_pos)
 
 @cache
 def due_text() -> str:
-    """The range that is due. Uses timer_due of the slots."""
+    """The query for the due range. Uses timer_due of the slots."""
     found = (
         select(*IN_ORDER, copied_bytes(timer).label("size"))
         .where(in_slots(), KEY > DELIVERED, timer.c.deliver_ms <= parameter("now_ms"))
@@ -191,9 +191,9 @@ def due_text() -> str:
 
 @cache
 def next_due_text() -> str:
-    """The first that waits in some slots, and in slot 0. Uses timer_due.
+    """The query for the first waiting message in some slots and in slot 0. Uses timer_due.
 
-    The bound is for the other slots: a generic plan goes into them as well, and would read all that waits there.
+    The bound is for the other slots: a generic plan also searches them, and would read all messages waiting there.
     """
     is_near = KEY > DELIVERED, timer.c.deliver_ms < parameter("horizon_ms")
     first = select(timer.c.deliver_ms).where(in_slots(), *is_near).order_by(*IN_ORDER).limit(ONE)
@@ -202,7 +202,7 @@ def next_due_text() -> str:
 
 
 def look(connection: Connection, limit: int, first_segment: int) -> Look:
-    """The state of timers. Segments below `first_segment` are not read."""
+    """Find the work to do. Segments below `first_segment` are not read."""
     row = driver(connection).execute(look_text(), {"limit": limit, "first_segment": first_segment}).fetchone()
     assert row is not None
     return Look(*row)
@@ -215,7 +215,7 @@ def find_due(connection: Connection, at: Look, slots: Sequence[int], limit: int)
 
 
 def next_due_ms(connection: Connection, slots: Sequence[int], step: TimerStep, horizon_ms: int) -> int | None:
-    """When the first message is due before `horizon_ms`, in the slots, or in slot 0, behind what is delivered."""
+    """When the first undelivered message in the slots or in slot 0 is due, if before `horizon_ms`."""
     values = {
         "slots": array(slots),
         "delivered_ms": step.delivered_ms,
@@ -229,11 +229,11 @@ def next_due_ms(connection: Connection, slots: Sequence[int], step: TimerStep, h
 
 
 def values_of(at: Look) -> dict[str, Any]:
-    """The parameters that a look gives to the following statements."""
+    """The parameters for the following statements."""
     return at._asdict() | {"first_offset": at.next_offset}
 
 
 def array(numbers: Sequence[int]) -> str:
     """Numbers as a parameter."""
-    # As text: the driver would take the smallest type for the numbers, and prepare the statement for each anew.
+    # As text: otherwise the driver takes the smallest type for the numbers, and prepares a statement for each.
     return "{" + ",".join(map(str, numbers)) + "}"

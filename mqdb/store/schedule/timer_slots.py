@@ -1,11 +1,10 @@
-"""Timer slots: the partitions of the messages that wait for their time of delivery.
+"""Timer slots: the partitions for messages waiting for their time of delivery.
 
-A slot is an hour, a day, 30 days or 900 days, and a message goes to the longest one that is no longer than its
-remaining wait. So there are about 30 slots of each length, however far ahead messages are sent, and no message is ever
-moved from one to another. A slot is dropped as a whole when all of it is delivered. So a row stays at most as long
-after its delivery as it had to wait for it, or an hour. That is little beside the log, which has it, too.
-
-Slot 0 is for messages that wait although delivery has passed their time already, after the clock was set back.
+A slot is an hour, a day, 30 days or 900 days long, and a message goes to the longest one that is no longer than its
+remaining wait. So there are about 30 slots of each length, however far ahead messages are sent, and messages are never
+moved between slots. A slot is dropped as a whole when all of it is delivered. So after its delivery a row is kept at
+most as long as it had to wait, or an hour, which is little compared to the log, which also has the message. Slot 0 is
+for messages that wait although delivery has already passed their time, after the clock was set back.
 In SQL: `mqdb/sql/schedule/add_timer_slot.sql`.
 """
 
@@ -31,10 +30,10 @@ from mqdb.store.tables import timer_slot
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
-#: Milliseconds; the position of a length is the first part of a slot's number.
+#: The lengths in milliseconds; the index of a length is the first part of a slot's number.
 LENGTHS: Final = (_HOUR_MS, _DAY_MS, 30 * _DAY_MS, 900 * _DAY_MS)
 
-#: More slots of one length than there are hours before the year 10,000.
+#: More than the number of slots of one length: the hours before the year 10,000.
 _STRIDE: Final = 100_000_000
 
 BEHIND: Final = 0
@@ -72,7 +71,7 @@ def _number(value: int) -> ColumnElement[int]:
 
 
 def add_missing(connection: Connection, slots: Collection[int]) -> int:
-    """Make those of the slots that are not there, each in a transaction of its own; returns how many."""
+    """Create the missing ones of the slots, each in its own transaction; returns how many were created."""
     wanted = set(slots) - {BEHIND}
     if not wanted:
         return 0
@@ -83,13 +82,13 @@ def add_missing(connection: Connection, slots: Collection[int]) -> int:
 
 
 def find(connection: Connection, before_ms: int, delivered_ms: int) -> list[int]:
-    """The slots that may hold something undelivered that is due before `before_ms`."""
+    """The slots that may contain undelivered messages that are due before `before_ms`."""
     holds = timer_slot.c.first_ms < before_ms, timer_slot.c.past_ms > delivered_ms
     return list(connection.scalars(select(timer_slot.c.slot).where(*holds).order_by(timer_slot.c.first_ms)))
 
 
 def find_delivered(connection: Connection, delivered_ms: int) -> list[int]:
-    """The slots of which everything is delivered, oldest first."""
+    """The completely delivered slots, oldest first."""
     past = timer_slot.c.past_ms <= delivered_ms
     return list(connection.scalars(select(timer_slot.c.slot).where(past).order_by(timer_slot.c.past_ms)))
 

@@ -1,7 +1,7 @@
 """Steps of the timer deliverer: the progress of collecting and delivering timers.
 
-A step is one row of `timer_step`, appended in the transaction whose progress it stores. Its key prevents that a step is
-taken twice. RocketMQ: TimerCheckpoint.
+A step is one row of `timer_step`, appended in the transaction whose progress it stores. Its key prevents a step from
+being taken twice. RocketMQ: TimerCheckpoint.
 """
 
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ def newest_step(*columns: ColumnElement[Any]) -> Select[Any]:
 
 
 def begin(connection: Connection) -> bool:
-    """Take the right to take steps, until the end of the transaction, which is durable.
+    """Acquire the right to take steps until the end of the transaction, which is durable.
 
     Returns False while another session has it, or recalls a message.
     """
@@ -49,7 +49,7 @@ def newest(connection: Connection) -> TimerStep:
 
 
 def late_seconds(connection: Connection) -> float:
-    """For how long the first timer that is collected has been due; 0 while none is, and before the first step."""
+    """The seconds for which the first collected timer has been due; 0 if no timer is due, and before the first step."""
     due_ms = func.nullif(newest_step(timer_step.c.next_due_ms).scalar_subquery(), 0)
     late = cast(extract("epoch", func.mqdb.now()), Float) - due_ms / 1_000.0
     seconds: float = connection.scalars(select(func.greatest(late, 0.0))).one()
@@ -71,10 +71,10 @@ def prune_recalls(connection: Connection) -> int:
 
 
 def _is_in_a_slot() -> ColumnElement[bool]:
-    """Whether a row of timer_recall has its message in a slot: delivered up to there, and not dropped yet.
+    """Whether the message of a row of timer_recall is in a slot that is delivered up to there but not dropped yet.
 
-    Slot 0 holds nothing recalled. Sub-selects, which cannot become a join that reads all that waits. Uses timer_due of
-    the few slots that may hold it.
+    Slot 0 contains no recalled messages. Sub-selects are used because a join could read all waiting messages. Uses
+    timer_due of the few slots that may contain it.
     """
     recalled, slot = timer_recall.c, timer_slot.c
     is_it = timer.c.slot == slot.slot, timer.c.deliver_ms == recalled.deliver_ms, timer.c.log_pos == recalled.log_pos

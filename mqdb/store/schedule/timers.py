@@ -1,11 +1,11 @@
-"""Timers: messages with a time of delivery, on their way from the queue in which they are sent to their real queue.
+"""Timers: messages with a time of delivery, on their way from the queue to which they were sent to their real queue.
 
     rmq_sys_wheel_timer ──▶ mqdb.timer ──▶ the real queue
              └─────────── due ───────────▶
 
-The queue is dense, so none of its messages is missed; the table is filled by the deliverer alone. A delivery is a range
-of (deliver_ms, log_pos), and its end is in the step that is appended in this transaction: the key of a step prevents
-that it is taken twice. A look (`timer_looks`) finds the work to do.
+The queue is dense, so none of its messages is missed; only the deliverer fills the table. A delivery is a range of
+(deliver_ms, log_pos), and its end is in the step that is appended in the same transaction: the key of a step prevents
+it from being taken twice. `timer_looks` finds the work to do.
 RocketMQ: TimerMessageStore, TimerCheckpoint.
 """
 
@@ -58,7 +58,7 @@ _COPIED: Final = (*KEPT, "properties", "reconsume_times")
 
 
 class Undelivered(NamedTuple):
-    """A message that was to be collected or delivered, and was not."""
+    """A message that should have been collected or delivered but was not."""
 
     log_pos: int
     has_record: bool
@@ -69,7 +69,7 @@ class Undelivered(NamedTuple):
 
 
 def _entries(*conditions: ColumnElement[bool]) -> FromClause:
-    """The entries to collect, in the order of the queue. Uses queue_run_offset, bound to it by the order."""
+    """The entries to collect, in the order of the queue, which forces the index queue_run_offset."""
     first, past = parameter("first_offset"), parameter("past_offset")
     first_segment, last_segment = (cast(bindparam(name), Integer) for name in ("first_segment", "last_segment"))
     cq = entries(cast(bindparam("queue_key"), Integer), first, past, first_segment, last_segment, name="cq")
@@ -87,14 +87,17 @@ def _is_readable(record: FromClause) -> ColumnElement[bool]:
 
 
 def _is_recalled(log_pos: ColumnElement[int]) -> ColumnElement[bool]:
-    """Uses timer_recall_pkey. A sub-select, which cannot become a join that reads all that was ever recalled."""
+    """Whether a message was recalled.
+
+    Uses timer_recall_pkey. A sub-select, because a join could read all recalls ever made.
+    """
     found = select(ONE).where(timer_recall.c.log_pos == log_pos).limit(ONE)
     return found.scalar_subquery().is_not(None)
 
 
 @cache
 def collect_text() -> str:
-    """Entries that are not due go to their slots."""
+    """The statement that puts entries that are not due into their slots."""
     deliver_ms = literal_column("entries.deliver_ms", BigInteger)
     entry = _entries(deliver_ms > parameter("now_ms"))
     record = record_of(entry, *(cl.c[name] for name in (*_COPIED, "store_time")))
@@ -109,7 +112,7 @@ def collect_text() -> str:
 
 
 def _copy(record: FromClause, *order: ColumnElement[Any], sources: FromClause | None = None) -> Insert:
-    """Records into the queues that they are for, but those that were recalled."""
+    """The insert of records into their target queues, except recalled ones."""
     target = target_of(record)
     values: dict[str, ColumnElement[Any]] = {name: record.c[name] for name in _COPIED}
     values |= {"queue_key": target.c.queue_key, **delivered(record, record.c.deliver_ms)}
@@ -124,7 +127,7 @@ def _copy(record: FromClause, *order: ColumnElement[Any], sources: FromClause | 
 
 @cache
 def deliver_entries_text() -> str:
-    """Entries that are due need not go to the table first."""
+    """The statement that delivers due entries, which need not go through the table."""
     entry = _entries(literal_column("entries.deliver_ms", BigInteger) <= parameter("now_ms"))
     deliver_ms = cl.c.tags_code.label("deliver_ms")
     record = record_of(entry, cl.c.log_pos, deliver_ms, *(cl.c[name] for name in _COPIED), *aim_of(cl))
@@ -145,7 +148,7 @@ def deliver_due_text() -> str:
 
 @cache
 def deliver_behind_text() -> str:
-    """Rows of slot 0 go one by one, whether there is a queue for them or not. A row for each topic says which."""
+    """The statement that removes due rows of slot 0, whether they have a queue or not. It returns one row per topic."""
     mine = timer.alias("mine")
     found = (
         select(mine.c.deliver_ms, mine.c.log_pos, copied_bytes(mine).label("size"))
@@ -221,29 +224,29 @@ def undelivered_due_text() -> str:
 
 
 def count_fitting(connection: Connection, at: Look) -> int:
-    """Number of the entries that one transaction may copy."""
+    """The number of entries that one transaction may copy."""
     row = driver(connection).execute(fitting_text(), values_of(at)).fetchone()
     assert row is not None
     return int(row[0])
 
 
 def collect(connection: Connection, at: Look) -> Timed:
-    """Put the entries that are not due into the slots that `Look.slots` names; its rows are those not recalled."""
+    """Put the entries that are not due into the slots in `Look.slots`; its rows are those not recalled."""
     return run_timed(connection, collect_text(), values_of(at))
 
 
 def deliver_entries(connection: Connection, at: Look) -> Timed:
-    """Copy the entries that are due to their queues."""
+    """Copy the due entries to their queues."""
     return run_timed(connection, deliver_entries_text(), values_of(at))
 
 
 def deliver_due(connection: Connection, at: Look, slots: Sequence[int], due: Due) -> Timed:
-    """Copy what is due of the slots to its queues."""
+    """Copy the due messages of the slots to their queues."""
     return run_timed(connection, deliver_due_text(), _range_values(at, slots, due))
 
 
 class Released(NamedTuple):
-    """Messages of slot 0 for one topic: copied, or for no queue."""
+    """Messages of slot 0 for one topic, which were copied or had no queue."""
 
     real_topic: str | None
     has_queue: bool
@@ -254,16 +257,16 @@ class Released(NamedTuple):
 
 
 def deliver_behind(connection: Connection, at: Look, limit: int) -> tuple[list[Released], timedelta]:
-    """Copy what is due of slot 0 to its queues, the first to be due first, and forget it.
+    """Copy the due messages of slot 0 to their queues, in the order of due times, and remove them.
 
-    Returns what that was, and how long the server took for it.
+    Returns these messages, and how long the server took.
     """
     released = run_timed(connection, deliver_behind_text(), values_of(at) | {"limit": limit})
     return [Released(*row) for row in released.cursor], released.took
 
 
 def undelivered_entries(connection: Connection, at: Look) -> list[Undelivered]:
-    """The entries that neither `collect` nor `deliver_entries` has taken, in no order."""
+    """The entries that neither `collect` nor `deliver_entries` has taken, in no particular order."""
     return [Undelivered(*row) for row in driver(connection).execute(undelivered_entries_text(), values_of(at))]
 
 

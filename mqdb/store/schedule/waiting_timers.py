@@ -1,4 +1,4 @@
-"""Waiting timers, as operators look at them: the first or the last ones due.
+"""Waiting timers as shown to operators: those due first, or last.
 
 The view mqdb.scheduled shows them all, which is slow for millions of them.
 """
@@ -50,17 +50,17 @@ class WaitingTimer(NamedTuple):
     tags: str | None
     keys: str | None
     store_time: datetime
-    """When it was sent."""
+    """The time when it was sent."""
 
 
 @translates
 def list_timers(
     connection: Connection, topic: str | None = None, limit: int = 100, *, last: bool = False
 ) -> list[WaitingTimer]:
-    """Up to `limit` messages for a topic, or for all, the first to be due first; or the last, the latest first.
+    """Up to `limit` messages for a topic or for all: those due first, soonest first; or those due last, latest first.
 
-    A role that does not own the broker gets those for topics that it operates, administers or reads.
-    Uses timer_due, and reads all that is not collected yet.
+    A role that does not own the broker gets only messages for topics that it may operate, administer or read.
+    Uses timer_due, and reads all messages that are not collected yet.
     """
     if acl.is_guest(connection):
         return _list_scheduled(connection, topic, limit, last)
@@ -80,7 +80,7 @@ def list_timers(
 
 
 def _list_scheduled(connection: Connection, topic: str | None, limit: int, last: bool) -> list[WaitingTimer]:
-    """The waiting timers from the view, for roles that row security keeps from the tables."""
+    """The waiting timers from the view, for roles to which row security hides the tables."""
     its = _scheduled.c
     columns = its.due_at, its.topic, func.coalesce(its.queue_id, literal_column("0")), its.msg_id, its.tags, its["keys"]
     found = select(*columns, its.store_time).where(its.delay_level.is_(None))

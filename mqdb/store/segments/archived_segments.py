@@ -3,9 +3,9 @@
     archive_run         a folder that is being written; a crash leaves it here, for the next run to remove
     archived_segment    a segment, or some of its topics, whose files were read back and agreed with the broker
 
-A segment has one row for all of it, which is what retention waits for, and one for each run that was asked for topics
-that it lacked. Messages that both have are equal, so a reader takes one of them. Readers take paths from here and never
-look into the file system: a folder without a row is ignored.
+A segment has one row for the whole segment, for which retention waits, and one for each run that archived missing
+topics. If both contain a message, the copies are equal, so a reader takes one of them. Readers take paths from here and
+never scan the file system: a folder without a row is ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,17 @@ from mqdb.store.engine import translates
 from mqdb.store.segments.segments import SegmentState
 from mqdb.store.tables import archive_run, archived_segment, segment
 
-#: Those that were asked for, sorted; None for all but those of the broker.
+#: The requested topics, sorted; None means all except system topics.
 Topics: TypeAlias = tuple[str, ...] | None
 
-#: By topic and queue id: the first offset, and the one past the last. There is none missing between them.
+#: By topic and queue id: the first offset, and the offset after the last. There are no gaps in between.
 Offsets: TypeAlias = Mapping[str, Mapping[int, tuple[int, int]]]
 
 
 class ArchivedSegment(NamedTuple):
-    """The result of a run for a segment. `path` and times are None if there was no message to keep.
+    """The result of a run for a segment. `path` and times are None if there were no messages to archive.
 
-    `topics` are those that were asked for, sorted; None is all but those of the broker. `bytes` are of the files.
+    `topics` are the requested topics, sorted; None means all except system topics. `bytes` is the size of the files.
     """
 
     segment: int
@@ -44,7 +44,10 @@ class ArchivedSegment(NamedTuple):
 
 
 def first_missing(connection: Connection) -> int:
-    """The first segment that still holds messages and is not archived as a whole. There is one: the log goes on."""
+    """The first segment that still contains messages and is not completely archived.
+
+    It always exists, as the log goes on.
+    """
     whole = exists().where(archived_segment.c.segment == segment.c.segment, archived_segment.c.topics.is_(None))
     missing = select(func.min(segment.c.segment)).where(segment.c.state != SegmentState.DRAINED, ~whole)
     return connection.execute(missing).scalar_one() or 0
@@ -57,7 +60,7 @@ def sealed(connection: Connection) -> list[int]:
 
 
 def topics_archived(connection: Connection, first: int) -> dict[int, list[Topics]]:
-    """The archived topics of the segments from `first` on: those of each of their rows."""
+    """The archived topics of the segments from `first` on, for each of their rows."""
     columns = archived_segment.c.segment, archived_segment.c.topics
     found: dict[int, list[Topics]] = {}
     for number, topics in connection.execute(select(*columns).where(archived_segment.c.segment >= first)):
@@ -67,26 +70,26 @@ def topics_archived(connection: Connection, first: int) -> dict[int, list[Topics
 
 @translates
 def is_sealed(connection: Connection, number: int) -> bool:
-    """Whether the segment is there, and sealed."""
+    """Whether the segment exists and is sealed."""
     found = select(segment.c.state).where(segment.c.segment == number)
     return connection.scalar(found) == SegmentState.SEALED
 
 
 @translates
 def begin_run(connection: Connection, number: int, path: str) -> None:
-    """Write down that a folder is going to be written."""
+    """Record that a folder is going to be written."""
     connection.execute(insert(archive_run).values(path=path, segment=number))
 
 
 @translates
 def unfinished_runs(connection: Connection) -> list[str]:
-    """The folders that were begun and are not archived segments, the oldest first."""
+    """The folders that were begun but did not become archived segments, oldest first."""
     return list(connection.scalars(select(archive_run.c.path).order_by(archive_run.c.started_at, archive_run.c.path)))
 
 
 @translates
 def forget_run(connection: Connection, path: str) -> None:
-    """Take away the row of a folder."""
+    """Remove the row of a folder."""
     connection.execute(delete(archive_run).where(archive_run.c.path == path))
 
 
@@ -99,7 +102,7 @@ def record(connection: Connection, archived: ArchivedSegment) -> bool:
 
 @translates
 def find_archived(connection: Connection, topic: str) -> list[ArchivedSegment]:
-    """The archived segments that hold messages of a topic, each once, oldest first. Reads the whole catalogue."""
+    """The archived segments that contain messages of a topic, each once, oldest first. Reads the whole catalogue."""
     columns = [archived_segment.c[name] for name in ArchivedSegment._fields]
     has_topic = archived_segment.c.offsets.has_key(topic)
     one_of_each = select(*columns).ext(distinct_on(archived_segment.c.segment)).where(has_topic)

@@ -1,11 +1,11 @@
-"""Partitions of a segment, and how they go away without anybody waiting.
+"""Partitions of a segment, and how they are removed without blocking other sessions.
 
     attached ──▶ detaching ──▶ detached ──▶ gone
 
-A plain DROP locks the parent: it waits for every transaction that has looked at the table, and all sends and pulls
-wait behind it (1.5 s behind one idle transaction, measured). DETACH CONCURRENTLY locks the partition only, and lets
-new statements do without it at once; then it waits for the older ones. A lock timeout ends that wait, and FINALIZE
-takes it up later, as it does after a crash. Each step can be repeated from the state that the catalog shows.
+A plain DROP locks the parent: it waits for every transaction that has read the table, and all sends and pulls wait
+behind it (measured: 1.5 s behind one idle transaction). DETACH CONCURRENTLY locks only the partition, and new
+statements immediately ignore it; then it waits for older statements. A lock timeout ends this wait, and FINALIZE
+continues later, as it does after a crash. Each step can be repeated from the state in the catalog.
 """
 
 from enum import StrEnum
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 
 from mqdb.store.engine import driver
 
-#: The partitions of one segment, in the order in which retention takes them away.
+#: The partitions of one segment, in the order in which retention removes them.
 INDEXES: Final = ("queue_run", "message_index")
 LOG: Final = "commit_log"
 
@@ -62,13 +62,13 @@ _SIZE = text(
 
 
 def size_bytes(connection: Connection, parent: str) -> int:
-    """Bytes of all partitions of a table, with their indexes. Takes a look at each of their files."""
+    """The bytes of all partitions of a table, with their indexes. Checks each of their files."""
     size: int = connection.execute(_SIZE, {"parent": parent}).scalar_one()
     return size
 
 
 class SegmentSize(NamedTuple):
-    """Bytes of the partitions of a segment, with their indexes; 0 for one that is gone."""
+    """The bytes of the partitions of a segment, with their indexes; 0 for a missing partition."""
 
     number: int
     commit_log: int
@@ -87,12 +87,12 @@ _SIZES = text(
 
 
 def sizes(connection: Connection) -> list[SegmentSize]:
-    """The sizes of all segments, the oldest first. Takes a look at each of their files."""
+    """The sizes of all segments, oldest first. Checks each of their files."""
     return [SegmentSize(*row) for row in connection.execute(_SIZES)]
 
 
 def step(connection: Connection, parent: str, segment: int) -> bool:
-    """Take a partition one state further; False when it is gone. Needs a connection in AUTOCOMMIT.
+    """Move a partition to the next state; False if it is gone. Needs a connection in AUTOCOMMIT.
 
     Raises psycopg's LockNotAvailable after the session's lock_timeout.
     """
@@ -105,7 +105,7 @@ def step(connection: Connection, parent: str, segment: int) -> bool:
 
 
 def remove(connection: Connection, parent: str, segment: int) -> bool:
-    """Remove a partition; returns False if a lock is in the way, so that the rest is left for later."""
+    """Remove a partition; returns False if a lock prevents it, so that the rest is left for later."""
     try:
         while step(connection, parent, segment):
             pass

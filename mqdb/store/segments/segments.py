@@ -1,16 +1,16 @@
-"""Segments: ranges of the log that are made, closed, sealed and dropped as a whole.
+"""Segments: ranges of the log that are created, closed, sealed and dropped as a whole.
 
     open ──▶ closed ──▶ sealed ──▶ drained ──▶ (no row)
 
     open      takes records, now or later
     closed    all its positions are taken; transactions in progress may still write to it
     sealed    no transaction can still write to it, and all of it is dispatched and indexed
-    drained   below the min offset of every queue: its consume queue and key index are on their way out, its log
-              stays as long as the consume queue of a younger segment points into it
+    drained   below the min offset of every queue: its consume queue and key index are being removed, its log
+              is kept as long as the consume queue of a newer segment points into it
 
-A segment is drained in one statement with the min offsets. The steps after that only remove data that is not visible
-any longer, so they can be interrupted anywhere and continued by the next leader.
-In SQL: `mqdb/sql/segments/ensure_segments.sql`, `mqdb/sql/segments/seal_segment.sql`.
+A segment is drained in the same statement that raises the min offsets. Later steps only remove data that is no longer
+visible, so they can be interrupted anywhere and continued by the next leader. In SQL:
+`mqdb/sql/segments/ensure_segments.sql`, `mqdb/sql/segments/seal_segment.sql`.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _last_pos = select(_log_pos.c.last_value).scalar_subquery()
 
 
 class SegmentState(StrEnum):
-    """The states of the schema's CHECK."""
+    """The states in the CHECK constraint of the schema."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -38,7 +38,7 @@ class SegmentState(StrEnum):
 
 
 class Segment(NamedTuple):
-    """Positions `start_pos` to before `end_pos`; its consume queue points to `lowest_log_pos` and above."""
+    """The positions from `start_pos` to before `end_pos`; the consume queue points to `lowest_log_pos` and above."""
 
     number: int
     start_pos: int
@@ -48,12 +48,12 @@ class Segment(NamedTuple):
     closed_at: datetime | None
 
     def was_closed_before(self, time: datetime) -> bool:
-        """Whether all its records are older than that; late committers count as of their dispatch."""
+        """Whether all its records are older than a time; late committers count from their dispatch."""
         return self.closed_at is not None and self.closed_at < time
 
 
 class Log(NamedTuple):
-    """The log as a whole: how far it has got, when that was, and what its next segment will hold."""
+    """The log as a whole: its last position, the current time, and the size of the next segment."""
 
     now: datetime
     last_pos: int
@@ -75,47 +75,50 @@ def log(connection: Connection) -> Log:
 
 
 def needed_from(segments: Sequence[Segment]) -> int:
-    """Lowest position that the consume queues of retained segments point to; the log below it is not needed."""
+    """The lowest position to which the consume queues of retained segments point; the log below it is not needed."""
     return min((each.lowest_log_pos for each in segments if each.state is not SegmentState.DRAINED), default=0)
 
 
 def room(segments: Sequence[Segment], last_pos: int) -> int:
-    """Positions behind the last one that are left in segments which exist."""
+    """The number of free positions after the last one in existing segments."""
     return max(max((each.end_pos for each in segments), default=0) - last_pos - 1, 0)
 
 
 def oldest_seconds(connection: Connection) -> float | None:
-    """Age of the first record that is kept; None if the log is empty. Uses commit_log_pkey."""
+    """The age of the first kept record; None if the log is empty. Uses commit_log_pkey."""
     first = select(commit_log.c.store_time).order_by(commit_log.c.log_pos).limit(1).scalar_subquery()
     age: float | None = connection.scalars(select(cast(extract("epoch", func.mqdb.now() - first), Float))).one()
     return age
 
 
 def resize(connection: Connection, records: int) -> None:
-    """Let the next segments hold so many records."""
+    """Set the size of future segments in records."""
     connection.execute(update(broker).values(segment_size=records))
 
 
 def ensure(connection: Connection, ahead: int) -> int:
-    """Make so many segments exist ahead of the log; returns how many were made."""
+    """Make sure that `ahead` segments exist ahead of the log; returns how many were created."""
     made: int = connection.execute(select(func.mqdb.ensure_segments(ahead))).scalar_one()
     return made
 
 
 def close_passed(connection: Connection) -> list[int]:
-    """Close the open segments of which all positions are taken; returns their numbers."""
+    """Close the open segments whose positions are all taken; returns their numbers."""
     passed = update(segment).where(segment.c.state == SegmentState.OPEN, segment.c.end_pos <= _last_pos + 1)
     closed = passed.values(state=SegmentState.CLOSED, closed_at=func.mqdb.now()).returning(segment.c.segment)
     return sorted(connection.scalars(closed))
 
 
 def seal(connection: Connection, number: int) -> bool:
-    """Seal a closed segment; False while a transaction may write to it, or dispatch or index is not through it."""
+    """Seal a closed segment;
+
+    False while a transaction may write to it, or it is not completely dispatched and indexed.
+    """
     return bool(connection.scalar(select(func.mqdb.seal_segment(number))))
 
 
 def drain(connection: Connection, number: int) -> bool:
-    """Raise the min offsets over a sealed segment and give it up, in one statement; False when a lock is in the way.
+    """Raise the min offsets past a sealed segment and drain it, in one statement; False if a lock prevents it.
 
     Uses queue_run_offset: the last offset of each queue, not a scan of the segment.
     """
@@ -132,7 +135,7 @@ def drain(connection: Connection, number: int) -> bool:
         .correlate(queue)
         .scalar_subquery()
     )
-    # Joined, so that nothing is raised over a segment that another session has dropped already.
+    # A join, so that nothing is raised past a segment that another session has already dropped.
     ends = select(queue.c.queue_key, past.label("past")).select_from(queue.join(given_up, true())).subquery("ends")
     raised = (
         update(queue)
@@ -158,7 +161,7 @@ def forget(connection: Connection, number: int) -> None:
 
 
 def bounds(connection: Connection) -> list[tuple[int, int, int]]:
-    """Number, lowest position and the position past the end of each segment that has a consume queue."""
+    """The number, the lowest position and the position past the end of each segment that has a consume queue."""
     live = select(segment.c.segment, segment.c.lowest_log_pos, segment.c.end_pos)
     rows = connection.execute(live.where(segment.c.state != SegmentState.DRAINED))
     return [(row.segment, row.lowest_log_pos, row.end_pos) for row in rows]

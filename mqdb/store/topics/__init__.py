@@ -1,6 +1,6 @@
-"""Topics, what names them, and their ranges for readers in bulk.
+"""Topics, their uses, and their ranges for bulk readers.
 
 topics                      topics and their queues
-topic_uses, deleted_topics  what names a topic; those that went with their messages
-topic_ranges                for readers in bulk
+topic_uses, deleted_topics  the uses of a topic; topics that were deleted with their waiting messages
+topic_ranges                ranges for bulk readers
 """

@@ -1,7 +1,7 @@
-"""Topics that were deleted together with the messages that waited for them.
+"""Topics that were deleted together with the messages waiting for them.
 
-Such a message stays in the log, which is never changed, and names its topic. The row of the topic tells it from a
-message to a younger topic of that name.
+Such a message stays in the log, which is never changed, and names its topic. The row of the topic distinguishes it from
+a message to a newer topic with the same name.
 """
 
 from sqlalchemy import ColumnElement, and_, any_, func, literal_column, select
@@ -10,9 +10,9 @@ from mqdb.store.tables import deleted_topic
 
 
 def went_along(topic: ColumnElement[str], log_pos: ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether a message that waits for a topic went with one that was deleted.
+    """Whether a message that waits for a topic was deleted together with an older topic.
 
-    A statement reads the names once, and usually finds no names. Only messages of such names cost a look by
+    A statement reads the names once, and usually finds no names. Only messages with these names cost a lookup in
     deleted_topic_pkey.
     """
     names = func.array(select(deleted_topic.c.topic).scalar_subquery())

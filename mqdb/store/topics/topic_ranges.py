@@ -1,9 +1,8 @@
 """Ranges of topics, for reading many messages at once.
 
-A read needs the bounds of queues, the segments of a range, and the statement that reads a part of one segment.
-
-That statement names the partitions of its segment, so it takes no lock that a send, a pull or retention waits for. It
-is run by other processes, with a driver of their own, so its values stand in its text.
+A read needs the bounds of queues, the segments of a range, and the statement that reads part of one segment. This
+statement names the partitions of its segment, so it takes no lock for which a send, a pull or retention waits. Other
+processes run it with their own driver, so its values are literals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,9 +50,9 @@ from mqdb.store.tables import broker, commit_log, queue, queue_run, segment, top
 
 
 class BrokerIdentity(NamedTuple):
-    """The name of a broker, and when its database was set up.
+    """The name of a broker, and when its database was created.
 
-    A backup, a standby and a dump keep that time, so it tells another database from one that was restored.
+    A backup, a standby and a dump keep this time, so it distinguishes another database from a restored one.
     """
 
     name: str
@@ -61,9 +60,9 @@ class BrokerIdentity(NamedTuple):
 
 
 class QueueBounds(NamedTuple):
-    """A queue with the lowest offset that is kept, and the next one that dispatch will give.
+    """A queue with its lowest kept offset, and the next offset that dispatch will assign.
 
-    A topic that is deleted and made again gets another id; the offsets of its queues begin at 0.
+    A topic that is deleted and created again gets another id; the offsets of its queues start at 0.
     """
 
     topic: str
@@ -75,7 +74,7 @@ class QueueBounds(NamedTuple):
 
 
 class SegmentRange(NamedTuple):
-    """Positions of a segment, and the lowest one that its consume queue points to."""
+    """The positions of a segment, and the lowest position to which its consume queue points."""
 
     number: int
     start_pos: int
@@ -84,7 +83,7 @@ class SegmentRange(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """Offsets `first` to before `past` of a queue."""
+    """The offsets from `first` to before `past` of a queue."""
 
     queue_key: int
     first: int
@@ -92,7 +91,7 @@ class OffsetRange(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Offsets `first` to before `past` of a queue, all of them in one segment."""
+    """The offsets from `first` to before `past` of a queue, all in one segment."""
 
     segment: int
     queue_key: int
@@ -101,7 +100,7 @@ class Span(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The messages to read: they pass all filters. `keys`: a message has one of them, if any is given."""
+    """The messages to read, which meet all conditions. If `keys` are given, a message has to have one of them."""
 
     tags: TagExpression | None = None
     selector: Selector | None = None
@@ -111,8 +110,8 @@ class Choice(NamedTuple):
 class Part(NamedTuple):
     """The work of one statement: spans of one segment, without records outside `lowest_pos` to before `past_pos`.
 
-    `log_segments` are those whose partitions of the log hold such records; `queues` maps keys to queues. Only a part
-    with one span can be ordered: by offset. `is_whole` if the positions exclude nothing of the spans.
+    `log_segments` are those whose log partitions contain such records; `queues` maps keys to queues. Only a part with a
+    single span can be ordered, by offset. `is_whole` means that the positions exclude nothing in the spans.
     """
 
     segment: int
@@ -134,7 +133,7 @@ def broker_name(connection: Connection) -> str:
 
 @translates
 def broker_identity(connection: Connection) -> BrokerIdentity:
-    """The identity of the broker that a connection leads to."""
+    """The identity of the broker behind a connection."""
     return BrokerIdentity(*connection.execute(select(broker.c.broker_name, broker.c.created_at)).one())
 
 
@@ -146,7 +145,7 @@ def topic_names(connection: Connection) -> list[str]:
 
 @translates
 def bounds(connection: Connection, topics: Sequence[str]) -> list[QueueBounds]:
-    """The bounds of all queues of these topics at one moment; topics that do not exist are left out."""
+    """The bounds of all queues of these topics at one moment; missing topics are left out."""
     asked = func.unnest(cast(list(topics), ARRAY(Text))).column_valued("asked")
     columns = asked, topic.c.topic_id, queue.c.queue_id, queue.c.queue_key, queue.c.base_offset, max_offset()
     named = select(*columns).join_from(queue, topic, topic.c.topic_id == queue.c.topic_id)
@@ -167,7 +166,7 @@ def spans(connection: Connection, ranges: Iterable[OffsetRange], first_segment: 
     """The parts of these ranges in each segment from `first_segment` on, by segment and queue.
 
     Offsets are dense and dispatch never returns to a segment, so two ends determine a span. Uses queue_run_offset,
-    twice for each segment and range.
+    twice per segment and range.
     """
     wanted = given(_RANGE, ranges)
     ends = [_end_of(wanted, is_last=is_last) for is_last in (False, True)]
@@ -199,7 +198,10 @@ def _end_of(wanted: FromClause, *, is_last: bool) -> Select[Any]:
 
 
 def segment_bounds(connection: Connection) -> list[SegmentRange]:
-    """All segments, oldest first. A drained one has no consume queue, but maybe records for that of a younger one."""
+    """All segments, oldest first.
+
+    A drained segment has no consume queue, but may have records for that of a newer one.
+    """
     columns = segment.c.segment, segment.c.start_pos, segment.c.end_pos, segment.c.lowest_log_pos
     return [SegmentRange(*row) for row in connection.execute(select(*columns).order_by(segment.c.segment))]
 
@@ -208,12 +210,12 @@ def segment_bounds(connection: Connection) -> list[SegmentRange]:
 
 
 def read_texts(connection: Connection, parts: Sequence[Part], columns: Sequence[str], choice: Choice) -> list[str]:
-    """For each part the statement that reads its messages, with these columns as readers in bulk name them."""
+    """For each part the statement that reads its messages, with these columns, as named by bulk readers."""
     cursor = _cursor(connection)
     compiled: dict[tuple[object, ...], Compiled] = {}
     texts = []
     for number, part in enumerate(parts):
-        # Ranges of a segment differ in values only, and SQLAlchemy takes 2 ms for a text.
+        # Ranges of a segment differ only in values, and SQLAlchemy takes 2 ms to compile a statement.
         shape = (part.segment, part.lowest_pos, part.past_pos, part.is_ordered) if len(part.spans) == 1 else (number,)
         if shape not in compiled:
             compiled[shape] = _compiled(connection, _read(part, columns, choice))
@@ -229,7 +231,7 @@ def _values(part: Part) -> dict[str, Any]:
 
 
 def _read(part: Part, columns: Sequence[str], choice: Choice) -> Select[Any]:
-    """The values of a lone span are parameters, those of several stand in the statement."""
+    """The values of a single span are parameters, those of several spans are literals."""
     run = partition(queue_run, part.segment).alias("run")
     cl = log_of(part.log_segments)
     if len(part.spans) == 1:
@@ -252,11 +254,11 @@ def _read(part: Part, columns: Sequence[str], choice: Choice) -> Select[Any]:
         conditions = [cl.c.queue_key == func.any(keys)]
     conditions += [cq.c.queue_offset >= first, cq.c.queue_offset < past]
     if not part.is_whole:
-        # Of both: the planner does not know that one follows from the other.
+        # For both: the planner does not know that one follows from the other.
         for each in (cq, cl):
             conditions += [each.c.log_pos >= part.lowest_pos, each.c.log_pos < part.past_pos]
     elif len(part.log_segments) > 1 and not part.is_ordered:
-        conditions.append(cl.c.log_pos >= part.lowest_pos)  # of the older segment only the end
+        conditions.append(cl.c.log_pos >= part.lowest_pos)  # only the end of the older segment
     expressions: dict[str, ColumnElement[Any]] = {
         "topic": cast(its_topic, Text),
         "queue_id": cast(its_queue_id, Integer),
@@ -292,7 +294,7 @@ def _codes(choice: Choice) -> ColumnElement[Any] | None:
 def _conditions(choice: Choice, cq: FromClause, cl: FromClause) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if choice.tags is not None and (codes := _codes(choice)) is not None:
-        # The codes spare records; two tags may have one code.
+        # The codes save reading records; two tags may have the same code.
         conditions.append(cq.c.tags_code == func.any(codes))
         conditions.append(cl.c.tags == func.any(cast(sorted(choice.tags.tags), ARRAY(Text))))
     if choice.selector is not None:
@@ -304,7 +306,7 @@ def _conditions(choice: Choice, cq: FromClause, cl: FromClause) -> list[ColumnEl
 
 
 def partition(parent: Table, number: int) -> TableClause:
-    """The partition of a segment, by its own name."""
+    """The partition of a segment, under its own name."""
     columns = (column(each.name, each.type) for each in parent.c)
     return table(f"{parent.name}_{number}", *columns, schema=parent.schema)
 
@@ -328,7 +330,7 @@ def max_offsets(queue_keys: Sequence[int]) -> Select[int, int]:
 
 
 def text_with_values(connection: Connection, statement: ClauseElement) -> str:
-    """The text of a statement with its values in it, quoted by the driver for this server."""
+    """The SQL text of a statement with literal values, quoted by the driver for this server."""
     return _text(_cursor(connection), _compiled(connection, statement), {})
 
 
@@ -338,7 +340,7 @@ def _compiled(connection: Connection, statement: ClauseElement) -> Compiled:
 
 def _cursor(connection: Connection) -> ClientCursor[Any]:
     cursor = ClientCursor(driver(connection))
-    # The engine's own dumper of lists makes binary values, which no text can hold.
+    # The engine's own dumper for lists makes binary values, which cannot be in SQL text.
     cursor.adapters.register_dumper(list, ListDumper)
     return cursor
 

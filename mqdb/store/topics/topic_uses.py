@@ -10,18 +10,18 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 
 class TopicUses(NamedTuple):
-    """The things that name a topic."""
+    """The uses of a topic."""
 
     crons: tuple[str, ...]
-    """Names of recurring sends."""
+    """The names of recurring sends."""
     scheduled: int
-    """Messages that wait for their delivery to it, by a delay level or at a time of their own."""
+    """The number of messages waiting for delivery to the topic, by a delay level or at their own time."""
     half_messages: int
-    """Those in state PREPARED: neither ended nor given up."""
+    """The number of half messages in state PREPARED: neither ended nor given up."""
 
 
 def find(connection: Connection, topic: str) -> TopicUses:
-    """The dispatched uses of the topic. It reads all waiting messages, of all topics."""
+    """The dispatched uses of the topic. This reads all waiting messages of all topics."""
     columns = column("crons", ARRAY(Text)), column("scheduled", BigInteger), column("half_messages", BigInteger)
     uses = func.mqdb.topic_uses(cast(topic, Text)).table_valued(*columns).render_derived("uses")
     crons, *counts = connection.execute(select(uses)).one()
@@ -29,10 +29,10 @@ def find(connection: Connection, topic: str) -> TopicUses:
 
 
 def delete_topic(connection: Connection, topic: str, force: bool, actor: str | None) -> tuple[bool, TopicUses] | None:
-    """Delete a topic, and record it; returns whether that was done, and its uses; None if the topic does not exist.
+    """Delete a topic and record it; returns whether it was deleted, and its uses; None if the topic does not exist.
 
-    It is not done while something names the topic, unless with `force`: then crons are removed, half messages rolled
-    back, and waiting messages never delivered.
+    The topic is not deleted while it is in use, except with `force`: then crons are removed, half messages rolled back,
+    and waiting messages never delivered.
     """
     arguments = cast(topic, Text), force, cast(actor, Text)
     columns = (

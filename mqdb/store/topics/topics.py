@@ -1,9 +1,8 @@
 """Topics and their queues.
 
-A queue_key is given once in a history of the log. So a record that arrives for a deleted topic has no topic, and never
-gets into a younger topic of the same name. A database that has gone back gives the same keys again
-(`store/log/history.py`).
-In SQL: `mqdb/sql/acl/administer.sql`, `mqdb/sql/topics/make_topic.sql`.
+A queue_key is used once in a history of the log. So a record that arrives for a deleted topic has no topic, and never
+gets into a newer topic with the same name. A database that was set back uses the same keys again
+(`store/log/history.py`). In SQL: `mqdb/sql/acl/administer.sql`, `mqdb/sql/topics/make_topic.sql`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +25,7 @@ from mqdb.store.tables import queue, topic
 class TopicRoute:
     """A topic and the keys of its queues, queue 0 first: as many as the larger of its two counts.
 
-    `history` is that of the log in which the keys were found.
+    `history` is the history of the log in which the keys were found.
     """
 
     topic_id: int
@@ -36,17 +35,17 @@ class TopicRoute:
 
     @cached_property
     def write_queue_keys(self) -> tuple[int, ...]:
-        """The queues that producers choose from; none without the W bit."""
+        """The queues from which producers choose; empty without the W bit."""
         return self.queue_keys[: self.config.write_queue_nums] if self.config.perm & Perm.WRITE else ()
 
     @cached_property
     def read_queue_keys(self) -> tuple[int, ...]:
-        """The queues that consumers read; none without the R bit."""
+        """The queues that consumers read; empty without the R bit."""
         return self.queue_keys[: self.config.read_queue_nums] if self.config.perm & Perm.READ else ()
 
 
 def find_topic(connection: Connection, name: str) -> TopicRoute | None:
-    """The topic with its queues; None if there is no topic of that name."""
+    """The topic with its queues; None if there is no topic with this name."""
     return find_topics(connection, [name]).get(name)
 
 
@@ -60,7 +59,7 @@ def existing_topic(connection: Connection, name: str) -> TopicRoute:
 
 @translates
 def find_topics(connection: Connection, names: Iterable[str]) -> dict[str, TopicRoute]:
-    """The existing ones of these topics, with their queues, by the given names; in one statement."""
+    """The existing topics, among these, with their queues, by the given names; in one statement."""
     asked = func.unnest(cast(list(names), ARRAY(Text))).column_valued("asked")
     rows = connection.execute(_routes(asked).join(topic, topic.c.topic == full_topic(asked)))
     return {row.name: _route(row) for row in rows}
@@ -92,7 +91,7 @@ def _route(row: Row[tuple[object, ...]]) -> TopicRoute:
 
 
 def create(connection: Connection, config: TopicConfig) -> bool:
-    """Insert a topic and its queues, in the caller's transaction; False where the name is taken."""
+    """Insert a topic and its queues, in the caller's transaction; False if the name is taken."""
     columns = _columns(config)
     return connection.scalar(select(func.mqdb.make_topic(config.name, *columns.values()))) is not None
 
@@ -104,9 +103,9 @@ def create_by_hand(connection: Connection, config: TopicConfig, actor: str | Non
 
 
 def change(connection: Connection, name: str, changes: Mapping[str, object], actor: str | None) -> bool:
-    """Set those settings of a topic that are given, by their names in the table, and note it; False without the topic.
+    """Change the given settings of a topic, by column name, and record it; False if the topic does not exist.
 
-    Queues are added if the topic needs more than ever before; none is removed. Producers and consumers do not wait.
+    Queues are added if the topic needs more than ever before, and never removed. Producers and consumers do not wait.
     """
     values = (cast(changes.get(name), topic.c[name].type) for name in _SETTINGS)
     changed = func.mqdb.change_topic(name, *values, cast(actor, Text), type_=Boolean())
@@ -114,10 +113,10 @@ def change(connection: Connection, name: str, changes: Mapping[str, object], act
 
 
 def remove_deleted(connection: Connection, queues: int) -> int | None:
-    """Remove so many queues of a topic that has lost its name (`mqdb.drop_topics`), and with the last one the topic.
+    """Remove up to `queues` queues of a topic that has lost its name (`mqdb.drop_topics`), and finally the topic.
 
-    Returns the number of topics removed; None if no topic has lost its name. The topic is chosen at random, so that a
-    session that commits offsets to one does not hold up all others.
+    Returns the number of removed topics; None if no topic has lost its name. The topic is chosen at random, so that a
+    session that commits offsets in one topic does not block all others.
     """
     is_deleted = func.starts_with(topic.c.topic, func.mqdb.deleted_prefix())
     topic_id = connection.scalar(select(topic.c.topic_id).where(is_deleted).order_by(func.random()).limit(1))

@@ -1,7 +1,7 @@
-"""Half messages, and the checks of those without an end.
+"""Half messages, and the checks of those that have not ended.
 
-half_messages  the state of each, and the copy that a commit makes
-open_halves    those without an end
-half_checks    who is asked about them
+half_messages  their states, and the copies made by commits
+open_halves    half messages that have not ended
+half_checks    the checks, and the producers that are asked
 own_halves     for roles that do not own the broker
 """

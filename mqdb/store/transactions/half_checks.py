@@ -1,6 +1,6 @@
-"""Half checks: the progress through the half messages, the checks that are due, and the producers that are asked.
+"""Half checks: the progress of the scan, the due checks, and the producers that are asked.
 
-The row of a half message is the request as well: `check_client` is the producer that is asked. NOTIFY wakes it, and it
+The row of a half message is also the request: `check_client` is the producer that is asked. NOTIFY wakes it, and it
 reads its checks from these rows. So a check survives the process that made it.
 RocketMQ: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener.
 In SQL: `mqdb/sql/log/try_lock.sql`, `mqdb/sql/transactions/half_own.sql`.
@@ -59,12 +59,12 @@ class HalfPosition(NamedTuple):
     """The progress through the half messages: offsets of their queue."""
 
     seq: int
-    """Number of the newest step."""
+    """The number of the newest step."""
     next_offset: int
 
 
 class Entry(NamedTuple):
-    """A half message that is not looked at yet."""
+    """A half message that was not scanned yet."""
 
     queue_offset: int
     log_pos: int
@@ -81,25 +81,25 @@ class NewHalf(NamedTuple):
     stored_at: datetime
     check_at: datetime
     check_wait: timedelta
-    """Time from now to `check_at`."""
+    """The time from now to `check_at`."""
 
 
 class DueHalf(NamedTuple):
-    """A half message that is due to be asked about."""
+    """A half message whose check is due."""
 
     log_pos: int
     producer_group: str
     principal: str | None
-    """The role that has sent it; None for the owner of the broker and the members of its role."""
+    """The role that sent it; None for the owner of the broker and the members of its role."""
     check_times: int
     age: timedelta
-    """Since it was stored or resumed."""
+    """The age since it was stored or resumed."""
     is_lost: bool
     """Whether its segment is gone from the log."""
 
 
 class HalfCheck(NamedTuple):
-    """A check that a producer has to answer: the nth for the transaction of this message."""
+    """A check that a producer has to answer, with its number for this message's transaction."""
 
     log_pos: int
     check_times: int
@@ -107,14 +107,14 @@ class HalfCheck(NamedTuple):
 
 
 def begin(connection: Connection) -> bool:
-    """Be the one who checks until the end of the transaction; False while another session is."""
+    """Take the right to check until the end of the transaction; False while another session has it."""
     return bool(connection.scalar(select(func.mqdb.try_lock("transaction"))))
 
 
 def has_work(connection: Connection) -> bool:
-    """Whether a half message has no end, is not looked at yet, or is gone from the log.
+    """Whether a half message has not ended, was not scanned yet, or is gone from the log.
 
-    Asked every second. Uses half_message_check_at, queue_run_offset and half_message_pkey.
+    Called every second. Uses half_message_check_at, queue_run_offset and half_message_pkey.
     """
     row = driver(connection).execute(has_work_text(), {}).fetchone()
     return row == (True,)
@@ -131,7 +131,7 @@ def has_work_text() -> str:
     return text_of(select(or_(is_open, is_unseen, is_gone)))
 
 
-# -- looking through --------------------------------------------------------------------------
+# -- the scan ---------------------------------------------------------------------------------
 
 
 def position(connection: Connection) -> HalfPosition:
@@ -152,7 +152,7 @@ def _position(*columns: ColumnElement[int]) -> Select[Any]:
 
 
 def entries(connection: Connection, next_offset: int, limit: int) -> list[Entry]:
-    """Half messages from an offset on, in their order. Uses queue_run_offset."""
+    """The half messages from an offset on, in order. Uses queue_run_offset."""
     return [Entry(offset, log_pos) for offset, log_pos, _ in connection.execute(_entries(next_offset).limit(limit))]
 
 
@@ -184,7 +184,7 @@ def prune_steps(connection: Connection, past_seq: int) -> None:
 
 
 def first_unseen_segment(connection: Connection) -> int:
-    """The segment of the first half message that is not looked at; else the one that dispatch writes to."""
+    """The segment of the first half message that was not scanned, or the one to which dispatch writes."""
     newest = checkpoint.c.service == "dispatch"
     writes_to = select(checkpoint.c.segment).where(newest).order_by(checkpoint.c.seq.desc()).limit(1).scalar_subquery()
     unseen = _entries(position(connection).next_offset).limit(1).subquery()
@@ -197,7 +197,7 @@ def first_unseen_segment(connection: Connection) -> int:
 
 
 def take_from_the_dead(connection: Connection) -> int:
-    """Have what a producer was asked that is gone, or has left its group, be due at once; returns how much that was.
+    """Make checks of producers that are gone or have left their group due immediately; returns their number.
 
     Uses half_message_check_client.
     """
@@ -222,14 +222,14 @@ def take_from_the_dead(connection: Connection) -> int:
 
 
 def _unlocked(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
-    """The positions of half messages, but of those that are just ending: who ends one may take his time."""
+    """The positions of half messages, except those that are just being ended, which may take long."""
     return select(hm.log_pos).where(*conditions).with_for_update(skip_locked=True).scalar_subquery()
 
 
 def take_from_ahead(connection: Connection, longest: timedelta) -> int:
-    """Make checks due at once that were planned by a clock that was ahead; returns their number.
+    """Make checks due immediately that were scheduled by a clock that was ahead; returns their number.
 
-    It looks only at checks that wait for longer than `longest`, which are mostly immune. Uses half_message_check_at.
+    Examines only checks that wait longer than `longest`, most of which are immune. Uses half_message_check_at.
     """
     now = select(func.mqdb.now()).scalar_subquery()
     is_far = hm.check_at > now + literal(longest, Interval()), hm.check_at > now + hm.check_wait
@@ -239,7 +239,7 @@ def take_from_ahead(connection: Connection, longest: timedelta) -> int:
 
 
 def take_due(connection: Connection, limit: int, youngest: timedelta) -> list[DueHalf]:
-    """The due checks, the oldest first; locked until the end of the transaction. Ending half messages are skipped.
+    """The due checks, oldest first, locked until the end of the transaction. Half messages being ended are skipped.
 
     Rows of roles that do not own the broker are made with the record, without knowing the transaction timeout: half
     messages younger than `youngest` are not due. Uses half_message_check_at.
@@ -265,7 +265,7 @@ def take_due(connection: Connection, limit: int, youngest: timedelta) -> list[Du
 def ask(connection: Connection, client_of: Sequence[tuple[int, str]], interval: timedelta) -> None:
     """Ask these clients about the half messages at these positions; they are notified when the transaction commits.
 
-    Each is due again after the interval.
+    Each check is due again after the interval.
     """
     asked = given({"log_pos": BigInteger(), "check_client": Text()}, client_of)
     changed = update(half_message).where(hm.log_pos == asked.c.log_pos)
@@ -282,22 +282,22 @@ def postpone(connection: Connection, positions: Sequence[int], interval: timedel
 
 
 def _from_now(wait: timedelta) -> dict[str, ColumnElement[Any]]:
-    """When something is due that waits so long."""
+    """The due time after this wait."""
     length = literal(wait, Interval())
     return {"check_at": func.mqdb.now() + length, "check_wait": length}
 
 
 def forget_question(connection: Connection, log_pos: int, client_id: str) -> None:
-    """Forget that a client is asked: it answered that it does not know. The next check comes when it is due."""
+    """Forget that a client was asked, because it answered UNKNOWN. The next check follows when it is due."""
     asked = hm.log_pos == log_pos, hm.check_client == client_id
     connection.execute(update(half_message).where(*asked).values(check_client=None))
 
 
-# -- what a client is asked -------------------------------------------------------------------
+# -- checks of a client -----------------------------------------------------------------------
 
 
 def _microseconds(time: ColumnElement[Any]) -> ColumnElement[int]:
-    """A time as ReceivedMessage has it: microseconds since 2000."""
+    """A time in the form of ReceivedMessage: microseconds since 2000."""
     since = time - literal_column("timestamptz '2000-01-01 00:00+00'", DateTime(timezone=True))
     return cast(extract("epoch", since) * literal_column("1000000"), BigInteger)
 
@@ -325,7 +325,7 @@ def checks_text() -> str:
 
 @translates
 def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[HalfCheck]:
-    """The checks of a group that a client has not answered; the oldest first."""
+    """The checks of a group that a client has not answered, oldest first."""
     asked = select(hm.log_pos).where(hm.check_client == client_id, hm.producer_group == group)
     if acl.is_guest(connection):
         rows = driver(connection).execute(_OWN_CHECKS, {"client_id": client_id, "group": group, "most": limit})
@@ -368,7 +368,7 @@ def _check(broker_name: str, row: Sequence[Any]) -> HalfCheck:
         stored,
     ) = row
     properties = {**properties, CHECK_TIMES: str(check_times)}
-    # As its consumers will see it. Source: AbstractTransactionalMessageCheckListener.sendCheckMessage.
+    # As consumers will see it. Source: AbstractTransactionalMessageCheckListener.sendCheckMessage.
     where = MessageQueue(real_topic, broker_name, real_queue_id)
     message = ReceivedMessage(
         where, queue_offset, log_pos, msg_id, tags, keys, properties, body, born, stored, born_host, 0, flag, sys_flag,

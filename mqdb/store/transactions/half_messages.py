@@ -1,9 +1,9 @@
 """Half messages: the state row that each one gets, and the copy that a commit makes of it.
 
-A half message is a record in RMQ_SYS_TRANS_HALF_TOPIC. Its row is made by its END or by the first look of the checker,
-whichever comes first: an INSERT that meets a row becomes an UPDATE, which waits for the transaction that holds it and
-changes only what `mqdb.common.transaction` allows. The row stays as long as the log has the record, so a repeated END,
-however late, finds that it is too late. RocketMQ: TransactionalMessageBridge.
+A half message is a record in RMQ_SYS_TRANS_HALF_TOPIC. Its row is made by its END or by the checker's first scan,
+whichever comes first: an INSERT that conflicts with a row becomes an UPDATE, which waits for the transaction that holds
+the row and makes only transitions allowed by `mqdb.common.transaction`. The row is kept as long as the log has the
+record, so a repeated END, however late, finds that it is too late. RocketMQ: TransactionalMessageBridge.
 """
 
 from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ hm = half_message.c
 
 
 class HalfRecord(NamedTuple):
-    """A half message as the log has it, and what is known of it."""
+    """A half message in the log, and its known state."""
 
     log_pos: int
     msg_id: UUID
@@ -71,20 +71,20 @@ class HalfRecord(NamedTuple):
     stored_at: datetime
     now: datetime
     immunity: str | None
-    """The text of CHECK_IMMUNITY_TIME_IN_SECONDS."""
+    """The value of CHECK_IMMUNITY_TIME_IN_SECONDS."""
     is_readable: bool
-    """It says its group, and a queue that messages may be sent to."""
+    """Whether it names its group, and a queue to which messages may be sent."""
     state: HalfState | None
-    """State of its row; None without a row."""
+    """The state of its row; None without a row."""
 
     @property
     def key(self) -> "HalfKey":
-        """The key by which its sender knows it."""
+        """The key by which its sender identifies it."""
         return HalfKey(self.log_pos, self.producer_group, self.msg_id)
 
 
 class HalfMessage(NamedTuple):
-    """A half message as people see it: a row of mqdb.half_messages."""
+    """A half message as shown to people: a row of mqdb.half_messages."""
 
     transaction_id: str
     log_pos: int
@@ -103,7 +103,7 @@ def _constant(value: str) -> ColumnElement[str]:
     return literal_column(f"'{value}'::text", Text)
 
 
-#: Not as a parameter, of which the planner does not know that a partial index holds what it asks for.
+#: Not a parameter, for which the planner would not know that a partial index applies.
 PREPARED: Final = hm.state == _constant(HalfState.PREPARED)
 
 
@@ -114,12 +114,12 @@ def _property(name: str) -> ColumnElement[str]:
 def _queue_of(
     topic_name: ColumnElement[str], queue_id: ColumnElement[int], is_there: ColumnElement[bool] | None = None
 ) -> ScalarSelect[int]:
-    """The key of a queue, another one where its topic has become smaller; NULL without one."""
+    """The key of a queue, or of another one if its topic now has fewer queues; NULL without a queue."""
 
     def of_topic(wanted: ColumnElement[int]) -> ScalarSelect[int]:
         return select(wanted).where(topic.c.topic == topic_name).correlate_except(topic).scalar_subquery()
 
-    # A sub-select in a sub-select, for the indexes; joined, the few queues that there are at first may be read all.
+    # A nested sub-select, to force the indexes; with a join, all queues might be read while there are few.
     its_queue = select(queue.c.queue_key).where(
         queue.c.topic_id == of_topic(topic.c.topic_id),
         queue.c.queue_id == queue_id % of_topic(topic.c.read_queue_nums),
@@ -130,7 +130,7 @@ def _queue_of(
 
 
 def half_queue() -> ScalarSelect[int]:
-    """The key of the queue of all half messages. PostgreSQL looks once in each execution."""
+    """The key of the queue of all half messages. PostgreSQL looks it up once per execution."""
     return _queue_of(_constant(HALF_TOPIC), ZERO)
 
 
@@ -164,7 +164,7 @@ def find_text() -> str:
 
 
 def find(connection: Connection, positions: Sequence[int]) -> list[HalfRecord]:
-    """The half messages at these positions, in their order; other records are left out."""
+    """The half messages at these positions, in order; other records are left out."""
     if not positions:
         return []
     rows = driver(connection).execute(find_text(), {"positions": _array(positions)} | _bounds(positions))
@@ -174,17 +174,17 @@ def find(connection: Connection, positions: Sequence[int]) -> list[HalfRecord]:
 def find_named(connection: Connection, unique_id: UUID) -> HalfRecord | None:
     """The half message with a unique id, dispatched or not; None if the log does not have it. Needs a transaction.
 
-    Uses what `message_index.find_unique_ids` uses: the rows have no index on their ids, because each END would pay for
-    it.
+    Uses the indexes of `message_index.find_unique_ids`: the rows have no index on their ids, because each END would pay
+    for it.
     """
     found = message_index.find(connection, [unique_id], after_pos=0)
-    # Its copies have the same id, and are none.
+    # Its copies have the same id but are not half messages.
     halves = find(connection, sorted(log_pos for _, log_pos, _ in found))
     return halves[-1] if halves else None
 
 
 def state_of(connection: Connection, log_pos: int) -> HalfState:
-    """The state of a half message that the log has."""
+    """The state of a half message in the log."""
     state = connection.scalar(select(hm.state).where(hm.log_pos == log_pos))
     return HalfState.PREPARED if state is None else HalfState(state)
 
@@ -194,12 +194,11 @@ def state_of(connection: Connection, log_pos: int) -> HalfState:
 
 @cache
 def end_text(event: HalfEvent) -> str:
-    """The statement that moves a half message to the state after the event, and makes its copy if that needs one.
+    """The statement that moves a half message to the state after the event, and makes a copy if the event needs one.
 
-    One statement: both, or nothing. Without a row to return, the state was one that the event does not lead away from,
-    or the half message is not the one that was meant.
-    Parameters: positions (one), lowest_pos, past_pos, group, unique_id, may_be_immune. Uses commit_log_pkey and
-    half_message_pkey.
+    The statement does both or nothing. If it returns no row, the event is not allowed in the current state, or the half
+    message is not the expected one. Parameters: positions (one), lowest_pos, past_pos, group, unique_id, may_be_immune.
+    Uses commit_log_pkey and half_message_pkey.
     """
     source, target = source_of(event), target_of(event)
     wanted = _wanted()
@@ -223,7 +222,7 @@ def end_text(event: HalfEvent) -> str:
     )
     half = select(record).select_from(wanted.join(record, true())).where(*is_meant).cte("half")
     needs_copy = event is not HalfEvent.ROLLBACK
-    # The transaction has an id before it draws a position: `mqdb/sql/dispatch/take_places.sql` says why.
+    # The transaction must have an id before it takes a position: `mqdb/sql/dispatch/take_places.sql` explains why.
     has_id = func.pg_current_xact_id().is_not(None)
     copy_pos: Any = case((has_id, func.nextval(_constant("mqdb.log_pos")))) if needs_copy else null()
     row: dict[str, Any] = {
@@ -242,7 +241,7 @@ def end_text(event: HalfEvent) -> str:
             index_elements=[hm.log_pos],
             set_={
                 "state": made.excluded.state,
-                "stored_at": made.excluded.stored_at,  # `resume` has moved it
+                "stored_at": made.excluded.stored_at,  # `resume` has changed it
                 "check_at": null(),
                 "check_client": null(),
                 "ended_at": made.excluded.ended_at,
@@ -260,7 +259,7 @@ def end_text(event: HalfEvent) -> str:
 
 
 def _copy(event: HalfEvent, half: CTE, ended: CTE) -> CTE:
-    """The insert of the copy of an ended half message: for consumers after a commit, else for operators."""
+    """The insert of the copy of an ended half message: for consumers after a commit, otherwise for operators."""
     is_commit = event is HalfEvent.COMMIT
     went = went_along(half.c.topic, half.c.log_pos)
     asked = func.jsonb_build_object(_constant(CHECK_TIMES), cast(ended.c.check_times, Text))
@@ -281,7 +280,7 @@ def _copy(event: HalfEvent, half: CTE, ended: CTE) -> CTE:
 
 
 class HalfKey(NamedTuple):
-    """A half message as its sender knows it."""
+    """A half message as its sender identifies it."""
 
     log_pos: int
     producer_group: str
@@ -291,8 +290,8 @@ class HalfKey(NamedTuple):
 def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immune: bool) -> tuple[bool, int | None]:
     """Apply an event to a half message; returns whether it was applied, and the position of the copy.
 
-    It is not applied if the half message does not exist, is in a state that the event does not lead away from, or is
-    immune although it may not be. `queue_fence` gives the error if the queue of the copy is gone.
+    It is not applied if the half message does not exist, is in a state in which the event is not allowed, or is immune
+    although `may_be_immune` is false. If the queue of the copy is gone, the error of `queue_fence` is raised.
     """
     parameters = {"positions": _array([half.log_pos])} | _bounds([half.log_pos])
     parameters |= {"group": half.producer_group, "unique_id": half.msg_id, "may_be_immune": may_be_immune}
@@ -304,10 +303,10 @@ def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immun
 
 
 def resume(connection: Connection, log_pos: int) -> bool:
-    """Resume the checks of a discarded half message, from 0 on and at once; returns False if it is not discarded.
+    """Resume the checks of a discarded half message immediately, counting from 0; returns False if it is not discarded.
 
-    Its age starts again: until its next end `stored_at` is the time of the resume. With its old age the next round of
-    the checker would give it up again.
+    Its age starts again: until it ends, `stored_at` is the time of the resume. With its old age the checker's next
+    round would give it up again.
     """
     event = HalfEvent.RESUME
     now = func.mqdb.now()
@@ -318,7 +317,7 @@ def resume(connection: Connection, log_pos: int) -> bool:
 
 
 def close_lost(connection: Connection, positions: Sequence[int]) -> None:
-    """Give up half messages that the log does not have: there is nothing to copy. Only those that are PREPARED."""
+    """Give up PREPARED half messages that are missing in the log, so there is nothing to copy."""
     if not positions:
         return
     event = HalfEvent.GIVE_UP
@@ -327,11 +326,11 @@ def close_lost(connection: Connection, positions: Sequence[int]) -> None:
     connection.execute(update(half_message).where(*lost).values(values))
 
 
-# -- what the log still has -------------------------------------------------------------------
+# -- retention -------------------------------------------------------------------------------
 
 
 def first_pos() -> ScalarSelect[int]:
-    """The position with which the log begins."""
+    """The first position of the log."""
     return select(func.min(segment.c.start_pos)).scalar_subquery()
 
 
@@ -339,7 +338,8 @@ def first_pos() -> ScalarSelect[int]:
 def prune(connection: Connection, limit: int) -> int:
     """Remove the rows of up to `limit` half messages that are no longer in the log; returns their number.
 
-    None of them is PREPARED: the log keeps these, and the checker ends those that it has lost. Uses half_message_pkey.
+    None of them is PREPARED: the log keeps PREPARED half messages, and the checker ends lost ones. Uses
+    half_message_pkey.
     """
     gone = select(hm.log_pos).where(hm.log_pos < first_pos(), hm.state != HalfState.PREPARED)
     gone = gone.order_by(hm.log_pos).limit(limit)
@@ -347,9 +347,9 @@ def prune(connection: Connection, limit: int) -> int:
 
 
 def first_prepared(connection: Connection) -> int | None:
-    """The segment of the first half message in the log that has a row and no end; None if there is no such message.
+    """The segment of the first half message in the log that has a row but has not ended; None without such a message.
 
-    Uses half_message_check_at, which holds these only.
+    Uses half_message_check_at, which contains only these.
     """
     is_open = PREPARED, hm.log_pos >= first_pos()
     first = select(func.min(hm.log_pos)).where(*is_open).scalar_subquery()
@@ -363,5 +363,5 @@ def _bounds(positions: Sequence[int]) -> dict[str, object]:
 
 
 def _array(numbers: Iterable[int]) -> str:
-    # As text: the driver would take the smallest type for the numbers, and prepare the statement for each anew.
+    # As text: otherwise the driver takes the smallest type for the numbers, and prepares a statement for each.
     return "{" + ",".join(map(str, numbers)) + "}"

@@ -1,4 +1,4 @@
-"""Half messages that are open: those without an end, and those that were given up. Both are few, and have an index."""
+"""Open half messages: those that have not ended, and those that were given up. Both are few and have an index."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -12,16 +12,16 @@ from mqdb.store.transactions.half_messages import PREPARED, hm
 
 
 class OpenHalves(NamedTuple):
-    """Number of open half messages. Those too young for a check do not count: most will end by themselves."""
+    """The number of open half messages. Those too young for a check do not count, because most will soon end."""
 
     prepared: int
     discarded: int
     oldest_seconds: float
-    """Age of the first one that is prepared; 0 without one."""
+    """The age of the first prepared half message; 0 without one."""
 
 
 def count(connection: Connection) -> OpenHalves:
-    """Uses half_message_check_at and half_message_discarded, and reads none that have ended."""
+    """Count the open half messages. Uses half_message_check_at and half_message_discarded, and reads no ended ones."""
     discarded = hm.state == literal_column(f"'{HalfState.DISCARDED}'::text")
     age = cast(extract("epoch", func.mqdb.now() - func.min(hm.stored_at)), Float)
     columns = (
@@ -34,7 +34,7 @@ def count(connection: Connection) -> OpenHalves:
 
 @translates
 def unasked_groups(connection: Connection, groups: Collection[str]) -> set[str]:
-    """The ones of these producer groups that have half messages without an end about which no client is asked.
+    """The producer groups, among these, with half messages that have not ended and about which no client is asked.
 
     Uses half_message_check_at.
     """

@@ -1,4 +1,4 @@
-"""Half messages for roles that do not own the broker, by functions that ask for their rights.
+"""Half messages for roles that do not own the broker, by functions that check their rights.
 
 A role sends half messages and ends its own; one that may operate a topic sees and resolves those of the topic.
 In SQL: `mqdb/sql/transactions/half_own.sql`, `mqdb/sql/transactions/resolve_half.sql`.
@@ -27,10 +27,10 @@ _END: Final = """
 
 
 def send(connection: "psycopg.Connection[Any]", record: Record) -> int:
-    """Store a half message of the role that is logged in, and its row; returns its position.
+    """Store a half message of the current role, and its row; returns its position.
 
-    Raises psycopg's errors: of the SQLSTATEs of `mqdb.errors`, that of TopicNotFound without its name; CheckViolation
-    if there is no partition for the position.
+    Raises psycopg's errors, with SQLSTATEs from `mqdb.errors` (TopicNotFound without its name); CheckViolation if there
+    is no partition for the position.
     """
     row = connection.execute(_SEND, record._asdict()).fetchone()
     assert row is not None
@@ -40,9 +40,9 @@ def send(connection: "psycopg.Connection[Any]", record: Record) -> int:
 def end(
     connection: Connection, half: HalfKey, outcome: str, asked_client: str | None
 ) -> tuple[bool, HalfState, int | None]:
-    """Report the outcome of a half message of the own role; returns whether that has ended it, its state, its copy.
+    """Report the outcome of a half message of the current role; returns whether that ended it, its state, and its copy.
 
-    Raises psycopg's errors: of the SQLSTATEs of `mqdb.errors`, and CheckViolation as `send` does.
+    Raises psycopg's errors, with SQLSTATEs from `mqdb.errors`, and CheckViolation like `send`.
     """
     values = {
         "log_pos": half.log_pos,
@@ -57,9 +57,9 @@ def end(
 
 
 def operated(connection: Connection, states: Sequence[HalfState], group: str | None, limit: int) -> list[HalfMessage]:
-    """The half messages of topics that the role may operate, as people see them, the oldest first.
+    """The half messages of topics that the role may operate, as shown to people, oldest first.
 
-    Without `states` they are of all states.
+    Without `states` all states are included.
     """
     found = func.mqdb.operated_halves(cast(list(states) or None, ARRAY(Text)), cast(group, Text), limit)
     rows = found.table_valued(*(column(name) for name in HalfMessage._fields)).alias("half")
@@ -70,7 +70,7 @@ def operated(connection: Connection, states: Sequence[HalfState], group: str | N
 def resolve(
     connection: Connection, transaction_id: str, resolution: str, actor: str | None
 ) -> tuple[bool, HalfMessage]:
-    """End one for a topic that the role may operate, or have it asked about again; whether that has changed it."""
+    """End a half message of a topic that the role may operate, or resume its checks; returns whether it changed."""
     asked = func.mqdb.resolve_half(*(cast(each, Text) for each in (transaction_id, resolution, actor)))
     resolved = asked.table_valued(column("has_changed"), column("half")).render_derived("resolved")
     columns: list[ColumnElement[Any]] = [
