@@ -62,7 +62,7 @@ class Dashboard:
         self.brokers: Final = Brokers(settings)
         self.figures: Final = self.brokers.figures
         """For the server that samples the broker of these pages."""
-        self.live: Final = Live(self.brokers.pulse)
+        self.live: Final = Live(self.brokers)
         self._address: HttpAddress | None = None
         self._on_welcome = on_welcome
         proxies, guesses = Proxies.of(settings), Guesses()

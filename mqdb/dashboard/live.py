@@ -1,17 +1,20 @@
 """The live stream: server-sent events that carry the pulse to each open overview, after each sample.
 
-A page holds one stream, and their number is bounded. Source: https://html.spec.whatwg.org/multipage/server-sent-events.html.
+A page holds one stream, and their number is bounded.
+Source: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 
 import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from mqdb.dashboard.pulse import Pulse
+from mqdb.dashboard.brokers import Brokers
+from mqdb.errors import MqdbError
 
 #: Streams of one process. A connection more is refused; the web server takes 100 in all.
 MOST_STREAMS: Final = 50
@@ -23,8 +26,8 @@ _SILENCE_SECONDS: Final = 20.0
 class Live:
     """Makes the streams of a dashboard."""
 
-    def __init__(self, pulse: Pulse, most_streams: int = MOST_STREAMS) -> None:
-        self._pulse = pulse
+    def __init__(self, brokers: Brokers, most_streams: int = MOST_STREAMS) -> None:
+        self._brokers = brokers
         self._most_streams = most_streams
         self.streams = 0
         """Open streams. Only the event loop of the web server changes it."""
@@ -35,21 +38,30 @@ class Live:
             return PlainTextResponse(
                 f"There are {self._most_streams} live pages already.\n", 503, {"Retry-After": "30"}
             )
-        events = self._events(str(request.path_params["broker"]))
-        return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        name = str(request.path_params["broker"])
+        try:
+            is_known = await anyio.to_thread.run_sync(self._brokers.find, name) is not None
+        except MqdbError as error:
+            return PlainTextResponse(f"{error}\n", 503)
+        if not is_known:
+            return PlainTextResponse(f"There is no broker {name!r} here.\n", 404)
+        return StreamingResponse(
+            self._events(name), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        )
 
     async def _events(self, broker: str) -> AsyncIterator[str]:
         self.streams += 1
         loop, is_new = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(is_new.set)
+            with suppress(RuntimeError):  # the web server has stopped, and its loop is closed
+                loop.call_soon_threadsafe(is_new.set)
 
         try:
-            with self._pulse.figures.watching(wake):
+            with self._brokers.figures.watching(wake):
                 last = -1
                 while True:
-                    number, part = await anyio.to_thread.run_sync(self._pulse.render, broker)
+                    number, part = await anyio.to_thread.run_sync(self._brokers.pulse.render, broker)
                     if number != last:
                         yield _event(part)
                         last = number

@@ -13,7 +13,7 @@ from mqdb.dashboard.rendering import render
 from mqdb.drawing.charts import Point, area_chart, spark_line
 from mqdb.drawing.templating import path
 from mqdb.web.live_figures import LiveFigures
-from mqdb.web.time_series import BrokerFigure, SeriesSpan, TimeSeries
+from mqdb.web.time_series import OTHERS, BrokerFigure, SeriesSpan, TimeSeries
 
 _HOUR: Final = 3_600.0
 
@@ -43,7 +43,6 @@ class GroupPulse(NamedTuple):
     per_second: float
     drain_seconds: float | None
     """The time until nothing is left if it goes on as in the last minute; None if the lag does not shrink."""
-    spark: str
 
     @property
     def keeps_up(self) -> bool:
@@ -72,7 +71,7 @@ class Pulse:
     def _part(self, broker: str) -> str:
         series, now = self.figures.series, time.monotonic()
         span = span_of(series.of(BrokerFigure.DISK), now)
-        groups = groups_by_urgency(series, now, span)
+        groups = groups_by_urgency(series, now)
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         letters, since = growth_since(
             series.of(BrokerFigure.LETTERS, span=SeriesSpan.DAY), series.of(BrokerFigure.LETTERS), now, midnight
@@ -80,51 +79,51 @@ class Pulse:
         return render(
             "overview_pulse.html",
             url=lambda *parts: path("b", broker, *parts),
-            stored=_tile(series.of(BrokerFigure.STORED), now, span),
-            delivered=_tile(series.of(BrokerFigure.DELIVERED), now, span),
-            lag=_tile(series.of(BrokerFigure.LAG), now, span),
+            stored=_tile(series, BrokerFigure.STORED, now, span),
+            delivered=_tile(series, BrokerFigure.DELIVERED, now, span),
+            lag=_tile(series, BrokerFigure.LAG, now, span),
             letters=letters,
             letters_since=since,
             letters_spark=spark_line(series.of(BrokerFigure.DEAD), now, span),
             slowest=next((each for each in groups if not each.keeps_up), None),
-            groups=groups[:_MOST_GROUPS],
+            groups=[
+                (each, spark_line(series.of(BrokerFigure.LAG, each.name), now, span)) for each in groups[:_MOST_GROUPS]
+            ],
             more=max(len(groups) - _MOST_GROUPS, 0),
             chart=area_chart(series.busiest(BrokerFigure.STORED, _MOST_AREAS), now, span),
+            others=OTHERS,
             minutes=span / 60,
-            dispatch=[_last(series.of(figure)) for figure in (BrokerFigure.DISPATCH_P50, BrokerFigure.DISPATCH_P99)],
-            timers=_last(series.of(BrokerFigure.TIMERS)),
-            halves=_last(series.of(BrokerFigure.HALVES)),
-            wal=_last(series.of(BrokerFigure.WAL)),
-            disk=_last(series.of(BrokerFigure.DISK)),
+            dispatch=[series.last(figure) for figure in (BrokerFigure.DISPATCH_P50, BrokerFigure.DISPATCH_P99)],
+            timers=series.last(BrokerFigure.TIMERS),
+            halves=series.last(BrokerFigure.HALVES),
+            wal=series.last(BrokerFigure.WAL),
+            disk=series.last(BrokerFigure.DISK),
         )
 
 
 class Tile(NamedTuple):
-    """A figure of now, and a small line of its last hour."""
+    """The value of a figure in the newest sample, and a small line of the values before."""
 
     value: float | None
     spark: str
 
 
-def groups_by_urgency(series: TimeSeries, now: float, span: float) -> list[GroupPulse]:
+def groups_by_urgency(series: TimeSeries, now: float) -> list[GroupPulse]:
     """All groups with a lag: first those whose lag does not shrink, then by the time that they need to drain."""
     found = []
-    for name in series.busiest(BrokerFigure.LAG, len(series.names(BrokerFigure.LAG))):
-        points = series.of(BrokerFigure.LAG, name)
-        lag = _last(points)
-        if not lag:
-            continue
-        found.append(
-            GroupPulse(
-                name,
-                int(_last(series.of(BrokerFigure.MEMBERS, name)) or 0),
-                int(lag),
-                _last(series.of(BrokerFigure.LAG_SECONDS, name)) or 0.0,
-                _last(series.of(BrokerFigure.DELIVERED, name)) or 0.0,
-                drain_seconds(points, now),
-                spark_line(points, now, span),
+    for name in series.names(BrokerFigure.LAG):
+        lag = series.last(BrokerFigure.LAG, name)
+        if lag:
+            found.append(
+                GroupPulse(
+                    name,
+                    int(series.last(BrokerFigure.MEMBERS, name) or 0),
+                    int(lag),
+                    series.last(BrokerFigure.LAG_SECONDS, name) or 0.0,
+                    series.last(BrokerFigure.DELIVERED, name) or 0.0,
+                    drain_seconds(series.of(BrokerFigure.LAG, name, since=now - _TREND_SECONDS)),
+                )
             )
-        )
     return sorted(found, key=_urgency)
 
 
@@ -138,9 +137,8 @@ def span_of(points: Sequence[Point], now: float) -> float:
     return next((span for span in _SPANS if age <= span), _HOUR)
 
 
-def drain_seconds(points: Sequence[Point], now: float) -> float | None:
-    """The time until a lag is 0 if it goes on shrinking as in the last minute; None if it does not shrink."""
-    recent = [point for point in points if now - point.at <= _TREND_SECONDS]
+def drain_seconds(recent: Sequence[Point]) -> float | None:
+    """The time until a lag is 0 if it goes on shrinking as in its recent points; None if it does not shrink."""
     if len(recent) < 2:
         return None
     first, last = recent[0], recent[-1]
@@ -167,9 +165,5 @@ def growth_since(
     return max(int(last.value - begin.value), 0), since
 
 
-def _tile(points: Sequence[Point], now: float, span: float) -> Tile:
-    return Tile(_last(points), spark_line(points, now, span))
-
-
-def _last(points: Sequence[Point]) -> float | None:
-    return points[-1].value if points else None
+def _tile(series: TimeSeries, figure: BrokerFigure, now: float, span: float) -> Tile:
+    return Tile(series.last(figure), spark_line(series.of(figure), now, span))

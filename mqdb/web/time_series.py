@@ -19,8 +19,8 @@ MOST_SERIES: Final = 2_000
 #: The name of the series that has the sum of all topics or groups, also of those without a series.
 TOTAL: Final = ""
 
-#: The name of the sum of all series that `busiest` does not return.
-OTHERS: Final = "others"
+#: The name of the sum of all series that `busiest` does not return. No topic or group can have it.
+OTHERS: Final = "all others"
 
 
 class BrokerFigure(StrEnum):
@@ -118,10 +118,17 @@ class TimeSeries:
         """The next sample gives no rates, as the first one: what has happened since the last one is not known."""
         self._counters, self._counted_at = {}, None
 
-    def of(self, figure: BrokerFigure, name: str = TOTAL, span: SeriesSpan = SeriesSpan.HOUR) -> list[Point]:
-        """The points of one series, the oldest first; [] without any."""
+    def of(
+        self, figure: BrokerFigure, name: str = TOTAL, span: SeriesSpan = SeriesSpan.HOUR, *, since: float = -math.inf
+    ) -> list[Point]:
+        """The points of one series from the time `since` on, the oldest first; [] without any."""
         with self._guard:
-            return self._rings[span].of((figure, name))
+            return self._rings[span].of((figure, name), since)
+
+    def last(self, figure: BrokerFigure, name: str = TOTAL) -> float | None:
+        """The value of a series in the newest sample; None if that sample lacks it."""
+        with self._guard:
+            return self._rings[SeriesSpan.HOUR].last((figure, name))
 
     def names(self, figure: BrokerFigure) -> list[str]:
         """The names of the series of a figure, without the total."""
@@ -132,10 +139,10 @@ class TimeSeries:
         """The series with the greatest sums, in that order, and OTHERS if there are more than `most`."""
         with self._guard:
             rings = self._rings[span]
-            found = {name: rings.of((of, name)) for of, name in rings.keys if of is figure and name != TOTAL}
+            names = [name for of, name in rings.keys if of is figure and name != TOTAL]
+            ranked = sorted(names, key=lambda name: -rings.sum_of((figure, name)))
+            shown = {name: rings.of((figure, name)) for name in ranked[:most]}
             total = rings.of((figure, TOTAL))
-        ranked = sorted(found, key=lambda name: -sum(point.value for point in found[name]))
-        shown = {name: found[name] for name in ranked[:most]}
         if len(ranked) > most:
             by_time: dict[float, float] = {}
             for points in shown.values():
@@ -154,6 +161,8 @@ class _Rings:
         self._count = 0
         self._times = array("d", [0.0] * points)
         self._values: dict[Key, array[float]] = {}
+        #: The sum of the points of each series, so that the busiest are found without a look at all points.
+        self._sums: dict[Key, float] = {}
         #: The number of the last sample in which a series had something; without it a series goes after its span.
         self._last_active: dict[Key, int] = {}
 
@@ -170,20 +179,43 @@ class _Rings:
         for key in [key for key, last in self._last_active.items() if number - last >= self._points]:
             del self._last_active[key]
             self._values.pop(key, None)
+            self._sums.pop(key, None)
         for key, ring in self._values.items():
+            gone = ring[place]
             ring[place] = values.get(key, math.nan)
+            self._sums[key] = self._sums.get(key, 0.0) + _counted(ring[place]) - _counted(gone)
 
     @property
     def keys(self) -> Iterable[Key]:
         return self._values.keys()
 
-    def of(self, key: Key) -> list[Point]:
+    def of(self, key: Key, since: float = -math.inf) -> list[Point]:
         ring = self._values.get(key)
         if ring is None:
             return []
-        numbers = range(max(self._count - self._points, 0), self._count)
-        places = [number % self._points for number in numbers]
-        return [Point(self._times[place], ring[place]) for place in places if not math.isnan(ring[place])]
+        found = []
+        for number in range(self._count - 1, max(self._count - self._points, 0) - 1, -1):
+            place = number % self._points
+            if self._times[place] < since:
+                break
+            if not math.isnan(ring[place]):
+                found.append(Point(self._times[place], ring[place]))
+        return found[::-1]
+
+    def last(self, key: Key) -> float | None:
+        ring = self._values.get(key)
+        if ring is None:
+            return None
+        value = ring[(self._count - 1) % self._points]
+        return None if math.isnan(value) else value
+
+    def sum_of(self, key: Key) -> float:
+        return self._sums[key]
+
+
+def _counted(value: float) -> float:
+    """A value as a part of a sum: a missing one is 0."""
+    return 0.0 if math.isnan(value) else value
 
 
 class _Minute:

@@ -156,8 +156,11 @@ def wait_until_all_is_copied(broker: FaultyBroker, files: Path) -> None:
 
 
 def in_files(folder: Path) -> list[tuple[int, str]]:
-    """The messages in Parquet: of the files that Spark has committed. Others are what was under way when it died."""
-    entries = (json.loads(line) for log in folder.glob("_spark_metadata/*") for line in log.read_text().split("\n")[1:])
+    """The messages in the Parquet files that Spark has committed, as its readers see them."""
+    # A driver that is killed while it commits leaves `.N.<uuid>.tmp` beside the logs of committed batches, with the
+    # files of its attempt. The batch runs again, and writes others.
+    logs = folder.glob("_spark_metadata/[0-9]*")
+    entries = (json.loads(line) for log in logs for line in log.read_text().split("\n")[1:])
     names = {Path(entry["path"]).name for entry in entries if entry["action"] == "add"}
     tables = (pyarrow.parquet.read_table(folder / name) for name in names)
     return [(row["queue_id"], row["text"]) for table in tables for row in table.to_pylist()]

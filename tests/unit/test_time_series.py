@@ -116,3 +116,24 @@ def test_the_total_is_the_sum_of_the_series_at_each_time() -> None:
                 sums[point.at] = sums.get(point.at, 0) + point.value
         for at, value in series.of(BrokerFigure.STORED):
             assert abs(sums[at] - value) < 0.01, f"seed {seed}"
+
+
+def test_a_series_gives_its_newest_value_and_its_points_since_a_time() -> None:
+    series = TimeSeries()
+    for at in (0.0, 5.0, 10.0):
+        series.add(at, {}, lag(billing=at))
+    series.add(15.0, {}, lag(mail=1))
+
+    assert series.of(BrokerFigure.LAG, "billing", since=5.0) == [Point(5.0, 5), Point(10.0, 10)]
+    assert [series.last(BrokerFigure.LAG, name) for name in ("mail", "billing", "nobody")] == [1, None, None]
+
+
+def test_the_busiest_are_those_of_the_points_that_are_kept() -> None:
+    series, counts = TimeSeries(), {"early": 0, "late": 0}
+    for number in range(790):
+        counts["early"] += 1_000 if number < 100 else 0
+        counts["late"] += 60 if number >= 100 else 0
+        series.add(number * 5.0, stored(**counts), {})
+
+    # 30 of the points of "early" are left, 6,000 in all, beside 8,280.
+    assert list(series.busiest(BrokerFigure.STORED, 1)) == ["late", OTHERS]

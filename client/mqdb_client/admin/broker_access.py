@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _CHECKED: Final = "mqdb_checked"
 _BEGUN: Final = "mqdb_begun"
-#: How long reads stay on a standby, even if there is a primary again: looking for it takes 5 s if a host hangs.
+#: Reads stay on a standby for so long, even if there is a primary again: a look for it takes 5 s if a host hangs.
 _STANDBY_SECONDS: Final = 10.0
 #: A leader dispatches every few milliseconds.
 _LEADER_SECONDS: Final = 0.1

@@ -13,7 +13,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
-#: How many items a thread reads at a time.
+#: The number of items that a thread reads at once.
 _READ_AT_ONCE: Final = 100
 
 

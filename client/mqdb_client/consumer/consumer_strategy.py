@@ -35,7 +35,7 @@ class ConsumerStrategy:
     #: Whether the consumer joins the group, whose members share the queues.
     is_member = True
     message_model = MessageModel.CLUSTERING
-    #: How members share queues; None leaves this to the group.
+    #: The mode in which members share queues; None leaves it to the group.
     consume_mode: ConsumeMode | None = ConsumeMode.PULL
     pull_interval = timedelta(0)
 

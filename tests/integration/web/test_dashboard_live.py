@@ -81,6 +81,10 @@ def test_a_stream_needs_a_login_and_their_number_is_bounded(site: Site) -> None:
         live.streams = opened
 
 
+def test_only_the_broker_of_the_pages_has_a_stream(site: Site) -> None:
+    assert site.visitor().get("/b/broker-x/live").status == 404
+
+
 def test_a_closed_page_frees_its_stream_with_the_next_sample(site: Site) -> None:
     visitor = site.visitor()
     with stream(site, cookie_of(visitor)) as answer:

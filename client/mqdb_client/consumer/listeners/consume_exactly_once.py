@@ -177,7 +177,7 @@ class ConsumeExactlyOnce:
         return self._settle(process_queue, messages, attempt)
 
     def _report(self, broker_name: str, messages: list[ReceivedMessage], attempt: ConsumeAttempt) -> None:
-        """Log what an operator needs. That a broker cannot be reached is logged only once."""
+        """Log a failure for operators. An unreachable broker is logged only once."""
         outage, error = self._outages[broker_name], attempt.error
         if error is None:
             outage.works(self)
