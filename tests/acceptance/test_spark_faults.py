@@ -166,6 +166,16 @@ def in_files(folder: Path) -> list[tuple[int, str]]:
     return [(row["queue_id"], row["text"]) for table in tables for row in table.to_pylist()]
 
 
+def test_a_commit_that_a_kill_has_cut_short_counts_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "_spark_metadata").mkdir()
+    for log, text in (("3", "committed"), (".3.1277111a.tmp", "cut short")):
+        pyarrow.parquet.write_table(pyarrow.table({"queue_id": [0], "text": [text]}), tmp_path / f"{text}.parquet")
+        entry = json.dumps({"path": f"{text}.parquet", "action": "add"})
+        (tmp_path / "_spark_metadata" / log).write_text(f"v1\n{entry}")
+
+    assert in_files(tmp_path) == [(0, "committed")]
+
+
 def changes(sent: Iterable[tuple[int, str]], copied: Iterable[tuple[int, str]]) -> dict[str, int]:
     """The texts that are more often (or, negative, less often) in the copy than in the topic."""
     difference = Counter(text for _, text in copied)
