@@ -60,9 +60,11 @@ from mqdb.store.consumers.groups import (
     TopicLag,
 )
 from mqdb.store.consumers.offset_changes import OffsetChange
+from mqdb.store.consumers.waiting_retries import RetryStep
 from mqdb.store.dead_letters import (
     CauseOfDeath,
     DeadLetter,
+    DeathsByHour,
     GroupLetters,
     PastRedrive,
     RedriveResult,
@@ -177,6 +179,7 @@ __all__ = [
     "TopicUses",
     "GroupSummary",
     "TopicLag",
+    "RetryStep",
     "GroupDetails",
     "GroupSettings",
     "StoredSubscription",
@@ -211,6 +214,7 @@ __all__ = [
     "LatestMessages",
     "DeadLetterFilter",
     "CauseOfDeath",
+    "DeathsByHour",
     "GroupLetters",
     "DeadLetter",
     "WholeDeadLetter",

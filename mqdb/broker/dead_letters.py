@@ -30,6 +30,7 @@ from mqdb.store.dead_letters import (
     CONDITION_POSITION,
     CauseOfDeath,
     DeadLetter,
+    DeathsByHour,
     Letter,
     RedriveResult,
     WholeDeadLetter,
@@ -124,6 +125,15 @@ def causes_of_death(connection: Connection, wanted: DeadLetterFilter) -> list[Ca
     """
     with _chosen(connection, wanted) as (source, conditions):
         return dead_letters.causes(connection, source, *conditions)
+
+
+def deaths_by_hour(connection: Connection, wanted: DeadLetterFilter, hours: int) -> list[DeathsByHour]:
+    """Number of dead letters of the last hours by topic, exception and hour.
+
+    Raises GroupNotFound, ParameterInvalid for the condition.
+    """
+    with _chosen(connection, wanted) as (source, conditions):
+        return dead_letters.deaths_by_hour(connection, source, *conditions, hours=hours)
 
 
 def list_dead_letters(connection: Connection, wanted: DeadLetterFilter, limit: int | None = None) -> list[DeadLetter]:

@@ -11,6 +11,7 @@ a dashboard imports this package and Jinja2.
     gate, login, login_sessions         who it is
     endpoint, visit, fields          a request
     pages, permissions, brokers      what there is to see, who may do what, where
-    pulse, live                      the live part of the overview, and its stream
-    rendering, bodies, assets        how it looks; charts are in `mqdb.drawing`
+    live                             parts of pages that move by themselves
+    views                            values as pages show them
+    rendering, assets                templates, and files of others; charts are in `mqdb.drawing`
 """

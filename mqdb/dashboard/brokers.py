@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from mqdb.common.dsn import BrokerDsn
-from mqdb.dashboard.pulse import Pulse
+from mqdb.dashboard.live.pulse import Pulse
 from mqdb.settings import Settings
 from mqdb.settings.broker_list import brokers_of
 from mqdb.web.live_figures import LiveFigures

@@ -15,7 +15,8 @@ from mqdb.dashboard.assets import STATIC
 from mqdb.dashboard.brokers import Brokers
 from mqdb.dashboard.endpoint import Endpoints, Page
 from mqdb.dashboard.gate import LOGIN, LOGOUT, Gate
-from mqdb.dashboard.live import Live
+from mqdb.dashboard.live.streams import Live
+from mqdb.dashboard.live.tail import Tails
 from mqdb.dashboard.login import Login
 from mqdb.dashboard.login_sessions import Sessions
 from mqdb.dashboard.pages import (
@@ -63,6 +64,7 @@ class Dashboard:
         self.figures: Final = self.brokers.figures
         """For the server that samples the broker of these pages."""
         self.live: Final = Live(self.brokers)
+        self.tails: Final = Tails(self.brokers)
         self._address: HttpAddress | None = None
         self._on_welcome = on_welcome
         proxies, guesses = Proxies.of(settings), Guesses()
@@ -78,7 +80,10 @@ class Dashboard:
             Route(LOGIN, login.login, methods=["GET", "POST"]),
             Route(LOGOUT, login.logout, methods=["POST"]),
             endpoints.route(Page("", _first), "/"),
-            Route("/b/{broker}/live", self.live.endpoint),
+            Route("/b/{broker}/live", self.live.overview),
+            Route("/b/{broker}/topics/{topic}/live", self.live.topic),
+            Route("/b/{broker}/groups/{group}/live", self.live.group),
+            Route("/b/{broker}/topics/{topic}/tail/stream", self.tails.endpoint),
             *(endpoints.route(page) for subject in _SUBJECTS for page in subject.PAGES),
         ]
         gate = Middleware(

@@ -32,7 +32,7 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
 from sqlalchemy.types import TypeEngine
 
 from mqdb.common.topic import DLQ_PREFIX
@@ -87,6 +87,18 @@ class CauseOfDeath(NamedTuple):
     redriven: int
     first_died: datetime
     last_died: datetime
+    newest_id: str
+    """The unique id of the message that died last."""
+
+
+class DeathsByHour(NamedTuple):
+    """The dead letters of one topic with one exception that died in one hour."""
+
+    topic: str | None
+    exception: str | None
+    hours_ago: int
+    """0 for the last 60 minutes."""
+    messages: int
 
 
 class GroupLetters(NamedTuple):
@@ -259,10 +271,22 @@ def causes(connection: Connection, source: FromClause, *conditions: ColumnElemen
     """The number of dead letters by group, topic and exception, the most frequent of each group first."""
     what = (source.c.group_name, source.c.topic, source.c.exception)
     died = source.c.store_time
-    counted = select(*what, func.count(), func.count(source.c.redriven_at), func.min(died), func.max(died))
+    newest = func.array_agg(aggregate_order_by(source.c.msg_id, source.c.log_pos.desc()), type_=ARRAY(Text))[1]
+    counted = select(*what, func.count(), func.count(source.c.redriven_at), func.min(died), func.max(died), newest)
     order = (what[0], func.count().desc(), *what[1:])
     rows = connection.execute(counted.select_from(source).where(*conditions).group_by(*what).order_by(*order))
     return [CauseOfDeath(*row) for row in rows]
+
+
+def deaths_by_hour(
+    connection: Connection, source: FromClause, *conditions: ColumnElement[bool], hours: int
+) -> list[DeathsByHour]:
+    """The number of dead letters of the last hours by topic, exception and hour; hours without any are left out."""
+    age = func.extract("epoch", select(func.mqdb.now()).scalar_subquery() - source.c.store_time)
+    hours_ago = cast(func.floor(func.greatest(age, 0) / 3_600), Integer).label("hours_ago")
+    what = (source.c.topic, source.c.exception, hours_ago)
+    counted = select(*what, func.count()).select_from(source).where(*conditions, hours_ago < hours)
+    return [DeathsByHour(*row) for row in connection.execute(counted.group_by(*what))]
 
 
 def positions(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> list[tuple[int, bool]]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from math import ceil
 from typing import Final
 
-from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_group_topic, is_system_topic
 from mqdb.store.clients.clients import ClientKind
 from mqdb.web.broker_sample import Sample
 from mqdb.web.time_series import TOTAL, BrokerFigure, Key, TimeSeries
@@ -67,8 +67,11 @@ def _counters(sample: Sample) -> dict[Key, float]:
         elif not is_system_topic(topic):
             counts[BrokerFigure.STORED, topic] = messages
     for each in sample.lags:
-        key = BrokerFigure.DELIVERED, each.group
-        counts[key] = counts.get(key, 0) + each.committed
+        keys = [(BrokerFigure.DELIVERED, each.group)]
+        if not is_group_topic(each.topic):
+            keys.append((BrokerFigure.CONSUMED, each.topic))
+        for key in keys:
+            counts[key] = counts.get(key, 0) + each.committed
     return counts
 
 

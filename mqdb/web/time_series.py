@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from mqdb.drawing.charts import Point
 
-#: A topic or group beyond these is only part of the total. 2,000 series take 18 MB.
-MOST_SERIES: Final = 2_000
+#: A topic or group beyond these is only part of the total. 3,000 series take 27 MB.
+MOST_SERIES: Final = 3_000
 
 #: The name of the series that has the sum of all topics or groups, also of those without a series.
 TOTAL: Final = ""
@@ -28,6 +28,8 @@ class BrokerFigure(StrEnum):
 
     STORED = "stored"
     """Messages per second that a topic has taken; no retries, dead letters and system topics."""
+    CONSUMED = "consumed"
+    """Messages per second of a topic by which the offsets of all groups have moved."""
     DELIVERED = "delivered"
     """Messages per second by which the offsets of a group have moved."""
     RETRIED = "retried"
@@ -57,7 +59,14 @@ class BrokerFigure(StrEnum):
 
 #: Counters: a series has their growth per second. All others are levels.
 RATES: Final = frozenset(
-    {BrokerFigure.STORED, BrokerFigure.DELIVERED, BrokerFigure.RETRIED, BrokerFigure.DEAD, BrokerFigure.WAL}
+    {
+        BrokerFigure.STORED,
+        BrokerFigure.CONSUMED,
+        BrokerFigure.DELIVERED,
+        BrokerFigure.RETRIED,
+        BrokerFigure.DEAD,
+        BrokerFigure.WAL,
+    }
 )
 
 Key: TypeAlias = tuple[BrokerFigure, str]

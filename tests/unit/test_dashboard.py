@@ -8,10 +8,10 @@ import pytest
 
 from mqdb.dashboard import login_sessions
 from mqdb.dashboard.assets import STATIC, VENDORED
-from mqdb.dashboard.bodies import edited_body, show_body
 from mqdb.dashboard.fields import Fields
 from mqdb.dashboard.login_sessions import Sessions
 from mqdb.dashboard.rendering import render
+from mqdb.dashboard.views.bodies import edited_body, show_body
 from mqdb.drawing.templating import age, line, path, time
 from mqdb.errors import ParameterInvalid
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mqdb.dashboard.pulse import drain_seconds, groups_by_urgency, growth_since, span_of
+from mqdb.dashboard.live.pulse import drain_seconds, groups_by_urgency, growth_since, span_of
 from mqdb.drawing.charts import HEIGHT, WIDTH, Point, area_chart, in_columns, spark_line
 from mqdb.web.time_series import BrokerFigure, TimeSeries
 

@@ -11,6 +11,7 @@ from mqdb.errors import DeadLetterNotFound, TopicNotFound, TopicNotWritable
 from mqdb.store.dead_letters import (
     CauseOfDeath,
     DeadLetter,
+    DeathsByHour,
     GroupLetters,
     PastRedrive,
     RedriveResult,
@@ -21,7 +22,7 @@ from mqdb.store.dead_letters import (
 )
 from mqdb.store.topics.topics import find_topic
 from mqdb_client.admin.subject import Subject
-from mqdb_client.option_rules import LIMIT, or_none
+from mqdb_client.option_rules import LIMIT, or_none, whole
 
 #: The number of messages that `redrive` sends in one transaction. Their bodies stay in the database.
 MOST_AT_A_TIME = 500
@@ -45,6 +46,12 @@ class DeadLetters(Subject):
         """Count the matching dead letters by group, topic and exception."""
         with self._access.dispatched() as connection:
             return dead_letters.causes_of_death(connection, wanted)
+
+    def by_hour(self, wanted: DeadLetterFilter, hours: int = 24) -> list[DeathsByHour]:
+        """Count the matching dead letters of the last hours by topic, exception and hour."""
+        whole(1, 24 * 365).check("hours", hours)
+        with self._access.dispatched() as connection:
+            return dead_letters.deaths_by_hour(connection, wanted, hours)
 
     def count(self, wanted: DeadLetterFilter) -> int:
         """Count the matching dead letters."""

@@ -7,6 +7,7 @@ from mqdb.broker.consumers import groups
 from mqdb.broker.consumers.groups import GroupDetails
 from mqdb.common.group import ConsumeFromWhere, ConsumeMode
 from mqdb.store.consumers.groups import GroupSettings, GroupSummary, TopicLag, list_groups
+from mqdb.store.consumers.waiting_retries import RetryStep
 from mqdb_client.admin.subject import Subject
 
 
@@ -25,6 +26,14 @@ class Groups(Subject):
         """The lag of a group by topic. Cheaper than `show`. Raises GroupNotFound."""
         with self._access.dispatched() as connection:
             return groups.show_topics(connection, name)
+
+    def retries(self, name: str) -> list[RetryStep]:
+        """The failed messages of a group that wait for a retry, by the number of the retry. Raises GroupNotFound.
+
+        The cost is that of all messages that wait in delay levels, and of the retries among the timers.
+        """
+        with self._access.dispatched() as connection:
+            return groups.show_retries(connection, name)
 
     def update(
         self,

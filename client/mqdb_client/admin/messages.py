@@ -1,6 +1,9 @@
-"""Messages: show one, find several, read a topic. RocketMQ: mqadmin queryMsgById, queryMsgByKey, queryMsgByOffset."""
+"""Messages: show one, find several, read a topic, send one.
 
-from collections.abc import Iterator, Sequence
+RocketMQ: mqadmin queryMsgById, queryMsgByKey, queryMsgByOffset, sendMessage.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -11,6 +14,7 @@ from mqdb.broker.consumers import offsets
 from mqdb.broker.filters.filters import check_filters
 from mqdb.broker.log import messages, query
 from mqdb.broker.log import trace as tracing
+from mqdb.broker.log.send import send_by_sql
 from mqdb.broker.log.trace import MessageTrace
 from mqdb.broker.topics.topics import topic_stats
 from mqdb.common.clock import check_moment
@@ -130,6 +134,7 @@ class Messages(Subject):
         topic: str,
         *,
         before: Sequence[int] | None = None,
+        since: Sequence[int] | None = None,
         until: datetime | timedelta | None = None,
         queue_id: int | None = None,
         selector: MessageSelector | None = None,
@@ -139,8 +144,8 @@ class Messages(Subject):
         """The newest messages of a topic, or of one of its queues, that match a selector; newest first.
 
         With `before`, only messages before these offsets, one per readable queue; pass the `before` of one result to
-        the next call. With `until`, only messages stored before a datetime, or longer ago than a timedelta. Checks
-        about `scan_limit` messages at most.
+        the next call. With `since`, only messages at these offsets or later. With `until`, only messages stored before
+        a datetime, or longer ago than a timedelta. Checks about `scan_limit` messages at most.
 
         Raises TopicNotFound, QueueNotFound, SelectorSyntaxError, FilterDisabled, and ParameterInvalid for a topic that
         cannot be read, for a wrong number of offsets, and for offsets and a time together.
@@ -155,8 +160,9 @@ class Messages(Subject):
             keys = found.read_queue_keys
             if queue_id is not None and not 0 <= queue_id < len(keys):
                 raise QueueNotFound(topic, queue_id, len(keys))
-            if before is not None and len(before) != len(keys):
-                raise ParameterInvalid("before", list(before), f"give {len(keys):,} offsets, one for each queue")
+            for name, offsets_given in (("before", before), ("since", since)):
+                if offsets_given is not None and len(offsets_given) != len(keys):
+                    raise ParameterInvalid(name, list(offsets_given), f"give {len(keys):,} offsets, one for each queue")
             check_filters(connection, {message_filter.expression_type})
             ends = ends_of(connection, keys)
             chosen = range(len(keys)) if queue_id is None else [queue_id]
@@ -166,8 +172,11 @@ class Messages(Subject):
             elif until is not None:
                 moment = _moment(connection, "until", until)
                 past |= offsets.search_offsets(connection, [keys[each] for each in chosen], moment)
+            first = {key: end.min_offset for key, end in ends.items()}
+            if since is not None:
+                first |= {key: max(offset, first[key]) for key, offset in zip(keys, since, strict=True) if key in first}
             spans = [
-                QueueSpan(MessageQueue(topic, self._access.name, each), key, ends[key].min_offset, past[key])
+                QueueSpan(MessageQueue(topic, self._access.name, each), key, first[key], past[key])
                 for each in chosen
                 if (key := keys[each]) in ends
             ]
@@ -177,6 +186,25 @@ class Messages(Subject):
             # One offset for each queue, even if only one queue was read.
             rest = tuple(rest[0] if each == queue_id else 0 for each in range(len(keys)))
         return answer._replace(before=rest)
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        delay_level: int | None = None,
+    ) -> str:
+        """Send a message, for example to test a consumer; returns its unique id. Applications use a Producer.
+
+        The arguments are those of the SQL function `mqdb.send`. Raises TopicNotFound, TopicNotWritable, NameInvalid,
+        MessageIllegal and ScheduleInvalid. RocketMQ: mqadmin sendMessage.
+        """
+        with self._access.connected() as connection:
+            return send_by_sql(connection, topic, body, tag, keys, properties or {}, sharding_key, delay_level)
 
     def end_of(self, topic: str) -> dict[int, int]:
         """The max offset of each readable queue. Raises the errors of `reading`."""

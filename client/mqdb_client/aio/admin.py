@@ -105,6 +105,7 @@ class AsyncGroups(Wrapper[Groups]):
 
     show = in_thread(Groups.show)
     topics = in_thread(Groups.topics)
+    retries = in_thread(Groups.retries)
     update = in_thread(Groups.update)
     delete = in_thread(Groups.delete)
     list = in_thread(Groups.list)
@@ -135,6 +136,7 @@ class AsyncMessages(Wrapper[Messages]):
     find = in_thread(Messages.find)
     reading = _reading(Messages.reading)
     latest = in_thread(Messages.latest)
+    send = in_thread(Messages.send)
     end_of = in_thread(Messages.end_of)
 
 
@@ -149,6 +151,7 @@ class AsyncDeadLetters(Wrapper[DeadLetters]):
 
     groups = in_thread(DeadLetters.groups)
     causes = in_thread(DeadLetters.causes)
+    by_hour = in_thread(DeadLetters.by_hour)
     count = in_thread(DeadLetters.count)
     show = in_thread(DeadLetters.show)
     redriven = in_thread(DeadLetters.redriven)

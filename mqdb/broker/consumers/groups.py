@@ -12,8 +12,9 @@ from sqlalchemy import Connection
 from mqdb.common.group import ConsumeFromWhere, ConsumeMode, check_group
 from mqdb.errors import GroupInUse, GroupNotFound
 from mqdb.store.clients import clients
-from mqdb.store.consumers import groups
+from mqdb.store.consumers import groups, waiting_retries
 from mqdb.store.consumers.groups import GroupSettings, MemberInfo, QueueProgress, StoredSubscription, TopicLag
+from mqdb.store.consumers.waiting_retries import RetryStep
 from mqdb.store.engine import steps_back, transaction, translates
 
 
@@ -48,6 +49,13 @@ def show_topics(connection: Connection, name: str) -> list[TopicLag]:
     """The number of messages that a group has yet to consume, by topic. Raises GroupNotFound."""
     groups.existing(connection, name)
     return groups.lags(connection, name)
+
+
+@translates
+def show_retries(connection: Connection, name: str) -> list[RetryStep]:
+    """The waiting retries of a group, by the number of the retry. Raises GroupNotFound."""
+    groups.existing(connection, name)
+    return waiting_retries.by_step(connection, name)
 
 
 @translates

@@ -1,6 +1,6 @@
 """Send: turn messages into records and append them to the commit log.
 
-In SQL: `mqdb/sql/segments/ensure_segments.sql`.
+In SQL: `mqdb/sql/log/send.sql`, `mqdb/sql/segments/ensure_segments.sql`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,8 @@ from uuid import UUID
 
 import psycopg
 from psycopg import errors as pg
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Integer, LargeBinary, Text, cast, func, select
+from sqlalchemy.dialects.postgresql import JSONB
 
 from mqdb.common.delivery_schedule import Half, schedule_of
 from mqdb.common.message import Message, stored_properties
@@ -20,7 +21,7 @@ from mqdb.errors import TopicNotFound
 from mqdb.selector.tags import tag_code
 from mqdb.store import acl
 from mqdb.store.acl import Access, Resource, ResourceType
-from mqdb.store.engine import commits_each, translate
+from mqdb.store.engine import commits_each, translate, translates
 from mqdb.store.log import commit_log
 from mqdb.store.log.commit_log import LogPlace, Record
 from mqdb.store.log.history import History
@@ -68,6 +69,30 @@ def json_object(texts: Mapping[str, str]) -> str:
     """The properties in the form stored in a record."""
     # json.dumps would make an encoder each time, and take almost three times as long.
     return "{" + ", ".join([f"{quoted(name)}: {quoted(text)}" for name, text in texts.items()]) + "}"
+
+
+@translates
+def send_by_sql(
+    connection: Connection,
+    topic: str,
+    body: bytes,
+    tag: str | None,
+    keys: Sequence[str],
+    properties: Mapping[str, str],
+    sharding_key: str | None,
+    delay_level: int | None,
+) -> str:
+    """Send one message with the SQL function `mqdb.send`, which checks it; returns its unique id."""
+    call = func.mqdb.send(
+        cast(topic, Text),
+        cast(body, LargeBinary),
+        cast(tag, Text),
+        cast(KEY_SEPARATOR.join(keys) or None, Text),
+        cast(dict(properties), JSONB),
+        cast(sharding_key, Text),
+        cast(delay_level, Integer),
+    )
+    return str(connection.scalar(select(call)))
 
 
 def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[LogPlace]:

@@ -4,8 +4,8 @@ from typing import Final
 
 from starlette.responses import Response
 
-from mqdb.dashboard.bodies import edited_body
 from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.views.bodies import edited_body
 from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.errors import ParameterInvalid
 from mqdb_client import CatchUp, Message

@@ -4,7 +4,7 @@ The letters of a group are the messages of its dead letter topic, read from the 
 depend on their number.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -12,21 +12,20 @@ from starlette.responses import Response
 
 from mqdb.common.property import FailureProperty, Property
 from mqdb.common.topic import dlq_topic
-from mqdb.common.unique_id import parse_unique_id
-from mqdb.dashboard.bodies import editable_text, edited_body, plain_body, show_body
 from mqdb.dashboard.endpoint import Page
-from mqdb.dashboard.visit import PageNotFound, Visit
-from mqdb.errors import ParameterInvalid, TopicNotFound
-from mqdb_client import (
-    DeadLetterFilter,
-    LatestMessages,
-    PastRedrive,
-    ReceivedMessage,
-    RedriveStatus,
-    WholeDeadLetter,
-)
+from mqdb.dashboard.pages.redrives import find_letter, redrive
+from mqdb.dashboard.views.bodies import editable_text, plain_body, show_body
+from mqdb.dashboard.visit import Visit
+from mqdb.errors import TopicNotFound
+from mqdb_client import CauseOfDeath, DeadLetterFilter, LatestMessages, ReceivedMessage
 
 _A_PAGE: Final = 50
+
+#: The newest letters that are counted by kind: each is looked at.
+_MOST_COUNTED: Final = 10_000
+
+#: The hours of a trend.
+_HOURS: Final = 24
 
 
 def letter_groups(visit: Visit) -> Response:
@@ -39,7 +38,7 @@ def letters(visit: Visit) -> Response:
     """The letters of a group, the youngest first; redrives those that are chosen, with a dry run before."""
     group = visit.part("group")
     if visit.is_post:
-        return _redrive(visit, group)
+        return redrive(visit, group)
     # Not by the list of dead letters: the view behind it looks at each.
     before = visit.query.number("before")
     try:
@@ -49,8 +48,7 @@ def letters(visit: Visit) -> Response:
         found = LatestMessages([], 0, None)
     redriven = visit.broker.dead_letters.redriven([each.log_pos for each in found.messages])
     rows = [_row(each, redriven.get(each.log_pos)) for each in found.messages]
-    may_read = visit.rights.may(dlq_topic(group), "read")
-    may_redrive = visit.rights.may(group, "operate_group")
+    may_read, may_redrive = _may(visit, group)
     return visit.page(
         "letters.html",
         group=group,
@@ -59,6 +57,11 @@ def letters(visit: Visit) -> Response:
         may_read=may_read,
         may_redrive=may_redrive,
     )
+
+
+def _may(visit: Visit, group: str) -> tuple[bool, bool]:
+    """Whether the person may read the letters of a group, and redrive them. Either right shows their exceptions."""
+    return visit.rights.may(dlq_topic(group), "read"), visit.rights.may(group, "operate_group")
 
 
 class _Row(NamedTuple):
@@ -90,7 +93,7 @@ def letter(visit: Visit) -> Response:
     """One letter: why it died, what it holds, what was tried; its body to edit on demand."""
     group, message_id = visit.part("group"), visit.part("message")
     visit.rights.require(dlq_topic(group), "read")
-    found, redrives = _find(visit, group, message_id)
+    found, redrives = find_letter(visit, group, message_id)
     body, fault = plain_body(found.body, found.sys_flag)
     can_edit = fault is None and editable_text(body) is not None
     wants_body = visit.query.has("body") or visit.query.has("edit")
@@ -106,64 +109,53 @@ def letter(visit: Visit) -> Response:
     )
 
 
-def _redrive(visit: Visit, group: str) -> Response:
-    form = visit.form
-    ids = list(dict.fromkeys(form.all("id")))
-    if not ids:
-        raise ParameterInvalid("id", None, "choose one dead letter or more")
-    actor = visit.rights.require(group, "operate_group")
-    is_plan, again, to_topic = not form.has("do"), form.has("again"), form.text("to_topic")
-    if to_topic is not None:
+def kinds(visit: Visit) -> Response:
+    """The newest letters of a group by exception and topic, with the deaths of the last day and one example each."""
+    group = visit.part("group")
+    may_read, may_redrive = _may(visit, group)
+    if not may_redrive:
         visit.rights.require(dlq_topic(group), "read")
-        visit.rights.require(to_topic, "send")
-    body = _edited(visit, group, ids, to_topic)
-    results = visit.broker.dead_letters.redrive(
-        DeadLetterFilter(group, ids=tuple(map(parse_unique_id, ids))),
-        to_topic=to_topic,
-        body=body,
-        again=again,
-        dry_run=is_plan,
-        actor=actor,
-    )
-    ready = sum(each.status is RedriveStatus.READY for each in results)
+    try:
+        [end] = visit.broker.messages.end_of(dlq_topic(group)).values()
+    except TopicNotFound:
+        end = 0
+    newest = DeadLetterFilter(group, where=f"queue_offset >= {max(end - _MOST_COUNTED, 0)}")
+    found = visit.broker.dead_letters.causes(newest) if end else []
+    by_hour: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(lambda: [0] * _HOURS)
+    for each in visit.broker.dead_letters.by_hour(newest, _HOURS) if found else []:
+        by_hour[each.topic, each.exception][_HOURS - 1 - each.hours_ago] = each.messages
     return visit.page(
-        "redrive.html",
+        "letter_kinds.html",
         group=group,
-        ids=ids,
-        results=results,
-        is_plan=is_plan,
-        ready=ready,
-        redriven=sum(each.status is RedriveStatus.REDRIVEN for each in results),
-        again=again,
-        to_topic=to_topic,
-        text=form.raw("text") if body is not None else None,
+        kinds=[_Kind(each, by_hour[each.topic, each.exception]) for each in found],
+        may_read=may_read,
+        may_redrive=may_redrive,
+        beyond=_MOST_COUNTED if end > _MOST_COUNTED else 0,
     )
 
 
-def _edited(visit: Visit, group: str, ids: Sequence[str], to_topic: str | None) -> bytes | None:
-    """The edited body; None if it is equal to the body of the letter."""
-    text = visit.form.raw("text")
-    if text is None:
-        return None
-    if len(ids) > 1:
-        raise ParameterInvalid("text", text, "a new body is for one dead letter")
-    visit.rights.require(dlq_topic(group), "read")
-    found, _ = _find(visit, group, ids[0])
-    visit.rights.require(to_topic or found.topic or "", "send")
-    original, _ = plain_body(found.body, found.sys_flag)
-    body = edited_body(original, text)
-    return None if body == original else body
+class _Kind(NamedTuple):
+    """The letters of a group with the same topic and exception."""
 
+    cause: CauseOfDeath
+    by_hour: list[int]
+    """The deaths of each of the last hours, the oldest hour first."""
 
-def _find(visit: Visit, group: str, message_id: str) -> tuple[WholeDeadLetter, list[PastRedrive]]:
-    for found, redrives in visit.broker.dead_letters.show(message_id):
-        if found.group == group:
-            return found, redrives
-    raise PageNotFound(f"dead letter {message_id} of group {group}")
+    @property
+    def columns(self) -> list[float]:
+        """The hours as shares of the worst one."""
+        worst = max(self.by_hour) or 1
+        return [each / worst for each in self.by_hour]
+
+    @property
+    def last_day(self) -> int:
+        """The deaths of all these hours."""
+        return sum(self.by_hour)
 
 
 PAGES: Final = (
     Page("dead-letters", letter_groups),
     Page("dead-letters/{group}", letters, acts=True),
+    Page("dead-letters/{group}/kinds", kinds),
     Page("dead-letters/{group}/{message}", letter),
 )

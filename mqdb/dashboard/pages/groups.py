@@ -1,15 +1,19 @@
 """Groups: their lag, members and offsets; reset of offsets, after a dry run."""
 
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from markupsafe import Markup
 from starlette.responses import Response
 
 from mqdb.common.retry_delays import parse_retry_delays, retry_delays_text
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.fields import Fields
+from mqdb.dashboard.live.subject_figures import group_figures
 from mqdb.dashboard.permissions import Kind
+from mqdb.dashboard.views.queue_bars import lag_bars, reset_bars
+from mqdb.dashboard.views.retry_ladder import retry_ladder
 from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.drawing.charts import lag_chart
 from mqdb.errors import ParameterInvalid
@@ -34,8 +38,14 @@ def group(visit: Visit) -> Response:
     """Settings, members and subscriptions; the topics are loaded after the page."""
     name = visit.part("group")
     # Of no topic: a group may have thousands of queues.
-    may_set = visit.rights.may(name, "admin_group")
-    return visit.page("group.html", group=name, shown=visit.broker.groups.show(name, topic=""), may_set=may_set)
+    return visit.page(
+        "group.html",
+        group=name,
+        shown=visit.broker.groups.show(name, topic=""),
+        may_set=visit.rights.may(name, "admin_group"),
+        may_ask=visit.rights.may(name, "operate_group"),
+        figures=Markup(group_figures(visit.brokers.figures, name)[1]),
+    )
 
 
 def settings(visit: Visit) -> Response:
@@ -65,6 +75,22 @@ def lag(visit: Visit) -> Response:
     name = visit.part("group")
     chart = lag_chart(visit.brokers.figures.series.of(BrokerFigure.LAG, name), time.monotonic())
     return visit.page("group_lag.html", group=name, chart=chart)
+
+
+def retries(visit: Visit) -> Response:
+    """The retries as a ladder: each step with its delay and the messages that wait on it, down to the dead letters."""
+    name = visit.part("group")
+    settings = visit.broker.groups.show(name, topic="").settings
+    levels = [] if settings.retry_delays else [each.delay for each in visit.broker.delays.list() if each.delay]
+    waiting = visit.broker.groups.retries(name)
+    letters = next((each.letters for each in visit.broker.dead_letters.groups() if each.group == name), 0)
+    return visit.page(
+        "group_retries.html",
+        group=name,
+        steps=retry_ladder(waiting, settings.retry_max_times, settings.retry_delays, levels),
+        letters=letters,
+        now=datetime.now(UTC),
+    )
 
 
 def member(visit: Visit) -> Response:
@@ -129,12 +155,13 @@ def queues(visit: Visit) -> Response:
         if not is_plan:
             notice = f"Set {len(changes):,} offsets of {name} in {topic} to {to}."
             return visit.go("groups", name, "topics", topic, notice=notice)
+    ends = [] if changes is None else [each.max_offset for each in visit.broker.topics.show(topic).queues]
     return visit.page(
         "group_queues.html",
         group=name,
         topic=topic,
-        progress=visit.broker.offsets.show(name, topic),
-        changes=changes,
+        bars=lag_bars(visit.broker.offsets.show(name, topic)),
+        changes=None if changes is None else reset_bars(changes, ends),
         may_reset=visit.rights.may(name, "operate_group") and visit.rights.may(topic, *_RIGHTS),
     )
 
@@ -157,6 +184,7 @@ PAGES: Final = (
     Page("groups", groups),
     Page("groups/{group}", group),
     Page("groups/{group}/lag", lag),
+    Page("groups/{group}/retries", retries),
     Page("groups/{group}/settings", settings, acts=True),
     Page("groups/{group}/members/{client}", member),
     Page("groups/{group}/members/{client}/status", member_status),

@@ -6,14 +6,20 @@ from typing import Final
 
 from starlette.responses import RedirectResponse, Response
 
+from mqdb.common.topic import is_group_topic, is_system_topic
 from mqdb.common.unique_id import format_unique_id, parse_unique_id
-from mqdb.dashboard.bodies import show_body
 from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.live.tail import MOST_SHOWN
+from mqdb.dashboard.views.bodies import show_body
+from mqdb.dashboard.views.copies import copies_of
+from mqdb.dashboard.views.message_filters import selector_of
 from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.errors import ParameterInvalid
-from mqdb_client import MessageSelector, MessageTrace, ReceivedMessage
+from mqdb_client import MessageTrace, ReceivedMessage
 
 _A_PAGE: Final = 50
+#: Rows that the page of a live tail keeps; dashboard.js has the same number.
+_MOST_KEPT: Final = 200
 #: Messages that one step of a search looks at.
 _A_LOOK: Final = 5_000
 #: Queues whose offsets a link holds, and that are searched for a time: a server takes 16 kB.
@@ -26,9 +32,7 @@ def browse(visit: Visit) -> Response:
     if (wanted := query.text("id")) is not None:
         return RedirectResponse(visit.url("messages", wanted), 303)
     visit.rights.require(topic, "read")
-    key, tag, sql = query.text("key"), query.text("tag"), query.text("sql")
-    if sum(each is not None for each in (key, tag, sql)) > 1:
-        raise ParameterInvalid("key", key or tag or sql, "search by a key, by tags or by SQL92, one of them at a time")
+    key, selector = query.text("key"), selector_of(query)
     queue_id, offset = query.number("queue"), query.number("offset")
     looked_at, before = query.number("looked") or 0, None
     messages: Sequence[ReceivedMessage]
@@ -41,7 +45,7 @@ def browse(visit: Visit) -> Response:
             before=_offsets(visit, topic, queue_id, offset),
             until=None if query.has("before") or offset is not None else _time(visit, topic, queue_id),
             queue_id=queue_id,
-            selector=_selector(tag, sql),
+            selector=selector,
             limit=_A_PAGE,
             scan_limit=_A_LOOK,
         )
@@ -52,12 +56,19 @@ def browse(visit: Visit) -> Response:
         topic=topic,
         messages=messages,
         bodies=[show_body(each.stored_body, each.sys_flag) for each in messages] if query.has("bodies") else None,
-        is_search=tag is not None or sql is not None,
+        is_search=selector is not None,
         by_key=key is not None,
         looked_at=looked_at,
         is_wide=is_wide,
         rest=None if before is None or is_wide else _place(before, queue_id),
     )
+
+
+def tail(visit: Visit) -> Response:
+    """The page that follows the new messages of a topic; a stream brings them."""
+    topic = visit.part("topic")
+    visit.rights.require(topic, "read")
+    return visit.page("topic_tail.html", topic=topic, most_shown=MOST_SHOWN, most_kept=_MOST_KEPT)
 
 
 def message(visit: Visit) -> Response:
@@ -69,10 +80,13 @@ def message(visit: Visit) -> Response:
         _trace(visit, wanted)  # a timer may outlive its record in the log
     with_body = visit.query.has("body")
     readable = visit.rights.among([each.queue.topic for each in copies], "read")
-    shown = [
-        (each, show_body(each.stored_body, each.sys_flag) if with_body and each.queue.topic in readable else None)
-        for each in copies
-    ]
+    shown = []
+    for each in copies:
+        is_shown = with_body and each.queue.topic in readable
+        # What the broker made of a message, its user does not send.
+        is_own = is_shown and not (is_system_topic(each.topic) or is_group_topic(each.topic))
+        body = show_body(each.stored_body, each.sys_flag) if is_shown else None
+        shown.append((each, body, copies_of(each) if is_own else None))
     return visit.page("message.html", message_id=message_id, copies=shown, with_body=with_body, readable=readable)
 
 
@@ -98,12 +112,6 @@ def find(visit: Visit) -> Response:
     if wanted is None:
         raise ParameterInvalid("id", wanted, "write the unique id of a message")
     return RedirectResponse(visit.url("messages", wanted), 303)
-
-
-def _selector(tag: str | None, sql: str | None) -> MessageSelector | None:
-    if sql is not None:
-        return MessageSelector.by_sql(sql)
-    return MessageSelector.by_tag(tag) if tag is not None else None
 
 
 def _place(before: Sequence[int], queue_id: int | None) -> dict[str, object]:
@@ -137,6 +145,7 @@ def _offsets(visit: Visit, topic: str, queue_id: int | None, offset: int | None)
 
 PAGES: Final = (
     Page("topics/{topic}/messages", browse),
+    Page("topics/{topic}/tail", tail),
     Page("messages", find),
     Page("messages/{message}", message),
     Page("messages/{message}/trace", trace),

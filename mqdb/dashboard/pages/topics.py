@@ -4,16 +4,21 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from markupsafe import Markup
 from starlette.responses import Response
 
-from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_group_topic, is_system_topic, max_queues_by_right
+from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, Perm, is_group_topic, is_system_topic, max_queues_by_right
 from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.live.subject_figures import topic_figures
 from mqdb.dashboard.login_sessions import PersonStanding
+from mqdb.dashboard.views.bodies import edited_body
+from mqdb.dashboard.views.queue_bars import queue_bars, skewed
 from mqdb.dashboard.visit import Visit
 from mqdb.errors import ParameterInvalid
-from mqdb_client import TopicConfig
 
 _A_PAGE: Final = 100
+#: The newest messages, whose mean size stands for that of all.
+_SAMPLE: Final = 50
 
 
 def topics(visit: Visit) -> Response:
@@ -23,7 +28,7 @@ def topics(visit: Visit) -> Response:
     found = [
         each
         for each in visit.broker.topics.list()
-        if part in each.name.lower() and each.name > after and (with_internal or not _is_internal(each))
+        if part in each.name.lower() and each.name > after and (with_internal or not _is_internal(each.name))
     ]
     return visit.page(
         "topics.html",
@@ -35,13 +40,20 @@ def topics(visit: Visit) -> Response:
 
 
 def topic(visit: Visit) -> Response:
-    """One topic. Its queues and groups are loaded after the page."""
+    """One topic with its rates, if this process samples the broker. Its queues and groups are loaded after the page."""
     name = visit.part("topic")
-    return visit.page("topic.html", topic=name, group=_group_of(name), is_dlq=name.startswith(DLQ_PREFIX))
+    return visit.page(
+        "topic.html",
+        topic=name,
+        group=_group_of(name),
+        is_dlq=name.startswith(DLQ_PREFIX),
+        may_send=not _is_internal(name) and visit.rights.may(name, "send"),
+        figures=Markup(topic_figures(visit.brokers.figures, name)[1]),
+    )
 
 
 def details(visit: Visit) -> Response:
-    """Settings and queues of a topic, and how far each group has read it."""
+    """Settings, size and queues of a topic, and how far each group has read it."""
     name = visit.part("topic")
     shown = visit.broker.topics.show(name)
     progress = sorted(shown.progress, key=attrgetter("group"))
@@ -49,7 +61,51 @@ def details(visit: Visit) -> Response:
         (group, sum(each.lag for each in rows), max((each.lag_seconds or 0 for each in rows), default=0.0), len(rows))
         for group, rows in ((group, list(rows)) for group, rows in groupby(progress, attrgetter("group")))
     ]
-    return visit.page("topic_details.html", topic=name, config=shown.config, queues=shown.queues, groups=groups)
+    bars = queue_bars(shown.queues, progress)
+    is_readable = bool(shown.config.perm & Perm.READ)
+    newest = visit.broker.messages.latest(name, limit=_SAMPLE).messages if is_readable else []
+    oldest = visit.broker.messages.find(name, limit=1) if is_readable else []
+    return visit.page(
+        "topic_details.html",
+        topic=name,
+        config=shown.config,
+        bars=bars,
+        skew=skewed(bars),
+        groups=groups,
+        messages=sum(bar.messages for bar in bars),
+        mean_bytes=sum(len(each.stored_body) for each in newest) / len(newest) if newest else 0,
+        oldest=oldest[0].store_time if oldest else None,
+    )
+
+
+def send(visit: Visit) -> Response:
+    """Send a message, to test a consumer."""
+    name = visit.part("topic")
+    visit.rights.require(name, "send")
+    if not visit.is_post:
+        return visit.page("topic_send.html", topic=name)
+    form = visit.form
+    message_id = visit.broker.messages.send(
+        name,
+        edited_body(b"", form.raw("body") or ""),
+        tag=form.text("tag"),
+        keys=(form.text("keys") or "").split(),
+        properties=_properties(form.text("properties") or ""),
+        sharding_key=form.text("sharding_key"),
+        delay_level=form.number("delay_level"),
+    )
+    return visit.go("messages", message_id, notice=f"Message {message_id} is sent to {name}.")
+
+
+def _properties(text: str) -> dict[str, str]:
+    """The properties from a text with a line NAME=VALUE for each. Raises ParameterInvalid."""
+    found = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, equals, value = line.partition("=")
+        if not (equals and name.strip()):
+            raise ParameterInvalid("properties", line, "write NAME=VALUE, each property on a line of its own")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def create(visit: Visit) -> Response:
@@ -68,8 +124,8 @@ def create(visit: Visit) -> Response:
     return visit.go("topics", name, notice=f"Topic {name} is there.")
 
 
-def _is_internal(config: TopicConfig) -> bool:
-    return is_system_topic(config.name) or is_group_topic(config.name)
+def _is_internal(name: str) -> bool:
+    return is_system_topic(name) or is_group_topic(name)
 
 
 def _group_of(name: str) -> str | None:
@@ -82,4 +138,5 @@ PAGES: Final = (
     Page("new-topic", create, acts=True),
     Page("topics/{topic}", topic),
     Page("topics/{topic}/details", details),
+    Page("topics/{topic}/send", send, acts=True),
 )

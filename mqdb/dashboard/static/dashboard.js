@@ -11,6 +11,24 @@ function prepare(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     time.textContent = zoned.format(new Date(time.dateTime));
   }
+  for (const text of root.querySelectorAll("[data-copy]:not(:has(button))")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "secondary";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", `Copy the ${text.querySelector("h3").textContent}`);
+    button.addEventListener("click", async () => {
+      const shown = text.querySelector("pre");
+      try {
+        await navigator.clipboard.writeText(shown.textContent);
+        button.textContent = "Copied";
+      } catch {
+        // Without TLS browsers give no clipboard: the text is selected, to be copied by the keys.
+        getSelection().selectAllChildren(shown);
+      }
+    });
+    text.append(button);
+  }
   for (const box of root.querySelectorAll("input[data-all]")) {
     box.hidden = false;
     box.addEventListener("change", () => {
@@ -56,3 +74,39 @@ function follow() {
 }
 follow();
 document.addEventListener("visibilitychange", follow);
+
+// The live tail: rows from a stream, the newest on top, until somebody pauses it or it is over.
+const MOST_KEPT = 200;
+const tail = document.querySelector("[data-tail]");
+if (tail) {
+  const button = document.querySelector("[data-pause]");
+  const status = document.querySelector("[data-tail-status]");
+  let stream = null;
+  const stop = (sentence) => {
+    stream.close();
+    stream = null;
+    status.textContent = sentence;
+    button.textContent = "Go on";
+  };
+  const start = () => {
+    stream = new EventSource(tail.dataset.tail);
+    button.textContent = "Pause";
+    status.textContent = "Connecting …";
+    stream.addEventListener("begun", () => { status.textContent = "Waiting for messages."; });
+    stream.onmessage = (event) => {
+      const rows = document.createElement("tbody");
+      rows.innerHTML = event.data;
+      prepare(rows);
+      tail.prepend(...rows.children);
+      while (tail.children.length > MOST_KEPT) tail.lastElementChild.remove();
+      status.textContent = "Following.";
+    };
+    stream.addEventListener("over", (event) => stop(event.data));
+    stream.onerror = () => {
+      if (stream?.readyState === EventSource.CLOSED) stop("The server refuses the tail; perhaps there are too many.");
+    };
+  };
+  button.hidden = false;
+  button.addEventListener("click", () => (stream ? stop("Paused. What arrives now is not shown.") : start()));
+  start();
+}

@@ -31,7 +31,7 @@ from mqdb.store.schedule.timer_slots import BEHIND
 from mqdb.store.tables import commit_log, timer, timer_recall, timer_step
 from mqdb.store.topics.deleted_topics import went_along
 
-_scheduled = table(
+scheduled = table(
     "scheduled",
     *map(column, ("topic", "queue_id", "due_at", "delay_level", "msg_id", "tags", "keys", "store_time", "log_pos")),
     schema="mqdb",
@@ -81,7 +81,7 @@ def list_timers(
 
 def _list_scheduled(connection: Connection, topic: str | None, limit: int, last: bool) -> list[WaitingTimer]:
     """The waiting timers from the view, for roles to which row security hides the tables."""
-    its = _scheduled.c
+    its = scheduled.c
     columns = its.due_at, its.topic, func.coalesce(its.queue_id, literal_column("0")), its.msg_id, its.tags, its["keys"]
     found = select(*columns, its.store_time).where(its.delay_level.is_(None))
     if topic is not None:

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from mqdb.dashboard.live import MOST_STREAMS
+from mqdb.dashboard.live.streams import MOST_STREAMS
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.web.time_series import BrokerFigure
 from mqdb_client import Message, Producer

@@ -13,7 +13,7 @@ from mqdb.dashboard.rendering import render
 from mqdb.drawing.charts import Point, area_chart, spark_line
 from mqdb.drawing.templating import path
 from mqdb.web.live_figures import LiveFigures
-from mqdb.web.time_series import OTHERS, BrokerFigure, SeriesSpan, TimeSeries
+from mqdb.web.time_series import OTHERS, TOTAL, BrokerFigure, SeriesSpan, TimeSeries
 
 _HOUR: Final = 3_600.0
 
@@ -72,16 +72,13 @@ class Pulse:
         series, now = self.figures.series, time.monotonic()
         span = span_of(series.of(BrokerFigure.DISK), now)
         groups = groups_by_urgency(series, now)
-        midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        letters, since = growth_since(
-            series.of(BrokerFigure.LETTERS, span=SeriesSpan.DAY), series.of(BrokerFigure.LETTERS), now, midnight
-        )
+        letters, since = letters_today(series, now)
         return render(
             "overview_pulse.html",
             url=lambda *parts: path("b", broker, *parts),
-            stored=_tile(series, BrokerFigure.STORED, now, span),
-            delivered=_tile(series, BrokerFigure.DELIVERED, now, span),
-            lag=_tile(series, BrokerFigure.LAG, now, span),
+            stored=tile_of(series, BrokerFigure.STORED, now, span),
+            delivered=tile_of(series, BrokerFigure.DELIVERED, now, span),
+            lag=tile_of(series, BrokerFigure.LAG, now, span),
             letters=letters,
             letters_since=since,
             letters_spark=spark_line(series.of(BrokerFigure.DEAD), now, span),
@@ -110,21 +107,23 @@ class Tile(NamedTuple):
 
 def groups_by_urgency(series: TimeSeries, now: float) -> list[GroupPulse]:
     """All groups with a lag: first those whose lag does not shrink, then by the time that they need to drain."""
-    found = []
-    for name in series.names(BrokerFigure.LAG):
-        lag = series.last(BrokerFigure.LAG, name)
-        if lag:
-            found.append(
-                GroupPulse(
-                    name,
-                    int(series.last(BrokerFigure.MEMBERS, name) or 0),
-                    int(lag),
-                    series.last(BrokerFigure.LAG_SECONDS, name) or 0.0,
-                    series.last(BrokerFigure.DELIVERED, name) or 0.0,
-                    drain_seconds(series.of(BrokerFigure.LAG, name, since=now - _TREND_SECONDS)),
-                )
-            )
-    return sorted(found, key=_urgency)
+    found = (group_pulse(series, name, now) for name in series.names(BrokerFigure.LAG))
+    return sorted((each for each in found if each is not None), key=_urgency)
+
+
+def group_pulse(series: TimeSeries, name: str, now: float) -> GroupPulse | None:
+    """A group as of the newest sample; None if it has nothing to consume."""
+    lag = series.last(BrokerFigure.LAG, name)
+    if not lag:
+        return None
+    return GroupPulse(
+        name,
+        int(series.last(BrokerFigure.MEMBERS, name) or 0),
+        int(lag),
+        series.last(BrokerFigure.LAG_SECONDS, name) or 0.0,
+        series.last(BrokerFigure.DELIVERED, name) or 0.0,
+        drain_seconds(series.of(BrokerFigure.LAG, name, since=now - _TREND_SECONDS)),
+    )
 
 
 def _urgency(group: GroupPulse) -> tuple[bool, bool, float]:
@@ -165,5 +164,13 @@ def growth_since(
     return max(int(last.value - begin.value), 0), since
 
 
-def _tile(series: TimeSeries, figure: BrokerFigure, now: float, span: float) -> Tile:
-    return Tile(series.last(figure), spark_line(series.of(figure), now, span))
+def letters_today(series: TimeSeries, now: float, group: str = TOTAL) -> tuple[int, datetime | None]:
+    """The dead letters of a group, or of all groups, since midnight UTC or since the first sample; and that time."""
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    day, hour = (series.of(BrokerFigure.LETTERS, group, span) for span in (SeriesSpan.DAY, SeriesSpan.HOUR))
+    return growth_since(day, hour, now, midnight)
+
+
+def tile_of(series: TimeSeries, figure: BrokerFigure, now: float, span: float, name: str = TOTAL) -> Tile:
+    """The tile of a figure, of one topic or group or of all."""
+    return Tile(series.last(figure, name), spark_line(series.of(figure, name), now, span))

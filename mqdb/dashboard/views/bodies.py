@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from mqdb.common.compression import decompress
 from mqdb.common.printable import printable
+from mqdb.dashboard.views.json_text import JsonNode, json_tree
 from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
 
 #: Of a body, on a page.
@@ -23,6 +24,8 @@ class ShownBody(NamedTuple):
     is_whole: bool
     fault: str | None
     """Why it could not be decompressed; then this is what is stored."""
+    tree: JsonNode | None = None
+    """The body as a tree, if it is a JSON object or array of a reasonable size."""
 
 
 def plain_body(stored: bytes, sys_flag: int) -> tuple[bytes, str | None]:
@@ -54,7 +57,8 @@ def show_body(stored: bytes, sys_flag: int = 0) -> ShownBody:
     # A character may be cut in two.
     text = editable_text(head) if len(head) == len(body) else _beginning(head)
     if text is not None and fault is None:
-        return ShownBody(len(body), text, True, len(head) == len(body), None)
+        is_whole = len(head) == len(body)
+        return ShownBody(len(body), text, True, is_whole, None, json_tree(text) if is_whole else None)
     return ShownBody(len(body), _hex(body[:_MOST_HEX_BYTES]), False, len(body) <= _MOST_HEX_BYTES, fault)
 
 

@@ -1,0 +1,7 @@
+"""Values of messages, queues and groups as pages show them. Nothing here asks the broker.
+
+bodies, json_text, differences    a body: as text, as a tree, changed, and compared with another one
+copies                            a message as a command, as Python and as SQL
+queue_bars, retry_ladder          queues and retries as bars
+message_filters                   the filter that a form describes
+"""
