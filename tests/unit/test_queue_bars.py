@@ -6,7 +6,7 @@ import pytest
 
 from mqdb.common.group import ConsumeMode
 from mqdb.dashboard.views.queue_bars import lag_bars, queue_bars, reset_bars, skewed
-from mqdb.dashboard.views.retry_ladder import retry_ladder
+from mqdb.dashboard.views.retry_ladder import retry_delay, retry_ladder
 from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.consumers.offset_changes import OffsetChange
 from mqdb.store.consumers.waiting_retries import RetryStep
@@ -60,27 +60,22 @@ def test_a_reset_is_drawn_between_the_old_and_the_new_offset() -> None:
     assert (bars[0].change.repeated, bars[1].change.skipped) == (60, 50)
 
 
-def test_each_retry_is_a_step_with_its_delay() -> None:
+def test_each_retry_on_which_messages_wait_is_a_step_with_its_delay() -> None:
     levels = [timedelta(seconds=seconds) for seconds in (1, 5, 10, 30)]
 
-    steps = retry_ladder([RetryStep(2, 4, NOW), RetryStep(None, 1, NOW)], 3, None, levels)
+    steps = retry_ladder([RetryStep(1, 2, NOW), RetryStep(9, 4, NOW), RetryStep(None, 1, NOW)], None, levels)
 
-    assert [(each.retry, each.waiting, each.share) for each in steps] == [
-        (1, 0, 0.0),
-        (2, 4, 1.0),
-        (3, 0, 0.0),
-        (None, 1, 0.25),
-    ]
+    assert [(each.retry, each.waiting, each.share) for each in steps] == [(1, 2, 0.5), (9, 4, 1.0), (None, 1, 0.25)]
     # Level 3 comes first, and the last level repeats.
-    assert [each.delay for each in steps] == [timedelta(seconds=10), timedelta(seconds=30), timedelta(seconds=30), None]
+    assert [each.delay for each in steps] == [timedelta(seconds=10), timedelta(seconds=30), None]
 
 
-def test_own_delays_of_a_group_win_and_a_long_ladder_is_cut_where_nobody_waits() -> None:
-    steps = retry_ladder([RetryStep(70, 1, NOW)], 90, [timedelta(seconds=1), timedelta(seconds=2)], [])
+def test_own_delays_of_a_group_win() -> None:
+    own = [timedelta(seconds=1), timedelta(seconds=2)]
 
-    assert [each.retry for each in steps] == [*range(1, 21), 70]
-    assert steps[-1].delay == timedelta(seconds=2)
+    assert [retry_delay(retry, own, [timedelta(hours=1)]) for retry in (1, 2, 70)] == [own[0], own[1], own[1]]
+    assert retry_delay(1, None, []) is None
 
 
-def test_a_group_without_retries_has_no_step() -> None:
-    assert retry_ladder([], 0, None, []) == []
+def test_a_group_without_waiting_retries_has_no_step() -> None:
+    assert retry_ladder([], None, []) == []

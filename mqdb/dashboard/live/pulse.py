@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from statistics import fmean
 from typing import Final, NamedTuple
 
 from mqdb.dashboard.rendering import render
 from mqdb.drawing.charts import Point, area_chart, spark_line
 from mqdb.drawing.templating import path
 from mqdb.web.live_figures import LiveFigures
-from mqdb.web.time_series import OTHERS, TOTAL, BrokerFigure, SeriesSpan, TimeSeries
+from mqdb.web.time_series import OTHERS, RATES, TOTAL, BrokerFigure, SeriesSpan, TimeSeries
 
 _HOUR: Final = 3_600.0
 
@@ -27,7 +28,7 @@ _MOST_AREAS: Final = 8
 _MOST_GROUPS: Final = 12
 
 #: The lag of a group grows or shrinks by this time.
-_TREND_SECONDS: Final = 60.0
+_TREND_SECONDS: Final = 120.0
 
 #: A group with a younger backlog keeps up: a message is in the lag until its offset is committed, every 5 s.
 _FRESH_SECONDS: Final = 10.0
@@ -42,7 +43,7 @@ class GroupPulse(NamedTuple):
     lag_seconds: float
     per_second: float
     drain_seconds: float | None
-    """The time until nothing is left if it goes on as in the last minute; None if the lag does not shrink."""
+    """The time until nothing is left if it goes on as in the last two minutes; None if the lag does not shrink."""
 
     @property
     def keeps_up(self) -> bool:
@@ -137,12 +138,18 @@ def span_of(points: Sequence[Point], now: float) -> float:
 
 
 def drain_seconds(recent: Sequence[Point]) -> float | None:
-    """The time until a lag is 0 if it goes on shrinking as in its recent points; None if it does not shrink."""
+    """The time until a lag is 0 if it goes on shrinking as in its recent points; None if it does not shrink.
+
+    The mean of the newer half of the points is compared with that of the older half: a lag goes up and down with each
+    burst of messages, and two single points would say either.
+    """
     if len(recent) < 2:
         return None
-    first, last = recent[0], recent[-1]
-    per_second = (first.value - last.value) / (last.at - first.at)
-    return last.value / per_second if per_second > 0 else None
+    middle = len(recent) // 2
+    older, newer = recent[:middle], recent[middle:]
+    seconds = fmean(point.at for point in newer) - fmean(point.at for point in older)
+    per_second = (fmean(point.value for point in older) - fmean(point.value for point in newer)) / seconds
+    return recent[-1].value / per_second if per_second > 0 else None
 
 
 def growth_since(
@@ -172,5 +179,8 @@ def letters_today(series: TimeSeries, now: float, group: str = TOTAL) -> tuple[i
 
 
 def tile_of(series: TimeSeries, figure: BrokerFigure, now: float, span: float, name: str = TOTAL) -> Tile:
-    """The tile of a figure, of one topic or group or of all."""
-    return Tile(series.last(figure, name), spark_line(series.of(figure, name), now, span))
+    """The tile of a figure, of one topic or group or of all. A topic or group without a rate of its own has 0."""
+    value = series.last(figure, name)
+    if value is None and figure in RATES and series.last(BrokerFigure.WAL) is not None:
+        value = 0.0
+    return Tile(value, spark_line(series.of(figure, name), now, span))

@@ -13,7 +13,7 @@ from mqdb.dashboard.fields import Fields
 from mqdb.dashboard.live.subject_figures import group_figures
 from mqdb.dashboard.permissions import Kind
 from mqdb.dashboard.views.queue_bars import lag_bars, reset_bars
-from mqdb.dashboard.views.retry_ladder import retry_ladder
+from mqdb.dashboard.views.retry_ladder import retry_delay, retry_ladder
 from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.drawing.charts import lag_chart
 from mqdb.errors import ParameterInvalid
@@ -87,7 +87,9 @@ def retries(visit: Visit) -> Response:
     return visit.page(
         "group_retries.html",
         group=name,
-        steps=retry_ladder(waiting, settings.retry_max_times, settings.retry_delays, levels),
+        steps=retry_ladder(waiting, settings.retry_delays, levels),
+        most=settings.retry_max_times,
+        ends=[retry_delay(retry, settings.retry_delays, levels) for retry in (1, max(settings.retry_max_times, 1))],
         letters=letters,
         now=datetime.now(UTC),
     )

@@ -39,7 +39,23 @@ function prepare(root) {
   }
 }
 
+// What is larger than its frame is moved by the arrow keys, so it takes the focus.
+function focusable() {
+  for (const frame of document.querySelectorAll(".wide, pre")) {
+    if (frame.scrollWidth > frame.clientWidth || frame.scrollHeight > frame.clientHeight) {
+      frame.tabIndex = 0;
+      frame.setAttribute("role", "region");
+      frame.setAttribute("aria-label", frame.tagName === "PRE" ? "Text, larger than its frame" : "Table, wider than the screen");
+    } else {
+      for (const name of ["tabindex", "role", "aria-label"]) frame.removeAttribute(name);
+    }
+  }
+}
+
 prepare(document);
+focusable();
+window.addEventListener("resize", focusable);
+document.addEventListener("htmx:load", focusable);
 document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 document.addEventListener("htmx:load", (event) => prepare(event.detail.elt.parentNode || document));
 
@@ -68,6 +84,7 @@ function follow() {
       part.innerHTML = event.data;
       for (const id of open) document.getElementById(id)?.setAttribute("open", "");
       prepare(part);
+      focusable();
     };
     streams.set(part, stream);
   }
@@ -110,3 +127,27 @@ if (tail) {
   button.addEventListener("click", () => (stream ? stop("Paused. What arrives now is not shown.") : start()));
   start();
 }
+
+// Keys: / searches, g and a letter goes to a page, ? lists them. Not while somebody types, nor with Ctrl, Alt or Meta.
+const keys = document.getElementById("keys");
+const goals = new Map([...document.querySelectorAll("nav [data-key]")].map((link) => [link.dataset.key, link]));
+for (const [key, what] of [["/", "Search"], ["?", "These keys"], ...[...goals].map(([key, link]) => [`g ${key}`, link.textContent])]) {
+  const term = document.createElement("dt");
+  term.append(Object.assign(document.createElement("kbd"), { textContent: key }));
+  keys.querySelector("dl").append(term, Object.assign(document.createElement("dd"), { textContent: what }));
+}
+let hasGone = -Infinity;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input, textarea, select, dialog")) return;
+  if (event.key === "/") {
+    const field = document.querySelector("main input[type=search], main form input:not([type=hidden])") || document.querySelector(".find input");
+    if (!field) return;
+    event.preventDefault();
+    field.focus();
+  } else if (event.key === "?") {
+    keys.showModal();
+  } else if (goals.has(event.key) && event.timeStamp - hasGone < 1_500) {
+    goals.get(event.key).click();
+  }
+  hasGone = event.key === "g" ? event.timeStamp : -Infinity;
+});

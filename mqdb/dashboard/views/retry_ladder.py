@@ -1,15 +1,12 @@
-"""The retries of a group as a ladder: a step for each retry, and how many messages wait on it."""
+"""The retries of a group as a ladder: the steps on which messages wait, and how many wait there."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from mqdb.common.retry import FIRST_RETRY_LEVEL
 from mqdb.common.retry_delays import delay_after
 from mqdb_client import RetryStep
-
-#: Steps that are shown although nobody waits there, so that the ladder of a group with many retries stays short.
-_MOST_EMPTY: Final = 20
 
 
 class LadderStep(NamedTuple):
@@ -22,28 +19,23 @@ class LadderStep(NamedTuple):
     waiting: int
     share: float
     """The waiting messages, as a share of the fullest step."""
-    next_due: datetime | None
+    next_due: datetime
 
 
 def retry_ladder(
-    waiting: Sequence[RetryStep], most: int, delays: Sequence[timedelta] | None, levels: Sequence[timedelta]
+    waiting: Sequence[RetryStep], delays: Sequence[timedelta] | None, levels: Sequence[timedelta]
 ) -> list[LadderStep]:
-    """The steps of a group with `most` retries, by its own delays or else by the delay levels of the broker."""
-    found = {each.retry: each for each in waiting}
-    numbers: list[int | None] = sorted({*range(1, min(most, _MOST_EMPTY) + 1), *(retry for retry in found if retry)})
-    if None in found:
-        numbers.append(None)
-    fullest = max((each.waiting for each in waiting), default=0) or 1
+    """The steps with messages, by the group's own delays or else by the delay levels of the broker."""
+    fullest = max((each.waiting for each in waiting), default=0)
     steps = []
-    for number in numbers:
-        step = found.get(number)
-        count = step.waiting if step else 0
-        delay = None if number is None else _delay(number, delays, levels)
-        steps.append(LadderStep(number, delay, count, count / fullest, step.next_due if step else None))
+    for each in waiting:
+        delay = None if each.retry is None else retry_delay(each.retry, delays, levels)
+        steps.append(LadderStep(each.retry, delay, each.waiting, each.waiting / fullest, each.next_due))
     return steps
 
 
-def _delay(retry: int, delays: Sequence[timedelta] | None, levels: Sequence[timedelta]) -> timedelta | None:
+def retry_delay(retry: int, delays: Sequence[timedelta] | None, levels: Sequence[timedelta]) -> timedelta | None:
+    """The wait before a retry, 1 for the first one; None without delays and levels."""
     if delays:
         return delay_after(delays, retry - 1)
     return levels[min(FIRST_RETRY_LEVEL + retry - 1, len(levels)) - 1] if levels else None

@@ -108,11 +108,20 @@ def unvisited(site: Site, method: str, seen: list[str]) -> list[str]:
     ]
 
 
+def faults_of_access(page: "Page") -> list[tuple[str, str]]:
+    """The rules of WCAG 2.2 A and AA that a page breaks, each with an element that breaks it."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    tags = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+    found = Axe().run(page, options={"runOnly": tags}).response["violations"]
+    return [(each["id"], each["nodes"][0]["html"]) for each in found]
+
+
 def places(site: Site) -> list[str]:
     """All pages, without the parts that they load."""
     letter = f"dead-letters/billing/{site.shop.letters[0]}"
     return [
-        *("", "topics", "topics/orders", "topics/orders/messages?bodies=1"),
+        *("", "topics", "topics/orders", "topics/orders/messages?bodies=1", "topics/orders/tail", "topics/orders/send"),
         *(f"messages?id={site.shop.message}", f"messages/{site.shop.message}?body=1"),
         *("groups", "groups/billing", "groups/billing/settings", "groups/billing/topics/orders"),
         *("dead-letters", "dead-letters/billing"),
@@ -122,9 +131,12 @@ def places(site: Site) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("width", [400, 1280])
-def test_each_page_works_without_a_fault_and_fits_the_screen(browser: "Browser", site: Site, width: int) -> None:
-    options = {"base_url": f"http://{site.address}", "viewport": {"width": width, "height": 800}}
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light"), (1920, "dark")])
+def test_each_page_works_without_a_fault_and_fits_the_screen(
+    browser: "Browser", site: Site, width: int, scheme: str
+) -> None:
+    viewport = {"width": width, "height": 800}
+    options = {"base_url": f"http://{site.address}", "viewport": viewport, "color_scheme": scheme}
     seen: list[str] = []
     reader = PushConsumer("billing", site.database.dsn)
     reader.subscribe("orders")
@@ -139,6 +151,7 @@ def test_each_page_works_without_a_fault_and_fits_the_screen(browser: "Browser",
             assert page.locator("h1").count() == 1, place
             assert page.locator(".fault[role=alert]").count() == 0, place
             assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+            assert faults_of_access(page) == [], place
         assert unvisited(site, "GET", seen) == []
         page.goto(B + "doctor")
         here, log_out = page.get_by_role("link", name="Doctor"), page.get_by_role("button", name="log out")
@@ -169,6 +182,40 @@ def test_the_overview_moves_by_itself_and_keeps_what_is_open(page: "Page", site:
     expect(page.locator("[data-live]")).not_to_have_js_property("innerHTML", before)
 
     expect(page.locator("#stored-table td", has_text="orders")).to_be_visible()
+
+
+def test_keys_search_go_to_pages_and_list_themselves(page: "Page") -> None:
+    page.goto(B)
+    assert faults_of_access(page) == []
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Dead letters")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_url("**/topics")
+    page.keyboard.press("/")
+    page.keyboard.type("g t?")
+    expect(page.get_by_role("searchbox", name="Part of a name")).to_have_value("g t?")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.long
+def test_a_tail_shows_messages_until_it_is_paused(page: "Page", site: Site) -> None:
+    page.goto(B + "topics/orders/tail?tag=tailed")
+    status = page.locator("[data-tail-status]")
+    expect(status).to_have_text("Waiting for messages.")
+    with Producer("tail", site.database.dsn) as producer:
+        producer.send(Message("orders", b'{"first": 1}', tag="tailed"))
+        expect(page.locator("[data-tail] tr")).to_have_count(1)
+        expect(status).to_have_text("Following.")
+        page.get_by_role("button", name="Pause").click()
+        producer.send(Message("orders", b"second", tag="tailed"))
+        page.get_by_role("button", name="Go on").click()
+        expect(status).to_have_text("Waiting for messages.")
+        producer.send(Message("orders", b"third", tag="tailed"))
+        expect(page.locator("[data-tail] tr").first).to_contain_text("third")
+    expect(page.locator("[data-tail] tr")).to_have_count(2)
 
 
 @pytest.mark.long
@@ -245,6 +292,12 @@ def test_what_can_be_done_is_done_by_clicks(page: "Page", site: Site) -> None:
     page.get_by_label("Name").fill("clicked")
     page.get_by_role("button", name="Make it").click()
     page.get_by_text("Topic clicked is there.").wait_for()
+
+    page.goto(B + "topics/orders")
+    page.get_by_role("link", name="Send a test message").click()
+    page.get_by_label("Body").fill('{"total": 42}')
+    page.get_by_role("button", name="Send").click()
+    page.get_by_text("is sent to orders.").wait_for()
 
     page.goto(B + "groups/billing/topics/orders")
     page.get_by_label("Go on at").fill("earliest")
