@@ -2,8 +2,8 @@
 
     python consumer_process.py DSN [BODY [SHUTDOWN_SECONDS]]
 
-Prints `assigned` and the queue numbers whenever they change, `got` and the body of each message that is done,
-`waiting` when it gets BODY, which it never finishes, and `left` at the end.
+Prints `assigned` and the queue numbers whenever they change, `got` and the body of each consumed message, `waiting`
+when BODY arrives, which is never finished, and `left` at the end.
 """
 
 import os

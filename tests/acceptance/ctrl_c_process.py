@@ -2,8 +2,9 @@
 
     python ctrl_c_process.py DSN HOW KIND
 
-KIND is how it consumes `orders`. HOW says who answers Ctrl-C: `asyncio.run`, `uvloop.run`, or with `run_until_complete`
-Python itself, which raises KeyboardInterrupt in the listener. Prints `blocked`, then the error that ends the loop.
+KIND is the kind of consumer that reads `orders`. HOW selects the handler of Ctrl-C: `asyncio.run`, `uvloop.run`, or,
+with `run_until_complete`, Python itself, which raises KeyboardInterrupt in the listener. Prints `blocked`, then the
+error that ends the loop.
 """
 
 import asyncio

@@ -2,7 +2,8 @@
 
     python embedded_process.py HOME [outlives]
 
-Prints a line of JSON when it is ready and whenever its part changes; ends when its standard input does.
+Prints a line of JSON when the server is ready and whenever the role of this process changes. Exits at the end of
+standard input.
 """
 
 import json

@@ -2,13 +2,13 @@
 
     python exit_process.py DSN HOW COUNT
 
-Hands in COUNT messages to topic `orders`, prints `end`, and comes to its end:
+Sends COUNT messages to topic `orders` asynchronously, prints `end`, and exits:
 
-    open        the producer is just there
-    generator   it is in the `with` of a generator
+    open        the producer is simply open
+    generator   the producer is in the `with` of a generator
     del         a __del__ shuts it down
-    late        it was started by what `atexit` calls, and a __del__ shuts it down
-    fork        a child ends first, forked while a lock of the producer was held
+    late        a function called by `atexit` starts it, and a __del__ shuts it down
+    fork        a child exits first, which was forked while a lock of the producer was held
 """
 
 import atexit

@@ -2,8 +2,8 @@
 
     python fault_consumer_process.py '{"group": {...}, "kind": "threads"|"asyncio", ...}'
 
-The rest is a dsn, the name of the member, a path for its records, and a seed. Consumes until SIGTERM. Logs to standard
-error; errors that are not expected there are marked UNEXPECTED.
+The other keys are a dsn, the name of the member, a path for its records, and a seed. Consumes until SIGTERM. Logs to
+standard error; unexpected errors in the log are marked UNEXPECTED.
 """
 
 import json
@@ -39,11 +39,11 @@ QUEUE_LOCK_EXPIRY: Final = timedelta(seconds=4)
 
 
 class ListenerFault(Exception):
-    """The error that the listener raises."""
+    """The error that the listener raises on purpose."""
 
 
 class Listener:
-    """Does with each delivery what its fate is, and writes it down before it returns."""
+    """Applies to each delivery its fate, and records it before returning."""
 
     def __init__(self, group: FaultGroup, member: str, records: Records, seed: int) -> None:
         self._group = group
@@ -58,11 +58,11 @@ class Listener:
             self._later = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
     def consume(self, messages: list[ReceivedMessage]) -> Any:
-        """Called once for all the messages, and all of them have one fate."""
+        """Consume messages in one call; all of them have the same fate."""
         return self._consume(messages)
 
     def consume_in_transaction(self, messages: list[ReceivedMessage], connection: Connection) -> Any:
-        """Consume messages, and write a row for each."""
+        """Consume messages, and insert a row for each."""
         rows = [{"name": message.body.decode(), "member": self._member} for message in messages]
         connection.execute(text("INSERT INTO public.business (name, member) VALUES (:name, :member)"), rows)
         return self._consume(messages)
@@ -133,14 +133,14 @@ def main(arguments: dict[str, Any]) -> None:
 
 
 def report_join(consumer: PushConsumer, member: str, records: Records) -> None:
-    """Report that the member has joined. From then on SIGTERM has it leave in order."""
+    """Report that the member has joined. From then on SIGTERM makes it leave in an orderly way."""
     while not consumer.assignment:
         time.sleep(0.02)
     records.write(Record(time.monotonic(), Event.JOINED, member=member))
 
 
 def run(consumer: PushConsumer) -> None:
-    """Run until SIGTERM. If the broker is down at the start, try again, as a supervisor would."""
+    """Run until SIGTERM. If the broker is down at the start, retry as a supervisor would."""
     while True:
         try:
             return consumer.run()

@@ -2,7 +2,8 @@
 
     python grpc_front_process.py DSN PORT RENEWED_SECONDS
 
-Prints `ready`. Messages of push consumers are invisible for RENEWED_SECONDS, and prolonged half of that before the end.
+Prints `ready`. Messages of push consumers are invisible for RENEWED_SECONDS, and are renewed when half of that time is
+left.
 """
 
 import os

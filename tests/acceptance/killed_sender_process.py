@@ -2,8 +2,8 @@
 
     python killed_sender_process.py DSN before|in|after
 
-Sends a message to topic `orders` in a transaction, and is killed before its commit, after it has asked for the commit
-without reading an answer, or after the commit.
+Sends a message to topic `orders` in a transaction, and is killed before the commit, after sending the COMMIT without
+reading the answer, or after the commit.
 """
 
 import os

@@ -2,9 +2,10 @@
 
     python local_offsets_process.py DIRECTORY
 
-For each number on its input it forks a writer, which prints its process id; when that has ended, it prints 0. The
-writer puts the same offset for all queues, one higher each time, and prints it when it is stored. After the first one
-it kills itself before the step of that number, a step being to open or rename a file; with 0 it waits to be killed.
+For each number on its input it forks a writer, which prints its pid; after the writer has exited, 0 is printed. The
+writer repeatedly stores the same offset for all queues, one higher each time, and prints each stored offset. After the
+first offset, the writer kills itself before the step with that number; with 0 it waits to be killed. A step opens or
+renames a file.
 """
 
 import os

@@ -3,8 +3,8 @@
     python orderly_process.py DSN threads|asyncio LOCK_EXPIRY_SECONDS LISTENER_SECONDS FAILURES_PERCENT
 
 Prints `assigned` and the queue numbers whenever they change, `begin QUEUE OFFSET TIME` for each call of the listener,
-and `done` or `failed` with the same fields when it returns; TIME is that of a clock that all processes share. `left` at
-the end.
+and `done` or `failed` with the same fields when the call returns; TIME comes from a clock that all processes share.
+Prints `left` at the end.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     python pop_worker_process.py DSN INVISIBLE_SECONDS
 
-Prints `got`, the body and the number of the delivery of each message; `done` and the body when its ack has returned.
+Prints `got`, the body and the delivery number of each message, and `done` with the body when the ack has returned.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     python sdk_worker_process.py ENDPOINT
 
-Prints `ready`, then `got`, the body and the number of the delivery of each message.
+Prints `ready`, then `got`, the body and the delivery number of each message.
 """
 
 import os
@@ -13,7 +13,7 @@ from rocketmq import ClientConfiguration, ConsumeResult, Credentials, FilterExpr
 
 
 class Listener(MessageListener):  # type: ignore[misc]  # the SDK has no types
-    """Consumes whatever comes."""
+    """A listener that consumes every message."""
 
     def consume(self, message: object) -> object:
         # One write: what is said is said, also when the process is killed.

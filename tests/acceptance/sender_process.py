@@ -2,7 +2,7 @@
 
     python sender_process.py DSN BODY
 
-Sends BODY to topic `orders`, prints `executing` when its local transaction runs, and never comes to its end.
+Sends BODY to topic `orders`, and prints `executing` when the local transaction runs. The transaction never ends.
 """
 
 import os

@@ -25,7 +25,7 @@ from mqdb.settings import Settings, load_settings
 
 
 class SleepyServer(Server):
-    """A server whose dispatcher and segment keeper look by themselves as seldom as one likes."""
+    """A server whose dispatcher and segment keeper poll as rarely as the test wants."""
 
     def __init__(self, settings: Settings, longest_sleep: timedelta, idle: timedelta) -> None:
         super().__init__(settings)

@@ -1,11 +1,11 @@
-"""A Spark application that copies a topic to another one, and that to Parquet; run as a script by tests of faults.
+"""A Spark application that copies a topic to a second topic and that to Parquet; run as a script by fault tests.
 
     python spark_copy_process.py '{"dsn": ..., "source": ..., "target": ..., "folder": ...}'
 
-It may also be given `config` for Spark, options of the write as `sink`, `records_per_task`, and `stores` as false: then
-it writes no files. Files and checkpoints are below the folder. The text of a message before a colon is its key; a
-message without a colon has no key. If a query fails, both are started again from their checkpoints. Prints a line for
-each failure. Runs until it is killed.
+Optional keys are `config` for Spark, `sink` with options of the write, `records_per_task`, and `stores`: if that is
+false, no files are written. Files and checkpoints are below the folder. The text of a message before a colon is its
+key; a message without a colon has no key. If a query fails, both queries restart from their checkpoints. Prints a line
+for each failure. Runs until it is killed.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The commands of docs/backup.md, on a cluster of Patroni with clients of all kinds, which go on after the restore."""
+"""The commands of docs/backup.md work on a Patroni cluster, and clients of all kinds continue after the restore."""
 
 import os
 import re
@@ -46,10 +46,10 @@ def steps() -> Iterator[Step]:
 
 
 class Operator:
-    """Follows the page, on a cluster whose directories and ports are others."""
+    """Follows the page on a cluster with other directories and ports."""
 
     def __init__(self, cluster: Cluster, place: Place) -> None:
-        """`place` is where commands of mqdb run."""
+        """`place` runs the mqdb commands."""
         self._cluster = cluster
         self._place = place
         self._port = programs.free_port()
@@ -61,7 +61,7 @@ class Operator:
         self.has_looked = False
 
     def configure(self) -> None:
-        """The file of deploy/, with the directories of the first node, on which back-ups are made."""
+        """Use the file from deploy/ with the directories of the first node, on which the backups are made."""
         node = self._cluster.nodes[0]
         text = (DEPLOY / "patroni" / "pgbackrest.conf").read_text()
         for theirs, ours in (
@@ -79,7 +79,7 @@ class Operator:
         programs.give(config)
 
     def follow(self, section: str) -> None:
-        """All commands of a section; returns when Patroni has done what the next step needs."""
+        """Run all commands of a section; returns when Patroni is ready for the next step."""
         found = [step for step in steps() if step.section == section]
         assert found
         for step in found:
@@ -127,7 +127,7 @@ class Operator:
         return None
 
     def _here(self, node: Node, text: str) -> str:
-        """A text of the page with the directories, the port and the time of this cluster."""
+        """The page's text with the directories, the port and the time of this cluster."""
         for theirs, ours in (
             (DATA, str(node.data)),
             (COPY, str(node.home / "copy")),
@@ -141,7 +141,10 @@ class Operator:
         return text
 
     def _look_at_copy(self, node: Node) -> None:
-        """Nobody serves it, nothing is archived from it, and it has the log up to the point in time."""
+        """Check the copy: no broker process serves it, nothing is archived from it.
+
+        Its log ends at the point in time.
+        """
         dsn = self._here(node, COPY_DSN)
         refused = self._place.run("serve", "--dsn", dsn)
         assert refused.code == 1
@@ -155,7 +158,7 @@ class Operator:
         self.has_looked = True
 
     def restore(self, cluster: Cluster) -> Injected:
-        """To a point in time that has passed, as a fault of the drill."""
+        """Restore to a past point in time, as a fault of the drill."""
         time.sleep(_MORE_SECONDS)
         self.follow("Restore to a point in time")
         return Injected()
@@ -201,6 +204,6 @@ def point_in_time(cluster: Cluster) -> str:
 
 
 def one(connection: psycopg.Connection[Any], statement: str) -> tuple[Any, ...]:
-    """The row of a statement."""
+    """The only row of a statement."""
     [row] = connection.execute(statement)
     return tuple(row)

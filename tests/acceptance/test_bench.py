@@ -1,4 +1,7 @@
-"""`do.py bench produce | consume | latency | dispatch`: what they print and what they leave. Never how fast it is."""
+"""`do.py bench produce | consume | latency | dispatch`: their output and what they leave behind.
+
+Their speed is not asserted.
+"""
 
 import json
 from pathlib import Path
@@ -16,7 +19,7 @@ Figures = dict[str, dict[str, Any]]
 
 
 class Cluster(NamedTuple):
-    """Two brokers."""
+    """A cluster of two brokers."""
 
     databases: tuple[Database, Database]
 
@@ -64,7 +67,7 @@ def count(database: Database, rows: str) -> int:
 
 
 def family_of(command: Running, size: int) -> list[psutil.Process]:
-    """Workers, PostgreSQL and its children, as soon as there are so many."""
+    """The command's process and its descendants, PostgreSQL included, once there are at least `size` of them."""
 
     def family() -> list[psutil.Process]:
         return psutil.Process(command.pid).children(recursive=True)

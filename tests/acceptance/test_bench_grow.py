@@ -1,4 +1,4 @@
-"""`do.py bench grow`, as a process, and the log that it grows. Never how fast anything is."""
+"""`do.py bench grow` as a process, and the log that it grows. Its speed is not asserted."""
 
 import json
 from collections.abc import Iterator

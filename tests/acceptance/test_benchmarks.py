@@ -1,4 +1,4 @@
-"""`python3 do.py bench`: filter, schedule and spark, as processes. Never how fast anything is."""
+"""`python3 do.py bench`: filter, schedule and spark as processes. Their speed is not asserted."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Two brokers, each a PostgreSQL of its own, and one of them killed with -9 under load, again and again.
+"""Two brokers, each with its own PostgreSQL, of which one after the other is killed with -9 under load.
 
-The body of each message is a number of its own, so that one that is stored twice shows even under two ids. Every run
-prints its seed, and what was sent and killed. A long run, with other seeds each time:
+The body of each message is a unique number, so a message stored twice is noticed even if the copies have different ids.
+Every run prints its seed, and what was sent and killed. A long run, with other seeds each time:
 
     MQDB_FAULT_RUNS=10 MQDB_FAULT_KILLS=12 pytest tests/acceptance/test_broker_faults.py
 
@@ -75,27 +75,27 @@ _PATIENCE_SECONDS: Final = 60.0
 
 
 class Broker:
-    """A PostgreSQL of its own on its own port, and the name under which the producer knows it."""
+    """A broker with its own PostgreSQL and port, and the name by which the producer knows the broker."""
 
     def __init__(self, name: str, server: EmbeddedPostgres) -> None:
         self.name = name
         self.server = server
 
     def kill(self, chance: random.Random) -> None:
-        """More often all of its processes than the postmaster alone. Returns when all of them have ended."""
+        """Kill all processes of PostgreSQL, or less often only its postmaster. Returns when all of them have exited."""
         processes = psutil.Process(self.server.pid).children(recursive=True)
         chance.choice([kill_server, kill_server, kill_postmaster])(self.server)
         # A backend notices that its postmaster is gone when it has to wait for a statement: on a busy machine late.
         wait_until(lambda: not any(is_alive(process.pid) for process in processes), _PATIENCE_SECONDS)
 
     def up_since(self) -> float:
-        """When it began to take connections, which is sooner than its restart returns, of time.monotonic."""
+        """The time.monotonic() at which the broker began to accept connections, which is before its restart returns."""
         # PostgreSQL writes its pid file for the last time in the moment before.
         written_at = (self.server.home / "data" / "postmaster.pid").stat().st_mtime
         return time.monotonic() - (time.time() - written_at)
 
     def stored(self, topic: str) -> list["Stored"]:
-        """All messages of a topic that are in the log."""
+        """All messages of a topic in the log."""
         statement = """
             SELECT convert_from(body, 'UTF8')::int, msg_id, log_pos, queue_id
             FROM mqdb.commit_log JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id) WHERE topic = %s"""
@@ -104,7 +104,7 @@ class Broker:
 
 
 class Stored(NamedTuple):
-    """A message as it lies in the log."""
+    """A message as stored in the log."""
 
     broker_name: str
     number: int
@@ -128,7 +128,7 @@ def brokers() -> Iterator[list[Broker]]:
 
 @dataclass(frozen=True)
 class Outage:
-    """A broker was gone from the one moment to the other, which are of time.monotonic."""
+    """A broker was down between two moments of time.monotonic."""
 
     broker: Broker
     killed_at: float
@@ -140,7 +140,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class Send:
-    """A send that has ended, with the numbers of its messages; times are of time.monotonic."""
+    """A finished send, with the numbers of its messages; times are those of time.monotonic."""
 
     numbers: Sequence[int]
     began: float
@@ -173,7 +173,7 @@ class Load:
             send(self)
 
     def messages(self, count: int) -> tuple[Sequence[int], list[Message]]:
-        """New ones, and their numbers."""
+        """New messages, and their numbers."""
         with self._guard:
             numbers = range(self.count, self.count + count)
             self.count += count
@@ -271,7 +271,7 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(
 
 
 def kill_again_and_again(chance: random.Random, brokers: list[Broker], load: Load) -> list[Outage]:
-    """Kills one after the other, at random moments, and lets each be down for a random time."""
+    """Kill one broker after another at random moments, and keep each down for a random time."""
     outages = []
     turn = chance.randrange(2)
     for number in range(KILLS):
@@ -299,7 +299,7 @@ def wait_for_use(load: Load, broker: Broker, messages: int) -> None:
 
 
 def check_storage(sends: list[Send], outcomes: dict[str, SendResult | None], stored: list[Stored]) -> None:
-    """The brokers hold each message as the producer has said."""
+    """The brokers hold each message exactly as the producer reported."""
     assert [number for number, count in Counter(each.number for each in stored).items() if count > 1] == []
     places = {each.number: each for each in stored}
     for send in sends:
@@ -317,15 +317,15 @@ def check_storage(sends: list[Send], outcomes: dict[str, SendResult | None], sto
 
 
 def place_of(result: SendResult, number: int) -> Stored:
-    """The place of a message as a result tells it."""
+    """The place of a message according to a result."""
     queue = result.queue
     return Stored(queue.broker_name, number, parse_unique_id(result.message_id), result.log_pos, queue.queue_id)
 
 
 def check_times(sends: list[Send], outages: list[Outage], pulses: Pulses, under_way: int) -> None:
-    """Sends end in time, and go past the broker that is down.
+    """Sends end in time, and avoid the broker that is down.
 
-    So many as are under way at once may meet it as it dies, and as many when it takes connections again.
+    As many sends as are under way at once may fail when the broker dies, and as many when it accepts connections again.
     """
     assert late(sends, pulses, _TOLERATED_PULSES) == []
     all_begun = [send for outage in outages for send in begun_in(outage, sends)]
@@ -338,18 +338,18 @@ def check_times(sends: list[Send], outages: list[Outage], pulses: Pulses, under_
 
 
 def check_successes(sends: list[Send], pulses: Pulses) -> None:
-    """A send that succeeds does so within its timeout.
+    """A successful send succeeds within its timeout.
 
-    No statement begins after it, and one that goes on is cut off then. But what is done in time is a success however
-    late its thread comes to say so, as in RocketMQ: on a busy machine it may have to wait for a core, and for the
-    interpreter. So what is measured is how often another thread of the process was let run after the timeout. No caller
-    waits for an async send: it may be in the statement of another send with a later timeout.
+    No statement begins after the timeout, and a running statement is then cancelled. But a send that finishes in time
+    is a success however late its thread reports it, as in RocketMQ: on a busy machine the thread may have to wait for a
+    core and for the interpreter. So the test counts how often another thread of the process ran after the timeout. No
+    caller waits for an async send: such a send may be in a statement with another send whose timeout is later.
     """
     assert late([send for send in sends if send.results], pulses, _LATE_PULSES) == []
 
 
 def late(sends: list[Send], pulses: Pulses, tolerated: int) -> list[tuple[int, Send]]:
-    """The sends that ended more than `tolerated` pulses after their timeout, with these pulses."""
+    """The sends that ended more than `tolerated` pulses after their timeout, each with its pulses."""
     seconds = TIMEOUT.total_seconds()
     found = [(pulses.between(send.began + seconds, send.ended), send) for send in sends]
     return [each for each in found if each[0] > tolerated]
@@ -361,7 +361,7 @@ def begun_in(outage: Outage, sends: list[Send]) -> list[Send]:
 
 
 def report(sends: list[Send], outages: list[Outage], outcomes: dict[str, SendResult | None]) -> str:
-    """A summary of the run, in words."""
+    """A summary of the run in words."""
     acknowledged = sum(len(send.results) for send in sends)
     errors = Counter(type(send.error).__name__ for send in sends if send.error)
     begun = [send for outage in outages for send in begun_in(outage, sends)]

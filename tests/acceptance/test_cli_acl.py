@@ -15,7 +15,7 @@ SHOP = "the shop"
 
 @pytest.fixture
 def place(database: Database, role: MakeRole, tmp_path: Path) -> Place:
-    """A broker with a role that has no right."""
+    """A broker with a role that has no rights."""
     role(SHOP)
     database.connect().execute(KNOW_ITSELF)
     return Place(tmp_path, database.dsn)

@@ -1,4 +1,7 @@
-"""A user's mistake: exit code 1 and one line that names the value and the remedy, no traceback, nothing stored."""
+"""A user's mistake leads to exit code 1 and one line that names the value and the remedy.
+
+No traceback, nothing stored.
+"""
 
 import json
 import os
@@ -38,7 +41,7 @@ def place(database: Database, tmp_path: Path) -> Iterator[Place]:
 def untouched(
     postgres: EmbeddedPostgres, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
-    """One for all commands that are refused and change nothing."""
+    """One place for all commands that are refused and change nothing."""
     with (
         new_database(postgres, template_database) as database,
         place_with_topic(tmp_path_factory.mktemp("home"), database.dsn) as place,
@@ -443,7 +446,7 @@ BEGINNINGS = [
 
 
 def any_argument(chance: random.Random) -> str:
-    """A word, an option with a value, or what is neither."""
+    """A word, an option with a value, or an argument that is neither."""
     words = [
         "orders",
         "readers",

@@ -1,4 +1,4 @@
-"""`mqdb bench`, as processes: what it prints and what it leaves behind. Never how fast it is."""
+"""`mqdb bench` as processes: its output and what it leaves behind. Its speed is not asserted."""
 
 import json
 from pathlib import Path

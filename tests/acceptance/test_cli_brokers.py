@@ -1,4 +1,4 @@
-"""The command line over several brokers: each does what it can, and an error says where something was not done."""
+"""Commands on several brokers do as much as possible, and an error names the brokers on which it failed."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def served_place(place: Place) -> Iterator[Place]:
 
 @pytest.fixture
 def lame(place: Place) -> Place:
-    """The first broker of the place, and one that is down."""
+    """The first broker of the place, and a broker that is down."""
     assert place.dsn is not None
     port = next(port for port in candidates(0, None) if is_free(port))
     up = place.dsn.partition(";")[0]
@@ -46,7 +46,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 def assert_failed_on_c(outcome: Outcome, done: str) -> None:
-    """One line that names the broker that is down, and those that are not."""
+    """The command printed one line that names the broker that is down, and the brokers that are not."""
     assert outcome.code == 1
     error = outcome.errors.splitlines()[-1]
     assert error.startswith("mqdb: broker-c: no broker at ")

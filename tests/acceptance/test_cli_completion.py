@@ -1,4 +1,4 @@
-"""Completion in each shell: the script is loaded by the shell, which then asks the command for words."""
+"""Completion in each shell: the shell loads the script, and then gets its words from the command."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""`mqdb consumer`: the consumers that run, how they are, and one message now."""
+"""`mqdb consumer`: lists running consumers and their state, and has one consume a message at once."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ STACK = '  File "prices.py", line 7, in look_up\n    lock.acquire()\n'
 
 
 class Consumer:
-    """A consumer of one queue; one of its listeners hangs, and the other fails."""
+    """A consumer of one queue with two listeners: one hangs, and the other fails."""
 
     def __init__(self) -> None:
         self.given: list[bytes] = []
@@ -51,7 +51,7 @@ def consumer() -> Consumer:
 
 @pytest.fixture
 def client_id(database: Database, consumer: Consumer) -> Iterator[str]:
-    """The id of a client that has the consumer in group `billing`."""
+    """The id of the client that runs the consumer in group `billing`."""
     instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
     instance.open()
     instance.register(
@@ -91,7 +91,7 @@ def test_a_consumer_tells_how_it_is(place: Place, client_id: str) -> None:
 
 
 def test_row_73_a_consumer_consumes_a_message_when_told_to(place: Place, client_id: str, consumer: Consumer) -> None:
-    """Checklist row 73: the result of the listener, and no effect on the offset."""
+    """Checklist row 73: the listener's result is returned, and the offset does not change."""
     place.done("topic", "create", "orders", "--queues", "1")
     place.done("send", "orders", "one", "two")
     message_id = json.loads(place.done("consume", "orders", "--exit", "--format", "json").splitlines()[1])["message_id"]

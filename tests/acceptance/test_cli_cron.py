@@ -17,7 +17,7 @@ from tests.fixtures.processes import wait_until
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker with a topic; no server is at work."""
+    """A broker with a topic; no server is running."""
     place = Place(tmp_path, database.dsn)
     place.done("topic", "create", "orders", "--queues", "1")
     return place
@@ -25,7 +25,7 @@ def place(database: Database, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def at_work(place: Place) -> Iterator[Place]:
-    """The place with a server."""
+    """The place with a running server."""
     with served(place, CronSender):
         yield place
 

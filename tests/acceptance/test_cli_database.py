@@ -14,7 +14,7 @@ QUERY = ("-At", "-c", "SELECT current_user, broker_name FROM mqdb.broker")
 
 @pytest.fixture(scope="module")
 def embedded() -> Iterator[Place]:
-    """The home of a broker that runs."""
+    """The home of a running broker."""
     with home_with_cluster() as home, Place(home).running("serve") as server:
         server.line_with("Ctrl-C")
         yield Place(home)

@@ -1,4 +1,4 @@
-"""`mqdb delay`: what waits in the delay levels, and a level that goes on behind a message that is lost."""
+"""`mqdb delay`: lists messages in the delay levels, and lets a level continue past a lost message."""
 
 import os
 import pty
@@ -27,7 +27,10 @@ def place(database: Database, tmp_path: Path) -> Place:
 
 
 def lose(connection: Connection, level: int = 5) -> int:
-    """Have a level of a broker wait for a message that the log has lost, with another one behind it; its position."""
+    """Make a level of a broker wait for a message that the log has lost, with another message behind it.
+
+    Returns the position of the lost message.
+    """
     topic(connection, "orders")
     lost, _ = delay(connection, level, "lost", "next")
     connection.execute(text("DELETE FROM mqdb.commit_log WHERE log_pos = :lost"), {"lost": lost})

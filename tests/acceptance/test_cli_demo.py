@@ -1,4 +1,4 @@
-"""The demo, as a process: it accounts for every message and leaves nothing behind."""
+"""The demo as a process: it accounts for every message and leaves nothing behind."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Descendants:
-    """All processes that a running command has had below it."""
+    """All descendants that a running command has had."""
 
     def __init__(self, server: Running) -> None:
         self._process = psutil.Process(server.pid)

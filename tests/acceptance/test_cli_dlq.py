@@ -1,4 +1,4 @@
-"""`mqdb dlq`: dead letters are listed, shown, exported and redriven, over one broker or several."""
+"""`mqdb dlq` lists, shows, exports and redrives dead letters on one broker or several."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ NOBODY = "0A0B0C0D1E2F00000000000000000001"
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker without a broker process: `mqdb dlq` dispatches for itself."""
+    """A broker without a broker process: `mqdb dlq` dispatches by itself."""
     return Place(tmp_path, database.dsn)
 
 

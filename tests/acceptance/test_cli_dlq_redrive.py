@@ -1,4 +1,4 @@
-"""`mqdb dlq redrive`: what it moves and repairs, what it refuses, and how it is stopped."""
+"""`mqdb dlq redrive`: the messages that it moves, repairs or refuses, and how it is stopped."""
 
 import os
 import stat
@@ -26,7 +26,7 @@ from tests.fixtures.variants import usually
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker without a broker process: `mqdb dlq` dispatches for itself."""
+    """A broker without a broker process: `mqdb dlq` dispatches by itself."""
     return Place(tmp_path, database.dsn)
 
 
@@ -208,7 +208,7 @@ def test_a_rate_is_kept(place: Place, broker: Connection) -> None:
 
 
 class Shop(Inbox):
-    """Gives up what it has no price for."""
+    """Gives up messages that it has no price for."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`mqdb doctor`: what it prints, and what it ends with."""
+"""`mqdb doctor`: its output and its exit code."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ HEALTHY = ",".join(check.name for check in ALL_CHECKS if check.name != "durabili
 
 @pytest.fixture(scope="module")
 def place(shared_database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A broker at work."""
+    """A running broker."""
     with served(Place(tmp_path_factory.mktemp("home"), shared_database.dsn)) as place:
         place.done("topic", "create", "orders")
         yield place

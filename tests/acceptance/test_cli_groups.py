@@ -1,4 +1,4 @@
-"""`mqdb group`: look at groups, change and delete them, set their offsets."""
+"""`mqdb group` shows, changes and deletes groups, and sets their offsets."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from tests.fixtures.processes import wait_until
 def original(
     postgres: EmbeddedPostgres, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Database]:
-    """A topic of one queue with four messages, of which group `billing` has one yet to consume."""
+    """A topic with one queue of four messages, of which group `billing` has not consumed the last."""
     with new_database(postgres, template_database) as database:
         with served(Place(tmp_path_factory.mktemp("home"), database.dsn)) as place:
             place.done("topic", "create", "orders", "--queues", "1")
@@ -44,7 +44,7 @@ def original(
 
 @pytest.fixture
 def database(postgres: EmbeddedPostgres, original: Database) -> Iterator[Database]:
-    """A copy for one test."""
+    """A copy of the database for one test."""
     with new_database(postgres, original.name) as copy:
         query(copy.dsn, KNOW_ITSELF)
         yield copy
@@ -52,7 +52,7 @@ def database(postgres: EmbeddedPostgres, original: Database) -> Iterator[Databas
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker with the copy, without a broker process: consumers dispatch for themselves."""
+    """A broker with the copied database, without a broker process: consumers dispatch by themselves."""
     return Place(tmp_path, database.dsn)
 
 
@@ -61,7 +61,7 @@ def rows(printed: str) -> list[dict[str, Any]]:
 
 
 def orders(printed: str) -> list[dict[str, Any]]:
-    """The rows of topic orders; the group has a retry topic as well."""
+    """The printed rows for topic orders; the group also has a retry topic."""
     return [row for row in rows(printed) if row["topic"] == "orders"]
 
 

@@ -1,4 +1,4 @@
-"""`mqdb send` and `mqdb consume`, as processes, in the manner of kcat."""
+"""`mqdb send` and `mqdb consume` as processes, used like kcat."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 def place(
     postgres: EmbeddedPostgres, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
-    """A broker at work for all tests, each of which has a topic and a group of its own."""
+    """A running broker that all tests share; each test uses its own topic and group."""
     with (
         new_database(postgres, template_database) as database,
         served(Place(tmp_path_factory.mktemp("home"), database.dsn)) as place,
@@ -39,7 +39,7 @@ def place(
 
 @pytest.fixture
 def orders(place: Place) -> str:
-    """A new topic of one queue, so that order can be seen."""
+    """A new topic with one queue, so that order can be checked."""
     topic = f"orders-{next(_numbers)}"
     place.done("topic", "create", topic, "--queues", "1")
     return topic

@@ -1,4 +1,4 @@
-"""`mqdb selector explain`, and reading by SQL92 on the command line."""
+"""`mqdb selector explain`, and reading with an SQL92 filter on the command line."""
 
 import json
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from tests.fixtures.postgres import Database, new_database
 
 @pytest.fixture(scope="module")
 def database(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
-    """One database of `place` for all tests."""
+    """The database of `place`, shared by all tests."""
     with new_database(postgres, template_database) as database:
         yield database
 
 
 @pytest.fixture(scope="module")
 def place(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A broker for all tests: ten messages in topic `orders`, with `a` from 0 to 9, the odd ones with a tag."""
+    """A broker that all tests share: ten messages in topic `orders`, with `a` from 0 to 9, the odd ones with a tag."""
     with served(Place(tmp_path_factory.mktemp("home"), database.dsn)) as place:
         place.done("topic", "create", "orders", "--queues", "2")
         columns = ("--body-column", "a", "--property-column", "a", "--tag-column", "tag")

@@ -1,4 +1,4 @@
-"""`mqdb send` with a delay level, a delay, or a time of delivery."""
+"""`mqdb send` with a delay level, a delay, or a delivery time."""
 
 from datetime import UTC, datetime
 from pathlib import Path

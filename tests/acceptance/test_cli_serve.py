@@ -1,4 +1,4 @@
-"""`mqdb serve`, as a process: what it prints, what works beside it, how it ends."""
+"""`mqdb serve` as a process: its output, the commands that work beside it, and its end."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def empty_home() -> Iterator[Path]:
 
 
 def wait_started(server: Running) -> list[str]:
-    """The lines that `mqdb serve` prints at its start."""
+    """The lines that `mqdb serve` prints when it starts."""
     lines = [server.line_with(" serves ")]
     while "Ctrl-C" not in lines[-1]:
         lines.append(server.line_with(""))
@@ -225,7 +225,7 @@ def test_clients_go_on_while_serve_is_killed_and_the_next_one_adopts_the_databas
 
 @pytest.fixture
 def terminal() -> Iterator[None]:
-    """Handle SIGHUP as under a shell: a process that nohup has started ignores it, and so do its children."""
+    """Handle SIGHUP as under a shell: a process started by nohup ignores it, and so do its children."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -1,4 +1,4 @@
-"""Commands at a standby: those that read do their work, and those that write say that the primary is needed."""
+"""On a standby, reading commands work, and writing commands report that they need the primary."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -180,7 +180,7 @@ def test_a_process_that_waits_says_so(stocked: Stocked, way: Proxy) -> None:
 
 @pytest.fixture
 def way(stocked: Stocked) -> Iterator[Proxy]:
-    """One address, which leads to the standby first. The primary waits for no standby."""
+    """One address that leads to the standby first. The primary waits for no standby."""
     with stocked.standby.dismissed(), Proxy(stocked.standby.primary.dsn) as way:
         way.lead_to(stocked.standby.dsn)
         yield way

@@ -1,4 +1,4 @@
-"""On a terminal no command prints a control character of a message; elsewhere bodies are printed unchanged."""
+"""On a terminal no command prints a message's control characters; elsewhere bodies are printed unchanged."""
 
 import os
 import pty
@@ -28,7 +28,7 @@ OURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 @pytest.fixture
 def place(database: Database, engine: Engine, tmp_path: Path) -> Place:
-    """A broker in which everything that may be called by a name has a hostile one."""
+    """A broker in which every named object has a hostile name."""
     place = Place(tmp_path, database.dsn)
     place.done("topic", "create", "orders", "--queues", "1")
     message = Message("orders", HOSTILE, HOSTILE, HOSTILE.replace(" ", ""), properties={f"p{HOSTILE}": HOSTILE})
@@ -52,7 +52,7 @@ def place(database: Database, engine: Engine, tmp_path: Path) -> Place:
 
 
 def on_a_terminal(place: Place, *arguments: str) -> bytes:
-    """All that a command prints, its standard output and standard error being one terminal."""
+    """Everything that a command prints when its standard output and standard error are the same terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "mqdb", *arguments]
     with warm_process.start(
@@ -110,7 +110,7 @@ def test_json_holds_no_control_character_anywhere(place: Place) -> None:
 
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-"])
 def test_closed_standard_files_do_no_harm(closed: str) -> None:
-    """A number below 3 that a socket takes would be written to, by processes that are started as well."""
+    """A socket that gets a file descriptor below 3 would be written to, also by child processes."""
     shell = f"exec {shlex.quote(sys.executable)} -m mqdb --version {closed}"
 
     assert subprocess.run(["bash", "-c", shell], capture_output=True, check=False).returncode == 0

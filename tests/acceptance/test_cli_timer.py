@@ -1,4 +1,4 @@
-"""`mqdb timer`: what waits for its time of delivery, and a message that is taken back."""
+"""`mqdb timer` lists messages that wait for their delivery time, and recalls one."""
 
 from datetime import timedelta
 from pathlib import Path

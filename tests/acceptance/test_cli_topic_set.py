@@ -1,4 +1,4 @@
-"""`mqdb topic set`: more queues, fewer, another permission, on one broker and on several."""
+"""`mqdb topic set` changes the number of queues or the permission, on one broker and on several."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.fixtures.producers import TwoBrokers
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Place:
-    """A broker without a broker process: changes of topics do not need one."""
+    """A broker without a broker process: topic changes do not need one."""
     return Place(tmp_path, database.dsn)
 
 

@@ -1,4 +1,4 @@
-"""`mqdb topic`, `migrate` and `config`, as processes."""
+"""`mqdb topic`, `mqdb migrate` and `mqdb config` as processes."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,10 @@ def test_a_topic_is_not_deleted_when_nobody_is_there_to_confirm(place: Place) ->
 
 
 def test_a_topic_that_something_names_is_deleted_with_it_by_force_only(database: Database, tmp_path: Path) -> None:
-    """This also holds if no process dispatches the sent messages."""
+    """A topic that a cron or a waiting message uses is deleted only with --force, together with its users.
+
+    This also holds if no process dispatches the sent messages.
+    """
     place = Place(tmp_path, database.dsn)
     place.done("topic", "create", "orders")
     place.done("cron", "add", "tick", "--cron", "@yearly", "--topic", "orders", "--body", "happy new year")

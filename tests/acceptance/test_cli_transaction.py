@@ -1,4 +1,4 @@
-"""`mqdb transaction`: half messages are listed, and ended by hand."""
+"""`mqdb transaction` lists half messages, and ends them by hand."""
 
 from datetime import datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`mqdb --version`: it prints the versions of mqdb and of brokers that answer, and never fails."""
+"""`mqdb --version` prints the versions of mqdb and of the brokers that answer, and never fails."""
 
 from pathlib import Path
 

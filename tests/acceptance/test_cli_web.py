@@ -1,4 +1,4 @@
-"""`mqdb web` and the dashboard of `mqdb serve`, as processes: the link that they print, and how they end."""
+"""`mqdb web` and the dashboard of `mqdb serve` as processes: the links that they print, and how they exit."""
 
 import http.client
 from pathlib import Path
@@ -12,14 +12,14 @@ from tests.fixtures.postgres import Database
 
 
 class Followed(NamedTuple):
-    """The answer of a link."""
+    """The response to a link."""
 
     status: int
     cookie: str
 
 
 def follow(link: str) -> Followed:
-    """Open a link as a browser does, but for the redirect."""
+    """Open a link as a browser does, but without following the redirect."""
     parts = urlsplit(link)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
     try:

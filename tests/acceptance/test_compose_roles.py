@@ -1,4 +1,4 @@
-"""The roles of docker-compose.yml, tried on a server of this machine: there is no Docker engine where the tests run."""
+"""The roles of docker-compose.yml, tried on a local server, because the tests run without a Docker engine."""
 
 import subprocess
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ PASSWORD = "it's @:/#% odd"
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
-    """One with nothing but its superuser, like a volume that the image has just made."""
+    """A server with only its superuser, like a new volume of the image."""
     with home_with_cluster(is_migrated=False) as home, EmbeddedPostgres(home, durable=False) as server:
         with psycopg.connect(server.superuser_dsn, autocommit=True) as superuser:
             superuser.execute("DROP DATABASE mqdb")

@@ -1,7 +1,7 @@
-"""Rows 12, 47, 52 to 60, 71 and 74 of the checklist of RocketMQ's behaviours: what becomes of messages that fail.
+"""Rows 12, 47, 52 to 60, 71 and 74 of the checklist of RocketMQ's behaviours: what happens to failed messages.
 
-A broker process delivers the retries; the delay levels are short. Other rows stand where their rule is tested:
-46, 48, 49, 51 and 68 to 70 in the tests of the push consumer, 61 to 65 in those of orderly consumption.
+A broker process delivers the retries; the delay levels are short. Other rows are tested next to their rule: 46, 48, 49,
+51 and 68 to 70 in the tests of the push consumer, 61 to 65 in those of orderly consumption.
 """
 
 import threading
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 class Failing(Inbox):
-    """A listener that fails each message `times` times, by default for ever."""
+    """A listener that fails each message `times` times, by default always."""
 
     def __init__(self, times: int = 1_000_000, level: int = 0, answer: Any = LATER) -> None:
         super().__init__()
@@ -62,7 +62,10 @@ class Failing(Inbox):
 
 
 def test_rows_12_52_53_57_59_a_message_that_always_fails(served: Connection, member: Member) -> None:
-    """17 deliveries, levels 3 to 18, then the DLQ; topic and id stay the same on the way."""
+    """A message that always fails is delivered 17 times, after levels 3 to 18, and then moves to the DLQ.
+
+    Topic and id stay the same all the way.
+    """
     route = topic(served)
     inbox = Failing()
     member(inbox)
@@ -195,7 +198,7 @@ def test_row_71_a_listener_that_hangs_loses_its_message_to_level_3(served: Conne
 
 
 class Hook:
-    """Keeps what it saw, and raises."""
+    """A hook that records its calls, and raises."""
 
     hook_name = "raising"
 

@@ -1,15 +1,15 @@
 """Three groups under load, while their members, the broker processes and PostgreSQL are killed with -9 at random.
 
-    at-least-once   its listener fails and hangs; each message is consumed, or dead
-    in-order        its listener fails; nothing comes again from before a committed offset
-    exactly-once    its listener writes a row for each message; there is one of each, or the message is dead
+    at-least-once   the listener fails and hangs; each message is consumed or dead
+    in-order        the listener fails; no message before a committed offset is consumed again
+    exactly-once    the listener writes a row for each message; each message has one row or is dead
 
-Every run prints its seed and what it has met. The usual run is short; a long one, with other seeds each time:
+Every run prints its seed and its faults. The usual run is short; a long run, with other seeds each time:
 
     MQDB_FAULT_RUNS=5 MQDB_FAULT_SECONDS=120 MQDB_FAULT_KILLS=12 pytest tests/acceptance/test_consumer_faults.py
 
 MQDB_FAULT_SEED is the seed of the first run: it decides which process is killed when, and which deliveries fail. The
-work under way at that moment depends on the machine as well.
+work under way at each kill also depends on the machine.
 """
 
 import os
@@ -77,7 +77,7 @@ def test_groups_keep_their_promises_whatever_is_killed(
 
 
 def consume_under_faults(broker: FaultyBroker, groups: list[GroupMembers], trouble: Trouble) -> dict[str, list[str]]:
-    """Returns when all is consumed; the messages that were acknowledged, by topic."""
+    """Returns when every message is consumed; the result is the acknowledged messages by topic."""
     settings = load_settings(dsn=broker.dsn, send_message_timeout=timedelta(seconds=2))
     with OffsetSampler(broker.dsn, groups):
         with Producer("senders", settings=settings) as producer, ExitStack() as stack:
@@ -96,7 +96,7 @@ def consume_under_faults(broker: FaultyBroker, groups: list[GroupMembers], troub
 
 
 def report(outcomes: list[Outcome], kills: Counter[str]) -> str:
-    """A summary of the run, in words."""
+    """A summary of the run in words."""
     total = sum(len(outcome.acknowledged) for outcome in outcomes)
     lines = [f"kills: {killed(kills)}; {total:,} messages acknowledged (at least {LEAST_ACKNOWLEDGED:,})"]
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""Recurring sends over kill -9 of the process that sends: each time of each is sent exactly once."""
+"""Recurring sends while the sending process is killed with -9: each cron sends for each time exactly once."""
 
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,7 +21,7 @@ WHERE cl.properties ->> 'MQDB_CRON_NAME' = %s ORDER BY log_pos
 
 
 def prepare(database: Database) -> None:
-    """Crons that have four hours of minutes to catch up."""
+    """Crons that have to catch up on each minute of four hours."""
     create_topic(database.connect(), "orders")
     engine = create_engine(database.dsn)
     with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a program whose asynchronous listener blocks the loop, whichever handler answers it."""
+"""Ctrl-C ends a program whose asynchronous listener blocks the loop, whichever handler is installed."""
 
 import signal
 import subprocess
@@ -48,7 +48,7 @@ def test_ctrl_c_ends_a_program_whose_listener_blocks_the_loop(
 
 
 def _wait_until_heard(process: "subprocess.Popen[str]") -> None:
-    """Wait until no SIGINT is pending: two that are sent at once count as one."""
+    """Wait until no SIGINT is pending: two signals sent at once count as one."""
     status = Path(f"/proc/{process.pid}/status")
 
     def is_heard() -> bool:

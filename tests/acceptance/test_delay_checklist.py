@@ -1,7 +1,7 @@
 """Rows 24 to 29 of the checklist of RocketMQ's behaviours: delay levels, through the public API.
 
-A broker process delivers. Nothing may come early, so only lower bounds are asserted, by the clock of the broker: a copy
-is stored when its time has come. The benchmark measures how late it is.
+A broker process delivers the messages. A message must not arrive early, so the tests only assert lower bounds, by the
+broker's clock: the delivered copy is stored when the message is due. The benchmark measures the lateness.
 """
 
 from collections.abc import Callable, Iterator
@@ -126,7 +126,7 @@ def test_row_27_the_table_has_units_and_counts_from_1(
 def test_row_28_nobody_sees_a_message_before_its_time(
     broker_with: Callable[[str], None], database: Database, broker: Connection, producer: Producer, member: Member
 ) -> None:
-    """While it waits, the offsets of its topic are those of the others, and so is what a consumer gets."""
+    """While a message waits, consumers and the offsets of its topic are as if the message did not exist."""
     broker_with("2s 1h")
     inbox = Inbox()
     member(inbox)

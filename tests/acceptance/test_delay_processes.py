@@ -1,4 +1,4 @@
-"""Delayed messages over kill -9: of the process that delivers, and of the database itself. Each comes exactly once."""
+"""Delayed messages while the delivering process or the database is killed with -9: each arrives exactly once."""
 
 import os
 import signal
@@ -38,14 +38,14 @@ def home() -> Iterator[Path]:
 
 
 def prepare(dsn: str) -> None:
-    """A topic, and messages that will come to it."""
+    """A topic, and delayed messages for it."""
     with Database(dsn).connect() as connection:
         create_topic(connection, "orders")
         connection.execute(_DELAY, {"count": MESSAGES})
 
 
 def has_delivered(dsn: str, messages: int) -> bool:
-    """Whether `messages` messages were delivered by now; False too while the server does not answer."""
+    """Whether `messages` messages have been delivered by now; also False while the server does not answer."""
     with suppress(OperationalError):
         rows = query(dsn, "SELECT coalesce(sum(messages), 0) FROM mqdb.delay_offset")
         return int(rows[0][0]) >= messages
@@ -53,7 +53,7 @@ def has_delivered(dsn: str, messages: int) -> bool:
 
 
 def came(dsn: str) -> list[int]:
-    """The numbers of the messages in the topic."""
+    """The numbers of the messages in the topic, as delivered."""
     statement = "SELECT text::integer FROM mqdb.message WHERE topic = 'orders' ORDER BY queue_offset"
     return [number for (number,) in query(dsn, statement)]
 

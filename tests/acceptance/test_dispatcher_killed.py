@@ -1,4 +1,4 @@
-"""kill -9 of a dispatcher that sleeps or is being woken, and of its senders: each stored message is delivered."""
+"""kill -9 of a dispatcher that sleeps or is being woken, and of its senders: each stored message is still delivered."""
 
 import signal
 import sys

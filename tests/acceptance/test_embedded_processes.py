@@ -1,4 +1,4 @@
-"""Several processes and one embedded PostgreSQL, and what happens when they are killed. For root and a plain user."""
+"""Several processes share one embedded PostgreSQL and are killed, both as root and as a plain user."""
 
 import json
 import os
@@ -39,7 +39,7 @@ TAKEOVER_SECONDS = 5.0
 
 @dataclass
 class User:
-    """The user of a test's processes, with Python, environment and home."""
+    """The user of a test's processes, with a Python, an environment and a home."""
 
     account: Account | None
     python: str
@@ -74,7 +74,7 @@ class SharingProcess:
             self._reports.put(json.loads(line))
 
     def report(self, seconds: float = 30) -> dict[str, Any]:
-        """The next change of its part."""
+        """The next change of the process's role."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -96,7 +96,7 @@ class SharingProcess:
         self.process.wait()
 
     def end(self) -> int:
-        """Asks it to end, by closing its input."""
+        """Ask the process to exit, by closing its input."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(timeout=30)
@@ -113,7 +113,7 @@ class SharingProcess:
 
 @pytest.fixture(params=[pytest.param("root", marks=pytest.mark.long), "plain user"])
 def user(request: pytest.FixtureRequest) -> Iterator[User]:
-    """A user with a home that has a cluster."""
+    """A user whose home has a cluster."""
     is_root = os.geteuid() == 0
     if request.param == "root" and not is_root:
         pytest.skip("needs root")
@@ -140,7 +140,7 @@ def environ_with(packages: str, script: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def stranger() -> Iterator[User]:
-    """A user who can reach neither a checkout nor a Python below /root, and gets copies of the necessary files."""
+    """A user who can reach neither a checkout nor a Python below /root, and who gets copies of the necessary files."""
     account = service_account({"MQDB_PG_USER": "nobody"})
     assert account is not None
     with quick_home() as place:
@@ -164,7 +164,7 @@ def stranger() -> Iterator[User]:
 
 
 def python_for(account: Account) -> str:
-    """This very Python may lie in /root; the copied packages need the same version of it."""
+    """A Python for the account: this Python may lie in /root, and the copied packages need the same version."""
     wanted = f"{sys.version_info.major}.{sys.version_info.minor}"
     program = "import sys; print('%d.%d' % sys.version_info[:2])"
     for python in (sys.executable, f"/usr/bin/python{wanted}", f"/usr/local/bin/python{wanted}"):

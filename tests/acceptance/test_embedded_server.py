@@ -1,4 +1,4 @@
-"""The embedded server in this process: its life, its deaths, and bad input."""
+"""The embedded server in this process: its life, its crashes, and bad input."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def cluster(home: Path) -> None:
-    """For tests in which it does not matter how the home got its cluster."""
+    """A cluster, for tests to which it does not matter how the home got it."""
     give_cluster(home, is_migrated=False)
 
 
@@ -64,7 +64,7 @@ def server(home: Path, cluster: None) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> Iterator[EmbeddedPostgres]:
-    """A server for all tests that only look at it."""
+    """A server for all tests that only read it."""
     with quick_home() as home:
         give_cluster(home, is_migrated=False)
         with EmbeddedPostgres(home, durable=False) as running:
@@ -138,7 +138,7 @@ CLEARTEXT, MD5, NOTHING = 3, 5, 0
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("wanted", [CLEARTEXT, MD5, NOTHING], ids=["clear text", "md5", "no password"])
 def test_a_stranger_on_the_port_is_told_no_password(home: Path, wanted: int) -> None:
-    """Any user of the machine can listen there while the server is down."""
+    """While the server is down, any user of the machine can listen on its port."""
     with EmbeddedPostgres(home, durable=False) as server:
         port, ways = server.port, [server.dsn, server.superuser_dsn]
 
@@ -158,7 +158,7 @@ def test_a_stranger_on_the_port_is_told_no_password(home: Path, wanted: int) -> 
 
 
 class Stranger:
-    """A server that takes every caller for a client, and asks for a password in its own way."""
+    """A foreign server that accepts every client, and requests a password by its own method."""
 
     def __init__(self, port: int, wanted: int) -> None:
         salt = b"salt" if wanted == MD5 else b""
@@ -299,7 +299,7 @@ def test_a_backend_that_computes_does_not_keep_the_server_from_coming_back(serve
 
 
 def test_a_postmaster_pid_file_that_names_another_living_process_is_no_obstacle(server: EmbeddedPostgres) -> None:
-    """The number was given to another process after a crash, as happens in every restarted container."""
+    """After a crash the pid may belong to another process, as in every restarted container."""
     kill(server)
     data = server.home / "data"
     account = service_account()
@@ -354,7 +354,7 @@ def test_the_pipe_watcher_leaves_when_the_server_was_stopped(home: Path) -> None
 
 
 def is_watcher(process: psutil.Process, server_pid: int, home: Path) -> bool:
-    """Whether a process is the watcher. It is a fork of the launcher, so it shows the launcher's command line."""
+    """Whether a process is the watcher, a fork of the launcher that shows the launcher's command line."""
     try:
         command = " ".join(process.cmdline())
         return process.pid != server_pid and "launcher.py" in command and str(home) in command
@@ -442,7 +442,7 @@ def test_a_home_below_a_private_directory_is_refused_and_the_directory_left_as_i
 
 @as_root
 def test_programs_below_a_private_directory_are_copied_into_the_home(home: Path) -> None:
-    """A checkout in /root with its virtual environment: the README's commands must work there."""
+    """The README's commands must work in a checkout in /root with its virtual environment."""
     source = find_postgres(environ={})
     site_packages = source.bin_dir.parents[2]
     private = home / "private"

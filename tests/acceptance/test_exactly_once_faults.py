@@ -1,8 +1,8 @@
-"""Exactly-once members killed with -9 under load, and PostgreSQL too, while their listeners fail and queues are torn.
+"""Exactly-once members and PostgreSQL are killed with -9 under load, while listeners fail and members fight for queues.
 
-The ledger counts how often each message was consumed by a transaction that was committed, and each transaction forwards
-its messages to another topic. Every run prints its seed and what it has met. The usual run kills each once; a long one,
-with other seeds each time:
+The ledger counts the committed transactions that consumed each message, and each transaction forwards its messages to
+another topic. Every run prints its seed and its faults. The usual run kills each once; a long run, with other seeds
+each time:
 
     MQDB_FAULT_RUNS=5 MQDB_FAULT_KILLS=12 pytest tests/acceptance/test_exactly_once_faults.py
 """
@@ -69,7 +69,7 @@ class MemberProcess:
         self.process.wait()
 
     def end(self) -> int:
-        """Ask it to end, as an operator would; its exit code."""
+        """Ask the process to exit, as an operator would; returns its exit code."""
         self.process.terminate()
         return self.process.wait(_PATIENCE_SECONDS)
 
@@ -80,7 +80,7 @@ class MemberProcess:
 
 
 class Members:
-    """The members of the group, as many as there should be."""
+    """The members of the group, kept at their full number."""
 
     def __init__(self, log_file: Path, *arguments: str) -> None:
         self._log = log_file.open("wb")
@@ -108,7 +108,7 @@ class Members:
 
 
 class Load:
-    """Sends batches while the `with` block runs. Messages that are not acknowledged may be stored, or not."""
+    """Sends batches while the `with` block runs. An unacknowledged message may or may not be stored."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -157,7 +157,7 @@ def wait_for_progress(broker: FaultyBroker, messages: int) -> None:
 
 
 def kill_again_and_again(chance: random.Random, broker: FaultyBroker, members: Members) -> dict[str, int]:
-    """At random moments of their work; returns what was killed how often."""
+    """Kill members and PostgreSQL at random moments; returns how often each was killed."""
     victims = ["member"] * KILLS + ["PostgreSQL"] * max(KILLS // 3, 1)
     chance.shuffle(victims)
     for victim in victims:
@@ -175,7 +175,7 @@ def kill_again_and_again(chance: random.Random, broker: FaultyBroker, members: M
 
 
 def left(broker: FaultyBroker) -> int:
-    """Messages that are stored and not consumed."""
+    """Messages that are stored but not consumed."""
     statement = """
         SELECT count(*) FROM mqdb.commit_log JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id)
         WHERE topic = 'orders' AND upper(replace(msg_id::text, '-', '')) NOT IN (SELECT message_id FROM ledger)"""
@@ -184,7 +184,10 @@ def left(broker: FaultyBroker) -> int:
 
 
 def wait_until_nothing_is_left(broker: FaultyBroker) -> None:
-    """The amount depends on the machine, so only some progress has to come in time."""
+    """Wait until every message is consumed.
+
+    The total time depends on the machine, so only some progress must happen in time.
+    """
     while before := left(broker):
         wait_until(partial(is_less_left, broker, before), _PATIENCE_SECONDS)
 

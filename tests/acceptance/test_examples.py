@@ -1,4 +1,4 @@
-"""The examples of frameworks pass their own tests, in a pytest of its own, as for a user who has copied one."""
+"""The examples of frameworks pass their own tests, in a separate pytest, as for a user who has copied one."""
 
 import os
 import subprocess

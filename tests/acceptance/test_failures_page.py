@@ -1,4 +1,4 @@
-"""docs/failures.md, word for word: the program of a message that fails, the commands and the lines that they print."""
+"""docs/failures.md, word for word: the program of a failing message, the commands and the lines that they print."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ def blocks(language: str) -> list[str]:
 
 
 def steps() -> list[tuple[list[str], list[str]]]:
-    """Each command of the section with the lines that it prints."""
+    """Each command of the section with its printed lines."""
     found: list[tuple[list[str], list[str]]] = []
     for line in "".join(blocks("console")).splitlines():
         if line.startswith("$ "):
@@ -43,14 +43,14 @@ def steps() -> list[tuple[list[str], list[str]]]:
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Iterator[Place]:
-    """A broker with the topic of the example; the ladder takes 2 s."""
+    """A broker with the topic of the example; the whole retry ladder takes 2 s."""
     with served(Place(tmp_path, database.dsn), DelayDeliverer, message_delay_level="1s") as place:
         place.done("topic", "create", "orders")
         yield place
 
 
 def consume(place: Place, program: Path, expected: list[str]) -> list[str]:
-    """The lines of the program until it has printed all expected ones; then it is interrupted."""
+    """The lines of the program until it has printed all expected lines; then the program is interrupted."""
     process = warm_process.start(
         [sys.executable, str(program)],
         stdout=subprocess.PIPE,

@@ -1,6 +1,6 @@
-"""Rows 39 to 45 of the checklist of RocketMQ's behaviours: which messages a filter lets pass.
+"""Rows 39 to 45 of the checklist of RocketMQ's behaviours: which messages match a filter.
 
-A broker process runs the services; the consumers are those that a user has.
+A broker process runs the services; the consumers are those of the public API.
 """
 
 from datetime import timedelta
@@ -27,7 +27,7 @@ def message(body: str, tag: str | None = None, **properties: str) -> Message:
 
 
 def test_row_39_a_tag_expression_matches_exactly(served: Connection, member: Member) -> None:
-    """60 messages with three tags in turn; of the expression only TagA is one of them."""
+    """60 messages carry three tags in turn; only TagA of the expression is one of these tags."""
     route = topic(served, queues=4)
     for number in range(60):
         tag = ("TagA", "TagB", "TagC")[number % 3]
@@ -45,7 +45,7 @@ def test_row_39_a_tag_expression_matches_exactly(served: Connection, member: Mem
 
 
 def test_row_40_tags_with_one_code_are_not_mixed(served: Connection, member: Member) -> None:
-    """The broker compares codes: "Aa" and "BB" look the same to it."""
+    """The broker compares hash codes, and "Aa" and "BB" have the same code."""
     route = topic(served)
     inbox = Inbox()
     member(inbox, expression="Aa", consume_thread_nums=1)
@@ -74,7 +74,7 @@ def test_row_41_a_message_without_tag_is_for_all_tags_only(served: Connection, m
 def test_row_42_a_consumer_by_sql_does_not_start_where_it_is_switched_off(
     database: Database, serve: Starter, broker: Connection, member: Member, lite: Lite
 ) -> None:
-    """The broker process has the setting; the consumers of this one know nothing of it."""
+    """Only the broker process has the setting; the consumers in this process do not."""
     serve(dsn=database.dsn, enable_property_filter=False)
     route = topic(broker)
     append(broker, route, message("one", "A", a="1"))
@@ -107,7 +107,7 @@ def test_row_42_switched_on_again_it_starts(
 
 
 def test_row_43_the_sample_of_rocketmq(served: Connection, member: Member) -> None:
-    """Ten messages with three tags in turn and `a` from 0 to 9."""
+    """Ten messages carry three tags in turn and `a` from 0 to 9."""
     route = topic(served)
     for number in range(10):
         append(served, route, message(f"{number}", ("TagA", "TagB", "TagC")[number % 3], a=f"{number}"))

@@ -1,19 +1,19 @@
-"""Consumers of all kinds on a database that goes back, while producers go on: nothing that is in the log is skipped.
+"""Consumers of all kinds on a database that goes back while producers continue: no message in the log is skipped.
 
-    copy        an older copy of the directory of the stopped server is put back: the same timeline
+    copy        an older copy of the stopped server's directory is put back: the same timeline
     recovery    a base backup is recovered to a point in time: a new timeline
-    promotion   an asynchronous standby that has fallen behind takes the place of the primary, which has died
-    crash       all processes of a server die that commits with synchronous_commit = off
+    promotion   an asynchronous standby that lags behind replaces the primary, which has died
+    crash       all processes of a server with synchronous_commit = off die
     restart     the server is stopped and started: nothing is lost
-    nothing     goes wrong, and nothing comes twice
+    nothing     no fault, and no message is delivered twice
 
-During this time consumers run, or they are paused until the log has grown past their positions. Some messages are
-delayed, some are half messages that are committed, some fail at first. A query of Spark's copies all to another topic.
-The usual run has two of them, these runs all, ten seeds each:
+Consumers run while the database goes back, or they are paused until the log has grown past their positions. Some
+messages are delayed, some are committed half messages, and some fail at first. A Spark query copies every message to
+another topic. The usual run covers two of the scenarios; these runs cover all of them, with ten seeds each:
 
     MQDB_FAULT_RUNS=10 pytest tests/acceptance/test_history_faults.py
 
-MQDB_FAULT_SEED is the seed of the first run; what is under way at that moment depends on the machine as well.
+MQDB_FAULT_SEED is the seed of the first run; the work under way at that moment also depends on the machine.
 """
 
 import itertools
@@ -142,9 +142,9 @@ def test_nothing_of_the_log_is_skipped(
 
 
 def crash(going_back: Scenario, sending: "Sending", readers: "Readers") -> int:
-    """Crash while no message is sent and consumers have much to do; returns how many effects are undone by it.
+    """Crash while no message is sent and consumers have much to do; returns how many effects the crash undid.
 
-    Dispatch waits for the disk, and what was committed before it is on the disk then, too.
+    Dispatch waits for the disk, so every commit before a dispatch is on the disk as well.
     """
     readers.pause()
     sending.wait_for(2 * MESSAGES)
@@ -158,7 +158,7 @@ def crash(going_back: Scenario, sending: "Sending", readers: "Readers") -> int:
 
 
 class Sending(Background):
-    """Sends to `orders`: messages that are plain, delayed, or in a transaction, each once."""
+    """Sends each message to `orders` once: plain messages, delayed ones, and ones in a transaction."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Sending(Background):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nothing is sent."""
+        """Send nothing during the block."""
         with self._turn:
             yield
 
@@ -200,14 +200,17 @@ class Sending(Background):
 
     @contextmanager
     def _acknowledging(self, name: str) -> Iterator[None]:
-        """A message that fails is not sent again: behind a pooler it is unknown whether it is stored."""
+        """Send a message.
+
+        A failed send is not repeated: behind a pooler it is unknown whether the message is stored.
+        """
         with suppress(BrokerUnavailable, SendGivenUp, SendOutcomeUnknown):
             yield
             self.acknowledged.append(name)
 
 
 class Readers:
-    """A consumer of each kind, in a group of its own. Its listener fails some messages at first."""
+    """A consumer of each kind, each in a separate group. Its listener fails some messages at first."""
 
     def __init__(self, seed: int, past: Past, start: Start) -> None:
         self._seed, self._past = seed, past
@@ -229,7 +232,7 @@ class Readers:
         }
 
     def poll(self) -> None:
-        """Have those that are polled look for messages."""
+        """Make the polled consumers look for messages."""
         for way in POLLED:
             reader = self._consuming[way]
             before = len(reader.received)
@@ -261,11 +264,11 @@ class Readers:
     # -- what has come of it --------------------------------------------------------------------
 
     def stored(self) -> list[str]:
-        """The messages for consumers in the log."""
+        """The messages in the log that are visible to consumers."""
         return self._texts("orders")
 
     def copied(self) -> Counter[str]:
-        """The copies of Spark: query and message."""
+        """Spark's copies: query and message."""
         return Counter(self._texts(TOPIC))
 
     def _texts(self, topic: str) -> list[str]:
@@ -276,7 +279,7 @@ class Readers:
         return Counter(query(self._past.dsn, "SELECT way, body FROM public.effects"))
 
     def left(self) -> dict[str, object]:
-        """The messages that still wait, and for each kind of consumer the messages that it has not consumed."""
+        """The waiting messages, and for each kind of consumer the messages that it has not consumed."""
         [(waiting,)] = query(self._past.dsn, "SELECT count(*) FROM mqdb.scheduled")
         [(halves,)] = query(self._past.dsn, "SELECT count(*) FROM mqdb.half_messages WHERE state = 'PREPARED'")
         stored, effects = set(self.stored()), self.effects()
@@ -289,7 +292,7 @@ class Readers:
 
 @contextmanager
 def reading(seed: int, past: Past, directory: Path) -> Iterator[Readers]:
-    """Consumers at work, those that are polled too."""
+    """Running consumers, including polled ones."""
     with starting(past.dsn, directory) as start:
         readers = Readers(seed, past, start)
 

@@ -1,20 +1,20 @@
-"""All kinds of work on a database where others are hostile, time-outs are short, and the clock is set.
+"""Work of all kinds on a database with hostile roles, short time-outs and a clock that jumps.
 
 The loads of test_consumer_faults and test_schedule_faults run at the same time, while members, broker processes,
-backends and PostgreSQL are killed with -9. At the same time, one after the other and several at once:
+backends and PostgreSQL are killed with -9. At the same time, one after another or several at once:
 
     a role that may connect takes every advisory lock that it sees, and floods the channel with forged notifications
-    a role that may insert into the log stores odd rows, one that may create functions sets traps in `public`
-    a large transaction commits behind other traffic; a role or database has short time-outs; no connection is left
+    a role that may insert into the log stores odd rows; a role that may create functions sets traps in `public`
+    a large transaction commits behind other traffic; a role or database has short time-outs; all connections are taken
     the broker's clock is an hour ahead for a second, or goes forward by 20 s
 
-Nothing that was acknowledged is skipped, effects of exactly-once listeners are there once, and a message that has
-nothing to do with all this arrives. Every run prints its seed and what it has met. The usual run meets some kinds of
-trouble, these runs all of them, each with another seed:
+No acknowledged message is skipped, each effect of an exactly-once listener exists once, and unrelated messages arrive.
+Every run prints its seed and its faults. The usual run covers some kinds of trouble; these runs cover all of them, each
+with another seed:
 
     MQDB_FAULT_RUNS=10 pytest tests/acceptance/test_hostile_faults.py
 
-MQDB_FAULT_SEED is the seed of the first run; what is under way at that moment depends on the machine as well.
+MQDB_FAULT_SEED is the seed of the first run; the work under way at each kill also depends on the machine.
 """
 
 import os
@@ -135,7 +135,7 @@ class Work:
 def work_under_faults(
     seed: int, broker: FaultyBroker, groups: list[GroupMembers], trouble: HostileTrouble, neighbours: Neighbours
 ) -> Work:
-    """Returns when all has come."""
+    """Returns when every message has arrived."""
     settings = load_settings(dsn=broker.dsn, send_message_timeout=timedelta(seconds=2))
     topics = [group.group.name for group in groups]
     with ExitStack() as stack:
@@ -169,7 +169,7 @@ def work_under_faults(
 
 
 def wait_until_all_have_come(neighbours: Neighbours, arrivals: Arrivals, load: schedule.ScheduledLoad) -> None:
-    """Messages of the hour in which the clock was ahead come in that hour. No other message waits for it."""
+    """Messages of the hour by which the clock was ahead arrive within that hour. Other messages do not wait for it."""
     wanted = {*load.waits, *schedule.committed(load.transactions)}
     waiting = {name for (name,) in query(neighbours.superuser_dsn, _FROM_AHEAD)} & load.timers.waits.keys()
     schedule.wait_until_all_have_come(arrivals, wanted - waiting, _DRAIN_SECONDS)
@@ -179,12 +179,12 @@ def wait_until_all_have_come(neighbours: Neighbours, arrivals: Arrivals, load: s
 
 
 def has_leader(neighbours: Neighbours) -> bool:
-    """Whether a leader has promised to run the services."""
+    """Whether a leader holds the lease of the services."""
     return bool(query(neighbours.superuser_dsn, "SELECT FROM mqdb.leader WHERE expires_at > mqdb.now()"))
 
 
 def check_traps(neighbours: Neighbours) -> None:
-    """The traps catch sessions that look into `public` first, and have caught no session of mqdb."""
+    """The traps catch sessions that look into `public` first; they have caught no session of mqdb."""
     with neighbours.superuser() as superuser:
         superuser.execute("SET search_path = public, pg_catalog")
         superuser.execute("SELECT hashtextextended('a'::text, 0)")
@@ -195,7 +195,7 @@ def check_traps(neighbours: Neighbours) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """The sums of a run."""
+    """The totals of a run."""
 
     acknowledged: int
     delivered: int
@@ -207,7 +207,7 @@ class Result:
 
     @classmethod
     def of(cls, work: Work, outcomes: Sequence[Outcome], trouble: HostileTrouble, neighbours: Neighbours) -> "Result":
-        """When all is over."""
+        """The result, once everything is over."""
         expected, arrived = work.scheduled.expected, work.scheduled.arrivals
         found = [outcome.found & {*outcome.acknowledged} for outcome in outcomes]
         with neighbours.superuser() as superuser:
@@ -230,7 +230,7 @@ class Result:
         )
 
     def report(self, trouble: HostileTrouble) -> str:
-        """In words."""
+        """The result in words."""
         return (
             f"acknowledged {self.acknowledged:,}, delivered {self.delivered:,}, skipped {self.skipped}, "
             f"effects {self.effects:,} (each once)\n"

@@ -1,4 +1,4 @@
-"""Wheel and sdist can be installed with each extra on each supported Python, and the extra works."""
+"""Wheel and sdist can be installed with each extra on each supported Python, and each extra works."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The offset file of a broadcasting consumer that is killed while it writes: always whole, never behind a commit."""
+"""The offset file of a broadcasting consumer killed while writing is always complete and never behind a commit."""
 
 import os
 import random
@@ -34,14 +34,14 @@ class Writers:
         )
 
     def start(self, last_step: int = 0) -> int:
-        """The process id of a new writer."""
+        """The pid of a new writer."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{last_step}\n")
         self.process.stdin.flush()
         return self.read()
 
     def read(self) -> int:
-        """The next offset that is stored; 0 when the writer has ended."""
+        """The next stored offset; 0 once the writer has exited."""
         assert self.process.stdout is not None
         return int(self.process.stdout.readline())
 
@@ -55,7 +55,7 @@ def writers(tmp_path: Path) -> Iterator[Writers]:
 
 
 def stored(directory: Path) -> int:
-    """The offset that the file has for all queues."""
+    """The offset that the file holds for all queues."""
     offsets = LocalOffsets(directory)
     offsets.open()
     offsets.close()

@@ -1,4 +1,4 @@
-"""Orderly members as processes that are killed, stopped, and told to leave: the order of each queue holds."""
+"""Orderly members as processes that are killed, stopped or asked to leave: the order of each queue is kept."""
 
 import random
 import signal
@@ -29,7 +29,7 @@ Run = Callable[..., OrderlyProcess]
 
 @pytest.fixture(params=["threads", pytest.param("asyncio", marks=pytest.mark.long)])
 def run(database: Database, request: pytest.FixtureRequest) -> Iterator[Run]:
-    """Starts orderly members as processes, of the class for threads or of that for asyncio."""
+    """Starts orderly members as processes, with the class for threads or for asyncio."""
     started: list[OrderlyProcess] = []
 
     def start(lock_expiry: float = LOCK_EXPIRY, seconds: float = 0.002, failures_percent: float = 0) -> OrderlyProcess:
@@ -42,7 +42,7 @@ def run(database: Database, request: pytest.FixtureRequest) -> Iterator[Run]:
 
 
 class Traffic:
-    """Messages to all queues from a thread of its own, which also reads the committed offsets."""
+    """Sends messages to all queues from a separate thread, which also reads the committed offsets."""
 
     def __init__(self, engine: Engine, route: TopicRoute) -> None:
         self._engine = engine
@@ -72,7 +72,7 @@ class Traffic:
         self._thread.join()
 
     def committed_before(self, queue_id: int, at: float) -> int:
-        """The offset of a queue that was surely committed at a time."""
+        """The offset of a queue that was certainly committed at a time."""
         return max((offsets[queue_id] for seen_at, offsets in self.committed if seen_at < at), default=0)
 
 
@@ -112,7 +112,7 @@ def test_order_holds_whoever_is_killed_and_whoever_joins_or_leaves(
 
 
 def test_row_65_the_queues_of_a_killed_member_move_when_its_lock_has_expired(broker: Connection, run: Run) -> None:
-    """Checklist row 65, with a lock of 3 s in the place of 60."""
+    """Checklist row 65, with a lock of 3 s instead of 60."""
     lock_expiry = 3.0
     topic(broker, queues=QUEUES)
     owner = run(lock_expiry)
@@ -133,9 +133,9 @@ def test_row_65_the_queues_of_a_killed_member_move_when_its_lock_has_expired(bro
 def test_a_member_that_was_stopped_for_long_starts_nothing_that_is_another_s(
     broker: Connection, engine: Engine, run: Run
 ) -> None:
-    """This happens in a virtual machine that stands still for a while.
+    """A member that was stopped for long starts no messages of queues that another member now owns.
 
-    The member finishes its running calls, which do not count.
+    A paused virtual machine stops a member like this. Calls that were running when the member was stopped do not count.
     """
     route = topic(broker, queues=QUEUES)
     with Traffic(engine, route) as traffic:
@@ -162,11 +162,11 @@ def test_a_member_that_was_stopped_for_long_starts_nothing_that_is_another_s(
 
 
 def give_up_all(broker: Connection) -> None:
-    """Give all members up, as the broker does with members that are silent for two minutes."""
+    """Give up all members, as the broker does with members that are silent for two minutes."""
     broker.execute(text("DELETE FROM mqdb.client"))
     broker.execute(text("UPDATE mqdb.consumer_offset SET owner = NULL"))
 
 
 def committed(broker: Connection, route: TopicRoute) -> list[int]:
-    """The group's offset on each queue that it has read."""
+    """The group's offset on each queue that the group has read."""
     return list(committed_offsets(broker, "readers", route.queue_keys).values())

@@ -1,18 +1,18 @@
-"""Clients of all kinds while a cluster of Patroni fails over, by HAProxy and by a DSN with all hosts.
+"""Clients of all kinds while a Patroni cluster fails over, through HAProxy and with a DSN that lists all hosts.
 
-    switchover  a planned one
+    switchover  a planned switchover
     kill        the postmaster of the primary is killed with -9
-    freeze      SIGSTOP of the primary and its Patroni, until another one has led for a while
-    patroni     kill -9 of the Patroni of the primary, which goes on beside the next one for 40 s
-    etcd        is away for 30 s
-    restart     of all nodes, one after the other
+    freeze      SIGSTOP of the primary and its Patroni, until another node has led for a while
+    patroni     kill -9 of the primary's Patroni; the primary keeps running beside the next one for 40 s
+    etcd        etcd is down for 30 s
+    restart     all nodes restart, one after another
     standby     SIGSTOP of the synchronous standby, for 30 s
 
-Nothing that was acknowledged is lost, except what Patroni gives up together with the timeline of a leader, and what a
-second primary has acknowledged without a standby; nothing is skipped, out of order or stored twice, and effects are
-there once. While there is a leader no client stands still for more than 15 s; those that may stay with a second primary
-have that time when it has ended. For each client and fault there are at most 20 lines of WARNING, and no traceback.
-`python3 do.py drill` makes a table.
+No acknowledged message is lost, except messages that Patroni discards with the timeline of a leader, and messages that
+a second primary has acknowledged without a standby. No message is skipped, out of order or stored twice, and each
+effect exists once. While there is a leader, no client stands still for more than 15 s; clients that may stay with a
+second primary get this time once it has ended. For each client and fault there are at most 20 WARNING lines, and no
+traceback. `python3 do.py drill` makes a table.
 """
 
 import os
@@ -38,7 +38,10 @@ def _programs() -> None:
 
 @pytest.fixture(scope="module", params=[True, False], ids=["shutdown-sessions", "sessions stay"])
 def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
-    """Three nodes, which all faults of a HAProxy share. RocketMQ's Python client is one of the clients."""
+    """Three nodes, shared by all faults with the same HAProxy setting.
+
+    RocketMQ's Python client is one of the clients.
+    """
     with skipped_if_missing():
         rocketmq = python_with_client()
     directory = tmp_path_factory.mktemp("drill")

@@ -1,4 +1,4 @@
-"""Many consumers of RocketMQ 5's protocol on one queue: members of SDKs in three languages, and bare calls."""
+"""Many consumers of RocketMQ 5's protocol on one queue: SDK members in three languages, and bare calls."""
 
 import threading
 from collections import Counter
@@ -25,7 +25,7 @@ WAVE = 64
 
 
 class BareConsumers:
-    """Consumers that receive one message at a time in a thread each, and acknowledge it."""
+    """Consumers, one thread each, that receive and acknowledge one message at a time."""
 
     def __init__(self, fronts: GrpcFronts, names: Sequence[str]) -> None:
         #: What each has got.
@@ -46,7 +46,7 @@ class BareConsumers:
                 client.ack("workers", "orders", *messages)
 
     def close(self) -> None:
-        """Wait for the last receives. Raises what a consumer has raised."""
+        """Wait for the last receives. Raises the error of a consumer that failed."""
         self._is_over.set()
         for end in self._ends:
             end.result()

@@ -1,4 +1,4 @@
-"""Workers that pop are killed with -9 at random: no message is lost, and none is delivered to two of them at once."""
+"""Popping workers are killed with -9 at random: no message is lost, and none is delivered to two workers at once."""
 
 import os
 import random
@@ -23,7 +23,7 @@ WORKERS = 3
 
 
 class Workers:
-    """Processes that are started again when they are killed, and what all of them have said."""
+    """Processes that are restarted after being killed, and the output of all of them."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn

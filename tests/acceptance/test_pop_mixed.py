@@ -1,4 +1,4 @@
-"""Workers in Python and of RocketMQ 5's SDKs pop in one group; workers, fronts and brokers are killed with -9."""
+"""Workers in Python and of RocketMQ 5's SDKs pop in one group while workers, fronts and brokers are killed with -9."""
 
 import logging
 import os
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 
 class Crowd:
-    """A front and workers, started again when they are killed, and what all of them have said."""
+    """A front and workers, restarted after being killed, and the output of all of them."""
 
     def __init__(self, dsn: str) -> None:
         self.port = free_port()
@@ -62,7 +62,7 @@ class Crowd:
         self._dead: list[ConsumerProcess] = []
 
     def add(self, language: str, home: Path) -> None:
-        """Have a consumer of the SDK for a language, too. Its logs go to `home`."""
+        """Add a consumer that uses the SDK for a language. Its logs go to `home`."""
         command, _ = PROGRAMS[language].build()
         words = [word.replace("{home}", str(home)) for word in command]
         program = ["env", f"HOME={home}", *words, "worker"]
@@ -105,7 +105,7 @@ def crowd(database: Database) -> Iterator[Crowd]:
 
 
 def send(client: GrpcClient, body: str) -> None:
-    """Send a message again until it is acknowledged."""
+    """Send a message repeatedly until it is acknowledged."""
     while True:
         with suppress(grpc.RpcError):  # the front is being started anew
             if client.send("orders", body).status.code == pb.Code.OK:
@@ -114,14 +114,14 @@ def send(client: GrpcClient, body: str) -> None:
 
 
 def add_languages(crowd: Crowd, home: Path) -> None:
-    """Have consumers in Java and Go, if those can be built here."""
+    """Add consumers in Java and Go if they can be built here."""
     with skipped_if_missing():
         for language in ("java", "go"):
             crowd.add(language, home)
 
 
 def begin(crowd: Crowd) -> GrpcClient:
-    """Start all, with the group at the beginning of its topic; a client to send with."""
+    """Start everything, with the group at the beginning of its topic; returns a client that can send."""
     crowd.start("front")
     client = GrpcClient(HttpAddress("127.0.0.1", crowd.port), "sender")
     stream = client.telemetry()
@@ -135,7 +135,7 @@ def begin(crowd: Crowd) -> GrpcClient:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("run", [0, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, 10))])
 def test_whoever_is_killed_no_message_is_lost(broker: Connection, crowd: Crowd, tmp_path: Path, run: int) -> None:
-    """The first run has no consumers in Java and Go, which take long to start."""
+    """No message is lost, whichever process is killed. The first run leaves out Java and Go, which start slowly."""
     seed = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1_000_000) + run
     chance = random.Random(seed)
     topic(broker, queues=chance.choice([1, 4]))
@@ -174,9 +174,9 @@ def test_whoever_is_killed_no_message_is_lost(broker: Connection, crowd: Crowd, 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("run", range(10))
 def test_through_outages_of_the_broker_no_message_is_lost(tmp_path: Path, run: int) -> None:
-    """PostgreSQL and `mqdb serve` are killed too.
+    """PostgreSQL and `mqdb serve` are killed too, and still no message is lost.
 
-    Messages that were in flight in a PostgreSQL that was killed come twice.
+    Messages that were in flight when PostgreSQL was killed are delivered twice.
     """
     seed = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1_000_000) + run
     chance = random.Random(seed)

@@ -1,6 +1,6 @@
 """Rows 1 to 11 and 13 to 23 of the checklist of RocketMQ's behaviours: the producer, through the public API alone.
 
-The database shows the outcome of a send, and a SendMessageHook the number of its tries.
+The outcome of a send is checked in the database, and the number of its attempts by a SendMessageHook.
 """
 
 import os
@@ -94,14 +94,14 @@ def shared_database(postgres: EmbeddedPostgres, template_database: str) -> Itera
 
 @pytest.fixture(scope="module")
 def shared_producer(shared_database: Database) -> Iterator[Producer]:
-    """One for all messages that are refused."""
+    """One producer for all refused messages."""
     with producer_of(shared_database.dsn, group="refused") as producer:
         yield producer
 
 
 @contextmanager
 def nothing_stored(database: Database) -> Iterator[None]:
-    """Assert that the block stores no message; others may have stored some before."""
+    """Assert that the block stores no message; messages stored earlier do not matter."""
     before = stored_bodies(database)
     yield
     assert stored_bodies(database) == before
@@ -109,7 +109,7 @@ def nothing_stored(database: Database) -> Iterator[None]:
 
 @pytest.fixture
 def to_two(two_brokers: TwoBrokers) -> Iterator[Producer]:
-    """A producer for both brokers, which both have the topic `orders` with 4 queues."""
+    """A producer with two brokers, which both have the topic `orders` with 4 queues."""
     create_orders(two_brokers)
     with producer_of(two_brokers.dsn) as producer:
         wait_connected(producer)
@@ -322,7 +322,7 @@ def test_row_11_a_body_is_compressed_from_4_096_bytes_on(
 
 
 def test_row_11_without_being_told_to_a_producer_does_not_compress(database: Database, producer: Producer) -> None:
-    """RocketMQ does. Here it is a choice, so that SQL can read bodies."""
+    """A producer compresses only on request, so that SQL can read bodies. RocketMQ compresses by default."""
     producer.send(Message("orders", "x" * 5_000))
 
     assert stored_bodies(database) == ["x" * 5_000]
@@ -541,7 +541,7 @@ def test_row_18_nor_where_the_connection_breaks(
 
 
 class Callback:
-    """A callback that notes the outcomes with which it is called."""
+    """A callback that records the outcomes of its calls."""
 
     def __init__(self) -> None:
         self.called = threading.Semaphore(0)
@@ -662,7 +662,7 @@ def test_row_20_a_oneway_send_is_tried_once(two_brokers: TwoBrokers, proxy: Prox
 
 
 def test_row_20_of_a_oneway_send_to_a_topic_that_is_not_there_nothing_surfaces(database: Database) -> None:
-    """RocketMQ's client raises here if it has to ask for the route, and not if it knows an old one."""
+    """RocketMQ's client raises an error if it has to look up the route, but not if it has an old one."""
     settings = load_settings(dsn=database.dsn, auto_create_topic_enable=False)
     with Producer("senders", settings=settings) as producer:
         producer.send_oneway(Message("new", "x"))
@@ -671,7 +671,7 @@ def test_row_20_of_a_oneway_send_to_a_topic_that_is_not_there_nothing_surfaces(d
 
 
 def test_row_20_a_message_that_nobody_may_send_is_refused_at_once(database: Database, producer: Producer) -> None:
-    """RocketMQ's client checks before it sends, too, from 5.x on; the 4.x client left it to the broker."""
+    """RocketMQ's client also checks before sending since 5.x; the 4.x client left the check to the broker."""
     with pytest.raises(TopicNotAllowed):
         producer.send_oneway(Message("SCHEDULE_TOPIC_XXXX", "x"))
     with pytest.raises(BodyEmpty):

@@ -1,4 +1,4 @@
-"""A program that ends without a shutdown of its producer: it does end, and what was under way is sent."""
+"""A program that ends without shutting down its producer does exit, and sends under way are finished."""
 
 import subprocess
 import sys

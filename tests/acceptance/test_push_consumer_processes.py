@@ -1,4 +1,4 @@
-"""Consumers as processes: killed without a word, and told to stop."""
+"""Consumers as processes that are killed, or asked to stop."""
 
 import signal
 
@@ -26,9 +26,9 @@ def send(broker: Connection, route: TopicRoute, first: int, count: int) -> None:
 def test_row_70_the_queues_of_a_killed_member_are_taken_over_at_once(
     broker: Connection, engine: Engine, member: Member, run_consumer: RunConsumer
 ) -> None:
-    """Checklist row 70, its closed connection, without a broker process.
+    """Checklist row 70, the closed connection, without a broker process.
 
-    The messages in hand of the killed member come to the other one.
+    The messages that the killed member held are delivered to the other member.
     """
     route = topic(broker, queues=4)
     inbox = Inbox()

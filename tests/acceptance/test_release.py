@@ -1,4 +1,4 @@
-"""`do.py release`: a clean and frozen commit becomes archives, hashes, a bill of materials and notes."""
+"""`do.py release` turns a clean and frozen commit into archives, hashes, a bill of materials and notes."""
 
 import hashlib
 import os
@@ -34,7 +34,7 @@ def release(clone: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def make_releasable(clone: Path) -> None:
-    """Commit what a release needs: a date in the changelog, a frozen schema, and no words of before."""
+    """Commit everything that a release needs: a date in the changelog, a frozen schema, and no "not released yet"."""
     for path, before, after in (
         ("CHANGELOG.md", r"(?m)^(## [0-9.]+), not released yet$", r"\1, 2026-12-31"),
         ("mqdb/store/migrations.py", r"(_UNRELEASED: .*) = .*", r"\1 = None"),

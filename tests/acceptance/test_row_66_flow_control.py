@@ -1,4 +1,4 @@
-"""Row 66 of the checklist: how much a consumer holds while its listener is slow. It says so itself when it is asked."""
+"""Row 66 of the checklist: how many messages a consumer holds while its listener is slow, by its own status."""
 
 import time
 from typing import Any
@@ -20,7 +20,10 @@ BATCH = 32
 
 
 def fill(broker: Connection, per_queue: int, size: int = 1) -> list[str]:
-    """Messages in each queue of `orders`; their bodies, of which the first in each queue is `0-` and its number."""
+    """Fill each queue of `orders` with messages; returns their bodies.
+
+    The first message of queue 2 is `0-2`, and so on.
+    """
     route = topic(broker, queues=QUEUES)
     sent = []
     for queue_id in range(QUEUES):
@@ -32,12 +35,15 @@ def fill(broker: Connection, per_queue: int, size: int = 1) -> list[str]:
 
 
 def blocked(size: int = 1) -> Gate:
-    """A listener that does not return from the first message of each queue."""
+    """A listener that does not return from the first message of each queue.
+
+    The bodies have this size.
+    """
     return Gate(*(f"0-{queue_id}".ljust(size, ".") for queue_id in range(QUEUES)))
 
 
 def most_in_hand(broker: Connection, what: str, lowest: int, seconds: float = 1.5) -> list[int]:
-    """The most of each queue for a while, which begins when all of them have reached `lowest`."""
+    """The maximum for each queue over a while, which begins once all queues have reached `lowest`."""
     wait_until(lambda: all(queue[what] >= lowest for queue in _all(broker)), 30)
     most = [0] * QUEUES
     deadline = time.monotonic() + seconds
@@ -65,7 +71,7 @@ def test_row_66_a_queue_holds_a_thousand_messages_and_the_last_pull(broker: Conn
 
 
 def test_row_66_a_queue_holds_so_many_bytes_of_bodies_and_the_last_pull(broker: Connection, member: Member) -> None:
-    """The limit is 1 MiB instead of 100."""
+    """The limit is 1 MiB here instead of 100 MiB."""
     size = 64 * KIBIBYTE
     sent = fill(broker, per_queue=40, size=size)
     gate = blocked(size)
@@ -80,7 +86,7 @@ def test_row_66_a_queue_holds_so_many_bytes_of_bodies_and_the_last_pull(broker: 
 
 
 def test_row_66_messages_in_hand_are_no_farther_apart_than_the_span(broker: Connection, member: Member) -> None:
-    """Each tenth message is wanted: a thousand of them would be ten thousand apart."""
+    """Every tenth message matches: a thousand of them would span ten thousand offsets."""
     distance = 10
     route = topic(broker)
     messages = [Message("orders", f"{n}", "A" if n % distance == 0 else "B") for n in range(5_000)]

@@ -1,4 +1,4 @@
-"""Row 67 of the checklist: a waiting consumer is woken by messages, and does not ask for them all the time.
+"""Row 67 of the checklist: a waiting consumer is woken by messages, and does not poll all the time.
 
 RocketMQ's broker holds an empty pull for 15 to 20 s. Here the client waits, and is notified of arrivals.
 """
@@ -27,13 +27,13 @@ LONGEST_MEDIAN = 0.3
 
 @pytest.fixture
 def without_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers pull what is announced to them, and have no net: it would bring each message within 0.2 s."""
+    """Consumers pull only announced messages, without the safety poll, which would find each message within 0.2 s."""
     monkeypatch.setattr(pull_service, "MIN_POLL_SECONDS", 60.0)
     monkeypatch.setattr(pull_service, "MAX_POLL_SECONDS", 60.0)
 
 
 class Bell:
-    """A listener that notes when it is called."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.rang = threading.Event()
@@ -46,7 +46,7 @@ class Bell:
 
 
 def median_of_a_good_wave(latency: Callable[[int], float]) -> float:
-    """The median of the first wave in which it is short, else of the last: a busy machine makes all of a wave late."""
+    """The median of the first wave with a short median, or of the last wave: a busy machine delays a whole wave."""
     numbers = itertools.count()
     for _ in range(WAVES):
         median = statistics.median(latency(next(numbers)) for _ in range(SENDS))
@@ -87,7 +87,10 @@ def test_row_67_a_poll_returns_when_a_message_arrives(served: Connection, lite: 
 
 
 def test_row_67_who_waits_asks_once_a_second_at_most(served: Connection, lite: Lite) -> None:
-    """These questions are a net for lost announcements. The first few of them come sooner."""
+    """A waiting consumer polls at most once a second, as a safety net for lost announcements.
+
+    The first few polls come sooner.
+    """
     topic(served, queues=4)
     lite("orders")
     questions: set[object] = set()

@@ -1,4 +1,4 @@
-"""Row 68 of the checklist: a group whose offset does not exist goes on at the nearest one that does."""
+"""Row 68 of the checklist: a group whose offset does not exist continues at the nearest existing one."""
 
 import pytest
 from sqlalchemy import Connection, text

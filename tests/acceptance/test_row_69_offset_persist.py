@@ -1,4 +1,4 @@
-"""Row 69 of the checklist: offsets are stored every 5 s and when a consumer leaves, and not otherwise."""
+"""Row 69 of the checklist: offsets are stored every 5 s and when a consumer leaves, and at no other time."""
 
 import itertools
 import signal
@@ -21,7 +21,7 @@ INTERVAL = 5.0
 
 @pytest.fixture
 def route(broker: Connection, engine: Engine) -> Iterator[TopicRoute]:
-    """A topic of one queue to which something is sent all the time."""
+    """A topic with one queue that constantly receives messages."""
     route = topic(broker)
     stopping = threading.Event()
 

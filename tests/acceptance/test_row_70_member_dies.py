@@ -1,4 +1,4 @@
-"""Row 70 of the checklist: a member whose connection is closed is gone at once, one that is silent after 120 s."""
+"""Row 70 of the checklist: a member whose connection closes is removed at once, a silent one after 120 s."""
 
 import signal
 import time
@@ -25,14 +25,14 @@ def send(broker: Connection, route: TopicRoute, first: int, count: int) -> None:
 
 
 def share(process: ConsumerProcess, member: Member, inbox: Inbox) -> None:
-    """Have another member here, and wait until each has half of the queues."""
+    """Start another member in this process, and wait until each member has half of the queues."""
     wait_until(lambda: process.assigned, 30)
     here = member(inbox)
     wait_until(lambda: len(process.assigned) == len(here.assignment) == QUEUES // 2, 30)
 
 
 def owned_by_others(broker: Connection, client_id: str) -> int:
-    """The number of queues that another member owns."""
+    """The number of queues that other members own."""
     count = text(
         "SELECT count(*) FROM mqdb.consumer_offset c JOIN mqdb.queue q USING (queue_key) "
         "JOIN mqdb.topic t USING (topic_id) WHERE t.topic = 'orders' AND c.owner <> :client_id"
@@ -68,7 +68,7 @@ def test_row_70_a_member_that_was_killed_is_replaced_at_once(
 def test_row_70_a_member_that_hangs_keeps_its_queues_for_120_seconds(
     served: Connection, member: Member, run_consumer: RunConsumer
 ) -> None:
-    """The two minutes are in the database only: the test sets the time of the last sign of life."""
+    """The two minutes pass only in the database: the test sets the time of the last sign of life."""
     # Given a member that is stopped: its connections stay open, but nothing is heard of it
     route = topic(served, queues=QUEUES)
     inbox, process = Inbox(), run_consumer()
@@ -98,7 +98,7 @@ def test_row_70_a_member_that_hangs_keeps_its_queues_for_120_seconds(
 
 
 def stop_between_transactions(broker: Connection, process: ConsumerProcess, client_id: str) -> None:
-    """In one it would keep its row from those who are to change it, as long as it is stopped."""
+    """Stop the process between transactions: in a transaction it would keep others from changing its row."""
     states = text("SELECT state FROM pg_stat_activity WHERE starts_with(application_name, :name) AND state <> 'idle'")
 
     def states_of() -> list[str]:

@@ -1,4 +1,4 @@
-"""Row 72 of the checklist: a consumer that is suspended pulls nothing, and consumes what it has in hand."""
+"""Row 72 of the checklist: a suspended consumer pulls nothing, and consumes the messages that it already has."""
 
 import time
 
@@ -46,7 +46,7 @@ def test_row_72_what_is_in_hand_goes_on_and_what_is_sent_waits(broker: Connectio
 
 
 def wait_for_pull(consumer: PushConsumer) -> None:
-    """Wait until a pull that has begun before `suspend` is over: it still returns messages."""
+    """Wait until a pull that began before `suspend` has ended: such a pull still returns messages."""
     assert consumer._members is not None
     pull = member_of(consumer._members).pull
     wait_until(lambda: is_awaited(pull._wake))

@@ -1,4 +1,4 @@
-"""Row 75 of the checklist: messages go by their age, read or not, and the min offset moves.
+"""Row 75 of the checklist: messages are deleted by age, whether read or not, and the min offset moves.
 
 Segments are dropped while messages are sent and pulled and a transaction stays open. No session waits for the
 transaction.
@@ -35,7 +35,7 @@ HELD_OPEN = 2 * LONGEST_STATEMENT
 
 
 class Loop(threading.Thread):
-    """Does something over and over until it is stopped; knows how often, and from when to when each time."""
+    """Repeats a function until stopped; records the start and end of each call."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -96,14 +96,14 @@ def running(*loops: Loop) -> Iterator[None]:
 
 
 def read_all(connection: log.Connection) -> None:
-    """Reads, and so locks, all segments until its transaction ends."""
+    """Read, and so lock, all segments until the transaction ends."""
     for parent in log.PARENTS:
         connection.execute(f"SELECT count(*) FROM mqdb.{parent}")
 
 
 @pytest.fixture
 def small_segments(database: Database) -> None:
-    """A log that is cut into segments which fill in less than a second."""
+    """A log with segments that fill in less than a second."""
     connection = database.connect()
     connection.execute("DELETE FROM mqdb.segment")
     drop_partitions(connection, [1, 2, 3])

@@ -1,12 +1,12 @@
 """Delayed, timer and transactional messages, while two broker processes and PostgreSQL are killed with -9 at random.
 
-Each is delivered exactly once, none before its time, and those that were rolled back never. Every run prints its seed
-and what it has met. The usual run is short; a long one, with other seeds each time:
+Each message is delivered exactly once and not before its time; rolled-back messages are never delivered. Every run
+prints its seed and its faults. The usual run is short; a long run, with other seeds each time:
 
     MQDB_FAULT_RUNS=5 MQDB_FAULT_KILLS=10 MQDB_FAULT_MESSAGES=50000 pytest tests/acceptance/test_schedule_faults.py
 
 MQDB_FAULT_SEED is the seed of the first run: it decides which process is killed when, how long each message waits, and
-how each transaction ends. The work under way at that moment depends on the machine as well.
+how each transaction ends. The work under way at each kill also depends on the machine.
 """
 
 import os
@@ -97,7 +97,7 @@ def prepare(broker: FaultyBroker) -> None:
 
 
 def send_under_faults(seed: int, broker: FaultyBroker, trouble: Trouble, arrivals: Arrivals) -> Outcome:
-    """Returns when all that is to come has come, and no half message is left."""
+    """Returns when every expected message has arrived, and no half message is left."""
     settings = load_settings(dsn=broker.dsn, send_message_timeout=timedelta(seconds=2))
     with ScheduledLoad(settings, seed, MESSAGES, SECONDS) as load:
         trouble.run(SECONDS, KILLS)

@@ -1,6 +1,6 @@
-"""Several broker processes on one database, killed and stopped: the services go on within 5 s.
+"""Several broker processes on one database are killed and stopped: the services continue within 5 s.
 
-Nobody else is there, so what is dispatched was dispatched by one of them.
+There are no clients with dispatchers, so every dispatched message was dispatched by one of these processes.
 """
 
 import os
@@ -57,7 +57,7 @@ def dsn_of(home: Path) -> str:
 
 
 def wait_for_dispatch(dsn: str, body: str) -> None:
-    """Sends a message as soon as that is possible; returns when it has its offset."""
+    """Sends a message as soon as possible; returns when the message has its offset."""
 
     def is_sent() -> bool:
         try:

@@ -1,8 +1,8 @@
-"""A topic of two brokers copied to another one by Spark, whose driver is killed with -9 between the commits of a batch.
+"""Spark copies a topic of two brokers to another topic; its driver is killed with -9 between the commits of a batch.
 
-One broker has the batch then, and the other has not. After the restart Spark cuts the same batch into other tasks. In
-the end the copy is the topic: nothing lost, nothing doubled, the messages of each key in their order. Each kill has a
-seed, and prints it with a summary of the run. A longer run:
+At that moment only one broker has the batch. After the restart Spark cuts the same batch into other tasks. In the end
+the copy equals the topic: nothing is lost or duplicated, and the messages of each key are in order. Each kill has a
+seed, which is printed with a summary of the run. A longer run:
 
     MQDB_FAULT_RUNS=100 pytest tests/acceptance/test_spark_cluster_faults.py -m ""
 
@@ -98,7 +98,10 @@ Rows: TypeAlias = Iterable[Iterable[tuple[int, str]]]
 
 
 def send(both: Both, routes: list[TopicRoute], chance: random.Random, number: int) -> int:
-    """Some messages on both brokers, one in two without a key; how many. The messages of a key are in one queue."""
+    """Send some messages to both brokers, every second one without a key; returns how many.
+
+    The messages of a key are in one queue.
+    """
     count = 0
     for place, (connection, route) in enumerate(zip(both, routes, strict=True)):
         for queue_id in range(len(route.queue_keys)):
@@ -123,7 +126,7 @@ def wait_until_copied(both: Both, sent: int) -> None:
 
 @contextmanager
 def shut(database: Database) -> Iterator[None]:
-    """During the block no session can write into the ledger of a broker; all can read it."""
+    """During the block no session can write to the ledger of a broker, but all sessions can read it."""
     holder = database.connect()
     with holder.transaction():
         holder.execute("LOCK TABLE mqdb.sink_batch IN SHARE MODE")
@@ -131,7 +134,7 @@ def shut(database: Database) -> Iterator[None]:
 
 
 def waits_for_ledger(connection: Connection) -> bool:
-    """Whether a commit has come to the ledger."""
+    """Whether a commit has reached the ledger, and waits there."""
     return bool(connection.exec_driver_sql(SESSIONS).one()[1])
 
 
@@ -141,7 +144,7 @@ def bodies(rows: Rows) -> list[str]:
 
 
 def in_order(rows: Rows) -> bool:
-    """Whether each key has one queue of one broker, and its messages stand there as they were sent."""
+    """Whether each key has one queue of one broker, with its messages in the order in which they were sent."""
     keys: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for place, of_broker in enumerate(rows):
         for queue_id, body in of_broker:

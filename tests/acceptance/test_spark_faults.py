@@ -1,11 +1,11 @@
-"""A topic copied to another one and to Parquet by Spark, while its processes and PostgreSQL are killed with -9.
+"""Spark copies a topic to another topic and to Parquet, while its processes and PostgreSQL are killed with -9.
 
-In the end both copies are the topic: nothing lost, nothing doubled, the messages of each key in their order. Every run
-prints its seed and what it has met. The usual run kills each once; a long one, with other seeds each time:
+In the end both copies equal the topic: nothing is lost or duplicated, and the messages of each key are in order. Every
+run prints its seed and its faults. The usual run kills each process once; a long run, with other seeds each time:
 
     MQDB_FAULT_RUNS=3 MQDB_FAULT_KILLS=2 pytest tests/acceptance/test_spark_faults.py
 
-MQDB_FAULT_SEED is the seed of the first run: it decides which process is killed when. The work under way at that moment
+MQDB_FAULT_SEED is the seed of the first run: it decides which process is killed when. The work under way at each kill
 depends on the machine.
 """
 
@@ -123,7 +123,7 @@ def test_a_topic_is_copied_exactly_once_and_in_order_whatever_is_killed(
 
 
 def send_under_faults(broker: FaultyBroker, trouble: SparkTrouble) -> set[str]:
-    """Sends until the trouble has ended; returns the acknowledged messages."""
+    """Send until the trouble has ended; returns the acknowledged messages."""
     settings = load_settings(dsn=broker.dsn)
     with Producer("senders", settings=settings) as producer, Sender(producer, SOURCE) as sender:
         trouble.wait_until_busy()
@@ -133,7 +133,7 @@ def send_under_faults(broker: FaultyBroker, trouble: SparkTrouble) -> set[str]:
 
 
 def count(broker: FaultyBroker, topic: str) -> int | None:
-    """The number of messages of a topic; None while the server does not answer."""
+    """The number of messages in a topic; None while the server does not answer."""
     with suppress(psycopg.OperationalError):
         return int(query(broker.dsn, _COUNT, topic)[0][0])
     return None
@@ -146,7 +146,7 @@ def wait_until_more_is_copied(broker: FaultyBroker) -> None:
 
 
 def wait_until_all_is_copied(broker: FaultyBroker, files: Path) -> None:
-    """Wait until all sent messages are copied, dispatched, and in the files."""
+    """Wait until all sent messages are copied, dispatched, and in the Parquet files."""
 
     def missing() -> int:
         return (count(broker, SOURCE) or 0) - len(query(broker.dsn, _TEXTS, TARGET))
@@ -156,7 +156,7 @@ def wait_until_all_is_copied(broker: FaultyBroker, files: Path) -> None:
 
 
 def in_files(folder: Path) -> list[tuple[int, str]]:
-    """The messages in the Parquet files that Spark has committed, as its readers see them."""
+    """The messages in the Parquet files that Spark has committed, as readers of the files see them."""
     # A driver that is killed while it commits leaves `.N.<uuid>.tmp` beside the logs of committed batches, with the
     # files of its attempt. The batch runs again, and writes others.
     logs = folder.glob("_spark_metadata/[0-9]*")
@@ -177,14 +177,14 @@ def test_a_commit_that_a_kill_has_cut_short_counts_for_nothing(tmp_path: Path) -
 
 
 def changes(sent: Iterable[tuple[int, str]], copied: Iterable[tuple[int, str]]) -> dict[str, int]:
-    """The texts that are more often (or, negative, less often) in the copy than in the topic."""
+    """The texts that occur more often (or, negative, less often) in the copy than in the topic."""
     difference = Counter(text for _, text in copied)
     difference.subtract(text for _, text in sent)
     return {text: times for text, times in difference.items() if times}
 
 
 def by_key(messages: Sequence[tuple[int, str]]) -> dict[str, list[tuple[int, str]]]:
-    """The queue and the text of the messages of each key, in their order."""
+    """The queue and the text of each key's messages, in their order."""
     keys: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for queue_id, text in messages:
         keys[text.partition(":")[0]].append((queue_id, text))

@@ -1,4 +1,4 @@
-"""`mqdb_client.testing` as a user has it: a test file of the user, in a pytest of its own."""
+"""`mqdb_client.testing` as a user has it: a user's test file, run in a separate pytest."""
 
 import os
 import re

@@ -1,7 +1,7 @@
-"""Rows 30 and 31 of the checklist of RocketMQ's behaviours: delays over a restart, and times of delivery.
+"""Rows 30 and 31 of the checklist of RocketMQ's behaviours: delays across a restart, and delivery times.
 
-Nothing may come early, so only lower bounds are asserted, by the clock of the broker: a copy is stored when its time
-has come. The benchmark measures how late it is.
+A message must not arrive early, so the tests only assert lower bounds, by the broker's clock: the delivered copy is
+stored when the message is due. The benchmark measures the lateness.
 """
 
 from collections.abc import Iterator

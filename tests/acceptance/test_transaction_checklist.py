@@ -1,7 +1,7 @@
 """Rows 32 to 38 of the checklist of RocketMQ's behaviours: transactions, with a real `mqdb serve`.
 
-RocketMQ checks half messages after seconds, these tests after a fraction of that. The seconds themselves are measured
-with a clock that the test moves.
+RocketMQ checks half messages after seconds; these tests use a fraction of that. Full intervals are tested with a clock
+that the test moves.
 """
 
 import signal
@@ -109,7 +109,7 @@ def test_row_32_a_half_message_is_hidden_until_its_commit_and_comes_once(
 def test_row_33_what_is_rolled_back_is_never_delivered(
     database: Database, broker: Connection, serve: Starter, member: Member, transactional_producer: StartProducer
 ) -> None:
-    """Two check rounds are over when another half message was asked about twice."""
+    """Two check rounds are over once another half message has been checked twice."""
     topic(broker)
     inbox, listener = Inbox(), Asked(ROLLBACK, UNKNOWN)
     member(inbox)

@@ -33,7 +33,7 @@ class Terminal:
     """A shell that keeps its directory and its variables."""
 
     def __init__(self, directory: Path, environ: Mapping[str, str], *, shows_errors: bool) -> None:
-        """Standard error is shown beside standard output, or left out as the page leaves logs out."""
+        """Standard error is shown together with standard output, or left out as the page leaves out logs."""
         self._shell = subprocess.Popen(
             ["/bin/bash"],
             cwd=directory,
@@ -51,14 +51,14 @@ class Terminal:
         self._shell.stdin.flush()
 
     def line(self) -> str:
-        """The next line, without blanks at its end."""
+        """The next line, without trailing blanks."""
         assert self._shell.stdout is not None
         line = self._shell.stdout.readline()
         assert line, "the shell has ended"
         return line.rstrip()
 
     def run(self, command: str) -> list[str]:
-        """Type a command; the lines that it prints until it ends."""
+        """Type a command; returns the lines that it prints until it ends."""
         self.type(f"{command}\necho {END}")
         lines: list[str] = []
         while (line := self.line()) != END:
@@ -66,7 +66,7 @@ class Terminal:
         return lines
 
     def interrupt(self) -> int:
-        """Press Ctrl-C; the exit code of the program that it ends."""
+        """Press Ctrl-C; returns the exit code of the interrupted program."""
         os.killpg(self._shell.pid, signal.SIGINT)
         output, _ = self._shell.communicate("echo code $?\n", timeout=60)
         return int(output.rpartition("code ")[2])
@@ -78,10 +78,10 @@ class Terminal:
 
 
 class Reader:
-    """Somebody who follows the page, with terminals for the broker, for the worker and for the other commands."""
+    """A reader who follows the page, with terminals for the broker, for the worker and for the other commands."""
 
     def __init__(self, directory: Path, home: Path, browser: "Page", *, installs: bool) -> None:
-        """`home` has the data of the broker, instead of the usual home. The page starts in the directory."""
+        """`home` holds the broker's data, instead of the default home. The page starts in the directory."""
         self._shop = directory / "shop"
         self._browser = browser
         self._installs = installs
@@ -100,7 +100,7 @@ class Reader:
         }
 
     def read(self) -> None:
-        """Do all that the page asks for."""
+        """Follow all steps of the page."""
         text = PAGE.read_text(encoding="utf-8")
         for theirs, ours in self._changes.items():
             text, count = re.subn(theirs, ours, text)
@@ -119,7 +119,7 @@ class Reader:
                     self._click(step)
 
     def _type(self, block: str) -> None:
-        """Run the commands of a block, in the terminal that it is for."""
+        """Run the commands of a block in its terminal."""
         first = not (self._shop / ".venv").exists()
         name = next((name for name in ("serve", "worker") if first or f" mqdb {name}" in block), "commands")
         if name not in self.terminals:
@@ -138,7 +138,7 @@ class Reader:
                 self._compare(expected, terminal.run(command))
 
     def _select(self, terminal: Terminal, command: str, expected: list[str]) -> None:
-        """Ask until the rows are there: a message that is sent or fails can be seen a moment later."""
+        """Repeat a query until the rows appear: a sent or failed message becomes visible a moment later."""
         printed: list[str] = []
 
         def is_shown() -> bool:
@@ -152,7 +152,7 @@ class Reader:
             assert printed == expected
 
     def _install(self, terminal: Terminal, command: str) -> None:
-        """Make the environment, or have `.venv/bin/activate` lead to that of the tests: to install takes a minute."""
+        """Create the environment, or link `.venv/bin/activate` to that of the tests: an installation takes a minute."""
         programs = self._shop / ".venv" / "bin"
         if self._installs:
             terminal.run(command)  # pip prints a lot, which the page does not show
@@ -161,7 +161,7 @@ class Reader:
             (programs / "activate").write_text(f'export PATH="{Path(sys.executable).parent}:$PATH"\n')
 
     def _compare(self, expected: list[str], printed: list[str]) -> None:
-        """Check what was printed. Three dots stand for anything, and ids differ."""
+        """Check the output. Three dots match anything, and ids differ."""
         text = "\n".join(printed)
         if found := ID.search(text):
             self._message_id = found[0]
@@ -171,7 +171,7 @@ class Reader:
     # -- the dashboard ----------------------------------------------------------------------------
 
     def _greeting(self, terminal: Terminal) -> str:
-        """The next line of the broker or of the worker. A link to the dashboard is opened."""
+        """The next line of the broker or the worker. A link to the dashboard is opened."""
         line = terminal.line()
         if line.startswith("  clients  MQDB_HOME="):
             line = terminal.line()  # the usual home needs no such line
@@ -180,10 +180,10 @@ class Reader:
         return line
 
     def _click(self, step: str) -> None:
-        """Do a numbered step of the page.
+        """Perform a numbered step of the page.
 
-        Names in italics are those of links and buttons, below the heading in quotes. If two words are code, the first
-        becomes the second.
+        Words in italics name links and buttons, below the heading in quotes. If two words are code, the second replaces
+        the first.
         """
         page = self._browser
         for heading, name in re.findall(r'(?:Below "([^"]+)"[^*]*)?\*(.+?)\*', step):

@@ -1,4 +1,4 @@
-"""The wheel is whole: installed into an empty virtual environment it migrates a database and runs the command line."""
+"""The wheel is complete: in an empty virtual environment it migrates a database and runs the command line."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path) -> Path:
-    """The `bin` folder of a virtual environment that holds the built wheel, its dependencies and nothing else."""
+    """The `bin` folder of a virtual environment with only the built wheel and its dependencies."""
     folder = wheel.parent
     venv.create(folder / "venv", with_pip=True)
     programs = folder / "venv" / "bin"

@@ -1,4 +1,4 @@
-"""`mqdb worker`: processes that consume, are killed, replaced, told to stop, and say what is wrong."""
+"""`mqdb worker`: processes that consume, are killed, replaced or stopped, and report their errors."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def audit(message: ReceivedMessage) -> None:
 
 
 class WorkerProcess:
-    """A running `mqdb worker`, and what it and its processes have said."""
+    """A running `mqdb worker`, and the output of all its processes."""
 
     def __init__(self, directory: Path, dsn: str, *arguments: str) -> None:
         environment = os.environ | {"MQDB_DSN": dsn, "MQDB_HOME": str(directory)}
@@ -81,7 +81,7 @@ class WorkerProcess:
         return [each.pid for each in psutil.Process(self.process.pid).children() if is_alive(each.pid)]
 
     def ready(self) -> int:
-        """The number of processes that have reported that they consume."""
+        """The number of processes that have reported that they are consuming."""
         return sum("a worker consumes" in line for line in self.errors)
 
     def wait_for_ready(self, count: int) -> None:
@@ -93,7 +93,7 @@ class WorkerProcess:
         return self.wait()
 
     def wait(self) -> int:
-        """The exit code, when it and all that hold its output have ended."""
+        """The exit code, once the process and all holders of its output have exited."""
         code = self.process.wait(60)
         for reader in self._readers:
             reader.join(30)
@@ -157,7 +157,7 @@ def test_a_process_that_is_killed_gets_a_successor_and_nothing_is_lost(
 
 
 def listeners(worker: WorkerProcess) -> list[str]:
-    """The lines in which a worker says what it consumes."""
+    """The lines in which a worker reports what it consumes."""
     return [line for line in worker.lines if "→" in line]
 
 
@@ -257,7 +257,7 @@ def test_a_process_that_ends_by_a_signal_to_all_gets_no_successor(caplog: pytest
 def test_ctrl_c_while_processes_start_ends_well(
     broker: Connection, database: Database, tmp_path: Path, work: Work, wait_seconds: float
 ) -> None:
-    """In a terminal all get it."""
+    """In a terminal all processes receive the Ctrl-C."""
     environment = os.environ | {"MQDB_DSN": database.dsn, "MQDB_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "mqdb", "worker", "tasks"]
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -3,7 +3,7 @@
     python transactional_process.py DSN threads|asyncio SHARED|GREEDY CONCURRENT|ORDERLY FAILURES_PERCENT
 
 Its listener counts each message in the table `ledger`, sends a message with the same body to topic `invoices`, and then
-may fail. A GREEDY member wants all queues, and takes them from others by force. Prints `ready` when it has joined.
+may fail. A GREEDY member claims all queues, and takes them from others by force. Prints `ready` after joining.
 """
 
 import os
