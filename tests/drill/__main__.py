@@ -6,8 +6,8 @@
     python3 do.py drill --asynchronous                       on a cluster with `synchronous_mode: false`
     python3 do.py drill --checkout ../mqdb-before            with the clients and `mqdb serve` of another checkout
 
-Needs packages of Debian, which it names if they are missing, and about 60 s for each fault. The progress goes to
-standard error, the table to standard output.
+The drill needs Debian packages, which it names if they are missing, and about 60 s for each fault. It prints its
+progress to standard error and the table to standard output.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:
-    """All faults with each HAProxy; 1 if a verdict has a complaint."""
+    """Run all faults with each HAProxy setting; returns 1 if there is a complaint."""
     faults = options.fault or [*FAULTS]
     variants = _HAPROXY[options.haproxy]
     total = len(faults) * options.rounds * len(variants)

@@ -1,4 +1,4 @@
-"""The sends of a producer of the drill: a file with a line for each attempt."""
+"""The sends of a producer of the drill: a file with one line for each attempt."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Result(StrEnum):
-    """The outcome of a send, as its producer knows it."""
+    """The outcome of a send, as far as its producer knows it."""
 
     STORED = "STORED"
     #: It is not, and will not be.
@@ -19,7 +19,7 @@ class Result(StrEnum):
 
 
 class Attempt(NamedTuple):
-    """One send. A later attempt with the same name settles one that was UNKNOWN."""
+    """A send. A later attempt with the same name settles an UNKNOWN one."""
 
     #: Of time.monotonic(), which all processes of a machine share.
     began: float
@@ -34,7 +34,7 @@ class Attempt(NamedTuple):
 
 
 class AttemptFile:
-    """Any number of threads write; one process reads."""
+    """A file that any number of threads write to and one process reads."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -45,7 +45,7 @@ class AttemptFile:
         os.write(self._file, (json.dumps(attempt) + "\n").encode())
 
     def read(self) -> Iterator[Attempt]:
-        """The attempts that have come since the last call."""
+        """The attempts that were added since the last call."""
         while text := os.pread(self._file, 1_000_000, self._position):
             self._position += len(text)
             *lines, self._rest = (self._rest + text).split(b"\n")

@@ -1,4 +1,4 @@
-"""The processes of the load: `mqdb serve`, producers and consumers, of this checkout or of another one."""
+"""The processes of the load: `mqdb serve`, producers and consumers, from this checkout or another."""
 
 import json
 import os
@@ -24,13 +24,13 @@ _END_SECONDS: Final = 30.0
 
 
 class LogMark(NamedTuple):
-    """The position that a log had reached."""
+    """A position in a log."""
 
     position: int
 
 
 class Trouble(NamedTuple):
-    """The part of a log that should be short."""
+    """The part of a log that should be short: WARNINGs and tracebacks."""
 
     #: Of WARNING and above.
     warnings: list[str]
@@ -38,7 +38,7 @@ class Trouble(NamedTuple):
 
 
 class LoadProcess:
-    """A process that logs lines of JSON to a file of its own."""
+    """A process that logs JSON lines to its own file."""
 
     def __init__(self, name: str, clients: int, log: Path, process: ServerProcess) -> None:
         self.name = name
@@ -73,7 +73,7 @@ class LoadProcess:
         return Trouble(warnings, tracebacks)
 
     def end(self) -> None:
-        """Ask it to end, and kill it if it does not."""
+        """Ask the process to exit, and kill it if it does not."""
         for how, seconds in ((signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)):
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, how)
@@ -94,7 +94,7 @@ class Launcher:
         self._path = os.pathsep.join([str(links), str(ROOT)])
 
     def start(self, name: str, clients: int, arguments: Sequence[str], python: str = sys.executable) -> LoadProcess:
-        """`python -m` with the arguments, and without settings of users."""
+        """Start `python -m` with the arguments, and without user settings."""
         log = self._directory / f"{name}.log"
         kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         environment = [f"{key}={value}" for key, value in {**kept, "PYTHONPATH": self._path}.items()]
@@ -106,7 +106,7 @@ class Launcher:
         return LoadProcess(name, clients, log, process)
 
     def run(self, *arguments: str) -> None:
-        """A short command of mqdb."""
+        """Run a short mqdb command."""
         process = self.start("command", 0, ["mqdb", *arguments])
         assert process._process.exited.wait(60)
         assert process._process.returncode == 0, (self._directory / "command.log").read_text()

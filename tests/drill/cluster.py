@@ -1,4 +1,4 @@
-"""A cluster of Patroni on loopback, made from deploy/patroni/patroni.yml with other addresses and directories."""
+"""A Patroni cluster on loopback, made from deploy/patroni/patroni.yml with other addresses and directories."""
 
 import json
 import signal
@@ -38,7 +38,7 @@ _LOCAL_PARAMETERS: Final = {"fsync": "off", "shared_buffers": "64MB"}
 
 
 class Etcd:
-    """One etcd, which can be away for a while."""
+    """An etcd that can be stopped for a while."""
 
     def __init__(self, home: Path) -> None:
         self.address = f"{HOST}:{programs.free_port()}"
@@ -61,10 +61,10 @@ class Etcd:
 
 
 class Node:
-    """A PostgreSQL and its Patroni."""
+    """A PostgreSQL with its Patroni."""
 
     def __init__(self, name: str, home: Path, etcd: Etcd, pgbackrest: Path | None, *, is_synchronous: bool) -> None:
-        """`pgbackrest`: its configuration; without it nothing is archived."""
+        """`pgbackrest` is its configuration; without it nothing is archived."""
         self.name = name
         self._is_synchronous = is_synchronous
         self._pgbackrest = pgbackrest
@@ -79,7 +79,7 @@ class Node:
         programs.give(self.config)
 
     def _configuration(self, etcd: Etcd) -> dict[str, Any]:
-        """The file of deploy/ with the addresses and directories of this node, and without a watchdog."""
+        """The configuration file from deploy/ with this node's addresses and directories, and without a watchdog."""
         text = (DEPLOY / "patroni" / "patroni.yml").read_text()
         # The user who runs the tests may have another name.
         text = text.replace("10.0.0.0/8", f"{HOST}/32").replace("local all postgres peer", "local all postgres trust")
@@ -111,7 +111,7 @@ class Node:
         self._process = programs.start(command, self.home, self.log)
 
     def stop(self) -> None:
-        """Stop Patroni and PostgreSQL in any state."""
+        """Stop Patroni and PostgreSQL, whatever their state."""
         self.wake()
         process, self._process = self._process, None
         if process is not None:
@@ -132,20 +132,20 @@ class Node:
         self.postmaster.kill()
 
     def kill_patroni(self) -> None:
-        """Kill Patroni with -9. Its PostgreSQL goes on without supervision until `start`."""
+        """Kill Patroni with -9. Its PostgreSQL runs on without supervision until `start`."""
         process, self._process = self._process, None
         assert process is not None
         psutil.Process(process.pid).kill()
         process.exited.wait()
 
     def freeze(self) -> None:
-        """Stop Patroni and all processes of PostgreSQL; their kernel answers for them."""
+        """Stop Patroni and all PostgreSQL processes with SIGSTOP; the kernel still answers for them."""
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
 
     def wake(self) -> None:
-        """Let them go on."""
+        """Resume the stopped processes."""
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
@@ -161,7 +161,7 @@ class Node:
         return found
 
     def switch_points(self, timeline: int) -> dict[int, int]:
-        """The history of a timeline on this node: for each earlier one the position at which it was left."""
+        """The history of a timeline on this node: the position at which each earlier timeline was left."""
         if timeline == 1:
             return {}
         lines = (self.data / "pg_wal" / f"{timeline:08X}.history").read_text().splitlines()
@@ -170,7 +170,7 @@ class Node:
 
 
 def lsn(text: str) -> int:
-    """A position of the WAL as a number."""
+    """A WAL position as a number."""
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) + int(low, 16)
 
@@ -190,7 +190,7 @@ class Cluster:
         ]
 
     def start(self) -> None:
-        """Returns when all nodes run, with the database of mqdb and its owner."""
+        """Start the cluster; returns when all nodes run, with mqdb's database and its owner."""
         self.etcd.start()
         first, *others = self.nodes
         first.start()
@@ -205,16 +205,16 @@ class Cluster:
         self.wait_until_healthy()
 
     def stop(self) -> None:
-        """Stop all nodes and etcd in any state."""
+        """Stop all nodes and etcd, whatever their state."""
         for node in self.nodes:
             node.stop()
         self.etcd.stop()
 
     def checkpoint(self) -> None:
-        """All nodes have all that is there now on their disks.
+        """Make every node write its present data to disk.
 
         A standby of PostgreSQL 15.18 or 18.4 that is promoted before its first restart point loses the page of an
-        unlogged sequence ("bad magic number in sequence"), and mqdb has one. PostgreSQL 15.20 has that mended.
+        unlogged sequence ("bad magic number in sequence"), and mqdb has such a sequence. PostgreSQL 15.20 fixes this.
         """
         leader = self.leader()
         assert leader is not None
@@ -228,7 +228,7 @@ class Cluster:
     # -- answers of Patroni ------------------------------------------------------------------------
 
     def members(self) -> list[dict[str, Any]]:
-        """The members as the first answering node tells them; [] if no node answers."""
+        """The members according to the first node that answers; [] if no node answers."""
         for node in self.nodes:
             with suppress(OSError, ValueError):
                 url = f"http://{HOST}:{node.api_port}/cluster"
@@ -237,11 +237,11 @@ class Cluster:
         return []
 
     def leader(self) -> Node | None:
-        """The node that says it is the primary and holds the key, or None."""
+        """The node that reports that it is the primary and holds the leader key, or None."""
         return next((node for node in self.nodes if self.is_primary(node)), None)
 
     def is_primary(self, node: Node) -> bool:
-        """The check that HAProxy makes."""
+        """Make the same check as HAProxy."""
         request = urllib.request.Request(f"http://{HOST}:{node.api_port}/primary", method="OPTIONS")
         try:
             with urllib.request.urlopen(request, timeout=2) as answer:
@@ -253,12 +253,12 @@ class Cluster:
         return next(node for node in self.nodes if node.name == name)
 
     def standby(self) -> Node:
-        """The one that commits wait for; any one if they wait for none."""
+        """The standby that commits wait for, or any standby if they wait for none."""
         role = "sync_standby" if self.is_synchronous else "replica"
         return self.node(next(each["name"] for each in self.members() if each["role"] == role))
 
     def wait_until_healthy(self) -> None:
-        """One leader, all others stream from it, and commits wait for one of them if they are to."""
+        """Wait until there is one leader, all others stream from it, and, if required, commits wait for one of them."""
         wait_until(self._is_healthy, _HEALTHY_SECONDS)
 
     def _is_healthy(self) -> bool:
@@ -276,7 +276,7 @@ class Cluster:
     # -- commands of an operator --------------------------------------------------------------------
 
     def patronictl(self, *arguments: str) -> str:
-        """Run it on the first node's file; what it prints."""
+        """Run patronictl with the first node's file; returns its output."""
         node = self.nodes[0]
         done = programs.run([programs.program("patronictl"), "-c", node.config, *arguments], node.home)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -285,7 +285,10 @@ class Cluster:
 
 @contextmanager
 def running_cluster(count: int, *, is_synchronous: bool = True, has_archive: bool = False) -> Iterator[Cluster]:
-    """A cluster of so many nodes, which is gone at the end. With an archive, `Cluster.pgbackrest` is to be written."""
+    """A cluster with this many nodes, removed at the end.
+
+    With an archive, the caller must write `Cluster.pgbackrest`.
+    """
     with ExitStack() as stack:
         home = stack.enter_context(quick_home())
         archive = home / "pgbackrest.conf" if has_archive else None
@@ -296,5 +299,5 @@ def running_cluster(count: int, *, is_synchronous: bool = True, has_archive: boo
 
 
 def clock() -> str:
-    """The time of the logs."""
+    """The time as the logs have it."""
     return time.strftime("%H:%M:%S")

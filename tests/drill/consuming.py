@@ -1,9 +1,9 @@
-"""The consumers of the drill, a process for each way to the cluster.
+"""The consumers of the drill, with a process for each way to the cluster.
 
     python -m tests.drill.consuming '{"dsn": ..., "client": "haproxy", "path": ...}'
 
-Each kind has a group of its own, which gets all messages. All deliveries are written to the file, in which a member is
-the group, and the log goes to standard error. Ends at SIGTERM.
+Each kind has a separate group, which receives all messages. All deliveries are written to the file, with the group's
+name as that of the member; the log goes to standard error. SIGTERM ends the process.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _BEGIN: Final = ConsumeFromWhere.FIRST_OFFSET
 
 
 class Consumption:
-    """The file that all kinds write to, and a consumer of each kind."""
+    """The file that all kinds write to, and one consumer of each kind."""
 
     def __init__(self, dsn: str, client: str, records: Records) -> None:
         self.dsn = dsn
@@ -55,7 +55,7 @@ class Consumption:
         self._records = records
 
     def note(self, kind: str, messages: list[ReceivedMessage]) -> None:
-        """Write deliveries down."""
+        """Record deliveries."""
         now, group = time.monotonic(), f"{self.client}-{kind}"
         self._records.write(
             *(
@@ -72,7 +72,7 @@ class Consumption:
         )
 
     def push(self, kind: str) -> PushConsumer:
-        """A consumer of threads, not started yet."""
+        """A push consumer with threads, not started yet."""
         consumer = PushConsumer(f"{self.client}-{kind}", self.dsn, consume_from_where=_BEGIN)
         consumer.subscribe(GROUPS[kind])
         status: Any = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
@@ -95,7 +95,7 @@ class Consumption:
         return consumer
 
     def poll(self) -> None:
-        """A lite pull consumer, until the end."""
+        """Run a lite pull consumer until the end."""
         consumer = LitePullConsumer(f"{self.client}-lite-pull", self.dsn, consume_from_where=_BEGIN)
         consumer.subscribe(TOPIC)
         with consumer:
@@ -103,7 +103,7 @@ class Consumption:
                 self.note("lite-pull", consumer.poll(timedelta(seconds=0.5)))
 
     async def consume_in_loop(self) -> None:
-        """A consumer of asyncio, until the end."""
+        """Run an asyncio consumer until the end."""
         consumer = AsyncPushConsumer(f"{self.client}-asyncio", self.dsn, consume_from_where=_BEGIN)
         await consumer.subscribe(TOPIC)
 

@@ -1,4 +1,4 @@
-"""The drill itself: a cluster, its load, and one fault after the other."""
+"""The drill itself: a cluster, its load, and one fault after another."""
 
 import json
 import threading
@@ -46,7 +46,7 @@ class Drill:
         launcher: Launcher,
         rocketmq: Path | None,
     ) -> None:
-        """`rocketmq`: the Python of an environment that has RocketMQ's client; without it that is left out."""
+        """`rocketmq` is the Python of an environment with RocketMQ's client; without it that client is left out."""
         self._directory = directory
         self.cluster = cluster
         self._dsns = dsns
@@ -80,9 +80,9 @@ class Drill:
     def run(
         self, fault: str, progress: Progress = lambda _text: None, inject: Callable[[Cluster], Injected] | None = None
     ) -> Verdict:
-        """One fault and its verdict. Clients that still stand from the fault before are started again.
+        """Run one fault and judge it. Clients that still stand still after the previous fault are restarted.
 
-        `inject` is that of FAULTS unless it is given.
+        `inject` replaces the function in FAULTS.
         """
         progress("waits until all clients work")
         self.cluster.wait_until_healthy()
@@ -109,7 +109,7 @@ class Drill:
         return self._judge.judge(Verdict(fault, self._haproxy), began, injected, marks)
 
     def _wait_for_reign(self, began: float) -> None:
-        """Wait until the last leader has reigned alone, and long enough for requests to it."""
+        """Wait until the last leader has been the only one for long enough, and clients had time to use it."""
         while (reigns := self._watch.reigns(began)) and time.monotonic() - alone_since(reigns) < BACK_SECONDS + 1:
             threading.Event().wait(0.5)
 
@@ -156,7 +156,7 @@ class Drill:
         return not self._idle()
 
     def _idle(self) -> list[str]:
-        """Clients that have done nothing lately, and processes that have ended."""
+        """Clients that have done nothing lately, and processes that have exited."""
         self.journal.look()
         since = time.monotonic() - _SILENCE_SECONDS
         idle = [
@@ -178,7 +178,10 @@ def running_drill(
     rocketmq: Path | None = None,
     has_archive: bool = False,
 ) -> Iterator[Drill]:
-    """A drill of so many nodes, whose clients are those of a checkout. Logs and records go to the directory."""
+    """A drill with this many nodes whose clients are those of a checkout.
+
+    Logs and records are written to the directory.
+    """
     with (
         running_cluster(nodes, is_synchronous=is_synchronous, has_archive=has_archive) as cluster,
         running_haproxy(cluster, shuts_sessions=shuts_sessions) as dsn,

@@ -1,4 +1,4 @@
-"""The faults of the drill. Each returns when it is over, and the cluster may need a while longer."""
+"""The faults of the drill. Each function returns when its fault is over; the cluster may need a while longer."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ _FAIL_OVER_SECONDS: Final = 90.0
 
 
 class Injected(NamedTuple):
-    """The node that a fault has hit."""
+    """The node that a fault has hit, and its time."""
 
     #: The node that the fault was about.
     node: str = ""
@@ -40,7 +40,7 @@ def _wait(seconds: float) -> None:
 
 
 def _wait_for_successor(cluster: Cluster, leader: Node, until: float) -> None:
-    """Wait until `until` at least, and until another leader has reigned for a while."""
+    """Wait at least until `until`, and until another leader has reigned for a while."""
     wait_until(lambda: (found := cluster.leader()) is not None and found is not leader, _FAIL_OVER_SECONDS)
     _wait(max(_REIGN_SECONDS, until - time.monotonic()))
 
@@ -60,7 +60,7 @@ def kill(cluster: Cluster) -> Injected:
 
 
 def freeze(cluster: Cluster) -> Injected:
-    """SIGSTOP of the primary and its Patroni, for 30 s at least, until another leader has reigned for 25 s."""
+    """SIGSTOP of the primary and its Patroni, for at least 30 s, until another leader has reigned for 25 s."""
     leader = _leader(cluster)
     began = time.monotonic()
     leader.freeze()
@@ -72,7 +72,7 @@ def freeze(cluster: Cluster) -> Injected:
 
 
 def patroni(cluster: Cluster) -> Injected:
-    """kill -9 of the Patroni of the primary: two primaries, until it is started again after 40 s at least."""
+    """kill -9 of the primary's Patroni: there are two primaries until Patroni is started again, after 40 s or more."""
     leader = _leader(cluster)
     began = time.monotonic()
     leader.kill_patroni()
@@ -104,7 +104,7 @@ def restart(cluster: Cluster) -> Injected:
 
 
 def standby(cluster: Cluster) -> Injected:
-    """SIGSTOP of a standby and its Patroni for 30 s, of the synchronous one if there is one."""
+    """SIGSTOP for 30 s of a standby and its Patroni, the synchronous standby if there is one."""
     node = cluster.standby()
     node.freeze()
     try:

@@ -22,7 +22,7 @@ _SHUTDOWN = " on-marked-down shutdown-sessions"
 
 @contextmanager
 def running_haproxy(cluster: Cluster, *, shuts_sessions: bool) -> Iterator[str]:
-    """HAProxy in front of a cluster; gives its address for the primary, as a DSN.
+    """HAProxy in front of a cluster; yields its address for the primary, as a DSN.
 
     Without `shuts_sessions` connections stay with a demoted node.
     """
@@ -57,6 +57,6 @@ def running_haproxy(cluster: Cluster, *, shuts_sessions: bool) -> Iterator[str]:
 
 
 def hosts_dsn(cluster: Cluster) -> str:
-    """All nodes; libpq takes the first one that is read-write."""
+    """A DSN with all nodes; libpq connects to the first one that is read-write."""
     addresses = ",".join(f"{HOST}:{node.port}" for node in cluster.nodes)
     return f"postgresql://{USER}:{PASSWORD}@{addresses}/{DATABASE}?target_session_attrs=read-write"

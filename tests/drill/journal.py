@@ -1,4 +1,4 @@
-"""Sends and deliveries of all clients of the drill, from their files, and the pauses between them."""
+"""Sends and deliveries of all clients of the drill, read from their files, and the pauses between them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ _BEGIN_SECONDS: Final = 10.0
 
 
 class ClientName(NamedTuple):
-    """A way to the cluster, and a kind of producer or consumer that goes there."""
+    """A way to the cluster, and the kind of producer or consumer that uses it."""
 
     way: str
     kind: str
@@ -31,7 +31,7 @@ class Journal:
     """The files of all clients, read as they grow."""
 
     def __init__(self, directory: Path, ways: Sequence[str], more_kinds: Sequence[str] = ()) -> None:
-        """`more_kinds`: those beside KINDS and GROUPS, which are both producers and consumers of TOPIC."""
+        """`more_kinds` are kinds beside KINDS and GROUPS; each is both a producer and a consumer of TOPIC."""
         self._attempt_files = {way: AttemptFile(directory / f"{way}.attempts") for way in ways}
         self._record_files = {way: Records(directory / f"{way}.records") for way in ways}
         #: The last attempt of each message counts.
@@ -45,7 +45,7 @@ class Journal:
         self._records: defaultdict[ClientName, list[Record]] = defaultdict(list)
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read new lines."""
         for way, attempts in self._attempt_files.items():
             for attempt in attempts.read():
                 earlier = self.attempts.get(attempt.name)
@@ -61,19 +61,19 @@ class Journal:
                 self._records[ClientName(way, kind, True)].append(record)
 
     def clients(self) -> list[ClientName]:
-        """All that there have to be."""
+        """All expected clients."""
         producers = [ClientName(way, kind, False) for way in self._ways for kind in self._producers]
         return producers + [ClientName(way, kind, True) for way in self._ways for kind in self._groups]
 
     def groups(self, topic: str) -> list[str]:
-        """All groups that consume the topic."""
+        """All groups that consume a topic."""
         kinds = [kind for kind, consumed in self._groups.items() if consumed == topic]
         return [f"{way}-{kind}" for way in self._ways for kind in kinds]
 
     def undelivered(self, group: str, stored: set[str]) -> list[str]:
-        """The stored messages that a group has not had.
+        """The stored messages that a group has not received.
 
-        For a group that began at the end, only messages that are newer.
+        For a group that began at the end of the topic, only newer messages count.
         """
         deliveries = self.deliveries[group]
         missing = stored - deliveries.keys()
@@ -83,15 +83,15 @@ class Journal:
         return sorted(name for name in missing if name in self.attempts and self.attempts[name].began > since)
 
     def orderly(self) -> dict[str, list[Record]]:
-        """All deliveries to each orderly consumer in their order, by group."""
+        """All deliveries to each orderly consumer, in order, by group."""
         return {f"{way}-orderly": self._records[ClientName(way, "orderly", True)] for way in self._ways}
 
     def last_delivery(self, group: str) -> float:
-        """The time of the group's last message; 0 without messages."""
+        """The time of the group's last message, or 0 without messages."""
         return max((moment for moments in self.deliveries[group].values() for moment in moments), default=0.0)
 
     def moments(self, client: ClientName, sent_since: float = 0.0) -> list[float]:
-        """When a producer had an acknowledgement, or a consumer a message that was sent since then."""
+        """The times at which a producer was acknowledged, or a consumer received a message sent after `sent_since`."""
         if not client.is_consumer:
             return self._acknowledged[client]
         unsent = float("inf")
@@ -102,16 +102,16 @@ class Journal:
         ]
 
     def standstill(self, client: ClientName, began: float, ended: float) -> float:
-        """The longest pause between two moments, of which a part lies in this time."""
+        """The longest pause between two moments that overlaps this period."""
         return longest_pause(self.moments(client), began, ended)
 
     def standstill_in(self, client: ClientName, reign: Reign) -> float:
-        """The longest pause while there was this leader, or until the first moment under it."""
+        """The longest pause during a reign, or until the first moment in it."""
         moments = [moment for moment in self.moments(client, reign.began) if moment >= reign.began]
         return longest_pause([reign.began, *moments], reign.began, reign.ended)
 
     def acknowledged(self, before: float) -> dict[str, Attempt]:
-        """The messages that their producers know as stored."""
+        """The messages that their producers know to be stored."""
         return {
             name: each for name, each in self.attempts.items() if each.result is Result.STORED and each.ended <= before
         }
@@ -124,7 +124,7 @@ class Journal:
 
 
 def longest_pause(moments: Iterable[float], began: float, ended: float) -> float:
-    """In seconds, between two moments next to each other; the last pause lasts until the end at least."""
+    """The longest pause in seconds between two successive moments; the last pause lasts at least until the end."""
     ordered = sorted(moments)
     pauses = [after - before for before, after in pairwise([*ordered, ended]) if after >= began and before <= ended]
     if not ordered:

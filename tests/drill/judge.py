@@ -1,4 +1,4 @@
-"""The verdict about a fault: lost, skipped and repeated messages, clients that stood still, and long logs."""
+"""The verdict on a fault: lost, skipped and repeated messages, clients that stood still, and long logs."""
 
 import time
 from collections import Counter, defaultdict
@@ -65,7 +65,7 @@ class Verdict:
     story: list[str] = field(default_factory=list)
 
     def complaints(self) -> list[str]:
-        """Each broken promise in words; [] if all were kept."""
+        """Each broken promise in words; [] if all promises were kept."""
         found = [
             f"{client}: {seconds:.1f} s without an acknowledgement or a message although there was a leader"
             for client, seconds in self.under_a_leader.items()
@@ -93,7 +93,7 @@ class Verdict:
 
 
 class Judge:
-    """Looks at the effects of a fault. A message that an earlier fault has lost does not count again."""
+    """Checks the effects of a fault. A message that an earlier fault has lost is not counted again."""
 
     def __init__(self, cluster: Cluster, watch: Watch, journal: Journal) -> None:
         self._cluster = cluster
@@ -109,7 +109,7 @@ class Judge:
         injected: Injected,
         marks: dict[LoadProcess, LogMark],
     ) -> Verdict:
-        """When the cluster is healthy again. The fault was injected when it `began`."""
+        """Judge a fault once the cluster is healthy again; the fault was injected at `began`."""
         self._judge_pauses(verdict, began, injected)
         for process, mark in marks.items():
             trouble = process.trouble(mark)
@@ -217,7 +217,7 @@ class Judge:
         return {topic: dict(places) for topic, places in found.items()}
 
     def _undelivered(self, stored: dict[str, set[str]]) -> dict[str, list[str]]:
-        """The messages that each group has not had although there was time."""
+        """The messages that each group has not received although there was time."""
 
         def left() -> dict[str, list[str]]:
             self._journal.look()
@@ -234,7 +234,7 @@ class Judge:
         return left()
 
     def _wrong_effects(self) -> list[str]:
-        """Rows of transactions that do not fit the messages, all read in one snapshot."""
+        """Rows of transactions that do not match the messages, all read in one snapshot."""
         with self._connect() as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             messages = {body for (body,) in connection.execute("SELECT encode(body, 'escape') FROM mqdb.commit_log")}
@@ -255,10 +255,10 @@ class Judge:
 
 
 def reigns_asked(reigns: Sequence[Reign], injected: Injected, way: str) -> list[Reign]:
-    """The reigns in which clients of a way are to work, if they were long enough.
+    """The reigns, if long enough, in which clients of a way are expected to work.
 
-    HAProxy leaves a primary without Patroni at once. A client that knows all hosts may stay with it, and is to have
-    come back when that one has ended.
+    HAProxy leaves a primary without Patroni at once. A client whose DSN lists all hosts may stay with that primary, and
+    must come back once it has ended.
     """
     if injected.was_orphaned:
         orphaned = [each.ended for each in reigns if each.node == injected.node]

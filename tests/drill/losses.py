@@ -1,9 +1,9 @@
-"""Why a message that was acknowledged is not in the database, by the timelines and positions on which it was seen.
+"""Why an acknowledged message is not in the database, judged by the timelines and positions at which it was seen.
 
-PostgreSQL loses the end of a timeline if a standby is promoted that did not have it. Patroni can lose a whole timeline
-with all that its leader acknowledged: Patroni 3.0.2 lets a primary that was frozen win the race for the leader key back
-when it wakes, and rewinds the leader that reigned in between. And if Patroni itself is killed, its PostgreSQL goes on
-as a second primary, until Patroni comes back and rewinds it. None of these excuses any other loss.
+PostgreSQL loses the end of a timeline if the promoted standby did not have it. Patroni can lose a whole timeline with
+every message that its leader acknowledged: Patroni 3.0.2 lets a primary that was frozen win the race for the leader key
+back when it wakes, and rewinds the leader that reigned in between. And if Patroni itself is killed, its PostgreSQL runs
+on as a second primary, until Patroni comes back and rewinds it. No other loss is excused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,13 +32,13 @@ class History(NamedTuple):
         return timeline == self.timeline or timeline in self.switches
 
     def may_lack(self, sighting: Sighting) -> bool:
-        """Whether the message may have been committed behind the end of its timeline."""
+        """Whether the message may have been committed after the end of its timeline."""
         return sighting.timeline != self.timeline and sighting.until > self.switches.get(sighting.timeline, -1)
 
 
 @dataclass
 class Lost:
-    """Messages that were acknowledged and that the database does not have."""
+    """Acknowledged messages that are missing in the database."""
 
     #: They were on timelines that the history of the leader does not have.
     thrown_away: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ def explain(
     reigns: Sequence[Reign],
     history: History,
 ) -> Lost:
-    """Sort what was lost by its reason."""
+    """Sort lost messages by the reason for the loss."""
     outcome = Lost()
     gone = [each for each in reigns if not history.has(each.timeline)]
     second = _second_reigns(reigns, history)
@@ -81,7 +81,7 @@ def explain(
 
 
 def _second_reigns(reigns: Sequence[Reign], history: History) -> list[Reign]:
-    """The parts of the reigns on earlier timelines in which another node had begun a later one."""
+    """The parts of reigns on earlier timelines during which another node had already begun a later timeline."""
     return [
         Reign(each.node, each.timeline, max(each.began, later.began), each.ended)
         for each in reigns
@@ -99,18 +99,18 @@ def _was_told_in(reign: Reign, attempt: Attempt) -> bool:
 
 
 def _was_blind(attempt: Attempt, reigns: Sequence[Reign]) -> bool:
-    """Whether an attempt was acknowledged between the last look at a leader and the end of that leader.
+    """Whether an attempt was acknowledged between the last observation of a leader and that leader's end.
 
-    The leader that has won may have reigned already. That leader still has all its commits, because it was not stopped
-    since.
+    The winning leader may have reigned already. It still has all its commits, because it has not been stopped since.
     """
     return any(each.began <= attempt.ended and abs(attempt.ended - each.ended) <= _BLIND_SECONDS for each in reigns)
 
 
 def was_told_by_a_lost_leader(attempt: Attempt, reigns: Sequence[Reign], history: History) -> bool:
-    """Whether a leader whose timeline is gone told the outcome of a send.
+    """Whether the outcome of a send came from a leader whose timeline is gone.
 
-    It said rightly that a message was not stored. The frozen primary had it in hand, and committed it when it woke.
+    That leader reported correctly that a message was not stored. But the frozen primary held the message, and committed
+    it after it woke.
     """
     return any(
         each.began <= attempt.ended <= each.ended + _BLIND_SECONDS for each in reigns if not history.has(each.timeline)

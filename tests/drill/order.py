@@ -1,7 +1,7 @@
-"""The order in which an orderly consumer has had the messages of each queue, judged by the log that is there now.
+"""The order in which an orderly consumer received the messages of each queue, judged by the present log.
 
-A fail-over can take the end of a queue back: the same offset then belongs to another message, and a message gets
-another offset. So a delivery counts only if its message still has the queue and the offset that it was delivered with.
+A fail-over can remove the end of a queue: the same offset then belongs to another message, and a message gets another
+offset. So a delivery counts only if its message still has the queue and offset of the delivery.
 """
 
 from collections import defaultdict
@@ -30,8 +30,8 @@ def disorder(records: Iterable[Record], stored: Mapping[str, Sequence[Place]]) -
 def _out_of_order(deliveries: Iterable[Record]) -> list[Record]:
     """The deliveries of one queue that are out of order.
 
-    After a fail-over the consumer may go back, and have messages again. A message must not come for the first time
-    after a later one, and a step back must not follow a step back.
+    After a fail-over the consumer may go back, and receive messages again. A message must not arrive for the first time
+    after a later one, and two steps back must not follow each other.
     """
     wrong: list[Record] = []
     seen: set[int] = set()

@@ -1,13 +1,13 @@
-"""The producers of the drill, a process for each way to the cluster.
+"""The producers of the drill, with a process for each way to the cluster.
 
     python -m tests.drill.producing '{"dsn": ..., "client": "haproxy", "path": ...}'
 
     flush     a message that waits for the disk, the default
-    master    one that waits for the synchronous standby as well
-    own       one with `connection=`, and a row of its own in the same transaction
-    delay     one with a delay level
-    timer     one with a time of delivery
-    asyncio   one of an AsyncProducer
+    master    a message that also waits for the synchronous standby
+    own       a message with `connection=`, and an application row in the same transaction
+    delay     a message with a delay level
+    timer     a message with a delivery time
+    asyncio   a message of an AsyncProducer
 
 Each kind sends five messages a second until SIGTERM. All attempts are written to the file, and the log to standard
 error.
@@ -56,7 +56,7 @@ class Load:
         self._file = file
 
     def names(self, kind: str) -> Iterator[str]:
-        """A name for each message, in the pace of the load, until the end."""
+        """A name for each message, at the pace of the load, until the end."""
         # Another process may have sent before with the same way.
         start = os.getpid()
         for number in itertools.count():
@@ -69,7 +69,7 @@ class Load:
         self._file.write(Attempt(began, time.monotonic(), self.client, kind, name, result, text[:300]))
 
     def send_with(self, kind: str, send: Callable[[str], SendResult], producer: Producer) -> None:
-        """Send in a loop; of a send without an answer, ask what became of it."""
+        """Send in a loop; if a send has no answer, ask for its outcome."""
         unknown: dict[str, str] = {}
         for name in self.names(kind):
             began = time.monotonic()
@@ -90,7 +90,7 @@ class Load:
 
 
 class OwnSession:
-    """The session of an application: a row of its own and a message in one transaction."""
+    """An application's session that stores its own row and a message in one transaction."""
 
     def __init__(self, load: Load, producer: Producer) -> None:
         self._load = load
@@ -130,7 +130,7 @@ class OwnSession:
 
 @contextmanager
 def _in_time(session: psycopg.Connection[Any]) -> Iterator[None]:
-    """Cut the connection if the server takes too long: libpq waits as long as its TCP is answered."""
+    """Cut the connection if the server takes too long: libpq waits as long as TCP is acknowledged."""
     line = socket.socket(fileno=os.dup(session.pgconn.socket))
 
     def cut() -> None:
@@ -148,7 +148,7 @@ def _in_time(session: psycopg.Connection[Any]) -> Iterator[None]:
 
 
 async def send_in_loop(load: Load, producer: AsyncProducer) -> None:
-    """Like `Load.send_with`, in a loop."""
+    """Like `Load.send_with`, in an event loop."""
     unknown: dict[str, str] = {}
     for number in itertools.count():
         await asyncio.sleep(_PAUSE_SECONDS)
@@ -208,7 +208,7 @@ def main(arguments: dict[str, str]) -> None:
 
 
 def log_to_stderr() -> None:
-    """A line of JSON for each record."""
+    """Log each record as a JSON line."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

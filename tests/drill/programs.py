@@ -1,4 +1,4 @@
-"""Programs of other packages: found or named as missing, and run as the user that PostgreSQL accepts."""
+"""Programs from other packages: found or reported as missing, and run as a user that PostgreSQL accepts."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ _TAKEN: Final[set[int]] = set()
 
 
 def missing() -> str | None:
-    """The command that installs missing programs; None if all are there."""
+    """The command that installs missing programs, or None if all are installed."""
     packages = {package for program, package in PACKAGES.items() if shutil.which(program, path=_PATH) is None}
     if not (PG_BIN / "postgres").exists():
         packages.add("postgresql-15")
@@ -41,7 +41,7 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nothing listens on, another one at each call."""
+    """A port on which nothing listens, another one at each call."""
     port = next(port for port in candidates(0, None) if is_free(port) and port not in _TAKEN)
     _TAKEN.add(port)
     return port
@@ -55,18 +55,18 @@ def make_directory(path: Path) -> Path:
 
 
 def give(path: Path) -> None:
-    """Let the file belong to the user who runs PostgreSQL."""
+    """Give a file to the user who runs PostgreSQL."""
     account = service_account()
     if account is not None:
         os.chown(path, account.uid, account.gid)
 
 
 def start(command: Sequence[str], home: Path, log: Path) -> ServerProcess:
-    """Start a program as that user. It ends with this process."""
+    """Start a program as the user who runs PostgreSQL. It ends with this process."""
     with log.open("ab") as output:
         return ServerProcess(command, account=service_account(), cwd=home, output=output.fileno())
 
 
 def run(command: Sequence[str | Path], home: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program as that user to its end."""
+    """Run a program to its end as the user who runs PostgreSQL."""
     return run_as(service_account(), command, cwd=home)

@@ -1,9 +1,9 @@
-"""RocketMQ's own Python client, which goes to the cluster through `mqdb remoting`.
+"""RocketMQ's own Python client, which reaches the cluster through `mqdb remoting`.
 
     python -m tests.drill.rocketmq_client '{"front": "127.0.0.1:9876", "client": "haproxy", "attempts": ..., ...}'
 
-Runs in an environment of its own, with `rocketmq` and without mqdb. Sends five messages a second, and consumes in a
-group that begins at the end of the topic. An error of a send leaves the outcome of the message open.
+The client runs in a separate environment, with `rocketmq` and without mqdb. It sends five messages a second, and
+consumes in a group that begins at the end of the topic. If a send fails, the outcome of its message is unknown.
 """
 
 import itertools

@@ -1,7 +1,7 @@
-"""A look at each node of a cluster, ten times a second, past Patroni, HAProxy and mqdb.
+"""Observes each node of a cluster ten times a second, without Patroni, HAProxy or mqdb in between.
 
-A look at a primary takes its timeline, its position in the WAL, and the messages that it stores. So it can be said
-afterwards on which server, timeline and position a message was that the cluster no longer has.
+Each observation of a primary records its timeline, its WAL position, and its stored messages. So the server, timeline
+and position of a message that the cluster has lost can be determined afterwards.
 """
 
 import threading
@@ -32,7 +32,7 @@ _STATE: Final = """
 
 @dataclass
 class Reign:
-    """A time in which a node has answered as a primary, without a gap."""
+    """A period in which a node answered as a primary without a gap."""
 
     node: str
     timeline: int
@@ -41,13 +41,16 @@ class Reign:
 
 
 def alone_since(reigns: Sequence[Reign]) -> float:
-    """Since when the last primary has had no other one beside it. A frozen one that wakes may be one for a moment."""
+    """The time since which the last primary has been the only one.
+
+    A frozen primary that wakes may be a second one for a moment.
+    """
     last = max(reigns, key=lambda each: each.ended)
     return max([last.began, *(each.ended for each in reigns if each is not last)])
 
 
 class Sighting(NamedTuple):
-    """A message on a primary: it was committed between two positions of the WAL of a timeline."""
+    """An observation of a message on a primary, committed between two WAL positions of a timeline."""
 
     node: str
     timeline: int
@@ -56,7 +59,7 @@ class Sighting(NamedTuple):
 
 
 class Watch:
-    """Threads that look at each node."""
+    """Threads that observe each node."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._stop = threading.Event()
@@ -72,7 +75,7 @@ class Watch:
 
     @contextmanager
     def running(self) -> Iterator["Watch"]:
-        """A thread that waits for a frozen server ends with the process."""
+        """Observe the nodes during the block. A thread that waits for a frozen server ends with the process."""
         for thread in self._threads:
             thread.start()
         try:
@@ -90,12 +93,12 @@ class Watch:
             ]
 
     def sightings(self, name: str) -> list[Sighting]:
-        """The sightings of a message; [] if it was not seen."""
+        """The sightings of a message; [] if the message was not seen."""
         with self._lock:
             return self._sightings.get(name, [])[:]
 
     def named_until(self, standby: str, since: float) -> float:
-        """When the primary no longer waited for a standby; `since` if it did not wait for it."""
+        """When the primary stopped waiting for a standby; `since` if the primary did not wait for it."""
         with self._lock:
             changes = [moment for moment, names in self._synchronous if moment > since and standby not in names]
             return min(changes, default=time.monotonic())

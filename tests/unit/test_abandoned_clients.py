@@ -1,4 +1,4 @@
-"""The thread that looks for abandoned clients goes on, whatever a look meets."""
+"""The thread that looks for abandoned clients keeps running, whatever error a check raises."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from mqdb_client.abandoned_clients import closed_loops, watch
 
 
 def left(find_reason: Callable[[], str | None] = lambda: "nobody can use it") -> threading.Event:
-    """Set when a client has left that is watched from now on."""
+    """An event that is set once a client, watched from now on, has been found abandoned and has left."""
     has_left = threading.Event()
     watch("a client", find_reason, has_left.set)
     return has_left

@@ -1,4 +1,4 @@
-"""Each class of asyncio has the names and the parameters of the one for threads."""
+"""Each asyncio class has the names and parameters of the corresponding class for threads."""
 
 from inspect import iscoroutinefunction, isfunction, signature
 from typing import Any

@@ -1,4 +1,4 @@
-"""App: which functions may be listeners, what they are called with, and what goes together in a group."""
+"""App: which functions may be listeners, their arguments, and the listeners that share a group."""
 
 import asyncio
 import inspect
@@ -56,7 +56,7 @@ def received(
 
 
 def given(function: Callable[..., Any], message: ReceivedMessage) -> list[Any]:
-    """The arguments with which a function is called; it appends them to the list `got`."""
+    """The arguments that a function receives; the function appends them to the list `got`."""
     got.clear()
     Arguments(function, exactly_once=False).call(message)
     return list(got)
@@ -321,7 +321,7 @@ def test_decorated_functions_keep_their_types() -> None:
 
 
 async def types_of_sends(app: App) -> None:
-    """For mypy."""
+    """Send calls for mypy to check."""
     assert_type(app.send("orders", Order(17)), SendResult)
     assert_type(await app.asend("orders", {"number": 17}), SendResult)
 

@@ -1,4 +1,7 @@
-"""The plan of a group append: who leads, what is stored together, and that every unit ends once, with the truth."""
+"""The plan of a group append: which unit leads, which units are stored together.
+
+Every unit ends once, with the true result.
+"""
 
 import ast
 from collections.abc import Sequence
@@ -35,7 +38,7 @@ POISON = 13
 
 
 class Lost:
-    """A connection that is lost, or may be."""
+    """A connection that is lost, or may be lost."""
 
     why_lost: MqdbError | None = None
     trouble: MqdbError | None = None
@@ -45,7 +48,7 @@ class Lost:
 
 
 class Given(Unit):
-    """A unit with a record. It notes how often its end was reported, and how it ended."""
+    """A unit with a record. It records its result, and how often the end was reported."""
 
     positions: Sequence[int] = ()
 
@@ -69,7 +72,7 @@ class Given(Unit):
 
 
 def arrive(plan: AppendPlan, unit: Given) -> Turn:
-    """Let a unit arrive, as its thread does."""
+    """Let a unit arrive, as the unit's thread does."""
     if unit.is_handed_in:
         unit.tell = unit.have_told
     turn = plan.arrive(unit)
@@ -86,7 +89,10 @@ def tell(plan: AppendPlan) -> None:
 
 
 def plan_of(*waiting: Given) -> tuple[AppendPlan, Given]:
-    """A plan whose leader has one in its statement already, while these wait; and the leader."""
+    """A plan whose leader already has a unit in its statement while the given units wait.
+
+    Returns the plan and the leader.
+    """
     plan, leader = AppendPlan(Lost()), Given(30)
     assert arrive(plan, leader) is Turn.LEAD
     plan.take([leader], leader, BACKEND, NOW)
@@ -178,7 +184,10 @@ def test_whose_time_is_as_good_as_over_is_given_up_and_the_next_one_leads() -> N
 
 
 def test_one_that_is_given_up_says_what_was_in_its_way_last() -> None:
-    """The connection may be back by then, too late for this one."""
+    """A unit that is given up reports its last obstacle.
+
+    The connection may be back by then, but too late for this unit.
+    """
     lost, late = Lost(), Given(0.02)
     lost.trouble = BrokerUnavailable("here", "FATAL:  sorry, too many clients already")
     plan = AppendPlan(lost)
@@ -192,7 +201,10 @@ def test_one_that_is_given_up_says_what_was_in_its_way_last() -> None:
 
 
 def test_who_has_waited_all_in_vain_waits_in_the_same_order_again() -> None:
-    """A statement was refused for one of them, and repeated in parts until the time was over."""
+    """Units that have waited in vain keep their order.
+
+    A statement was refused because of one unit, and was repeated in parts until the time was over.
+    """
     units = [Given(30) for _ in range(7)]
     plan, leader = plan_of(*units)
     plan.stored([leader], [LogPlace(1)], SendStatus.SEND_OK)
@@ -229,7 +241,7 @@ def test_who_leaves_a_statement_under_way_does_not_know_its_outcome_and_above_wh
 
 
 def test_the_plan_knows_no_thread_no_clock_and_no_connection() -> None:
-    """An event loop could use the plan instead of threads."""
+    """The plan uses no thread, clock or connection, so an event loop could use it as well."""
     tree = ast.parse(Path(append_plan.__file__).read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -243,7 +255,7 @@ def test_the_plan_knows_no_thread_no_clock_and_no_connection() -> None:
 
 
 class Server:
-    """A log, and who does to the plan what threads do. Events come in any order that threads allow."""
+    """A log, and a driver that does to the plan what threads do. Events come in any order that threads allow."""
 
     def __init__(self) -> None:
         self.lost = Lost()
@@ -288,7 +300,7 @@ class Server:
             self.plan.leading = None
 
     def go_on(self, outcome: int) -> None:
-        """The server is asked to run the next statement of the one who leads, or answers."""
+        """The server receives the leader's next statement, or answers."""
         if not self.statements:
             return
         plan, timekeeper, (batch, is_part) = self.plan, self.timekeeper, self.statements[0]
@@ -325,7 +337,7 @@ class Server:
         tell(plan)
 
     def leave(self, number: int) -> None:
-        """The thread of one that waits is interrupted, or its time is up."""
+        """Interrupt the thread of a waiting unit, or let its time run out."""
         waiting = [unit for unit in self.units if unit.tell is not None and not unit.is_handed_in]
         if waiting:
             unit = waiting[number % len(waiting)]

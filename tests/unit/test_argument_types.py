@@ -1,4 +1,4 @@
-"""Arguments of a wrong type: `Admin` refuses them before it asks a broker."""
+"""`Admin` refuses arguments of a wrong type before it sends anything to a broker."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Batches: what makes one, how large it is, and how a long list is split."""
+"""Batches: which messages may share a batch, how large a batch is, and how a long list is split."""
 
 import uuid
 from datetime import UTC, datetime

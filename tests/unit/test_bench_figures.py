@@ -1,4 +1,4 @@
-"""The figures that the benchmarks make of their measurements."""
+"""The figures that the benchmarks compute from their measurements."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Bodies of an application: a value comes back as it was, or the send or the reader says why not."""
+"""Application bodies: a value comes back unchanged, or the send or the reader reports why not."""
 
 import enum
 import ipaddress
@@ -143,7 +143,7 @@ class Remembering(BaseModel):
 
 
 def remembered() -> Remembering:
-    """One of which a property that is kept was read."""
+    """A value with a cached property that has been read."""
     made = Remembering(number=4)
     assert made.double == 8
     return made
@@ -168,7 +168,10 @@ def read(annotation: Any, message: ReceivedMessage) -> Any:
 
 
 def same(value: object, other: object) -> bool:
-    """Equal, and of the same types all the way down: no repr of these is that of a value of another type."""
+    """Whether two values are equal and have the same types throughout.
+
+    (Values of different types have different reprs here.)
+    """
     return type(value) is type(other) and (value == other or isinstance(value, Incomparable))
 
 

@@ -1,4 +1,4 @@
-"""Metrics of brokers that are away, and of the servers that answer."""
+"""Metrics of unreachable brokers, and of the servers that answer."""
 
 import time
 

@@ -11,7 +11,7 @@ NAMES = re.compile(r"def test_rows?((?:_\d+)+)|\b[Rr]ows? ((?:\d+(?:, | and | to
 
 
 def rows_of(path: Path) -> set[int]:
-    """The rows of the checklist that a file of tests names."""
+    """The checklist rows that a test file names."""
     text = path.read_text(encoding="utf-8")
     found: set[int] = set()
     for in_name, in_text in NAMES.findall(text if "hecklist" in text else ""):

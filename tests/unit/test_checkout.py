@@ -1,4 +1,4 @@
-"""Conditions for a fresh clone, before anything is installed."""
+"""A fresh clone meets these conditions before anything is installed."""
 
 import ast
 import os
@@ -23,14 +23,14 @@ LOCKS = ["requirements.lock", "requirements-contrib.lock", "requirements-test.lo
 
 
 def pins(name: str) -> dict[str, str]:
-    """The lines of a lock file with a version, by the names of their packages."""
+    """The pinned lines of a lock file, by package name."""
     text = (ROOT / name).read_text(encoding="utf-8").replace(" \\\n", "\n")
     lines = [line for line in text.splitlines() if not line.startswith(("#", "    --hash="))]
     return {normal_name(line): line for line in lines}
 
 
 def requirements() -> dict[str, list[str]]:
-    """The requirements of the project by extra; "" has those that it always needs."""
+    """The requirements of the project by extra; "" lists those that are always needed."""
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = configuration["project"]
     always = [*project["dependencies"], *configuration["build-system"]["requires"]]

@@ -1,4 +1,4 @@
-"""One word, one thing: no two public classes of the package have one name."""
+"""No two public classes of the package have the same name."""
 
 import ast
 from collections import defaultdict

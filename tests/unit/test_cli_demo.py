@@ -1,4 +1,4 @@
-"""The demo's flights as messages, and its account: it must see whatever is wrong."""
+"""The demo turns flights into messages, and its account of them detects every error."""
 
 import csv
 import json

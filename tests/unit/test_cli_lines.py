@@ -1,4 +1,4 @@
-"""Input of `mqdb send`: where lines end, and that a batch never waits."""
+"""Input of `mqdb send`: where lines end, and that a batch never waits for more lines."""
 
 import os
 
@@ -6,7 +6,7 @@ from mqdb.cli.lines import Lines, batches
 
 
 def lines_of(*chunks: bytes, is_file: bool = False) -> Lines:
-    """Lines of a pipe that gives these chunks, one a read."""
+    """The lines of a pipe that returns these chunks, one for each read."""
     waiting = list(chunks)
     return Lines(-1, is_file=is_file, read=lambda _descriptor, _size: waiting.pop(0) if waiting else b"")
 

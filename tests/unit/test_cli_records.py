@@ -1,4 +1,4 @@
-"""The messages that `mqdb send` makes of text, JSON lines and CSV."""
+"""The messages that `mqdb send` builds from text, JSON lines and CSV."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Rows: plain values, shown to people in tables and to programs in JSON."""
+"""Rows: plain values, printed as tables for people and as JSON for programs."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The threads of `mqdb send`: one thread sends the messages of a key in order."""
+"""The threads of `mqdb send`: all messages with the same key are sent by one thread, in order."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The output of `mqdb spark dlq-report | stats` for the counts of Spark."""
+"""The output of `mqdb spark dlq-report | stats` for counts from Spark."""
 
 import json
 from dataclasses import replace

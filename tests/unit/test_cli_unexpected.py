@@ -1,4 +1,4 @@
-"""An error that no command has foreseen: one line, and how to see where it came from."""
+"""An error that no command foresees is printed as one line, which says how to see its traceback."""
 
 import pytest
 

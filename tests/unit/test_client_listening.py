@@ -1,4 +1,4 @@
-"""The reactions of a client to notifications, and its duties and pauses."""
+"""A client's reactions to notifications, and its duties and pauses."""
 
 import math
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_pauses_double_up_to_the_longest_and_differ_between_clients() -> None:
 
 
 class Work:
-    """A duty that counts its runs, and returns or raises the given answers."""
+    """A duty that counts its runs, and returns or raises the given results."""
 
     def __init__(self, *answers: float | Exception | None) -> None:
         self.runs = 0

@@ -1,4 +1,4 @@
-"""The clock of the machine: aware, and in UTC."""
+"""The machine's clock returns aware times in UTC."""
 
 from datetime import UTC, date, datetime
 from typing import Any

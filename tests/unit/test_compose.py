@@ -1,4 +1,4 @@
-"""docker-compose.yml starts in the right order, survives a restart and is open to this machine only."""
+"""docker-compose.yml starts in the right order, survives a restart, and is reachable from this machine only."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Compression of bodies: RocketMQ's bits, three ways there and back, and what happens when a body is broken."""
+"""Compression of bodies: RocketMQ's flag bits, round trips with three algorithms, and broken bodies."""
 
 import random
 import subprocess
@@ -79,7 +79,7 @@ def test_zlib_has_its_header_and_level_5() -> None:
 
 
 def test_the_blocks_of_an_lz4_frame_are_independent() -> None:
-    """lz4-java reads no others. The bit is in the fifth byte, behind the magic number."""
+    """lz4-java reads only independent blocks. The flag is in the fifth byte, after the magic number."""
     packed = compress(incompressible(THRESHOLD) * 100, Compression.LZ4)
 
     assert packed[:4] == bytes.fromhex("04224d18")
@@ -87,7 +87,7 @@ def test_the_blocks_of_an_lz4_frame_are_independent() -> None:
 
 
 def test_a_zstd_frame_that_does_not_tell_its_size_is_read() -> None:
-    """RocketMQ's clients write such frames, as a stream."""
+    """A zstd frame without a content size can be read. RocketMQ's clients write such frames as a stream."""
     import zstandard
 
     stream = zstandard.ZstdCompressor(level=5).compressobj()

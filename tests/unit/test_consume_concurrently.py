@@ -1,4 +1,4 @@
-"""The threads that call the listener: how many, with what, and what becomes of its answers."""
+"""The threads that call the listener: how many, with which messages, and the effect of each answer."""
 
 import logging
 import sys
@@ -51,7 +51,7 @@ def refuse(_broker_name: str, _requests: Sequence[SendBackRequest]) -> None:
 
 
 class SentBack(list[SendBackRequest]):
-    """A broker that takes messages back."""
+    """A broker that accepts sent-back messages."""
 
     def __call__(self, _broker_name: str, requests: Sequence[SendBackRequest]) -> None:
         self.extend(requests)
@@ -63,7 +63,7 @@ class SentBack(list[SendBackRequest]):
 
 @pytest.fixture
 def consuming() -> Iterator[Consuming]:
-    """Starts consumption by a listener; what fails cannot be sent back, and comes again at once."""
+    """Starts consumption by a listener; failed messages cannot be sent back, and are delivered again at once."""
     started: list[ConsumeConcurrently] = []
 
     def start(
@@ -190,7 +190,7 @@ def test_what_a_listener_does_to_its_list_does_not_matter(consuming: Consuming) 
 
 @pytest.mark.parametrize("field", ["queue", "queue_offset", "log_pos", "reconsume_times"])
 def test_a_listener_cannot_set_where_its_message_is(consuming: Consuming, field: str) -> None:
-    """The listener fails like any listener that raises, and its thread goes on."""
+    """A listener that assigns to its message's place fails like any listener that raises, and its thread continues."""
     sent_back = SentBack()
     queue = queue_of()
 
@@ -491,7 +491,7 @@ def test_in_broadcasting_what_fails_is_done_with(consuming: Consuming, caplog: p
 
 
 class Incomparable:
-    """A value like an array: the comparison of two such values is not a truth value."""
+    """A value like an array, for which a comparison does not return a truth value."""
 
     def __eq__(self, other: object) -> bool:
         raise ValueError("ambiguous")
@@ -592,7 +592,7 @@ def test_no_listener_runs_before_it_may(consuming: Consuming) -> None:
 
 
 class Recorder:
-    """A hook that keeps what it saw."""
+    """A hook that records its calls."""
 
     hook_name = "recorder"
 

@@ -1,4 +1,4 @@
-"""The threads of transactional consumption, by listeners whose transactions end as told, without a broker."""
+"""The threads of transactional consumption, with listeners whose transactions end as scripted, without a broker."""
 
 import logging
 import threading
@@ -30,7 +30,10 @@ UNREACHED = ConsumeAttempt(End.UNREACHED, error=BrokerUnavailable("nowhere", "it
 
 @dataclass
 class Script:
-    """A listener on a broker whose transactions end as told, one after the other; then all are committed."""
+    """A listener on a broker whose transactions end as scripted, one after another.
+
+    Later transactions are all committed.
+    """
 
     attempts: list[ConsumeAttempt | Callable[[], ConsumeAttempt]] = field(default_factory=list)
     #: How sending back ends; then it succeeds.
@@ -65,7 +68,7 @@ class Script:
 
 
 class Consuming(Owner):
-    """Starts consumption by scripts; it waits for nothing longer than it must."""
+    """Starts consumption by scripts, with the shortest possible waits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -108,7 +111,7 @@ def deliver(consume: ConsumeExactlyOnce, queue: ProcessQueue, count: int) -> Non
 
 
 def failed(delay_level: int = 0) -> ConsumeAttempt:
-    """The listener has failed, and says when its messages are to come again."""
+    """The listener has failed, and has chosen when its messages are delivered again."""
     context = ConsumeConcurrentlyContext(queue_of().queue, delay_level_when_next_consume=delay_level)
     return ConsumeAttempt(End.FAILED, context=context)
 
@@ -312,7 +315,10 @@ def test_in_order_what_a_listener_cannot_ask_for_counts_for_nothing(
 
 
 def test_in_order_a_batch_is_dead_when_none_of_it_may_be_tried_again(consuming: Consuming) -> None:
-    """The batch grows when messages arrive before it comes again."""
+    """In ordered consumption a batch is dead when none of its messages may be retried.
+
+    The batch grows when messages arrive before it is delivered again.
+    """
     queue = queue_of()
 
     def one_more() -> ConsumeAttempt:

@@ -1,4 +1,4 @@
-"""The tasks that run an asynchronous listener: no message of theirs is left behind."""
+"""The tasks that run an asynchronous listener leave no message behind."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ async def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus
 
 
 def consume_in_loop(listener: Any) -> ConsumeInLoop:
-    """Two tasks of this loop, which consume from now on."""
+    """Two tasks of this loop that consume from now on."""
     tasks = ConsumeInLoop(
         "readers",
         listener,
@@ -40,7 +40,7 @@ def consume_in_loop(listener: Any) -> ConsumeInLoop:
 
 
 def consuming(work: Callable[[ConsumeInLoop], Coroutine[Any, Any, None]]) -> None:
-    """Run some work in a loop in which a listener consumes."""
+    """Run a coroutine in a loop in which a listener consumes."""
 
     async def consume() -> None:
         tasks = consume_in_loop(listener)
@@ -81,7 +81,7 @@ def test_a_task_that_is_cancelled_before_it_has_begun_leaves_no_message_in_hand(
 
 
 def test_a_queue_is_dropped_when_consuming_fails_in_an_unforeseen_way() -> None:
-    """A handler of the log that fails is such a way. The messages come again from the broker."""
+    """A failing log handler is one unforeseen error. The broker delivers the messages again."""
     queue = queue_of()
     unseen: list[object] = []
 
@@ -98,9 +98,9 @@ def test_a_queue_is_dropped_when_consuming_fails_in_an_unforeseen_way() -> None:
 
 
 def test_no_call_begins_when_asyncio_run_cancels_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    """`asyncio.run` cancels all tasks at its end, once.
+    """No listener call begins once `asyncio.run` cancels the tasks, which it does once, at its end.
 
-    Later ones would be destroyed, with a line of the log for each.
+    Later tasks would be destroyed, each with a log line.
     """
     begun: list[int] = []
     queue = queue_of()

@@ -1,4 +1,7 @@
-"""Orderly consumption: one listener a queue, in the order of offsets, whichever members come and go."""
+"""Orderly consumption: each queue has one listener at a time and is consumed in offset order.
+
+This holds whichever members come and go.
+"""
 
 import itertools
 import math
@@ -90,7 +93,7 @@ def test_a_queue_shares_its_thread_when_its_time_is_over(orderly: Orderly) -> No
 
 
 class Exam:
-    """A listener that answers at random, and sees to it that queues come in order and one call at a time."""
+    """A listener that answers at random, and checks that each queue is consumed in order, one call at a time."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -128,7 +131,7 @@ class Exam:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_order_holds_whatever_happens(orderly: Orderly, seed: int) -> None:
-    """Messages arrive, fail, and queues are handed over and torn away, all at random."""
+    """Order holds while messages arrive and fail, and queues are handed over and taken away, all at random."""
     rng = random.Random(seed)
     exam = Exam(seed)
     consume = orderly(exam, threads=rng.randint(1, 6), batch=rng.randint(1, 5), time_slice=timedelta(milliseconds=5))
@@ -153,7 +156,10 @@ def test_order_holds_whatever_happens(orderly: Orderly, seed: int) -> None:
 
 
 def taken_again(old: ProcessQueue, exam: Exam, *, is_lost: bool) -> ProcessQueue:
-    """The queue given back and taken once more; a lost one is not waited for, and a listener may still be in it."""
+    """The queue is released and taken again.
+
+    A lost queue is taken without waiting, so a listener may still be running on it.
+    """
     old.drop(is_lost=is_lost)
     if not is_lost:
         wait_until(lambda: old.is_settled)
@@ -166,7 +172,10 @@ def taken_again(old: ProcessQueue, exam: Exam, *, is_lost: bool) -> ProcessQueue
 
 
 def test_no_listener_is_started_when_the_lease_has_ended(orderly: Orderly) -> None:
-    """Checklist row 65, the client's half: it goes on when the lease is renewed."""
+    """Checklist row 65, the client's half: no listener starts after the lease has ended.
+
+    Consumption continues once the lease is renewed.
+    """
     script = Script()
     queue = queue_of()
 

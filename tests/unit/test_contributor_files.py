@@ -1,4 +1,4 @@
-"""The files for contributors name commands, paths and versions that are there."""
+"""Every command, path and version in the files for contributors exists."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Cron texts: what each field names, and what is refused."""
+"""Cron expressions: the meaning of each field, and the refused expressions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Times of cron texts: the next ones, on clocks that change too, against an enumeration of all minutes or seconds."""
+"""The firing times of cron expressions equal an enumeration of all minutes or seconds, across clock changes too."""
 
 import calendar
 import re
@@ -52,7 +52,7 @@ def test_the_next_time_is_later(cron: str, after: str, expected: str) -> None:
     ("weekday", "day"), [("0", 19), ("7", 19), ("sun", 19), ("1", 20), ("5", 17), ("sat", 18), ("mon-fri", 15)]
 )
 def test_days_of_the_week_are_those_of_crontab(weekday: str, day: int) -> None:
-    """2026-07-14 is a Tuesday."""
+    """Days of the week are numbered as in crontab. 2026-07-14 is a Tuesday."""
     assert times(f"0 9 * * {weekday}", "UTC", "2026-07-14 12:00:00", 1) == [f"2026-07-{day} 09:00"]
 
 
@@ -152,7 +152,7 @@ LENGTH = timedelta(days=2)
 def enumerated(
     fields: CronFields, zone: ZoneInfo, start: datetime, end: datetime, step: timedelta = MINUTE
 ) -> Iterator[datetime]:
-    """Every minute, or other step, after `start` at which the rules in words let it fire."""
+    """Every minute (or other step) after `start` at which the expression fires by the written rules."""
     time = start + step
     is_fixed = len(fields.hours) < 24
     while time <= end:
@@ -178,7 +178,7 @@ def names_day(fields: CronFields, wall: datetime) -> bool:
 
 
 def passed_over(time: datetime, zone: ZoneInfo, step: timedelta) -> Iterator[datetime]:
-    """The times that clocks have been put forward over at this time."""
+    """The times that clocks skipped when they were put forward to this time."""
     before = (time - step).astimezone(zone).replace(tzinfo=None) + step
     now = time.astimezone(zone).replace(tzinfo=None)
     while before < now:
@@ -317,7 +317,10 @@ def test_the_days_are_those_of_a_walk_over_three_years(fields: tuple[str, str], 
 
 
 def test_a_time_that_is_far_is_found_where_clocks_change_at_it() -> None:
-    """The first hour of 1 November exists twice in Havana, and clocks have changed twice until then."""
+    """A distant firing time is found even if clocks change at it.
+
+    In Havana the first hour of 1 November occurs twice, and clocks change twice before.
+    """
     found = times("0 * 1 11 *", "America/Havana", "2026-01-15 00:00:00", 3)
 
     assert found == ["2026-11-01 04:00", "2026-11-01 05:00", "2026-11-01 06:00"]

@@ -1,4 +1,4 @@
-"""The page of a report is one file, which shows any texts of messages without harm."""
+"""The page of a report is a single file, which displays any message text safely."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Delay levels: how long a message waits by its level."""
+"""Delay levels: how long a message waits at each level."""
 
 from datetime import timedelta
 

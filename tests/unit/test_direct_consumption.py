@@ -1,4 +1,4 @@
-"""The outcome of a message that a listener is asked to consume, as the answer to the request tells it."""
+"""The result reported when a listener is asked to consume one message directly."""
 
 import sys
 import threading
@@ -29,7 +29,7 @@ def message() -> ReceivedMessage:
 
 
 def judged(call: Callable[[], object]) -> ConsumeMessageDirectlyResult:
-    """The result for a message of a group's listener that does this."""
+    """The result for a message whose listener makes this call."""
     return judge("readers", message(), call)
 
 
@@ -47,7 +47,7 @@ def judged(call: Callable[[], object]) -> ConsumeMessageDirectlyResult:
     ids=str,
 )
 def test_row_73_each_answer_has_its_result(answer: object, result: str) -> None:
-    """Checklist row 73, for the answers."""
+    """Checklist row 73, for each answer: every listener answer has its result."""
     told = judged(lambda: answer)
 
     assert (told.result, told.remark, told.traceback) == (result, "", "")

@@ -1,4 +1,4 @@
-"""The Dockerfile: two stages, a user without rights, a health check, and labels with the version."""
+"""The Dockerfile has two stages, a user without rights, a health check, and labels with the version."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ DOCKERFILE = ROOT / "Dockerfile"
 
 
 class Instruction(NamedTuple):
-    """An instruction, its continued lines joined."""
+    """An instruction with its continuation lines joined."""
 
     name: str
     arguments: str

@@ -1,4 +1,4 @@
-"""Pages for people: their links lead somewhere, and README stays short."""
+"""Documentation pages: their links resolve, and the README stays short."""
 
 import re
 from pathlib import Path
@@ -11,12 +11,12 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("test
 
 
 def text_of(page: Path) -> str:
-    """The page without its code, in which brackets mean something else."""
+    """The page without its code, in which brackets have another meaning."""
     return re.sub(r"```.*?```|`[^`\n]*`", "code", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments by which the headings of a page are found."""
+    """The fragments under which a page's headings can be linked."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}

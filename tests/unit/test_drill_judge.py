@@ -1,4 +1,4 @@
-"""The losses that the drill counts as Patroni's and replication's, and the time for which a client stood still."""
+"""The losses that the drill attributes to Patroni and to replication, and the time for which a client stood still."""
 
 import pytest
 

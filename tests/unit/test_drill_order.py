@@ -1,4 +1,7 @@
-"""The order that the drill asks of an orderly consumer. Each text has the offsets of its deliveries, as digits."""
+"""The order that the drill requires of an orderly consumer.
+
+Each string lists the offsets of its deliveries as digits.
+"""
 
 import pytest
 

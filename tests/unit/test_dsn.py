@@ -1,4 +1,4 @@
-"""DSNs are read one way only, and no message about them tells a password."""
+"""Every DSN is read in one way only, and no message about a DSN reveals its password."""
 
 import random
 from urllib.parse import quote
@@ -192,7 +192,7 @@ def test_no_dsn_tells_its_secret() -> None:
 
 
 def dsn_with_a_secret(chance: random.Random) -> str:
-    """A URI, or a text that people may write instead; the password, anywhere in it, holds SECRET."""
+    """A URI, or another text that people may write instead; SECRET is somewhere in its password."""
     noise = "".join(chance.choices("aZ1 :/?#@;=&%'\"\\[],.+-\t\n\x00é", k=chance.randrange(4)))
     password = noise + SECRET + "".join(chance.choices("a1:/?#@;=&%' \\", k=chance.randrange(4)))
     if chance.random() < 0.5:
@@ -220,7 +220,7 @@ def dsn_with_a_secret(chance: random.Random) -> str:
 
 
 def told_of(text: str) -> str:
-    """All texts about a DSN: the shown form, and the errors when it is refused."""
+    """All texts about a DSN: the printed form, and the errors when the DSN is refused."""
     told = redact(text)
     try:
         told += repr(parse_brokers(text, "broker-a"))
@@ -238,6 +238,6 @@ def told_of(text: str) -> str:
 
 
 def all_that_is_told(refusal: Exception) -> str:
-    """The texts of a refusal, with the errors that a traceback shows before it."""
+    """The texts of a refusal, including the earlier errors that a traceback shows."""
     shown = refusal.__cause__ or (None if refusal.__suppress_context__ else refusal.__context__)
     return f"{refusal} {refusal!r} {shown} {shown!r} {refusal.args}"

@@ -1,4 +1,4 @@
-"""A duty goes on after each error of user code that it runs, such as an allocation strategy."""
+"""A duty keeps running after any error in the user code that it runs, such as an allocation strategy."""
 
 import logging
 from collections.abc import Callable

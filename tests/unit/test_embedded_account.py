@@ -1,4 +1,4 @@
-"""The account to which root hands PostgreSQL."""
+"""The account under which root runs PostgreSQL."""
 
 import os
 from pathlib import Path

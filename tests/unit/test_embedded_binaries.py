@@ -16,7 +16,7 @@ from mqdb.errors import PostgresNotFound, PostgresVersionMismatch
 
 
 def programs(folder: Path, version: str) -> Path:
-    """A folder that looks like PostgreSQL of that version."""
+    """A folder that looks like a PostgreSQL installation of this version."""
     folder.mkdir(parents=True)
     for name in ("postgres", "initdb", "pg_ctl"):
         program = folder / name

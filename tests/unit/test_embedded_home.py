@@ -1,4 +1,4 @@
-"""The home directory's files, and what is said when they cannot be used."""
+"""The files of the home directory, and the errors when they cannot be used."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Command line and port of the embedded server."""
+"""The command line and the port of the embedded server."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Whether a broker is starting in a home, and how long a client waits for that."""
+"""Whether a broker is starting in a home, and how long a client waits for it."""
 
 import logging
 from pathlib import Path

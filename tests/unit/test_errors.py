@@ -1,4 +1,4 @@
-"""The tree of errors: every error tells its story in one sentence, and survives the way to another process."""
+"""The error classes: every error explains itself in one sentence, and survives pickling into another process."""
 
 import pickle
 import re
@@ -28,7 +28,7 @@ def all_errors(root: type[MqdbError] = MqdbError) -> list[type[MqdbError]]:
 
 
 def parameters(error: type[MqdbError]) -> dict[str, Any]:
-    """Names and types of the values; empty for a family of errors without data."""
+    """Names and types of an error's values; empty for a base class without values."""
     hints = get_type_hints(error)
     return {name: hints[name] for name in error.fields}
 
@@ -155,7 +155,10 @@ def test_a_huge_value_does_not_flood_the_sentence_but_stays_in_the_error() -> No
 
 @pytest.mark.parametrize("error", with_data)
 def test_no_value_makes_a_sentence_longer_than_a_screen(error: type[MqdbError]) -> None:
-    """Nor one that Python does not print: an integer of more than 4,300 digits."""
+    """No value makes an error sentence longer than a screen.
+
+    This includes an integer of more than 4,300 digits, which Python does not print.
+    """
     huge: dict[Any, object] = {
         str: "x\n" * 50_000, int: 10**5_000, object: "y" * 100_000, list[str]: ["z" * 100_000] * 100,
         tuple[str, ...]: ("z" * 100_000,) * 100, Path: Path("/srv") / ("p" * 200),

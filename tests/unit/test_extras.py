@@ -1,4 +1,4 @@
-"""Parts that work without the extras, and errors of commands that need one."""
+"""Parts that work without the extras, and the errors of commands that need an extra."""
 
 import subprocess
 import sys

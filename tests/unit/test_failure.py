@@ -1,4 +1,4 @@
-"""The reason why a message was not consumed, as its copy in the dead letter queue tells it."""
+"""The failure of a message, as the message's copy in the dead letter queue describes it."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

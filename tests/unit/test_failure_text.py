@@ -1,4 +1,4 @@
-"""Errors that differ only in their values are one cause."""
+"""Errors that differ only in their values count as one cause."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""For how long a broker that was slow, or failed, is left alone."""
+"""The time for which a producer avoids a broker that was slow or failed."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Groups: which names are legal, and which settings make sense."""
+"""Groups: which names are legal, and which settings are valid."""
 
 from typing import Any
 

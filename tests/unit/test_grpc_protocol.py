@@ -1,4 +1,4 @@
-"""The protocol of RocketMQ 5 as mqdb has written it down, against the one in RocketMQ's own Python SDK."""
+"""mqdb's definition of the RocketMQ 5 protocol agrees with that in RocketMQ's own Python SDK."""
 
 import subprocess
 import sys
@@ -91,7 +91,7 @@ def test_the_module_is_what_protoc_makes_of_the_file(tmp_path: Path) -> None:
 
 
 def forget_json_names(message: DescriptorProto) -> None:
-    """protoc leaves them out of modules: they follow from the names."""
+    """Drop the JSON names, which protoc leaves out of modules because they follow from the field names."""
     for field in message.field:
         field.ClearField("json_name")
     for nested in message.nested_type:

@@ -1,4 +1,4 @@
-"""Rules of the front for RocketMQ 5's SDKs, without a server: signatures, addresses, settings that cannot be used."""
+"""Rules of the front for RocketMQ 5's SDKs, without a server: signatures, addresses, invalid settings."""
 
 import hmac
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_who_knows_the_secret_can_sign_a_time(text: str, signature: str, is_righ
     ],
 )
 def test_the_host_of_a_message_is_an_ipv4_address(peer: str, address: str) -> None:
-    """RocketMQ 4's clients have no room for others."""
+    """The host of a message is an IPv4 address, because RocketMQ 4's clients have no room for others."""
     assert address_of(peer) == address
 
 

@@ -1,4 +1,4 @@
-"""Whether a process counts as alive and as ready, by the rounds of its loops."""
+"""Whether a process counts as alive and as ready, judged by the rounds of its loops."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +17,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Process:
-    """Leadership and one service, whose rounds a test makes."""
+    """Leadership and one service, whose rounds the test runs."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW)

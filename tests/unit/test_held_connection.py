@@ -1,4 +1,4 @@
-"""A held connection while it is lost: the callers that wait for it, and for how long."""
+"""A held connection while it is lost: which callers wait for it, and for how long."""
 
 import threading
 import time
@@ -16,13 +16,13 @@ from tests.fixtures.threads import Doing, is_awaited, refuse_threads
 
 @pytest.fixture
 def answered() -> threading.Event:
-    """Set when the server of `silent` is to refuse the attempt after all."""
+    """An event that makes the server of `silent` refuse the connection attempt."""
     return threading.Event()
 
 
 @pytest.fixture
 def silent(answered: threading.Event) -> Iterator[HeldConnection]:
-    """One whose server says nothing to the attempt to connect."""
+    """A held connection whose server does not answer the connection attempt."""
 
     def connect() -> NoReturn:
         answered.wait()
@@ -36,7 +36,7 @@ def silent(answered: threading.Event) -> Iterator[HeldConnection]:
 
 
 def run(held: HeldConnection, seconds: float, is_patient: bool) -> float:
-    """The seconds until the call says that there is no connection."""
+    """The seconds until the call reports that there is no connection."""
     began = time.monotonic()
     with pytest.raises(NotRun) as not_run:
         held.run(lambda _: None, began + seconds, is_patient)

@@ -1,4 +1,4 @@
-"""docs/high-availability.md: its DSNs, checks, alerts and program exist. The drill uses its DSNs for real."""
+"""The DSNs, checks, alerts and program in docs/high-availability.md exist. The drill actually uses the DSNs."""
 
 import re
 from pathlib import Path

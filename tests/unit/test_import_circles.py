@@ -1,4 +1,7 @@
-"""No modules import each other in a circle, not even for their type hints: each can be read after those below it."""
+"""No modules import each other in a cycle, not even for type hints.
+
+So each can be read after the modules it imports.
+"""
 
 import ast
 from collections.abc import Mapping
@@ -10,7 +13,7 @@ import mqdb_client
 
 
 def imports() -> dict[str, set[str]]:
-    """The modules of the wheel, each with those that it imports anywhere, `if TYPE_CHECKING:` included."""
+    """The modules of the wheel, each with all modules that it imports, even under `if TYPE_CHECKING:`."""
     paths: dict[str, Path] = {}
     for package in (mqdb, mqdb_client):
         root = Path(str(package.__file__)).parent
@@ -35,7 +38,7 @@ def imported(tree: ast.Module, known: Mapping[str, object]) -> set[str]:
 
 
 def circle(graph: Mapping[str, set[str]]) -> list[str]:
-    """A circle of the graph, its first module at its end again; [] if the graph has no circle."""
+    """A cycle of the graph with its first module repeated at the end, or [] if the graph has no cycle."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -1,4 +1,4 @@
-"""Spark runs on the first Java that can run it. If there is no such Java, the error says what is wrong with each."""
+"""Spark runs on the first suitable Java. Without one, the error says what is wrong with each candidate."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="the Java of these tests
 
 
 def fake_java(home: Path, version: int, *, vector: bool = True) -> Path:
-    """A home whose `java` says what a real one of that version says when it is asked, and else prints its arguments."""
+    """A home whose `java` prints the version output of a real one, and otherwise its arguments."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     modules = [f"java.base@{version}.0.1", *([f"jdk.incubator.vector@{version}.0.1"] if vector else []), "jdk.zipfs@1"]

@@ -1,4 +1,7 @@
-"""The driver's jar: the one asked for, else the environment's, else the system's; no wish is silently replaced."""
+"""The JDBC driver's jar is the requested one, else the environment's, else the system's.
+
+A request is never overridden.
+"""
 
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from mqdb.pipeline.read.jdbc_driver import MAVEN_CHECKSUM, check_fetched, find_j
 
 @pytest.fixture
 def jars(tmp_path: Path) -> list[Path]:
-    """Three jars that are there."""
+    """Three jars that exist."""
     found = [tmp_path / name for name in ("argument.jar", "environment.jar", "system.jar")]
     for jar in found:
         jar.touch()

@@ -1,4 +1,4 @@
-"""A DSN becomes a JDBC URL that leads to the same server as the same user, or an error that says why it cannot."""
+"""A DSN is converted to a JDBC URL for the same server and user, or an error says why this is impossible."""
 
 import pytest
 

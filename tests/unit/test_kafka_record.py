@@ -1,4 +1,4 @@
-"""A record of Kafka's comes back from the message that the sink makes of it: key and headers byte for byte."""
+"""A Kafka record survives the conversion to a message and back: key and headers are equal byte for byte."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ QUEUES = tuple(range(100, 107))
 
 
 def random_keys(count: int) -> list[bytes]:
-    """Bytes of all kinds: random ones, and texts of few characters that matter."""
+    """Random keys: arbitrary bytes, and texts of a few significant characters."""
     random = Random(7)
     texts = ["", "a  b ", " ", "\x00", "a\x00b", "\x01", "ü €", '{"id": 1}', "text:x", "base64:eA==", "\t", "a b"]
     keys = [text.encode() for text in texts]
@@ -38,7 +38,7 @@ def random_keys(count: int) -> list[bytes]:
 
 
 def made(**columns: Any) -> list[dict[str, Any]]:
-    """The rows of the stage, by column."""
+    """The rows of the staging table, by column."""
     batch = pa.RecordBatch.from_pydict(columns)
     found = find_columns(from_arrow_schema(batch.schema), "orders")
     rows = RowMaker(found, "orders", None, lambda _: QUEUES, uuid4()).rows(batch)

@@ -1,4 +1,4 @@
-"""The drawing of the lag of a group."""
+"""The chart of a group's lag."""
 
 from mqdb.drawing.charts import HEIGHT, WIDTH, Point, lag_chart
 

@@ -1,4 +1,4 @@
-"""docs/limits.md has the limits that the code has."""
+"""docs/limits.md states the same limits as the code."""
 
 from pathlib import Path
 

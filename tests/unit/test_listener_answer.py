@@ -1,4 +1,4 @@
-"""Functions that can never answer are refused as listeners, and no others."""
+"""Functions that can never return an answer are refused as listeners; all others are accepted."""
 
 import contextlib
 import functools

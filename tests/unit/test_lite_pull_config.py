@@ -1,4 +1,4 @@
-"""Options that a lite pull consumer refuses before it connects anywhere."""
+"""Invalid options of a lite pull consumer are refused before it connects."""
 
 import inspect
 from datetime import UTC, datetime, timedelta

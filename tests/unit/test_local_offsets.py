@@ -1,4 +1,4 @@
-"""The offset file of a broadcasting consumer: what was put is there again, and what is broken is not believed."""
+"""The offset file of a broadcasting consumer: stored offsets are read back, and broken contents are ignored."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(directory: Path) -> Iterator[Opened]:
-    """Opens the file as a consumer does that starts when the one before it has ended."""
+    """Open the file as a consumer does that starts after the previous one has exited."""
     latest: list[LocalOffsets] = []
 
     def reopen() -> LocalOffsets:
@@ -64,7 +64,7 @@ def break_file(path: Path, content: str = "{") -> None:
 
 
 def entry_with(**values: object) -> str:
-    """A file with one entry, some values of it replaced."""
+    """A file with one entry, in which some values are replaced."""
     entry = {"topic": "orders", "topic_created_at": THEN.isoformat(), "broker_name": "broker-a", "queue_id": 0}
     return json.dumps({"offsets": [entry | {"next_offset": 18, "proofs": []} | values]})
 
@@ -327,7 +327,10 @@ def test_of_many_proofs_few_are_kept_and_the_more_of_them_the_newer(steps: list[
 
 
 def test_a_log_that_goes_back_is_read_again_by_little_more_than_it_has_gone_back() -> None:
-    """After a commit every five seconds for a day, the log is read again from at most three times as far back."""
+    """A log that goes back is reread by little more than it has gone back.
+
+    After a commit every five seconds for a day, the consumer rereads at most three times the lost part.
+    """
     proofs: tuple[Proof, ...] = ()
     for queue_offset in range(1, 17_281):
         proofs = thinned([*proofs, *proofs_at(queue_offset)])

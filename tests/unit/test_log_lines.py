@@ -1,4 +1,4 @@
-"""Log lines: the sentence of a record, and its fields."""
+"""Log lines: the sentence of a record and its fields."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Log sentences: each warning and error names what it is about, whatever formatter prints it."""
+"""Each warning and error in the log names its subject, whatever formatter prints it."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ FIELD = re.compile(r"%\(\w+\)|%[sdr]")
 
 
 class Logged(NamedTuple):
-    """A call that logs: its module and line, its sentence, and the argument with the values of the sentence."""
+    """A logging call: its module and line, its sentence, and the argument with the values of the sentence."""
 
     module: str
     line: int
@@ -39,7 +39,7 @@ class Logged(NamedTuple):
 
 
 def logged() -> Iterator[Logged]:
-    """All calls of the client and of mqdb that log a warning or an error."""
+    """All calls in the client and in mqdb that log a warning or an error."""
     for module, tree in SOURCES.items():
         for node in ast.walk(tree) if module != LOG_ERROR else ():
             if isinstance(node, ast.Call) and (arguments := arguments_of(node)):
@@ -49,7 +49,7 @@ def logged() -> Iterator[Logged]:
 
 
 def arguments_of(call: ast.Call) -> list[ast.expr]:
-    """The sentence of a call that logs, and its values; [] for any other call."""
+    """The sentence and the values of a logging call; [] for any other call."""
     match call.func:
         case ast.Attribute(value=ast.Name(id="logger"), attr=method) if method in METHODS:
             return call.args[METHODS[method] :]
@@ -59,7 +59,7 @@ def arguments_of(call: ast.Call) -> list[ast.expr]:
 
 
 def texts_of(call: Logged) -> set[str]:
-    """The texts that a sentence may have: a literal, or those given to its name in its module, or elsewhere."""
+    """The strings that may be the sentence: a literal, or the values assigned to a name in this module or elsewhere."""
     match call.sentence:
         case ast.Constant(value=str(text)):
             return {text}

@@ -1,4 +1,4 @@
-"""Messages: what may be sent, and what a receiver sees of a row."""
+"""Messages: which ones may be sent, and what a receiver sees of a stored row."""
 
 import dataclasses
 import json
@@ -131,7 +131,7 @@ def test_a_message_can_be_copied_hashed_and_sent_to_another_process() -> None:
 
 
 class Paid(Message):
-    """A message of a user's own."""
+    """A message class of a user."""
 
     def __init__(self, order: int) -> None:
         super().__init__("orders", f"order {order}", tag="paid")
@@ -398,7 +398,10 @@ def test_a_message_that_comes_again_shows_the_topic_that_it_was_sent_to() -> Non
 
 
 def test_only_the_retry_queue_makes_a_message_a_retry() -> None:
-    """In the dead letter queue, say, it has the property still."""
+    """Only in the retry queue is a message a retry.
+
+    In the dead letter queue, for example, it still has the property.
+    """
     queue = MessageQueue("%DLQ%billing", "broker-a", 0)
 
     assert received(queue=queue, properties={"RETRY_TOPIC": "orders"}).topic == "%DLQ%billing"

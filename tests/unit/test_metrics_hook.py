@@ -1,4 +1,4 @@
-"""The metrics of producers and consumers in the process of a user."""
+"""Metrics of producers and consumers in a user's process."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ def hook(registry: CollectorRegistry) -> MetricsHook:
 
 
 def said(registry: CollectorRegistry) -> dict[str, float]:
-    """All series but the times of creation and the buckets."""
+    """All series except creation times and buckets."""
     found = series(generate_latest(registry).decode())
     return {name: value for name, value in found.items() if "_created" not in name and "_bucket" not in name}
 

@@ -1,4 +1,4 @@
-"""Answers that are hard to look at: whatever asks for them says what they come to, and raises nothing."""
+"""Listener results that are hard to inspect: the code that reads them reports a result and raises nothing."""
 
 from collections.abc import Callable
 from typing import Any

@@ -39,7 +39,7 @@ from tests.fixtures.processes import wait_until
     ids=["SUSPEND", "None", "another value", "exception", "sys.exit", "unhashable"],
 )
 def test_what_fails_blocks_its_queue_and_comes_again(orderly: Orderly, failure: object) -> None:
-    """Checklist row 62: the head blocks, and the message knows how often it has come."""
+    """Checklist row 62: a failed message blocks its queue, and is delivered again with the count of its deliveries."""
     script = Script(SUCCESS, failure, failure)
     queue = queue_of()
 
@@ -67,7 +67,7 @@ def test_a_batch_that_fails_comes_again_before_all_others(orderly: Orderly) -> N
 def test_the_queue_stands_still_as_long_as_it_is_told(
     orderly: Orderly, asked: timedelta | None, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checklist row 62: the context's time, else the configured one, and not less than 10 ms."""
+    """Checklist row 62: a queue is suspended for the context's time, else the configured one, but at least 10 ms."""
     times: list[float] = []
     pauses: list[float] = []
     pause = QueueLine.pause
@@ -165,7 +165,7 @@ def test_what_a_listener_does_to_its_list_does_not_matter(orderly: Orderly) -> N
 
 
 def test_row_64_success_commits_nothing_and_commit_everything(orderly: Orderly) -> None:
-    """Checklist row 64, in one process."""
+    """Checklist row 64, in one process: SUCCESS commits nothing, and COMMIT commits everything."""
     script = Script(SUCCESS, SUCCESS, COMMIT, SUCCESS, auto_commit=False)
     committed: list[int] = []
     queue = queue_of()
@@ -220,7 +220,10 @@ def test_a_dropped_queue_settles_without_what_was_not_committed(orderly: Orderly
 
 
 def test_a_commit_counts_for_all_that_was_kept_although_the_queue_was_dropped_meanwhile(orderly: Orderly) -> None:
-    """Nobody else has the queue while the listener that says so runs, so nothing need come again."""
+    """A COMMIT covers all kept messages even if the queue was dropped.
+
+    No other member has the queue while the listener runs, so no message need be delivered again.
+    """
     gate = threading.Event()
     script = Script(SUCCESS, SUCCESS, lambda: COMMIT if gate.wait(10) else None, auto_commit=False)
     queue = queue_of()
@@ -265,7 +268,10 @@ def test_a_queue_that_was_lost_is_consumed_from_where_it_is_taken_again(orderly:
 
 
 def test_row_63_what_fails_too_often_is_a_dead_letter_and_its_queue_goes_on(orderly: Orderly) -> None:
-    """Checklist row 63: two retries are three deliveries."""
+    """Checklist row 63: a message that fails too often is dead-lettered, and its queue continues.
+
+    Two retries make three deliveries.
+    """
     dead = DeadLetters()
     script = Script(SUCCESS, *[lambda: 1 / 0] * 3)
     queue = queue_of()

@@ -1,4 +1,4 @@
-"""The pace of loops."""
+"""The pace at which loops run."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The docstring of a package names each of its modules: it is the map of the folder."""
+"""The docstring of each package names all its modules, as a map of the folder."""
 
 import ast
 import re

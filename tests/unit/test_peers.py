@@ -1,4 +1,7 @@
-"""The pure parts of `do.py peers`: what counts, what it comes to, and how it is shown. No peer is started."""
+"""The pure parts of `do.py peers`: which measurements count, their results, and the printed table.
+
+No peer is started.
+"""
 
 import json
 from collections.abc import Mapping

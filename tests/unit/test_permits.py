@@ -1,4 +1,4 @@
-"""Permits of async sends: Ctrl-C at any moment leaves none behind, and no lock held."""
+"""Permits of async sends: Ctrl-C at any moment leaves no permit taken and no lock held."""
 
 import threading
 import time

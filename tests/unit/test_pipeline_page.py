@@ -1,4 +1,4 @@
-"""The page of the pipeline lists all that there is, and costs nothing until it is used."""
+"""The pipeline's page lists all public names, and importing them costs nothing until they are used."""
 
 import importlib.util
 import subprocess

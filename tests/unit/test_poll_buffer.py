@@ -1,4 +1,4 @@
-"""The buffer that polls read: seeks that overtake pulls, corrections, pauses, limits, and what may be committed."""
+"""The buffer that polls read from: seeks that overtake pulls, corrections, pauses, limits, and committable offsets."""
 
 import uuid
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ LIMITS = FlowLimits(messages=1_000, body_bytes=100 * 1024 * 1024, span=2_000)
 
 
 class Buffer(PollBuffer):
-    """A buffer, and what it has called."""
+    """A buffer, and the calls that it has made."""
 
     def __init__(self, *, auto_commit: bool = True, threshold_for_all: int = 10_000) -> None:
         self.owner = Owner()
@@ -32,19 +32,19 @@ class Buffer(PollBuffer):
     def begin(
         self, queue: MessageQueue = QUEUE, *, offset: int = 0, epoch: int = 1, history: int | None = None
     ) -> AssignedQueue:
-        """Read a queue."""
+        """Start reading a queue."""
         assigned = self.make_queue(queue, OwnedQueue(queue.queue_id, epoch, offset, 1, history), LIMITS)
         assigned.owner = self.owner
         self.add(assigned)
         return assigned
 
     def offsets(self, limit: int = 10) -> list[int]:
-        """The offsets of the messages of a poll that does not wait."""
+        """The offsets of the messages that a poll returns without waiting."""
         return [message.queue_offset for message in self.poll(limit, 0)]
 
 
 def bring(buffer: Buffer, assigned: AssignedQueue, offsets: Iterable[int]) -> bool:
-    """Put messages into the queue, as a pull does that has begun before."""
+    """Add messages to a queue, as a pull does that began earlier."""
     messages = [message(assigned.queue, offset) for offset in offsets]
     if is_taken := assigned.put(messages, messages[-1].queue_offset + 1, 1):
         buffer.deliver(assigned, len(messages))
@@ -58,7 +58,7 @@ def message(queue: MessageQueue, offset: int) -> ReceivedMessage:
 
 
 def pulled(buffer: Buffer, assigned: AssignedQueue, offsets: Iterable[int]) -> None:
-    """A whole pull."""
+    """Run a whole pull."""
     assert assigned.has_room()
     assert bring(buffer, assigned, offsets)
 
@@ -96,7 +96,10 @@ def test_what_a_pull_brings_after_a_seek_is_not_taken() -> None:
 
 
 def test_a_seek_outlives_a_correction_that_it_has_overtaken() -> None:
-    """The pull that finds the offset illegal drops the queue, and another one takes its place under the same epoch."""
+    """A seek survives a correction that it has overtaken.
+
+    The pull with the illegal offset drops the queue, and another replaces it under the same epoch.
+    """
     buffer = Buffer()
     old = buffer.begin(offset=5_000)
     assert old.has_room()
@@ -195,7 +198,10 @@ def test_a_queue_with_much_gives_way_to_the_others() -> None:
 
 @pytest.mark.parametrize("auto_commit", [True, False])
 def test_what_was_agreed_on_may_be_committed_before_it_is_done(auto_commit: bool) -> None:
-    """A queue is not given back by a commit: the next owner must not begin before it is stored."""
+    """Agreed offsets may be committed before the commit is stored.
+
+    But a commit does not give the queue back, because the next owner must not begin earlier.
+    """
     buffer = Buffer(auto_commit=auto_commit)
     assigned = buffer.begin()
     pulled(buffer, assigned, range(20))

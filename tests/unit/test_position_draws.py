@@ -1,4 +1,4 @@
-"""Draws of log positions by hand take a transaction id before: `mqdb/sql/dispatch/take_places.sql`, rule 2."""
+"""Code that draws log positions by hand takes a transaction id first: `mqdb/sql/dispatch/take_places.sql`, rule 2."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Control characters in texts of users: shown as numbers, and escaped in JSON."""
+"""Control characters in user texts are printed as numbers, and escaped in JSON."""
 
 import json
 import random

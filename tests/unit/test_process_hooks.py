@@ -1,4 +1,4 @@
-"""Hooks of the process: which topic they see, and what becomes of their errors."""
+"""Hooks of the process: the topic that they receive, and the handling of their errors."""
 
 import logging
 import sys
@@ -64,7 +64,7 @@ def test_the_span_of_a_call_says_how_it_ended(
 
 
 class Recorder:
-    """A hook that notes operations, and raises if `fails` is set."""
+    """A hook that records operations, and raises if `fails` is set."""
 
     hook_name = "recorder"
 
@@ -100,7 +100,7 @@ def test_operations_are_seen_with_their_outcome_or_error(caplog: pytest.LogCaptu
 
 
 class Exiting:
-    """A hook that cannot even be named."""
+    """A hook whose name cannot even be printed."""
 
     def operation_before(self, _context: OperationContext) -> None:
         sys.exit()
@@ -113,7 +113,7 @@ class Exiting:
 
 
 def test_a_hook_that_exits_ends_no_thread_of_a_client(caplog: pytest.LogCaptureFixture) -> None:
-    """One such thread sends failed messages back."""
+    """A hook that exits does not end any thread of a client, such as the one that sends failed messages back."""
     hooks, sound, outcomes = OperationHooks(), Recorder(), []
     for hook in (Exiting(), sound):
         hooks.adopt(hook)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The messages of a queue that a member has in hand, and the offset that it may commit."""
+"""The messages of a queue that a member holds, and the offset that the member may commit."""
 
 import uuid
 from collections.abc import Callable, Iterable
@@ -42,7 +42,7 @@ def is_told(act: Callable[[list[ReceivedMessage]], None], queue: ProcessQueue, m
 
 
 def start_all(queue: ProcessQueue) -> dict[int, ReceivedMessage]:
-    """Each message in a batch of its own."""
+    """Start each message in a separate batch."""
     return {taken[0].queue_offset: taken[0] for taken in iter(lambda: queue.take(1), [])}
 
 
@@ -293,7 +293,7 @@ def test_one_message_at_a_time_is_possible() -> None:
 
 
 class ProcessQueueMachine(RuleBasedStateMachine):
-    """Any order of pulls, starts, ends, failures and retries, compared with the set of unfinished offsets."""
+    """Pulls, starts, ends, failures and retries in any order, compared with the set of unfinished offsets."""
 
     running = Bundle("running")
     failed = Bundle("failed")

@@ -1,4 +1,4 @@
-"""Options of a producer are refused when it is made, unless they have the right type and are within their limits."""
+"""Producer options are checked when the producer is created: each must have the right type and be within its limits."""
 
 import inspect
 from types import NoneType

@@ -1,4 +1,4 @@
-"""Hooks of a producer: who is called when, and what becomes of their errors."""
+"""Hooks of a producer: when each is called, and the handling of their errors."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Properties: what a user may store, down to the last byte."""
+"""Properties: which values a user may store, up to the exact size limit."""
 
 from typing import Any
 
@@ -34,12 +34,12 @@ words = st.text(min_size=1).filter(
 
 
 def size_of(properties: dict[str, str]) -> int:
-    """Length of the encoding, written out: name, U+0001, value, U+0002."""
+    """The length of the encoded properties: name, U+0001, value, U+0002 for each."""
     return len("".join(f"{name}\1{value}\2" for name, value in properties.items()).encode())
 
 
 def padded_to(size: int, padding: str = "x", **others: str) -> dict[str, str]:
-    """Properties that take `size` bytes together with the 42 of UNIQ_KEY."""
+    """Properties that take up `size` bytes together with the 42 bytes of UNIQ_KEY."""
     rest = size - 42 - size_of({**others, "padding": ""})
     whole, remainder = divmod(rest, len(padding.encode()))
     return {**others, "padding": padding * whole + "x" * remainder}

@@ -1,4 +1,4 @@
-"""The prose check finds sentences that read as translated, wherever they stand, and lets plain ones pass."""
+"""The prose check finds sentences that read as translated in all kinds of text, and accepts plain ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Applications import mqdb_client alone: it exports all that its signatures mention."""
+"""Applications only need to import mqdb_client: it exports every name in its signatures."""
 
 import ast
 import inspect
@@ -54,7 +54,7 @@ def hints_of(public: Any) -> Iterator[Any]:
 
 
 def types_in(hint: Any) -> Iterator[type]:
-    """The classes of which an annotation is made."""
+    """The classes in an annotation."""
     if inspect.isclass(hint):
         yield hint
     for part in typing.get_args(hint):

@@ -74,9 +74,9 @@ def test_removed_queue_is_not_pulled() -> None:
 
 
 class ScheduleMachine(RuleBasedStateMachine):
-    """A broker whose announcements come late, a pull that takes its time, and queues without room at times.
+    """A broker with late announcements, slow pulls, and queues that are sometimes full.
 
-    A queue holds messages up to `end`; the reader has come to `position`. A pull reads as of its beginning.
+    A queue holds messages up to `end`; the reader has reached `position`. A pull reads the state at its beginning.
     """
 
     KEYS = (1, 2, 3)

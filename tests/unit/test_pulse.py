@@ -1,4 +1,4 @@
-"""The live part of the overview: charts of series, and which group needs help first."""
+"""The live part of the overview: charts of series, and the group that needs help first."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Options that a push consumer refuses before it connects anywhere."""
+"""Invalid options of a push consumer are refused before it connects."""
 
 import inspect
 from datetime import datetime, timedelta
@@ -236,7 +236,7 @@ def test_a_lock_of_a_queue_expires_within_a_year() -> None:
 
 @pytest.mark.parametrize("group", ["", "a.b", "组", "g" * 121, "DEFAULT_CONSUMER"])
 def test_rows_1_to_3_groups_have_names(group: str) -> None:
-    """Checklist rows 1 to 3."""
+    """Checklist rows 1 to 3: a group needs a legal name."""
     with pytest.raises(NameInvalid):
         consumer(group)
 

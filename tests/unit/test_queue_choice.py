@@ -1,4 +1,4 @@
-"""The queue for the next message, over several brokers, one of which may fail."""
+"""The choice of the queue for the next message among several brokers, one of which may fail."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tests.fixtures.threads import at_once
 
 
 def queues_of(*broker_names: str) -> list[MessageQueue]:
-    """A queue for each name; a name again is the next queue of that broker."""
+    """One queue for each name; a repeated name stands for the next queue of that broker."""
     counts: Counter[str] = Counter()
     queues = []
     for name in broker_names:

@@ -1,4 +1,4 @@
-"""The line of queues: each queue has one thread at a time, and no queue is forgotten."""
+"""The line of queues: each queue is served by one thread at a time, and no queue is forgotten."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def line() -> Iterator[QueueLine]:
 
 
 def taken(line: QueueLine) -> LinedQueue:
-    """The next queue, by the thread that has its turn."""
+    """The next queue, taken by the thread whose turn it is."""
     lane = line.next()
     assert lane is not None
     lane.turn()
@@ -51,7 +51,7 @@ def test_a_queue_that_a_thread_has_is_not_in_the_line(line: QueueLine) -> None:
 
 
 def test_what_comes_after_the_turn_keeps_the_thread_there(line: QueueLine) -> None:
-    """Else messages would lie there until the next ones come."""
+    """A message that arrives after the turn keeps its thread there. Otherwise it would wait for the next arrival."""
     line.submit(queue_of())
     lane = taken(line)
     line.submit(queue_of())

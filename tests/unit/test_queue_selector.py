@@ -1,4 +1,4 @@
-"""The choice of the queue for a message."""
+"""The choice of a message's queue."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Rebalance: by every strategy each queue has exactly one reader, and all members agree on it."""
+"""Rebalance: with every strategy each queue has exactly one reader, and all members agree on the allocation."""
 
 import random
 from hashlib import md5

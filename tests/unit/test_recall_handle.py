@@ -1,4 +1,4 @@
-"""Recall handles: what RocketMQ makes of a message with a time of delivery."""
+"""Recall handles as RocketMQ encodes them for messages with a delivery time."""
 
 import pickle
 from base64 import urlsafe_b64encode

@@ -1,4 +1,4 @@
-"""Receipt handles: which messages they mean, and how those of one batch are put together."""
+"""Receipt handles: which messages they identify, and how the handles of one batch are combined."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Ctrl-C while messages are redriven."""
+"""Ctrl-C stops a redrive cleanly."""
 
 import signal
 import time

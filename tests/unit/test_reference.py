@@ -1,4 +1,4 @@
-"""The reference of the site lists all that there is."""
+"""The site's reference lists all public names."""
 
 import inspect
 import re

@@ -1,4 +1,7 @@
-"""A part of the front for RocketMQ's clients gets what it needs when it is made, and puts nothing into other parts."""
+"""Each part of the front for RocketMQ's clients gets its dependencies in its constructor.
+
+It does not modify other parts.
+"""
 
 import ast
 from pathlib import Path
@@ -11,7 +14,7 @@ MODULES = sorted(Path(mqdb.remoting.__file__).parent.rglob("*.py"))
 
 
 def changed_by(constructor: ast.FunctionDef) -> list[str]:
-    """The attributes of its arguments that a constructor assigns or appends to."""
+    """The attributes of its arguments that a constructor assigns or extends."""
     targets = [target for node in ast.walk(constructor) if isinstance(node, ast.Assign) for target in node.targets]
     for node in ast.walk(constructor):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("add", "append"):

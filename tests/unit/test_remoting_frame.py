@@ -1,4 +1,7 @@
-"""Frames: what RocketMQ's library encodes is read, and what it would encode is written; the rest is refused."""
+"""Frames: mqdb reads what RocketMQ's library writes, and writes what that library would write.
+
+Other frames are refused.
+"""
 
 import json
 import struct

@@ -1,7 +1,7 @@
-"""Arbitrary bytes: they are read as a value or refused by FrameInvalid, and a frame that was read can be written.
+"""Arbitrary bytes are read as a value or refused with FrameInvalid, and a frame that was read can be written again.
 
-A hundred cases of each for each of MQDB_FUZZ_CASES, 10,000 at least: random ones, and RocketMQ's own with some bytes
-changed.
+Each test tries a hundred cases for each of MQDB_FUZZ_CASES, at least 10,000: random bytes, and RocketMQ's own frames
+with some bytes changed.
 """
 
 import random
@@ -19,14 +19,14 @@ TELLING = b'\x00\x01\x02\x7f\x80\xc3\xff"\\{}[],:\x10'
 
 
 def cases(valid: list[bytes]) -> Iterator[bytes]:
-    """One in eight is of random bytes; the others are valid ones that were changed."""
+    """One case in eight consists of random bytes; the others are valid ones with changes."""
     chance = fuzz_random()
     for number in range(CASES):
         yield chance.randbytes(chance.randrange(60)) if number % 8 == 0 else changed(chance, chance.choice(valid))
 
 
 def changed(chance: random.Random, valid: bytes) -> bytes:
-    """Bytes replaced, left out, doubled or added, in up to four places."""
+    """A frame with bytes replaced, left out, doubled or added, in up to four places."""
     mutated = bytearray(valid)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(mutated) + 1)

@@ -1,4 +1,4 @@
-"""Holds of pulls: what wakes them, and how often."""
+"""Held pulls: which events wake them, and how often."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,7 @@
-"""Messages on the wire: written as by RocketMQ's library; batches, properties and ids are read as it reads them."""
+"""Messages on the wire are written as RocketMQ's library writes them.
+
+Batches, properties and ids are read the same way.
+"""
 
 import hashlib
 import json
@@ -55,7 +58,7 @@ def received(topic: str = "orders", **changes: Any) -> ReceivedMessage:
 
 
 def read(encoded: bytes, length_of_topic: str = ">B") -> tuple[tuple[Any, ...], bytes, str, dict[str, str]]:
-    """Numbers, body, topic and properties of one message; all bytes have to be used."""
+    """Numbers, body, topic and properties of one message; checks that all bytes are used."""
     numbers = NUMBERS.unpack_from(encoded)
     at = NUMBERS.size + numbers[-1]
     body = encoded[NUMBERS.size : at]

@@ -1,4 +1,4 @@
-"""Answers to pulls that are expected next."""
+"""Answers prepared for the pulls that are expected next."""
 
 from mqdb.remoting.consuming.read_ahead import ReadAhead
 

@@ -1,4 +1,4 @@
-"""Settings of the front that cannot be used: who starts it reads which one, and why."""
+"""Invalid settings of the front are refused with an error that names the setting and the reason."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Signatures: those of RocketMQ's library are right, and nothing that differs is."""
+"""Signatures of RocketMQ's library are accepted, and any signature that differs is refused."""
 
 from typing import Any
 

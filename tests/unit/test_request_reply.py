@@ -1,4 +1,4 @@
-"""Replies that are made of requests, and the requests that wait for them."""
+"""Replies built from requests, and the requests that wait for them."""
 
 import threading
 import uuid

@@ -22,7 +22,7 @@ ALWAYS = RetentionRules(delete_when=tuple(range(24)))
 
 
 def segment(number: int, state: SegmentState, age: timedelta | None = None, lowest: int | None = None) -> Segment:
-    """One of 100 records, closed `age` ago."""
+    """A segment of 100 records, closed `age` ago."""
     start = 1 + 100 * (number - 1)
     closed_at = None if age is None else NOW - age
     return Segment(number, start, start + 100, lowest or start, state, closed_at)
@@ -52,7 +52,7 @@ def test_nothing_goes_behind_a_segment_that_is_not_sealed(state: SegmentState) -
 
 
 def test_the_segment_that_dispatch_writes_to_stays() -> None:
-    """The offset that a queue goes on with is found there."""
+    """The segment that dispatch writes to is kept, because it holds the next offset of each queue."""
     segments = [segment(1, SegmentState.SEALED, 5 * DAY), segment(2, SegmentState.SEALED, 5 * DAY)]
 
     assert expired(ALWAYS, NOW, segments, writes_to=2, disk_used_percent=None) == [1]
@@ -112,7 +112,10 @@ def test_a_quiet_broker_has_the_smallest_segments() -> None:
 
 @pytest.mark.parametrize(("size", "next_size"), [(90_000, 90_000), (1_000_000, 92_848), (10_000, 92_848)])
 def test_a_size_that_leads_to_a_fair_number_stays(size: int, next_size: int) -> None:
-    """1 M records a day are 3 M to 4 M before they go, so segments may have 69,000 to 125,000."""
+    """A segment size is kept if it leads to a fair number of segments.
+
+    With 1 M records a day, 3 M to 4 M exist before they are deleted, so segments may hold 69,000 to 125,000.
+    """
     log = Log(now=NOW, last_pos=1_000_001, segment_size=size, created_at=NOW - DAY)
 
     assert segment_size(SegmentSizing(smallest=1000), RetentionRules(), log, []) == next_size
@@ -177,7 +180,7 @@ class Broker:
             self.step()
 
     def step(self) -> int:
-        """Lets a segment fill, but an hour pass at most; returns how many segments hold messages then."""
+        """Let a segment fill, for an hour at most; returns the number of segments that then hold messages."""
         self._keep()
         current = next(segment for segment in self.segments if segment.state is SegmentState.OPEN)
         filled = timedelta(seconds=(current.end_pos - self.log.last_pos) / self.rate)

@@ -1,4 +1,4 @@
-"""Retry: a message that always fails comes 17 times, and then lies in the dead letter queue."""
+"""Retry: a message that always fails is delivered 17 times, and then moves to the dead letter queue."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""A group's own retry delays: how people write them, how they grow, and which one counts."""
+"""A group's own retry delays: how they are written, how they grow, and which setting applies."""
 
 from datetime import timedelta
 

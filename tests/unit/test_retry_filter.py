@@ -1,4 +1,4 @@
-"""The filter on a retry topic: how much the filters that it is made of may hold together."""
+"""The filter on a retry topic: how large the combined filters of its topics may be."""
 
 import pytest
 
@@ -9,12 +9,12 @@ from mqdb.store.filters.retry_filter import retry_filter
 
 
 def selector_of(comparisons: int) -> Selector:
-    """A selector with three parts for each comparison, and one for OR."""
+    """A selector with three parts for each comparison, and one for each OR."""
     return compile_selector(" OR ".join(f"a = '{number}'" for number in range(comparisons)))
 
 
 def test_filters_that_would_take_long_to_plan_together_are_refused() -> None:
-    """A pull of retries judges by all of them, and all other topics of the consumer would wait for its plan."""
+    """A pull of retries evaluates all filters, and every other topic of the consumer would wait for its plan."""
     half = selector_of(MAX_PARTS // 6)
 
     assert count_parts(half.tree) <= MAX_PARTS // 2

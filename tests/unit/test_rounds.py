@@ -1,4 +1,4 @@
-"""Rounds of a loop: how long they took, and what they did."""
+"""Rounds of a loop: their duration and their results."""
 
 from datetime import UTC, datetime, timedelta
 

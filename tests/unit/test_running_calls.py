@@ -1,4 +1,4 @@
-"""Calls of a listener: each has one end, by the thread that comes first."""
+"""Listener calls: each is ended once, by the first thread to do so."""
 
 from mqdb_client.consumer.listeners.running_calls import RunningCall, RunningCalls
 from tests.fixtures.orderly import queue_of, received
@@ -30,7 +30,7 @@ def test_a_call_that_has_not_run_for_so_long_goes_on() -> None:
 
 
 class _Returning(set[RunningCall]):
-    """Calls that return right after a look at them."""
+    """Calls that return right after they have been looked at."""
 
     def __init__(self, calls: RunningCalls) -> None:
         self._of = calls

@@ -1,4 +1,4 @@
-"""Schedules: when a message is to be delivered, as its sender and its properties say it."""
+"""Schedules: the delivery time of a message, as its sender and its properties state it."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any

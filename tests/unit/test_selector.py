@@ -1,4 +1,4 @@
-"""Selectors: what is refused although it can be read, the clause in SQL, and the value itself."""
+"""Selectors: expressions that parse but are refused, the SQL clause, and the bound values."""
 
 import pickle
 import random
@@ -22,7 +22,7 @@ LOG = commit_log.alias("cl")
 
 
 def sql(expression: str) -> str:
-    """The clause with its values instead of parameters, without the names of types."""
+    """The clause with its values inserted for the parameters, without type names."""
     compiled = (
         compile_selector(expression)
         .where(LOG.c.properties)
@@ -149,7 +149,10 @@ def test_a_list_of_texts_may_be_long() -> None:
 
 
 def test_no_part_becomes_more_than_so_much_sql() -> None:
-    """The bound on parts is one on the time that PostgreSQL needs to plan, which goes by the length of the text."""
+    """No part of a selector becomes more than a fixed amount of SQL.
+
+    The bound on parts limits PostgreSQL's planning time, which grows with the length of the text.
+    """
     chance = fuzz_random()
     for _ in range(fuzz_cases()):
         selector = compile_selector(nested_conditions(chance, chance.randrange(1, 5)))
@@ -160,7 +163,7 @@ def test_no_part_becomes_more_than_so_much_sql() -> None:
 
 
 def nested_conditions(chance: random.Random, depth: int) -> str:
-    """A nested condition of the forms that become the most SQL."""
+    """A nested condition of the forms that become the longest SQL."""
 
     def name() -> str:
         return f"{chance.choice('abc')}{chance.randrange(1_000)}"

@@ -1,4 +1,4 @@
-"""The parser of selectors. PostgreSQL judges messages by them, in tests/integration."""
+"""The selector parser. Tests in tests/integration evaluate its results in PostgreSQL."""
 
 import pytest
 

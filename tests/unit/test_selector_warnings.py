@@ -1,4 +1,7 @@
-"""Warnings of `mqdb selector explain`: legal expressions that surprise. The verdicts behind it are RocketMQ's."""
+"""Warnings of `mqdb selector explain` about legal but surprising expressions.
+
+The verdicts behind them are RocketMQ's.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The server that a connection asks for, by the parts of a DSN."""
+"""The kind of server that a connection requires, by the parts of a DSN."""
 
 from typing import Any
 

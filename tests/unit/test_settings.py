@@ -1,4 +1,4 @@
-"""Settings: the order of sources, the source of a value, and the errors for bad values."""
+"""Settings: the order of sources, the source of a value, and the errors for invalid values."""
 
 import json
 import os
@@ -21,7 +21,7 @@ SECRET = "geheim"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home directory, and no MQDB_* variable but the one that names it."""
+    """An empty home directory, and no MQDB_* variable but the one that points to the home."""
     for name in [*Settings.model_fields, "config"]:
         monkeypatch.delenv(f"MQDB_{name.upper()}", raising=False)
     monkeypatch.setenv("MQDB_HOME", str(tmp_path))
@@ -342,7 +342,10 @@ def test_no_refusal_tells_a_password(home: Path, text: str) -> None:
 
 
 def test_any_text_is_a_setting_or_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for each source of settings. An accepted value can be shown, and is accepted again."""
+    """Any text is either accepted by each source of settings or refused.
+
+    An accepted value can be printed, and the output is accepted again.
+    """
     chance = fuzz_random()
     longest = 0
     for _ in range(fuzz_cases()):
@@ -376,7 +379,7 @@ HIDDEN_ONES = {"dsn", "pool_dsn", "home", "actor", "web_password", "web_viewer_p
 
 
 def any_value(chance: random.Random) -> str:
-    """One of the texts that settings have, sometimes spoilt."""
+    """A typical value of a setting, sometimes corrupted."""
     texts = [
         "72h",
         "500ms",
@@ -447,7 +450,7 @@ def test_settings_travel_to_worker_processes_with_their_origins() -> None:
 
 @pytest.mark.parametrize("source", ["argument", "environment", "file"])
 def test_blanks_around_a_value_are_left_out(source: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default of each setting, written with blanks around it, is read again."""
+    """The default of each setting is accepted with blanks around it."""
     written = {line.name: line.value for line in load_settings().lines() if line.value and line.name != "home"}
     written |= {"web_password": "secret", "http": "127.0.0.1:8090", "remoting": "127.0.0.1:9876", "actor": "me"}
     padded = {name: f" {value}\t" for name, value in written.items()}

@@ -1,4 +1,4 @@
-"""JSON bodies as columns, without Spark. The values are those that Spark's from_json gives, unless a test says so."""
+"""JSON bodies as columns, without Spark. The values equal those of Spark's from_json, unless a test says otherwise."""
 
 import json
 import logging

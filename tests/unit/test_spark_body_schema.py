@@ -1,4 +1,4 @@
-"""The option `schema` of reads: what it may say, and one sentence for each that is wrong."""
+"""The `schema` option of reads: its legal values, and one error sentence for each kind of mistake."""
 
 import pytest
 from pyspark.sql.types import DecimalType, LongType, StructField, StructType

@@ -1,4 +1,4 @@
-"""Waits of work on Spark for the broker: the errors that it waits out, the limit, and the log lines."""
+"""Spark's work waits for the broker: the errors that it waits out, the limit, and the log lines."""
 
 import logging
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ AWAY = BrokerUnavailable("host/mqdb", "connection refused")
 
 
 class Work:
-    """Work that fails with each of these errors in turn, then for good with the last one, or succeeds."""
+    """Work that raises each of these errors in turn, and then either repeats the last one or succeeds."""
 
     def __init__(self, *errors: MqdbError, then_succeeds: bool = True) -> None:
         self._errors = iter(errors)

@@ -1,4 +1,4 @@
-"""Reads of several brokers: the options of each broker, and the errors for wrong names of brokers."""
+"""Reads from several brokers: the options of each broker, and the errors for wrong broker names."""
 
 import pickle
 
@@ -19,7 +19,7 @@ BOTH = f"broker-a={A};broker-b={B}"
 
 
 def batch(**options: str) -> SourceCluster:
-    """Options of spark.read for two brokers, together with the required ones."""
+    """Options of spark.read for two brokers, including the required ones."""
     return parse_cluster({"url": BOTH, "subscribe": "orders"} | options, is_stream=False)
 
 

@@ -1,4 +1,4 @@
-"""The choice of the broker and the queue for a row of a written DataFrame, if there are several brokers."""
+"""The broker and the queue for each row of a written DataFrame, if there are several brokers."""
 
 import random
 from collections import Counter
@@ -29,7 +29,7 @@ Place = tuple[int, int]
 
 
 def routed(rows: Sequence[dict[str, Any]], shares: Sequence[StageShare] = ()) -> list[tuple[str, Place]]:
-    """The body of each row of a task, and its broker and the key of its queue."""
+    """The body of each row of a task, with its broker and the key of its queue."""
     types = {"queue_id": pa.int32(), "partition": pa.int32(), "properties": pa.map_(pa.string(), pa.string())}
     schema = pa.schema([(name, types.get(name, pa.string())) for name in rows[0]])
     batch = pa.RecordBatch.from_pylist(list(rows), schema=schema)

@@ -1,4 +1,4 @@
-"""The URI of a session that reads for Spark: that of the user, with settings of ours."""
+"""The URI of a session that reads for Spark: the user's URI with mqdb's settings added."""
 
 from psycopg.conninfo import conninfo_to_dict
 

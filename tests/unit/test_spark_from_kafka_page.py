@@ -1,4 +1,4 @@
-"""docs/spark-from-kafka.md names options that mqdb takes, or those of Kafka that it ignores."""
+"""Every option in docs/spark-from-kafka.md is accepted by mqdb, or is a Kafka option that mqdb ignores."""
 
 import re
 from pathlib import Path

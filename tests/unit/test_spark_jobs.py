@@ -1,4 +1,4 @@
-"""Archive and replay: what is decided without Spark and without a database."""
+"""Archive and replay: the decisions made without Spark and without a database."""
 
 import pickle
 import sys

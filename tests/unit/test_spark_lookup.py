@@ -1,4 +1,4 @@
-"""Spark finds format("mqdb") by an import, in a process of its own, which has nothing else to do."""
+"""Spark finds format("mqdb") by an import, in a separate process that does nothing else."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Options of format("mqdb"): what they mean, and one sentence for each that is wrong."""
+"""Options of format("mqdb"): their meaning, and one error sentence for each kind of mistake."""
 
 import json
 import pickle
@@ -33,12 +33,12 @@ URL = "postgresql://user:geheim@host:5432/database"
 
 
 def batch(**options: str) -> SourceOptions:
-    """Options of spark.read, together with the required ones."""
+    """Options of spark.read, including the required ones."""
     return parse_source({"url": URL, "subscribe": "orders"} | options, is_stream=False)
 
 
 def stream(**options: str) -> SourceOptions:
-    """Options of spark.readStream, together with the required ones."""
+    """Options of spark.readStream, including the required ones."""
     return parse_source({"url": URL, "subscribe": "orders"} | options, is_stream=True)
 
 
@@ -203,7 +203,7 @@ def test_a_time_wins_over_times_by_queue_and_both_over_offsets() -> None:
 
 
 def test_options_of_kafka_that_mean_nothing_are_named_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Spark gives names in lower case."""
+    """Kafka options without a meaning in mqdb are named in one warning. Spark passes names in lower case."""
     ignored = {"kafka.max.poll.records": "5", "fetchoffset.numretries": "3", "groupidprefix": "etl"}
 
     check_source({"url": URL, "subscribe": "orders", **ignored})

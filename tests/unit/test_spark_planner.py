@@ -1,4 +1,4 @@
-"""The planner: from bounds to ranges, from ranges to parts, from parts to tasks."""
+"""The planner turns bounds into ranges, ranges into parts, and parts into tasks."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -194,7 +194,10 @@ def test_offsets_of_a_topic_that_was_made_again_are_those_of_other_messages(capl
 
 @pytest.mark.parametrize("must_be_whole", [True, False])
 def test_an_offset_needs_no_proof_if_nothing_before_it_is_kept(must_be_whole: bool) -> None:
-    """At the min offset of queue 0, below it, and of a queue that is gone, for which others speak."""
+    """An offset needs no proof if no older message is kept.
+
+    This holds at or below the min offset of queue 0, and for a deleted queue, for which other queues give the proof.
+    """
     for offsets in (orders(10), orders(3), {Queue("orders", 1): 0}, {Queue("gone", 0): 4}):
         assert planner.of_same_log(offsets, TWO, set(), fail_on_data_loss=must_be_whole) == offsets
 
@@ -232,7 +235,7 @@ SIZE = 100_000
 
 
 def layout(*spans: Span, last_pos: int = 2 * SIZE) -> Layout:
-    """Two segments of 100,000 positions; the second one has entries of the first."""
+    """Two segments of 100,000 positions; the second one holds entries for the first."""
     segments = {
         1: SegmentRange(1, 1, SIZE + 1, 1),
         2: SegmentRange(2, SIZE + 1, 2 * SIZE + 1, SIZE - 9),
@@ -245,7 +248,7 @@ def plan(where: Layout, **splitting: int | str) -> list[list[Part]]:
 
 
 def read_by(tasks: Sequence[Sequence[Part]]) -> list[list[tuple[int, int, int, int]]]:
-    """Segment, key, first and past of each range of each task."""
+    """The segment, key, first offset and end of each range of each task."""
     return [[(part.segment, *span) for part in task for span in part.spans] for task in tasks]
 
 

@@ -1,4 +1,4 @@
-"""Metrics of a streaming query, computed of a progress as Spark writes it."""
+"""Metrics of a streaming query, computed from a progress report as Spark writes it."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ def source(start: str | None, end: str, latest: str | None, rows: int) -> dict[s
 
 
 def progress(*sources: dict[str, Any]) -> StreamingQueryProgress:
-    """A progress as `query.lastProgress` has it."""
+    """A progress report in the form of `query.lastProgress`."""
     ids = {"id": "e7006432-13a7-4f07-af0b-63961f352bbe", "runId": "e29234a4-2021-4175-87cb-f2833643bfa2"}
     rest = {
         "name": "mirror",

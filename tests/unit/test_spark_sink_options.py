@@ -1,4 +1,4 @@
-"""Options and columns of a write to format("mqdb"): legal ones, and the sentences for the others."""
+"""Options and columns of a write to format("mqdb"): the legal ones, and the error sentences for others."""
 
 import pickle
 

@@ -1,7 +1,7 @@
-"""The evaluator that SQL92 selectors are held against: RocketMQ's verdict on every recorded case.
+"""The evaluator with which SQL92 selectors are compared agrees with RocketMQ's verdict on every recorded case.
 
-`vectors/sql92.jsonl` holds what RocketMQ answers. Where RocketMQ ignores text behind a complete expression
-(`rest_ignored`), mqdb refuses it, unless it is a comment.
+`vectors/sql92.jsonl` holds RocketMQ's answers. If RocketMQ ignores text after a complete expression (`rest_ignored`),
+mqdb refuses it, unless it is a comment.
 """
 
 import json

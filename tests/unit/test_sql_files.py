@@ -1,4 +1,4 @@
-"""The texts of the schema lie by subject, and callers of a function name its file."""
+"""The schema's SQL files are grouped by subject, and callers of a function name its file."""
 
 import re
 from pathlib import Path

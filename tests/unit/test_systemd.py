@@ -1,4 +1,4 @@
-"""The notifications to systemd, on a socket as systemd makes it."""
+"""Notifications to systemd, on a socket like that of systemd."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from mqdb.process.systemd import SystemdSupervisor
 
 @pytest.fixture
 def systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[socket.socket]:
-    """The end that listens; it waits for nothing."""
+    """The listening end of the socket; reads from it do not wait."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.bind(str(tmp_path / "notify"))
         end.setblocking(False)

@@ -1,7 +1,7 @@
-"""Tag expressions: RocketMQ's verdict on every recorded case.
+"""Tag expressions agree with RocketMQ's verdict on every recorded case.
 
-`vectors/tags.jsonl` holds what RocketMQ answers: `sub` lines read an expression, `hash` lines
-give the code of a tag, `match` lines judge a message in two steps, by the broker and by the client.
+`vectors/tags.jsonl` holds RocketMQ's answers: `sub` lines read an expression, `hash` lines give the code of a tag,
+`match` lines judge a message in two steps, by the broker and by the client.
 """
 
 import json

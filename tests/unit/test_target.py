@@ -1,4 +1,4 @@
-"""The target of a message, as the caller of a send gives it."""
+"""The target of a message, as given by the caller of a send."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The search for the first place that is late enough, in lists."""
+"""The search for the first place that is late enough, on lists."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from mqdb.store.log.time_search import search
 
 
 def found(numbers: Sequence[int], wanted: int, low: int = 0) -> tuple[int, int]:
-    """The place that is found where these numbers stand, from `low` on, and in how many rounds."""
+    """The place found in these numbers, starting at `low`, and the number of rounds."""
     running = search(low, low + len(numbers))
     answers: list[bool] | None = None
     rounds = 0

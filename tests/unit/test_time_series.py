@@ -1,4 +1,4 @@
-"""The series of a broker: rates of counters, levels, an hour and a day, bounded in number."""
+"""The time series of a broker: rates of counters, levels, an hour and a day, all of bounded size."""
 
 import random
 from itertools import pairwise

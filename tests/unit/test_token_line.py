@@ -1,4 +1,4 @@
-"""Tokens: each wakes a thread that has time, one thread wakes the next, and none is forgotten."""
+"""Tokens: each wakes an idle thread, one thread wakes the next, and no token is forgotten."""
 
 import random
 import threading
@@ -15,7 +15,7 @@ _THREADS = 5
 
 
 class Workers:
-    """Threads that take tokens until each has got a None, and stay with a token as `stay` says."""
+    """Threads that take tokens until each has received None, and keep each token as long as `stay` lasts."""
 
     def __init__(self, line: TokenLine, stay: threading.Barrier | None = None) -> None:
         self.taken: Counter[ProcessQueue] = Counter()
@@ -52,7 +52,10 @@ def test_tokens_come_in_their_order() -> None:
 
 
 def test_all_threads_come_while_those_before_stay_with_their_tokens() -> None:
-    """Each of them waits in its token until all are there."""
+    """Every thread starts while earlier ones keep their tokens.
+
+    Each waits with its token until all threads have one.
+    """
     line = TokenLine()
     workers = Workers(line, threading.Barrier(_THREADS))
 
@@ -73,7 +76,10 @@ def test_many_tokens_wake_one_thread_and_only_that_one_wakes_another() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_token_is_lost_or_left_whoever_puts_it_whenever(seed: int) -> None:
-    """Threads fall asleep and are woken at random: after each round of puts all tokens have to be taken."""
+    """No token is lost or left over.
+
+    Threads fall asleep and are woken at random: after each round of puts, every token must be taken.
+    """
     chance = random.Random(seed)
     line = TokenLine()
     workers = Workers(line)

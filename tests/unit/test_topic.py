@@ -1,4 +1,4 @@
-"""Topics: which names are legal, which belong to the broker, and which settings make sense."""
+"""Topics: which names are legal, which belong to the broker, and which settings are valid."""
 
 import string
 from typing import Any
@@ -86,7 +86,10 @@ def test_retry_and_dlq_topic_of_the_longest_group_are_legal() -> None:
 
 
 def test_nobody_may_send_to_the_topics_of_the_broker() -> None:
-    """RocketMQ's six, and that of timers, which it takes from anybody and believes."""
+    """Clients may not send to the broker's topics.
+
+    These are RocketMQ's six, and the timer topic, which RocketMQ accepts and trusts from any client.
+    """
     refused = (
         "SCHEDULE_TOPIC_XXXX rmq_sys_wheel_timer RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC "
         "TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT"

@@ -1,4 +1,4 @@
-"""The states of a half message: each transition that there is, and no other one."""
+"""The states of a half message: every existing transition, and no other."""
 
 from datetime import timedelta
 from itertools import product

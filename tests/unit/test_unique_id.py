@@ -1,4 +1,4 @@
-"""Unique ids: in RocketMQ's layout, and never twice."""
+"""Unique ids have RocketMQ's layout and never repeat."""
 
 import os
 import signal
@@ -193,7 +193,7 @@ def test_a_fork_in_the_midst_of_other_threads_leaves_the_child_able_to_make_ids(
 
 
 def in_child(work: Callable[[], bytes]) -> bytes:
-    """The result of `work` in a forked child; b"" if the child fails. A child that hangs is ended by its alarm."""
+    """The result of `work` in a forked child; b"" if the child fails. An alarm ends a child that hangs."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Errors of user code: whatever they are, they are described, walked and logged."""
+"""Errors of user code are described, traversed and logged, whatever they are."""
 
 import logging
 import traceback
@@ -53,7 +53,7 @@ def test_each_can_be_stored_as_a_failure(make: Callable[[], BaseException]) -> N
 
 
 class Records(logging.Handler):
-    """The records of a logger of its own: a report of pytest cannot hold lone surrogates."""
+    """The records of a separate logger: a pytest report cannot hold lone surrogates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def test_a_chain_has_causes_contexts_and_the_members_of_groups() -> None:
 
 @pytest.fixture
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Some errors have texts of 20 MB, which are of no use in a report."""
+    """Some errors have texts of 20 MB, which would only fill a report."""
     caplog.set_level(logging.CRITICAL)
 
 

@@ -1,4 +1,4 @@
-"""The wake limit: forged notifications are obeyed at a bounded rate, genuine ones at once."""
+"""The wake limit obeys forged notifications at a bounded rate, and genuine ones at once."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from mqdb.common.wake_limit import WakeLimit
 
 
 class Time:
-    """Stands still until it is moved."""
+    """A clock that stands still until the test moves it."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -26,7 +26,7 @@ def limit(time: Time) -> WakeLimit:
 
 
 def obeyed(limit: WakeLimit, time: Time, seconds: float, step: float = 0.001) -> int:
-    """The number of wakes in vain in a flood of this length."""
+    """The number of useless wakes in a flood of this length."""
     count = 0
     end = time.now + seconds
     while time.now < end:
@@ -60,7 +60,10 @@ def test_after_a_rest_as_many_are_obeyed_at_once_as_at_first(limit: WakeLimit, t
 
 
 def test_300_genuine_wakes_a_second_are_never_late(limit: WakeLimit, time: Time) -> None:
-    """Each of them followed by one in vain: its messages were read by the pull before."""
+    """300 genuine wakes a second are never late.
+
+    Each is followed by a useless one, whose messages the previous pull has read.
+    """
     for _ in range(300 * 60):
         assert limit.seconds_left() == 0
         limit.regain()

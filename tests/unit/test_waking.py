@@ -1,4 +1,4 @@
-"""Waking: one after the other, last those that wait for all others; no waiter is left behind."""
+"""Waiters are woken one after another, those that wait for all others last; no waiter is left behind."""
 
 import random
 import sys
@@ -17,7 +17,7 @@ def waking() -> Waking:
 
 
 class Sleeping:
-    """A thread that sleeps until it is woken, writes its name down, and passes on or leaves."""
+    """A thread that sleeps until it is woken, records its name, and passes the wake on or leaves."""
 
     def __init__(self, waking: Waking, names: list[str], name: str, sleeper: Sleeper, seconds: float = 60.0) -> None:
         self.sleeper = sleeper
@@ -89,7 +89,10 @@ def test_begin_wakes_nobody_while_one_is_awake_who_will(waking: Waking) -> None:
 
 
 def test_whoever_comes_and_leaves_meanwhile_nobody_is_left_behind(waking: Waking) -> None:
-    """The times are random, and each run prints its seed."""
+    """No waiter is left behind, whichever thread comes or leaves.
+
+    The times are random, and each run prints its seed.
+    """
     seed = random.randrange(1_000_000)
     sys.stdout.write(f"seed {seed}\n")
     chance = random.Random(seed)

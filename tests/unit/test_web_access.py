@@ -1,4 +1,4 @@
-"""The person behind a request, and the delays for clients that guess passwords."""
+"""The user behind a request, and the delays for clients that guess passwords."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ PROXIES = Proxies("X-Forwarded-User", parse_networks("10.0.0.7, 192.168.4.0/24, 
 
 
 def scope(peer: str, *names: bytes, **headers: str) -> dict[str, Any]:
-    """A request, as the server hands it on."""
+    """A request, as the server passes it on."""
     given = [(b"x-forwarded-user", each) for each in names]
     given += [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return {"type": "http", "client": (peer, 1), "headers": given}

@@ -1,4 +1,4 @@
-"""Threads that do the same work: there are as many as wanted, and each one finishes its piece of work."""
+"""Threads that do the same work: their number is as configured, and each one finishes its piece of work."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.fixtures.threads import refuse_threads
 
 
 class Works:
-    """Pieces of work that end when the test says so; those that have begun are counted."""
+    """Pieces of work that end when the test says so, and a count of those that have begun."""
 
     def __init__(self) -> None:
         self._line: SimpleQueue[threading.Event | None] = SimpleQueue()
@@ -113,7 +113,7 @@ def test_a_start_that_fails_leaves_nothing_that_cannot_be_stopped(monkeypatch: p
 
 
 def test_none_is_started_after_the_stop(works: Works) -> None:
-    """A user may want more threads while the consumer is shut down."""
+    """No thread starts after the stop. A user may set a higher number of threads while the consumer shuts down."""
     works.threads.stop(10)
 
     works.threads.resize(5)
