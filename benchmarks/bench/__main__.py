@@ -1,4 +1,4 @@
-"""The benchmarks of the checkout, as commands."""
+"""The benchmark commands of the checkout."""
 
 import sys
 

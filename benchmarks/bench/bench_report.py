@@ -26,7 +26,7 @@ _Found: TypeAlias = Callable[[str], float | None]
 class BenchReport:
     """The results of a benchmark, with its environment and parameters.
 
-    `parameters` are shown as they are; `notes` are sentences.
+    `parameters` are printed unchanged; `notes` are sentences.
     """
 
     benchmark: str
@@ -36,7 +36,7 @@ class BenchReport:
     notes: Sequence[str] = ()
 
     def as_json(self) -> str:
-        """One object on one line."""
+        """The report as one JSON object on one line."""
         return json.dumps(
             {
                 "benchmark": self.benchmark,
@@ -48,7 +48,7 @@ class BenchReport:
         )
 
     def show(self, console: Console) -> None:
-        """For people."""
+        """Print the report for people."""
         console.print(f"[bold]do.py bench {self.benchmark}[/bold]\n")
         given = Table.grid(padding=(0, 2))
         for name, value in (self.environment | self.parameters).items():
@@ -126,7 +126,7 @@ def _ratio(ratio: float | None) -> str:
 
 
 def _verdicts(series: Series, name: str, found: _Found, what: str = "") -> str:
-    """The verdicts on the goals of this name."""
+    """The verdicts on the goals with this name."""
     number = found(name)
     if number is None:
         return ""

@@ -1,4 +1,4 @@
-"""Loads that are about the client: producers as a program uses them."""
+"""Loads that measure the client: producers as a program uses them."""
 
 import asyncio
 from collections import deque
@@ -26,7 +26,7 @@ _MOMENT_SECONDS: Final = 0.02
 
 
 def settings_for(*brokers: BrokerDsn) -> Settings:
-    """Settings that name these brokers, and take nothing from the environment or a file."""
+    """Settings that name these brokers, and read neither the environment nor a file."""
     return Settings(dsn=";".join(f"{broker.name}={broker.dsn}" for broker in brokers))
 
 
@@ -34,7 +34,7 @@ def settings_for(*brokers: BrokerDsn) -> Settings:
 def send(
     broker: BrokerDsn, threads: int, *, topic: str, others: Sequence[BrokerDsn] = ()
 ) -> Iterator[Sequence[Operation]]:
-    """One producer, over this broker and the others; each of its threads sends one message after the other."""
+    """One producer, for this broker and the others; each of its threads sends one message after another."""
     messages = [message_sample.message(topic, number) for number in range(_MESSAGES)]
     with Producer("mqdb_bench_producer", settings=settings_for(broker, *others)) as producer:
         yield [partial(_send, producer, messages, count(number)) for number in range(threads)]
@@ -47,7 +47,7 @@ def _send(producer: Producer, messages: list[Message], numbers: Iterator[int]) -
 
 @contextmanager
 def send_batch(broker: BrokerDsn, threads: int, *, topic: str, batch: int) -> Iterator[Sequence[Operation]]:
-    """One producer; each of its threads sends one batch after the other."""
+    """One producer; each of its threads sends one batch after another."""
     messages = [message_sample.message(topic, number) for number in range(batch)]
     with Producer("mqdb_bench_producer", settings=settings_for(broker)) as producer:
 
@@ -59,14 +59,14 @@ def send_batch(broker: BrokerDsn, threads: int, *, topic: str, batch: int) -> It
 
 @contextmanager
 def send_async(broker: BrokerDsn, threads: int, *, topic: str) -> Iterator[Sequence[Operation]]:
-    """One producer; each of its threads hands in one message after the other, as fast as back-pressure lets it."""
+    """One producer; each of its threads submits one async send after another, as fast as back-pressure allows."""
     messages = [message_sample.message(topic, number) for number in range(_MESSAGES)]
     with Producer("mqdb_bench_producer", settings=settings_for(broker)) as producer:
         yield [_AsyncSends(producer, messages) for _ in range(threads)]
 
 
 class _AsyncSends:
-    """Async sends of one thread, which looks at each future once: a failure ends the round."""
+    """The async sends of one thread, which checks each future once: a failure ends the round."""
 
     def __init__(self, producer: Producer, messages: list[Message]) -> None:
         self._producer = producer
@@ -83,7 +83,7 @@ class _AsyncSends:
         return ended
 
     def drain(self) -> int:
-        """Wait for all that is under way."""
+        """Wait for all sends under way."""
         ended = len(self._futures)
         while self._futures:
             self._futures.popleft().result()
@@ -92,14 +92,14 @@ class _AsyncSends:
 
 @contextmanager
 def send_tasks(broker: BrokerDsn, threads: int, *, topic: str, tasks: int) -> Iterator[Sequence[Operation]]:
-    """An asyncio producer and a loop for each thread; each of its tasks sends one message after the other."""
+    """One asyncio producer and event loop for each thread; each of the loop's tasks sends one message after another."""
     messages = [message_sample.message(topic, number) for number in range(_MESSAGES)]
     with ExitStack() as stack:
         yield [stack.enter_context(_Tasks(broker, messages, tasks, number)) for number in range(threads)]
 
 
 class _Tasks:
-    """Tasks that send, as an operation: it runs their loop for a moment."""
+    """Tasks that send, as one operation: each call runs their event loop for a moment."""
 
     def __init__(self, broker: BrokerDsn, messages: list[Message], tasks: int, number: int) -> None:
         self._messages = messages
@@ -121,7 +121,7 @@ class _Tasks:
         return self._runner.run(self._go_on(_MOMENT_SECONDS))
 
     def drain(self) -> int:
-        """Wait for all that is under way."""
+        """Wait for all sends under way."""
         return self._runner.run(self._end())
 
     async def _go_on(self, seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Rounds: sides measured in turn, so that whatever slows the machine down slows them all."""
+"""Rounds: the sides are measured in turn, so that a slow period of the machine slows all of them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +12,7 @@ _GOAL_OF_PAIRS = Goal(0.9)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Something that can be measured any number of times, what that is, and what is wanted (`Series`)."""
+    """A measurement that can be repeated, with its description and its goals (`Series`)."""
 
     label: str
     measure: Callable[[], Measurement]
@@ -21,7 +21,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class SideComparison:
-    """The sides of a figure: the measured side, and the references beside it."""
+    """The sides of a figure: the measured side, and its references."""
 
     name: str
     unit: str
@@ -34,8 +34,8 @@ class SideComparison:
 class Plan:
     """The number of rounds, and the transaction that another session holds open during them (`holding`).
 
-    In pairs, the measured side is compared with itself: in `rounds` rounds with an open transaction, and in as many
-    without.
+    With pairs, the measured side is compared with itself: in `rounds` rounds with an open transaction, and in as many
+    rounds without one.
     """
 
     rounds: int

@@ -1,6 +1,6 @@
-"""`do.py bench consume`: how fast messages come out.
+"""`do.py bench consume`: how fast messages are consumed.
 
-    pull-32, pull-1000      one queue, so many messages by one statement, against SELECT through psycopg
+    pull-32, pull-1000      one queue, 32 or 1,000 messages by one statement, against SELECT through psycopg
     consume-32, consume-1   a push consumer whose listener does nothing, against pulls of the same queues
     consume-orderly         the same, in order
     consume-once            the same, exactly once, with an INSERT for each message in the listener's transaction
@@ -8,8 +8,9 @@
     consume-poll            a lite pull consumer that commits each poll of 100, against a push consumer with 100 a call
     consume-2               two processes that share the queues, against one
 
-The SELECT reads the same columns of the same tables by the same indexes; it finds out nothing about the queue, and
-makes no messages of the rows. Unless a line says otherwise, it runs in one process; no producer and no dispatcher run.
+The SELECT reads the same columns of the same tables by the same indexes, but no state of the queue, and does not build
+messages from the rows. Unless a line says otherwise, everything runs in one process, without a producer or a
+dispatcher.
 """
 
 import time
@@ -50,7 +51,7 @@ _QUEUES: Final = 8
 
 @per_connection
 def pulls(broker: BrokerDsn, topic: str, queue_keys: tuple[int, ...], limit: int) -> Iterator[Operation]:
-    """Pulls of queues from their beginning to their end, and again."""
+    """Pulls queues from beginning to end, repeatedly."""
     start = [PullRequest(MessageQueue(topic, broker.name, number), key, 0) for number, key in enumerate(queue_keys)]
     engine = create_engine(broker.dsn, application_name="mqdb bench: load", pool_size=1)
     with engine.connect() as connection:
@@ -73,7 +74,7 @@ def pulls(broker: BrokerDsn, topic: str, queue_keys: tuple[int, ...], limit: int
 
 
 def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator[SideComparison, None, None]:
-    """The comparisons, one after the other."""
+    """The comparisons, one after another."""
     topic = testbed.topic("consume", _QUEUES)
     (floor,) = testbed.below.execute("SELECT last_value FROM mqdb.log_pos").fetchone() or (0,)
     message_sample.fill(testbed.below, topic.queue_keys, messages)

@@ -1,4 +1,4 @@
-"""Loads that are about the client: consumers as a program uses them."""
+"""Loads that measure the client: consumers as a program uses them."""
 
 import asyncio
 import logging
@@ -53,9 +53,10 @@ def consume(
     way: Way = Way.CONCURRENTLY,
     group: str | None = None,
 ) -> Iterator[Sequence[Operation]]:
-    """One push consumer with a listener that only counts; an exactly-once one inserts a row for each message as well.
+    """One push consumer with a listener that only counts; an exactly-once listener also inserts a row for each message.
 
-    The consumer is in a new group, or in `group`. The operation ends when the consumer has had `messages` messages.
+    The consumer is in a new group, or in `group`. The operation ends when the consumer has received `messages`
+    messages.
     """
     # Nobody serves while this is measured, on purpose.
     logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
@@ -83,9 +84,9 @@ def consume(
 def consume_in_loop(
     broker: BrokerDsn, threads: int, *, topic: str, messages: int, at_once: int, await_seconds: float
 ) -> Iterator[Sequence[Operation]]:
-    """One asyncio push consumer of a new group: calls with a message each, so many at once, that await and count.
+    """One asyncio push consumer in a new group, with up to `at_once` calls of one message each, which await and count.
 
-    Its loop has a thread. Ends when it has had so many messages.
+    The event loop has a separate thread. The operation ends when the consumer has received `messages` messages.
     """
     logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
     counts: list[int] = []
@@ -129,7 +130,7 @@ def consume_in_loop(
 
 @contextmanager
 def poll(broker: BrokerDsn, threads: int, *, topic: str, messages: int, batch: int) -> Iterator[Sequence[Operation]]:
-    """One lite pull consumer of a new group that commits what each poll has returned. Ends after so many messages."""
+    """One lite pull consumer in a new group that commits the messages of each poll. Ends after `messages` messages."""
     logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
     consumer = LitePullConsumer(
         f"mqdb_bench_{time.monotonic_ns()}",
@@ -180,7 +181,7 @@ def _listener(way: Way, counts: list[int], begin: threading.Event) -> Callable[.
 
 
 class _Progress:
-    """An operation that waits a moment, and returns how many messages the consumer has had in that time."""
+    """An operation that waits a moment, and returns how many messages the consumer has received since the last call."""
 
     def __init__(self, begin: threading.Event, counts: list[int], messages: int) -> None:
         self._begin = begin

@@ -1,11 +1,11 @@
-"""`do.py bench dispatch`: how fast a backlog gets its queue offsets, and its place in the key index.
+"""`do.py bench dispatch`: how fast a backlog gets its queue offsets and its key index entries.
 
     dispatch   batches of mqdb.dispatch from the first to the last message, by one session
     index      batches of mqdb.index_keys for the same messages
 
-The reference point of both reads the same records in the order of the log and copies what a consume-queue entry holds
-into a table without index, in batches of the same size, each committed. It gives no offsets, keeps no order and
-announces nothing: no dispatch could do with less. It comes second, to pages that the first has brought into memory.
+The reference point of both reads the same records in log order, and copies the columns of a consume-queue entry into a
+table without an index, in committed batches of the same size. The reference assigns no offsets, keeps no order and
+announces nothing: no dispatch could do less. It runs second, when the pages are already in memory.
 """
 
 import time
@@ -32,7 +32,7 @@ FROM mqdb.log_pos
 
 
 def comparisons(testbed: Testbed, *, messages: int) -> Generator[SideComparison, None, None]:
-    """The comparisons, one after the other. Raises ParameterInvalid if `mqdb serve` does the work already."""
+    """The comparisons, one after another. Raises ParameterInvalid if `mqdb serve` already does the work."""
     testbed.check_unserved("do.py bench dispatch")
     topic = testbed.topic("dispatch", _QUEUES)
     copy = Side("INSERT ... SELECT of the entries, without index", partial(_copy, testbed, messages))
@@ -90,7 +90,7 @@ def _copy(testbed: Testbed, messages: int) -> Measurement:
 
 
 def _timed(testbed: Testbed, work: Callable[[], int]) -> Measurement:
-    """Messages per second, and per second of CPU of the one session that does the work."""
+    """Messages per second, and per CPU second of the only session that does the work."""
     backend = machine.ProcessClock(machine.backend_pid(testbed.below))
     cpu_began, began = backend.seconds(), time.perf_counter()
     messages = work()

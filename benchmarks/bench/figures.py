@@ -1,8 +1,8 @@
-"""Figures: what was measured, beside what it is compared with and what it ought to be.
+"""Figures: measurements, with their references and goals.
 
     Measurement   one round: a value and its details
-    Series        the rounds of one side, and what is wanted of it
-    Figure        the measured side, and its reference points from the same rounds
+    Series        the rounds of one side, and its goals
+    Figure        the measured side, and the reference points from the same rounds
 
 A ratio is the median of the ratios of the rounds, not the ratio of the medians: a machine that slows down for a while
 slows both sides of the same round.
@@ -22,33 +22,35 @@ _PERCENTS: Final = (50, 99)
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One round. `details` are further numbers of it by name, such as the CPU time of each message."""
+    """One round. `details` are further numbers of the round by name, such as the CPU time of each message."""
 
     value: float
     details: Mapping[str, float] = field(default_factory=dict)
 
     def get(self, name: str) -> float | None:
-        """The value or a detail; None for one that the round does not have."""
+        """The value or a detail; None if the round does not have this detail."""
         return self.value if name == VALUE else self.details.get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The bound that a number should reach: the value, or the detail that `of` names."""
+    """The limit that a number should reach: the value, or the detail that `of` names."""
 
     bound: float
     of: str = VALUE
     at_least: bool = True
 
     def is_reached(self, value: float) -> bool:
-        """Whether a value is good enough."""
+        """Whether a value reaches the goal."""
         return value >= self.bound if self.at_least else value <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The rounds of one side. The goals of the measured side are about its numbers, those of a reference about the
-    measured side's ratio to it."""
+    """The rounds of one side.
+
+    Goals of the measured side apply to its numbers; goals of a reference apply to the ratio of the measured side to it.
+    """
 
     label: str
     rounds: Sequence[Measurement]
@@ -56,21 +58,21 @@ class Series:
 
     @property
     def median(self) -> float:
-        """The middle one of the values."""
+        """The median of the values."""
         return median(each.value for each in self.rounds)
 
     @property
     def details(self) -> list[str]:
-        """The names of the details."""
+        """The names of all details."""
         return sorted({name for each in self.rounds for name in each.details})
 
     def number(self, name: str) -> float | None:
-        """The middle one of the values, or of a detail; None where a round does not have it."""
+        """The median of the values, or of a detail; None if a round does not have this detail."""
         numbers = [number for each in self.rounds if (number := each.get(name)) is not None]
         return median(numbers) if len(numbers) == len(self.rounds) else None
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The series as JSON."""
         details = {name: _rounded(self.number(name)) for name in self.details}
         values = [_rounded(each.value) for each in self.rounds]
         return {"label": self.label, "median": _rounded(self.median), "rounds": values, "details": details}
@@ -78,7 +80,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One part of a report. Where `lower_is_better`, ratios of the value are turned round: above 1 is always better."""
+    """One part of a report. With `lower_is_better`, ratios of the value are inverted: above 1 is always better."""
 
     name: str
     unit: str
@@ -87,7 +89,10 @@ class Figure:
     lower_is_better: bool = False
 
     def ratio_to(self, reference: Series, name: str = VALUE) -> float | None:
-        """Measured to reference, of the value or of a detail; None where a round does not have it."""
+        """The ratio of measured side to reference, for the value or a detail.
+
+        None if a round does not have this detail.
+        """
         ratios = []
         for ours, theirs in zip(self.measured.rounds, reference.rounds, strict=True):
             numbers = ours.get(name), theirs.get(name)
@@ -99,7 +104,7 @@ class Figure:
         return median(ratios)
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The figure as JSON."""
         goals = [_goal_as_json(goal, self.measured.number(goal.of), None) for goal in self.measured.goals]
         for reference in self.references:
             goals += [_goal_as_json(goal, self.ratio_to(reference, goal.of), reference) for goal in reference.goals]
@@ -119,7 +124,7 @@ def durations(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def percentile(ranked: Sequence[float], percent: float) -> float:
-    """The smallest one that so many percent do not exceed, of values in ascending order."""
+    """The smallest of the ascending values that `percent` percent of them do not exceed."""
     return ranked[max(math.ceil(len(ranked) * percent / 100), 1) - 1]
 
 
@@ -136,5 +141,5 @@ def _quotient(ours: float, theirs: float) -> float:
 
 
 def _rounded(value: float | None) -> float | None:
-    """To four digits behind the point, for people read JSON as well."""
+    """A number with four decimal places, because people read JSON as well."""
     return None if value is None else round(value, 4)

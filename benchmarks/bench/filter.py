@@ -1,12 +1,12 @@
 """`do.py bench filter`: how fast a filtered pull gets through a queue.
 
-    tag-2, tag-1000   a tag that 1 message in 2 has, or 1 in 1,000: messages delivered
-    tag-none          a tag that no message has: entries passed by
-    sql-2             a selector with two conditions, of which 1 message in 5 meets both: messages looked at
-    sql-everyday      one with a list of tags and a range, as most are
+    tag-2, tag-1000   a tag of 1 message in 2, or 1 in 1,000: delivered messages
+    tag-none          a tag that no message has: skipped entries
+    sql-2             a selector with two conditions that 1 message in 5 meets: examined messages
+    sql-everyday      a selector with a list of tags and a range, like most
 
-The reference point of all is the pull without a filter, for the tags with a reader that looks at the tag of each
-message itself. Each side reads all queues from their beginning to their end, and again.
+The reference point of all is a pull without a filter, for the tags with a reader that checks each message's tag itself.
+Each side reads all queues from beginning to end, repeatedly.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -61,7 +61,7 @@ def pulls(
     by_broker: Filter | None = None,
     by_reader: Filter | None = None,
 ) -> Iterator[Operation]:
-    """Pulls of all queues from their beginning to their end, and again, filtered by the broker, the reader or both."""
+    """Pulls all queues from beginning to end, repeatedly, filtered by the broker, the reader or both."""
     start = [PullRequest(MessageQueue(topic, broker.name, number), key, 0) for number, key in enumerate(queue_keys)]
     given = None if by_broker is None else by_broker()
     second_look = None if by_reader is None else by_reader()
@@ -90,7 +90,7 @@ def pulls(
 
 
 def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator[SideComparison, None, None]:
-    """The comparisons, one after the other."""
+    """The comparisons, one after another."""
     topic = testbed.topic("filter", _QUEUES)
     message_sample.fill(testbed.below, topic.queue_keys, messages, tags=_TAGS, properties=_PROPERTIES)
     testbed.dispatch_all()

@@ -1,16 +1,16 @@
-"""`do.py bench grow`: what each action costs in a log of one size, and in one that is ten times as large.
+"""`do.py bench grow`: the cost of each action in a log of one size, and in a log ten times as large.
 
     send, send-100          a producer: one message, and a batch of 100
-    dispatch, index         a batch of 1,000 messages; dispatch-idle: a look that finds nothing
+    dispatch, index         a batch of 1,000 messages; dispatch-idle: a dispatch that finds nothing
     pull-end                8 queues x 32 messages at the end of the log; pull-beginning: at its beginning
-    pull-first              the first pull of a new session, which knows no segment yet: it plans over all of them
+    pull-first              the first pull of a new session, whose plan covers all segments
     time                    the offsets of a time in the 8 queues of a topic
     key, id                 the messages with a key, and those with a unique id
     groups, doctor          `mqdb group list`, `mqdb doctor`
     overview, storage       pages of the dashboard with all their parts; messages, group: one page each
-    serve                   from the start of the services until they have dispatched a message that waited
+    serve                   from the start of the services until they have dispatched a waiting message
     adopt                   the comparison after a restore
-    retention               the oldest segment goes
+    retention               the oldest segment is dropped
 
 The log grows in steps. Segments have the size that `mqdb serve` would choose if the log were three days of traffic.
 """
@@ -57,7 +57,7 @@ Announce: TypeAlias = Callable[[str, int, int], None]
 
 
 class GrowStep(NamedTuple):
-    """The log at one size: how it came to be, and the measurements by the name of the item."""
+    """The log at one size: how it was made, and the measurements by item name."""
 
     messages: int
     fill_seconds: float
@@ -67,7 +67,7 @@ class GrowStep(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For the notes of a report."""
+        """A sentence for the notes of a report."""
         gibibytes = self.bytes / 1024**3
         return (
             f"{self.messages:,} messages: {self.segments} segments, {gibibytes:.1f} GiB; "
@@ -83,7 +83,7 @@ def steps(
     announce: Announce,
     segment_records: int | None = None,
 ) -> Iterator[GrowStep]:
-    """Grows the log to one size after the other, and measures at each."""
+    """Grows the log to one size after another, and measures at each size."""
     log = GrowingLog(testbed, segment_records)
     for size in sizes:
         began = time.perf_counter()
@@ -118,7 +118,7 @@ def _fills(announce: Announce, size: int, done: int) -> None:
 
 
 def _measured(item: Item, rounds: int) -> list[Measurement]:
-    """The mean of the calls of each round. Before, items with many calls are called once to warm up."""
+    """The mean of the calls in each round. Items with many calls are first called once to warm up."""
     if item.warm_up:
         item.call()
     found = []

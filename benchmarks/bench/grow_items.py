@@ -1,4 +1,4 @@
-"""The items of `do.py bench grow`: what is called, how often, and how long a call takes."""
+"""The items of `do.py bench grow`: the call, its number of repetitions, and its duration."""
 
 import base64
 import http.client
@@ -47,7 +47,7 @@ _START_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that is called so many times in a round. `call` returns the seconds that count."""
+    """An action that is called this many times in each round. `call` returns the seconds that count."""
 
     name: str
     label: str
@@ -58,7 +58,7 @@ class Item:
 
 
 def items(log: GrowingLog, stack: ExitStack) -> Iterator[Item]:
-    """All items, for a log of the size that it has now. The stack closes the connections that they hold open."""
+    """All items, for a log of its present size. The stack closes the connections that the items hold open."""
     settings = settings_for(log.testbed.broker)
     producer = stack.enter_context(Producer(f"{PREFIX}grower", settings=settings))
     admin = stack.enter_context(Admin(settings=settings)).on(log.testbed.broker.name)
@@ -106,7 +106,7 @@ def _index(log: GrowingLog) -> float:
 
 
 def _pulls(log: GrowingLog, stack: ExitStack) -> Iterator[Item]:
-    """Pulls by sessions as consumers have them."""
+    """Pulls by sessions like those of consumers."""
     topic, name = log.topics[0], log.testbed.broker.name
     log.testbed.dispatch_all()
     found = ends(log.testbed.connection, topic.queue_keys)
@@ -121,7 +121,7 @@ def _pulls(log: GrowingLog, stack: ExitStack) -> Iterator[Item]:
     last = requests(lambda end: max(end.max_offset - 32, end.min_offset))
 
     def reader(asked: Sequence[PullRequest]) -> Callable[[], float]:
-        """Pulls the same messages again and again, with the segments and the horizon of the answer before."""
+        """Pulls the same messages repeatedly, with the segments and the horizon of the previous answer."""
         connection = _new_session(log, stack)
         requests, horizon = asked, UNKNOWN_HORIZON
 
@@ -149,14 +149,14 @@ def _pulls(log: GrowingLog, stack: ExitStack) -> Iterator[Item]:
 
 
 def _new_session(log: GrowingLog, stack: ExitStack) -> Connection:
-    """A connection as those of consumers."""
+    """A connection like that of a consumer."""
     engine = create_engine(log.testbed.broker.dsn, application_name="mqdb bench: load", pool_size=0, indexes_only=True)
     stack.callback(engine.dispose)
     return stack.enter_context(engine.connect())
 
 
 def _search(log: GrowingLog) -> Callable[[], float]:
-    """Searches for a time at one, two and three quarters of the log in turn."""
+    """Searches for times at one, two and three quarters of the log in turn."""
     times = "SELECT (SELECT store_time FROM mqdb.commit_log ORDER BY log_pos LIMIT 1), mqdb.now()"
     row = log.testbed.below.execute(times).fetchone()
     assert row is not None
@@ -169,7 +169,7 @@ def _search(log: GrowingLog) -> Callable[[], float]:
 
 
 def _some_number(log: GrowingLog, randomly: random.Random) -> int:
-    """The number of a message that is kept: retention takes the first ones, and other messages lie between."""
+    """The number of a message that still exists: retention drops the first ones, and other messages lie between."""
     return randomly.randrange(log.number - log.messages() * 7 // 10, log.number)
 
 
@@ -206,7 +206,7 @@ def _find_id(admin: BrokerAdmin, ids: Iterator[UUID]) -> float:
 
 
 def _pages(log: GrowingLog, stack: ExitStack) -> Iterator[Item]:
-    """The parts of a page as a browser loads them, one after the other."""
+    """The parts of a page as a browser loads them, one after another."""
     password = token_urlsafe()
     settings = settings_for(log.testbed.broker).model_copy(update={"web_password": password})
     dashboard = Dashboard(settings)
@@ -255,7 +255,7 @@ def _is_dispatched(log: GrowingLog) -> bool:
 
 
 def _adopt(log: GrowingLog) -> float:
-    """All calls in one transaction, which is rolled back: the next one finds all as it was."""
+    """All calls in one transaction, which is rolled back so that the next call finds the same state."""
     log.testbed.dispatch_all()
     log.index_all()
     with psycopg.connect(log.testbed.broker.dsn, application_name="mqdb bench: load") as connection:

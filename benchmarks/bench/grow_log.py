@@ -1,4 +1,4 @@
-"""A log that grows in steps: filled in bulk, dispatched, indexed and sealed by the product's own functions."""
+"""A log that grows in steps: it is filled in bulk, then dispatched, indexed and sealed by mqdb's own functions."""
 
 import os
 from collections.abc import Callable
@@ -51,10 +51,13 @@ WHERE group_id IN (SELECT group_id FROM mqdb.subscription_group WHERE group_name
 
 
 class GrowingLog:
-    """Eight topics of eight queues in a log of which the size is known, and ten groups, one at its beginning."""
+    """Eight topics with eight queues each in a log of a known size, and ten groups, one of them at the beginning."""
 
     def __init__(self, testbed: Testbed, segment_records: int | None = None) -> None:
-        """`segment_records` are those of each segment; None: as many as `mqdb serve` would choose."""
+        """`segment_records` is the number of records of each segment.
+
+        None stands for the size that `mqdb serve` would choose.
+        """
         self.testbed = testbed
         self._segment_records = segment_records
         self.topics = [testbed.topic(f"grow_{number}", QUEUES) for number in range(TOPICS)]
@@ -70,13 +73,13 @@ class GrowingLog:
         return self.topics[number % len(self.queue_keys) // QUEUES].name
 
     def messages(self) -> int:
-        """Positions that are taken in the segments that are kept."""
+        """The number of used positions in the segments that still exist."""
         connection = self.testbed.connection
         kept = [each for each in segments.find_all(connection) if each.state is not SegmentState.DRAINED]
         return segments.log(connection).last_pos + 1 - min(each.start_pos for each in kept)
 
     def grow_to(self, size: int, announce: Callable[[int], None]) -> None:
-        """Fill, dispatch, index and seal until the log has so many messages."""
+        """Fill, dispatch, index and seal until the log has this many messages."""
         self._cut(size)
         while (missing := size - self.messages()) > 0:
             self.fill(min(missing, _BACKLOG), announce_to=announce)
@@ -84,14 +87,14 @@ class GrowingLog:
         self._place_groups()
 
     def fill(self, messages: int, announce_to: Callable[[int], None] = lambda done: None) -> None:
-        """Put so many messages into the log, and have them dispatched and indexed."""
+        """Put this many messages into the log, and have them dispatched and indexed."""
         self.append(messages)
         self.testbed.dispatch_all()
         self.index_all()
         announce_to(self.messages())
 
     def append(self, messages: int) -> None:
-        """Put so many messages into the log."""
+        """Put this many messages into the log."""
         fixed = {
             "queue_keys": self.queue_keys,
             "queues": len(self.queue_keys),
@@ -123,16 +126,16 @@ class GrowingLog:
         os.sync()
 
     def extent(self) -> tuple[int, int]:
-        """Segments that have messages, and the bytes of their partitions with all indexes."""
+        """The number of segments with messages, and the bytes of their partitions with all indexes."""
         connection = self.testbed.connection
         last_pos = segments.log(connection).last_pos
         used = sum(each.start_pos <= last_pos for each in segments.find_all(connection))
         return used, sum(partitions.size_bytes(connection, each) for each in (*partitions.INDEXES, partitions.LOG))
 
     def _cut(self, size: int) -> None:
-        """Give the next segments the size that `mqdb serve` would choose for a log of so many messages.
+        """Give the next segments the size that `mqdb serve` would choose for a log with this many messages.
 
-        A log that fits into one segment still gets four, so that there is something to seal and to drop.
+        A log that fits into one segment still gets four, so that some can be sealed and dropped.
         """
         connection, rules = self.testbed.connection, RetentionRules()
         grown = segments.log(connection)._replace(last_pos=size)
@@ -146,7 +149,7 @@ class GrowingLog:
         self._rows = min(_ROWS, *(each.end_pos - each.start_pos for each in segments.find_all(connection)))
 
     def _replace_empty(self) -> None:
-        """A new database has segments for more messages than a small log ever gets."""
+        """Replace the segments of a new database, which hold more messages than a small log ever gets."""
         connection = self.testbed.connection
         for each in reversed(segments.find_all(connection)):
             for parent in (*partitions.INDEXES, partitions.LOG):
@@ -164,7 +167,7 @@ class GrowingLog:
                 segments.seal(connection, each.number)
 
     def _place_groups(self) -> None:
-        """One group stands at the beginning of all queues, the others at their end."""
+        """Put one group at the beginning of all queues, and the others at the end."""
         with Admin(settings=settings_for(self.testbed.broker)) as admin:
             broker = admin.on(self.testbed.broker.name)
             for number, group in enumerate(self.groups):

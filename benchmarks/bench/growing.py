@@ -1,4 +1,4 @@
-"""`do.py bench grow`: from the command to its report, with a bar that shows how far the log has grown."""
+"""`do.py bench grow`: from the command to its report, with a progress bar for the growth of the log."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -21,7 +21,7 @@ _SMALLEST = 1_000
 
 
 def run_grow(context: typer.Context, options: Options, sizes: str, segment_records: int | None) -> None:
-    """Measure at each size, and print. A cost that grows is a finding, not an error."""
+    """Measure at each size, and print the report. A growing cost is a finding, not an error."""
     settings = start(context)
     wanted, steps_of = options.wanted, _sizes(sizes)
     options.brokers(settings)
@@ -63,7 +63,7 @@ def run_grow(context: typer.Context, options: Options, sizes: str, segment_recor
 
 
 def _sizes(text: str) -> Sequence[int]:
-    """Raises ParameterInvalid for anything but ascending numbers."""
+    """The sizes in the text. Raises ParameterInvalid unless they are ascending numbers."""
     try:
         sizes = [int(each) for each in text.split(",")]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Transactions held open beside a benchmark, which should not affect the other sessions."""
+"""Transactions held open during a benchmark, which should not affect the other sessions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from mqdb_client import Producer
 
 @contextmanager
 def held_transaction(testbed: Testbed) -> Iterator[None]:
-    """A transaction with an id and a snapshot, open in a session that does nothing: a forgotten BEGIN."""
+    """A transaction with an id and a snapshot, open in an idle session: a forgotten BEGIN."""
     with _transaction(testbed):
         yield
 

@@ -1,13 +1,13 @@
-"""`do.py bench latency`: how long a message takes from the call of send to the call of the listener.
+"""`do.py bench latency`: the time of a message from the call of send to the call of the listener.
 
     latency          one topic
-    latency-tasks    the same by an asyncio producer and consumer, against those of threads
-    latency-topics   the same rate over many topics of one consumer, against one topic; with the consumer's start, and
+    latency-tasks    the same with an asyncio producer and consumer, against threads
+    latency-topics   the same rate over many topics of one consumer, against one topic; also the consumer's start, and
                      the CPU of its process and its backends while nothing is sent
 
-Three processes as in real life: one that serves (dispatch and the other services), one that sends at a steady rate,
-one that consumes. The sender writes the time into the body. It is the monotonic clock of the machine, which is the
-same for all processes. The sender has several threads, so that a slow send does not put off those after it.
+There are three processes, as in real life: one runs dispatch and the other services, one sends at a steady rate, and
+one consumes. The sender writes the time into the body. The time comes from the machine's monotonic clock, which all
+processes share. The sender has several threads, so that a slow send does not delay later ones.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ _STAMP: Final = struct.Struct(">qq")
 
 
 class MessagesMissing(MqdbError):
-    """Messages that were sent did not come to the listener in time."""
+    """Sent messages did not reach the listener in time."""
 
     missing: int
     sent: int
@@ -66,7 +66,7 @@ class MessagesMissing(MqdbError):
 
 
 class _Order(NamedTuple):
-    """Send, or wait for, the messages of a round. `rate` is per second."""
+    """An order to send, or wait for, the messages of a round. `rate` is per second."""
 
     number: int
     rate: float
@@ -78,13 +78,13 @@ class _Order(NamedTuple):
 
 
 class _Idle(NamedTuple):
-    """Tell how much CPU the process takes in so many seconds."""
+    """An order to report the CPU time that the process uses in this many seconds."""
 
     seconds: float
 
 
 def comparisons(testbed: Testbed, *, rate: float, seconds: float, topics: int) -> Generator[SideComparison, None, None]:
-    """The comparisons, in milliseconds; over several topics only if `topics` is more than one."""
+    """The comparisons, in milliseconds; those over several topics only if `topics` is more than one."""
     topic = testbed.topic("latency", QUEUES)
     with served(testbed), staged(testbed, [topic]) as stage:
         stage.measure(rate, WARM_UP_SECONDS)
@@ -125,7 +125,7 @@ def comparisons(testbed: Testbed, *, rate: float, seconds: float, topics: int) -
 
 @contextmanager
 def served(testbed: Testbed) -> Iterator[None]:
-    """Starts a process that runs the services, unless another one does already."""
+    """Starts a process that runs the services, unless another process already does."""
     with ExitStack() as stack:
         if not testbed.is_served():
             _started(stack, _serve, testbed.broker)
@@ -136,7 +136,7 @@ def served(testbed: Testbed) -> Iterator[None]:
 def staged(
     testbed: Testbed, topics: Sequence[Topic], options: Mapping[str, Any] = _NO_OPTIONS, *, is_async: bool = False
 ) -> "Iterator[Stage]":
-    """Both clients, each in a process of its own. `options` are what each message gets besides."""
+    """Both clients, each in a separate process. `options` are added to each message."""
     names = [topic.name for topic in topics]
     with ExitStack() as stack:
         sender, _ = _started(stack, _send_in_tasks if is_async else _send, testbed.broker, names, options)
@@ -148,17 +148,17 @@ def staged(
 
 
 def _started(stack: ExitStack, function: Callable[..., None], *arguments: object) -> tuple[LoadWorker, Any]:
-    """A process, and its first word."""
+    """A new process, and its first answer."""
     worker = LoadWorker(function, *arguments)
     stack.callback(worker.close)
     return worker, worker.answer()
 
 
 class Stage:
-    """The two clients, started."""
+    """The two running clients."""
 
     def __init__(self, receiver: LoadWorker, sender: LoadWorker, start_seconds: float, pid: int) -> None:
-        """The consumer has taken so many seconds to start, in a process of that number."""
+        """`start_seconds` is the time that the consumer took to start, and `pid` is its process."""
         self._receiver = receiver
         self._sender = sender
         self.start_seconds = start_seconds
@@ -166,7 +166,7 @@ class Stage:
         self._rounds = 0
 
     def measure(self, rate: float, seconds: float) -> Measurement:
-        """One round. Raises what went wrong in the other processes."""
+        """Run one round. Raises the error of another process that failed."""
         self._rounds += 1
         order = _Order(self._rounds, rate, seconds)
         self._receiver.tell(order)
@@ -184,7 +184,7 @@ class Stage:
         return Measurement(percentile(latencies, 50) / 1e6, details)
 
     def idle_cpu(self, testbed: Testbed, seconds: float) -> float:
-        """The share of a core that the consumer and its backends take while nothing is sent."""
+        """The share of a core that the consumer and its backends use while nothing is sent."""
         backends = [ProcessClock(pid) for (pid,) in testbed.below.execute(_BACKENDS, (f"%@{self._pid}#%",))]
         time.sleep(WARM_UP_SECONDS)
         before = [clock.seconds() or 0.0 for clock in backends]
@@ -208,8 +208,10 @@ def _serve(pipe: Pipe, broker: BrokerDsn) -> None:
 
 
 def _receive(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], is_async: bool) -> None:
-    """Consumes. Tells how long it took until it had a message of each topic, and for each round how many nanoseconds
-    its messages have taken.
+    """Consume until the pipe is closed.
+
+    Reports the time until a message of each topic has arrived, and then the latencies of each round's messages in
+    nanoseconds.
     """
     latencies: defaultdict[int, list[int]] = defaultdict(list)
 
@@ -290,7 +292,7 @@ def _consumer_options(broker: BrokerDsn) -> dict[str, Any]:
 
 
 def _send_in_tasks(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Send as `_send` does, by a task for each message."""
+    """Send as `_send` does, with a task for each message."""
 
     async def work() -> None:
         async with AsyncProducer("mqdb_bench_tasks", settings=settings_for(broker)) as producer:
@@ -311,7 +313,7 @@ def _send_in_tasks(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], options
 
 
 def _send(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Sends; tells for each round how long it took, and how late the latest send began, in seconds."""
+    """Send until the pipe is closed; reports each round's duration, and the largest delay of a send, in seconds."""
     with Producer("mqdb_bench_producer", settings=settings_for(broker)) as producer:
         pipe.send("ready")
         while True:
@@ -329,7 +331,7 @@ def _send(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], options: Mapping
 
 
 class _Sender(threading.Thread):
-    """Sends every eighth message, each when it is due."""
+    """Sends every eighth message, each when due."""
 
     def __init__(
         self,

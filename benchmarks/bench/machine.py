@@ -1,4 +1,4 @@
-"""The machine: what it is, how busy it is, and the CPU time that PostgreSQL takes on it."""
+"""The machine: its description, its load, and the CPU time that PostgreSQL uses on it."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ _LOCAL = ("", "127.0.0.1", "::1")
 
 
 def describe() -> dict[str, Any]:
-    """The machine as the report shows it."""
+    """The machine as described in a report."""
     return {
         "cpu": _cpu_model(),
         "cores": _cores(),
@@ -24,7 +24,7 @@ def describe() -> dict[str, Any]:
 
 
 def load_average() -> float | None:
-    """The load average of the last minute; None if the system does not tell it."""
+    """The load average of the last minute; None if the system does not report it."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):
@@ -49,7 +49,7 @@ def _cores() -> int:
 
 
 def durability(connection: "psycopg.Connection[Any]") -> dict[str, str]:
-    """The settings that decide what a commit waits for, and RocketMQ's name for them."""
+    """The settings that decide what a commit waits for, and RocketMQ's name for this mode."""
     names = ("synchronous_commit", "fsync", "full_page_writes")
     row = connection.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names)).fetchone()
     assert row is not None
@@ -65,18 +65,18 @@ class ProcessClock:
         self._pid = pid
 
     def seconds(self) -> float | None:
-        """User and system time so far; None where it cannot be read."""
+        """User and system time so far; None if they cannot be read."""
         return None if self._pid is None else _cpu_seconds(self._pid, with_children=False)
 
 
 class ServerClock:
-    """The CPU time of a PostgreSQL server: the postmaster, its backends and workers, and those that have ended."""
+    """The CPU time of a PostgreSQL server: the postmaster, its backends and workers, and processes that have exited."""
 
     def __init__(self, postmaster_pid: int | None) -> None:
         self._pid = postmaster_pid
 
     def seconds(self) -> float | None:
-        """All of it so far; None where it cannot be read."""
+        """The total CPU time so far; None if it cannot be read."""
         if self._pid is None:
             return None
         # Children first: one that ends in between is counted once more, by the postmaster, not lost.
@@ -86,21 +86,21 @@ class ServerClock:
 
 
 def backend_pid(connection: "psycopg.Connection[Any]") -> int | None:
-    """The process behind a connection, if it runs on this machine."""
+    """The pid of the process behind a connection, if it runs on this machine."""
     # Elsewhere it may have the number of a stranger here; so it may in a container that answers on a port of ours.
     fields = _stat(connection.info.backend_pid) if connection.info.hostaddr in _LOCAL else None
     return connection.info.backend_pid if fields is not None and fields[0] == "postgres" else None
 
 
 def postmaster_pid(connection: "psycopg.Connection[Any]") -> int | None:
-    """The server behind a connection, if it runs on this machine."""
+    """The pid of the server behind a connection, if it runs on this machine."""
     pid = backend_pid(connection)
     fields = None if pid is None else _stat(pid)
     return None if fields is None else int(fields[_PARENT])
 
 
 def resident_bytes() -> int | None:
-    """The memory of this process now; None if it cannot be read. See proc_pid_statm(5)."""
+    """The present memory of this process; None if it cannot be read. See proc_pid_statm(5)."""
     try:
         return int((_PROC / "self" / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

@@ -1,7 +1,6 @@
-"""The memory of a JVM and of the Python workers below it, and the CPU time they take, as Linux tells it.
+"""The memory and CPU time of a JVM and its Python workers, as reported by Linux.
 
-For a worker the proportional set size counts: workers are forks of one daemon, and share pages that they have not
-changed.
+For a worker, the proportional set size is used: workers are forks of one daemon, and share unchanged pages.
 """
 
 import os
@@ -17,7 +16,7 @@ _PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM = 1, 11, 12, 13, 14
 
 
 def memory_of(jvm: int) -> dict[str, float]:
-    """Details of a measurement, in MiB; empty where the system does not say."""
+    """Details of a measurement, in MiB; empty if the system does not report them."""
     resident = _kib(_PROC / str(jvm) / "status", "VmRSS:")
     if resident is None:
         return {}
@@ -26,7 +25,10 @@ def memory_of(jvm: int) -> dict[str, float]:
 
 
 def cpu_seconds_of(jvm: int) -> float | None:
-    """The CPU seconds of the JVM and all below it, also of ended ones; None if the system does not tell them."""
+    """The CPU seconds of the JVM and its descendants, including exited ones.
+
+    None if the system does not report them.
+    """
     table = _processes()
     if jvm not in table:
         return None

@@ -37,7 +37,7 @@ FROM (SELECT n, n / queues AS place, queues, tags, properties,
 
 
 def message(topic: str, number: int) -> Message:
-    """One message; only its key differs from that of another."""
+    """One message; messages differ only in their keys."""
     return Message(topic, BODY, TAG, (f"key{number}",), PROPERTIES)
 
 
@@ -56,9 +56,9 @@ def fill(
     tags: Sequence[str] = (TAG,),
     properties: Sequence[Mapping[str, str]] = (PROPERTIES,),
 ) -> None:
-    """Put messages into the commit log, the queues in turn, without the way through a client.
+    """Put messages into the commit log, the queues in turn, without a client.
 
-    Along each queue the tags come in turn, and so do the properties.
+    The tags and the properties come in turn along each queue.
     """
     fixed = {
         "queue_keys": list(queue_keys),

@@ -1,16 +1,16 @@
-"""`do.py bench produce`: how fast messages get into the commit log.
+"""`do.py bench produce`: how fast messages are written to the commit log.
 
-    append       single records by many connections to one queue, against INSERT
-    batch        batches by as many connections, against COPY
-    send         a producer that sends one message after the other, against INSERT through psycopg
+    append       single records on many connections to one queue, against INSERT
+    batch        batches on the same number of connections, against COPY
+    send         a producer that sends one message after another, against INSERT through psycopg
     send-batch   a producer that sends batches, against `unnest` and COPY through psycopg
-    send-async   a producer that hands messages in without waiting for them, against the same `unnest`
-    send-task    a task of an asyncio producer that sends one message after the other, against a thread
-    send-64-tasks  64 tasks of one loop, against one, and against 64 threads; with --async, other numbers of both
-    send-64      64 threads that share a producer, against one thread, and against as many that only share a connection
-    brokers-2    64 threads that share a producer over two brokers, against the same over one
+    send-async   a producer that sends without waiting for results, against the same `unnest`
+    send-task    a task of an asyncio producer that sends one message after another, against a thread
+    send-64-tasks  64 tasks of one loop, against one task, and against 64 threads; with --async, other numbers of both
+    send-64      64 threads that share a producer, against one thread, and against 64 that only share a connection
+    brokers-2    64 threads that share a producer with two brokers, against one broker
 
-The first two are about the database and leave the driver out; the others are about the client. No dispatcher runs.
+The first two measure the database without the driver; the others measure the client. No dispatcher runs.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -49,14 +49,14 @@ _OTHER_TASKS: Final = (16, 512, 4_096)
 
 @per_connection
 def append(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
-    """One record by one statement."""
+    """Append one record with one statement."""
     with session(broker) as connection:
         yield appended(connection, [record])
 
 
 @per_connection
 def append_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
-    """A batch of records by one statement."""
+    """Append a batch of records with one statement."""
     with session(broker) as connection:
         yield appended(connection, records)
 
@@ -64,7 +64,7 @@ def append_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operat
 def comparisons(
     testbed: Testbed, *, connections: int, jobs: int, seconds: float, batch: int, is_async: bool = False
 ) -> Generator[SideComparison, None, None]:
-    """The comparisons, one after the other; with `is_async` also other numbers of tasks and threads."""
+    """The comparisons, one after another; with `is_async` also other numbers of tasks and threads."""
     topic = testbed.topic("produce", 1)
     records = message_sample.records(topic.name, topic.queue_keys[0], batch)
     one = records[0]

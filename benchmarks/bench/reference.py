@@ -1,13 +1,13 @@
-"""Reference points: the least that PostgreSQL has to do for the same rows, to hold mqdb's figures against.
+"""Reference points: the least work that PostgreSQL has to do for the same rows, for comparison with mqdb's figures.
 
-    INSERT              one row by one statement, into a table without index, sequence or default
-    unnest              a batch of rows by one statement, given as arrays
+    INSERT              one row per statement, into a table without index, sequence or default
+    unnest              a batch of rows per statement, passed as arrays
     COPY                the same batch in binary form
-    hand-off            many threads that share one connection, whose rows go by `unnest`
-    SELECT              a range of a queue by its index, with the records that it points to
+    hand-off            many threads that share one connection, which inserts their rows with `unnest`
+    SELECT              a range of a queue by its index, with the records it refers to
     INSERT ... SELECT   the entries that dispatch writes, copied into a table without index
 
-They are strict: what mqdb computes for a record (its position, its transaction, the time) is a constant here.
+The references are strict: the values that mqdb computes for a record (position, transaction, time) are constants here.
 """
 
 import threading
@@ -75,24 +75,24 @@ _COPY_TYPES: Final = ("bigint", "bigint", "timestamptz", *(_TYPES | {"properties
 
 
 def create(connection: "psycopg.Connection[Any]") -> None:
-    """Make the tables, in a schema of their own."""
+    """Create the tables in a separate schema."""
     drop(connection)
     # Several statements in one text are not for the server to prepare.
     connection.execute(_CREATE, prepare=False)
 
 
 def drop(connection: "psycopg.Connection[Any]") -> None:
-    """Take them away, also those that a killed benchmark has left."""
+    """Drop the tables, including those left by a killed benchmark."""
     connection.execute("DROP SCHEMA IF EXISTS mqdb_bench CASCADE")
 
 
 def clear(connection: "psycopg.Connection[Any]") -> None:
-    """Empty the tables, so that the disk does not fill up over the rounds."""
+    """Empty the tables, so that the rounds do not fill the disk."""
     connection.execute("TRUNCATE mqdb_bench.plain, mqdb_bench.entries")
 
 
 def columns_of(records: Sequence[Record]) -> dict[str, list[Any]]:
-    """Records as an array for each column."""
+    """The records as one array for each column."""
     columns = [record.columns() for record in records]
     return {name: [each[name] for each in columns] for name in columns[0]}
 
@@ -102,14 +102,14 @@ def columns_of(records: Sequence[Record]) -> dict[str, list[Any]]:
 
 @per_connection
 def insert(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
-    """One row by one statement."""
+    """Insert one row with one statement."""
     with session(broker) as connection:
         yield prepared(connection, INSERT_ONE, record.columns(), 1)
 
 
 @per_connection
 def copy(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
-    """A batch by a binary COPY, committed each time."""
+    """Insert a batch with a binary COPY, committed each time."""
     with session(broker) as connection:
         with connection.cursor().copy(_COPY_OUT, columns_of(records)) as rows:
             payload = b"".join(bytes(part) for part in rows)
@@ -121,7 +121,7 @@ def copy(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
 
 @per_connection
 def driver_insert(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
-    """One row by one statement, as a program with psycopg does it."""
+    """Insert one row with one statement, like a program that uses psycopg."""
     values = record.columns()
     with session(broker) as connection:
 
@@ -134,7 +134,7 @@ def driver_insert(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
 
 @per_connection
 def driver_insert_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
-    """A batch of rows given as arrays, as a program with psycopg does it."""
+    """Insert a batch of rows passed as arrays, like a program that uses psycopg."""
     values = columns_of(records)
     with session(broker) as connection:
 
@@ -147,7 +147,7 @@ def driver_insert_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator
 
 @per_connection
 def driver_copy(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
-    """A batch of rows by a binary COPY, row by row, as a program with psycopg does it; committed each time."""
+    """Insert a batch of rows with a binary COPY, row by row, like a program that uses psycopg; committed each time."""
     rows = [
         (*_CONSTANTS, *record._replace(properties=_jsonb(record.properties)).columns().values()) for record in records
     ]
@@ -170,9 +170,9 @@ def _jsonb(text: str) -> Any:
 
 @contextmanager
 def hand_off(broker: BrokerDsn, threads: int, *, record: Record) -> Iterator[Sequence[Operation]]:
-    """Threads that each hand a row over and wait; one more inserts at once all that has gathered, and wakes them.
+    """Threads that each hand over a row and wait; one more inserts all gathered rows at once, and wakes them.
 
-    The least that it costs Python to have threads share a connection: nothing is checked, made or remembered.
+    This is the least that a shared connection costs in Python: nothing is checked, created or recorded.
     """
     with session(broker) as connection:
         handed = _HandOff(connection)
@@ -186,7 +186,7 @@ def hand_off(broker: BrokerDsn, threads: int, *, record: Record) -> Iterator[Seq
 
 
 class _HandOff:
-    """A hand-off of rows from many threads to the one that has the connection."""
+    """A hand-off of rows from many threads to the thread that has the connection."""
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         self._connection = connection
@@ -195,7 +195,7 @@ class _HandOff:
         self._error: psycopg.Error | None = None
 
     def over(self, record: Record) -> Operation:
-        """Hands this row over, and waits until it is stored."""
+        """An operation that hands over a row, and waits until the row is stored."""
         stored = threading.Lock()
         stored.acquire()
         row = record, stored
@@ -210,7 +210,7 @@ class _HandOff:
         return operation
 
     def insert_all(self) -> None:
-        """Insert what is handed over, until the end."""
+        """Insert the rows handed over, until the end."""
         queue = self._queue
         while (row := queue.get()) is not None:
             rows = [row]
@@ -224,7 +224,7 @@ class _HandOff:
                 stored.release()
 
     def end(self) -> None:
-        """End `insert_all` after the last row, when no thread waits."""
+        """End `insert_all` after the last row, once no thread is waiting."""
         self._queue.put(None)
 
 
@@ -254,7 +254,7 @@ ORDER BY cq.last_offset, cq.queue_offset
 
 @per_connection
 def select(broker: BrokerDsn, queue_key: int, floor: int, limit: int) -> Iterator[Operation]:
-    """A range of a queue after the other, from its beginning again after its end."""
+    """Reads one range of a queue after another, and starts over at the end."""
     place = {"queue_key": queue_key, "segment": 0, "floor": floor, "first": 0, "limit": limit}
     with session(broker) as connection:
         connection.execute(_PLAN, prepare=False)

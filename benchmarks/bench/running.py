@@ -1,4 +1,4 @@
-"""The way from a command to its report: the place where it runs, its options, and its findings."""
+"""The steps from a command to its report: its place, its options, and its findings."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -25,7 +25,7 @@ Comparisons: TypeAlias = Callable[[Testbed], Generator[SideComparison, None, Non
 
 
 class Options(NamedTuple):
-    """The options that all benchmarks have. `names` are the names of all figures."""
+    """The options that all benchmarks share. `names` are the names of all figures."""
 
     benchmark: str
     names: Sequence[str]
@@ -40,14 +40,14 @@ class Options(NamedTuple):
 
     @property
     def wanted(self) -> Sequence[str]:
-        """The names of the figures to measure. Raises ParameterInvalid for one that does not exist."""
+        """The names of the figures to measure. Raises ParameterInvalid for an unknown name."""
         for name in self.only or ():
             if name not in self.names:
                 raise ParameterInvalid("--only", name, f"the figures are {', '.join(self.names)}")
         return self.only or self.names
 
     def brokers(self, settings: Settings) -> Sequence[BrokerDsn]:
-        """The brokers that are given; none: it makes its own. Raises ParameterInvalid for too many."""
+        """The given brokers; without any the benchmark makes its own. Raises ParameterInvalid if there are too many."""
         # MQDB_DSN is where somebody's messages are; a benchmark goes there only when told to.
         if settings.dsn is None or settings.origin("dsn") != "argument":
             return ()
@@ -57,7 +57,7 @@ class Options(NamedTuple):
         return settings.brokers
 
     def plan(self, testbed: Testbed, announce: Callable[[str], None]) -> Plan:
-        """The number of rounds of each figure, and the transaction beside them."""
+        """The number of rounds of each figure, and the transaction that is held open during them."""
         if not (self.hold_transaction or self.hold_send or self.pairs):
             return Plan(self.rounds, announce=announce)
         hold = partial(held_send if self.hold_send else held_transaction, testbed)
@@ -78,7 +78,7 @@ def run(
     parameters: Mapping[str, object],
     notes: Sequence[str],
 ) -> None:
-    """Measure, and print. Missing a goal is a finding, not an error."""
+    """Measure, and print the report. A missed goal is a finding, not an error."""
     settings = start(context)
     wanted = options.wanted
     brokers = options.brokers(settings)

@@ -1,11 +1,11 @@
-"""`do.py bench schedule`: how fast, and how late, messages come whose time has come, while a million others wait.
+"""`do.py bench schedule`: how fast, and how late, due messages are delivered while a million others wait.
 
-    levels, timers            so many fall due each second, in delay levels or as timers: their way to a visible offset
-    both                      the same rate, half each
+    levels, timers            messages due at a steady rate, in levels or as timers, until their offsets are visible
+    both                      the same rate, half in levels and half as timers
     idle-levels, idle-timers  a round of the deliverer that finds nothing due
     wait-level, wait-timer    a delay of one second, from the call of send to the call of the listener
 
-Half of the waiting messages are in levels, and half are timers. A process that serves, and its PostgreSQL, do all work
+Half of the waiting messages are in levels, and half are timers. A broker process and its PostgreSQL do all the work
 except the rounds of `idle`. The CPU of PostgreSQL includes the benchmark's queries for arrived messages.
 """
 
@@ -59,7 +59,7 @@ _Deliverer: TypeAlias = Callable[[Context], Service[Any]]
 def comparisons(
     testbed: Testbed, *, messages: int, rate: float, seconds: float
 ) -> Generator[SideComparison, None, None]:
-    """The comparisons, one after the other, while `messages` messages wait. `rate` is per second."""
+    """The comparisons, one after another, while `messages` messages wait. `rate` is per second."""
     topic = testbed.topic("schedule", _QUEUES)
     levels, timers = waiting.in_levels(testbed, *_DUE_LEVELS), waiting.in_timers(testbed)
     with ExitStack() as stack:
@@ -106,7 +106,7 @@ def _let_wait(testbed: Testbed, topic: Topic, messages: int) -> None:
 def _deliver(
     testbed: Testbed, topic: Topic, places: Sequence[WaitingPlace], rate: float, seconds: float
 ) -> Measurement:
-    """Messages per second, from the moment at which the first is due until the last is visible."""
+    """Messages per second, from the time at which the first is due until the last is visible."""
     share = max(round(rate * seconds / len(places)), 1)
     messages = share * len(places)
     first_due = waiting.now_ms(testbed) + round((_LEAD_SECONDS + messages / _STORED_A_SECOND) * 1_000)
@@ -128,7 +128,7 @@ def _deliver(
 
 
 def _idle(testbed: Testbed, deliverer: _Deliverer, seconds: float) -> Measurement:
-    """Milliseconds of a round as its caller sees it, one after the other for so long."""
+    """Milliseconds of a round as seen by its caller; rounds follow each other for this many seconds."""
     engine = create_engine(testbed.broker.dsn, application_name="mqdb bench: rounds", pool_size=1)
     service = deliverer(Context(engine.connect))
     try:
@@ -152,7 +152,7 @@ def _idle(testbed: Testbed, deliverer: _Deliverer, seconds: float) -> Measuremen
 
 
 class _Waiter:
-    """Sends messages with a delay to a listener; the two are started when they are first asked for."""
+    """Sends delayed messages to a listener; producer and consumer are started on first use."""
 
     def __init__(
         self, testbed: Testbed, stack: ExitStack, topic: str, options: Mapping[str, Any], seconds: float

@@ -1,13 +1,13 @@
-"""`do.py bench spark`: how fast Spark reads a topic, writes one, and follows one.
+"""`do.py bench spark`: how fast Spark reads, writes and follows a topic.
 
     read-jdbc    all columns of all messages through JDBC, with the predicates that mqdb plans
     read-mqdb    the same through the data source
     sink         messages from Parquet files into a topic, all of them in one commit
-    batch        a micro-batch of a few messages, as Spark times it, into nothing
-    batch-sink   the same into another topic, exactly once
+    batch        a micro-batch of a few messages without a sink, as timed by Spark
+    batch-sink   the same micro-batch into another topic, exactly once
 
-The reads are held against one COPY of the same rows in binary form, which one connection reads and throws away: the
-least that PostgreSQL has to do for them. The messages are real flights, sent as often as it takes. Spark runs in one
+The reads are compared with one binary COPY of the same rows, which one connection reads and discards: the least work
+that PostgreSQL has to do for them. The messages are real flights, repeated as often as necessary. Spark runs in one
 process beside PostgreSQL. No dispatcher runs.
 """
 
@@ -56,7 +56,7 @@ _ONE_STREAM: Final = "-c max_parallel_workers_per_gather=0 -c jit=off -c enable_
 
 
 def comparisons(testbed: Testbed, *, messages: int) -> Generator[SideComparison, None, None]:
-    """The comparisons, one after the other. Raises ParameterInvalid if `mqdb serve` does work beside them."""
+    """The comparisons, one after another. Raises ParameterInvalid if `mqdb serve` is working at the same time."""
     from benchmarks.bench.spark_load import spark_load
 
     testbed.check_unserved("do.py bench spark")
@@ -83,7 +83,7 @@ def comparisons(testbed: Testbed, *, messages: int) -> Generator[SideComparison,
 
 
 class _Stage:
-    """The common parts of the figures, made when the first figure needs them."""
+    """The common parts of the figures, created when the first figure needs them."""
 
     def __init__(self, testbed: Testbed, load: "SparkLoad", directory: Path, messages: int) -> None:
         self.testbed = testbed
@@ -93,14 +93,14 @@ class _Stage:
 
     @cached_property
     def prepared(self) -> Path:
-        """Messages in Parquet files, as the sink takes them."""
+        """Messages in Parquet files, in the form that the sink accepts."""
         path = self.directory / "messages"
         self.load.prepare(FLIGHTS, self.messages, path)
         return path
 
     @cached_property
     def topic(self) -> Topic:
-        """A topic with all messages, which the sink has written."""
+        """A topic with all messages, written by the sink."""
         topic = self.testbed.topic("spark", _QUEUES)
         self.load.write(self.prepared, topic.name)
         self.testbed.dispatch_all()
@@ -111,7 +111,7 @@ class _Stage:
 
     @cached_property
     def sink(self) -> Topic:
-        """For what is written while it is measured."""
+        """The topic for messages that are written while they are measured."""
         return self.testbed.topic("spark_sink", _QUEUES)
 
     def write(self) -> Measurement:
@@ -119,7 +119,7 @@ class _Stage:
         return self.timed(partial(self.load.write, self.prepared, self.sink.name))
 
     def copy(self) -> Measurement:
-        """Messages per second of one stream."""
+        """Messages per second of a single COPY stream."""
         topic = self.topic
 
         def copy() -> None:
@@ -132,7 +132,7 @@ class _Stage:
             return self.timed(copy, has_spark=False)
 
     def timed(self, work: Callable[[], None], *, has_spark: bool = True) -> Measurement:
-        """Messages per second of work that handles all of them; CPU time of both sides, and Spark's memory."""
+        """Messages per second of work that handles all messages, with the CPU time of both sides and Spark's memory."""
         jvm, server = self.load.jvm_pid, self.testbed.server
         cpu_began, load_began, began = server.seconds(), cpu_seconds_of(jvm), time.perf_counter()
         work()
@@ -146,7 +146,7 @@ class _Stage:
 
 
 class _Read:
-    """Reads the topic each time; once more before the first time, which is slower."""
+    """Reads the topic on each call, with one extra read before the first, which is slower."""
 
     def __init__(self, stage: _Stage, read: Callable[[str], None]) -> None:
         self._stage = stage
@@ -162,7 +162,7 @@ class _Read:
 
 
 class _Follow:
-    """A query that follows a topic, and gets a few messages when it has done the ones before."""
+    """A query that follows a topic, and receives a few messages once it has handled the previous ones."""
 
     def __init__(self, stage: _Stage, stack: ExitStack, name: str, *, has_sink: bool) -> None:
         self._stage = stage

@@ -1,6 +1,6 @@
-"""Spark's side of `do.py bench spark`: it reads a topic, writes into one, and follows one in micro-batches.
+"""Spark's side of `do.py bench spark`: it reads, writes and follows a topic.
 
-A module of its own, for it imports pyspark. `spark` decides which work is timed, and which sides are compared.
+This is a separate module because it imports pyspark. `spark` decides which work is timed, and which sides are compared.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _COLUMNS: Final = ("body", "tags", "keys", "properties")
 
 
 class Follower:
-    """A running query, and how long its micro-batches take."""
+    """A running query, and the durations of its micro-batches."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
@@ -30,7 +30,7 @@ class Follower:
     def batch_ms(self) -> float:
         """The duration of the batch that reads the messages sent since the last call.
 
-        Returns when the batch is done.
+        Waits until the batch is done.
         """
         self._query.processAllAvailable()
         took = [
@@ -47,7 +47,7 @@ class Follower:
 
 
 class SparkLoad:
-    """A session of Spark at work on one broker."""
+    """A Spark session that works on one broker."""
 
     def __init__(self, spark: SparkSession, dsn: str) -> None:
         self._spark = spark
@@ -55,7 +55,7 @@ class SparkLoad:
 
     @property
     def jvm_pid(self) -> int:
-        """The process of the driver, which has the executors in it as well."""
+        """The pid of the driver, which also runs the executors."""
         jvm = self._spark.sparkContext._jvm
         assert jvm is not None
         return int(jvm.java.lang.ProcessHandle.current().pid())
@@ -66,14 +66,14 @@ class SparkLoad:
         return str(self._spark.sparkContext.master)
 
     def prepare(self, flights: Path, messages: int, into: Path) -> None:
-        """Write so many messages to Parquet, as the sink takes them: the flights again and again."""
+        """Write this many messages to Parquet in the form that the sink accepts, repeating the flights."""
         once = self._spark.read.parquet(str(flights))
         copies, rest = divmod(messages, once.count())
         parts = [once] * copies + ([once.limit(rest)] if rest else [])
         reduce(DataFrame.union, parts).select(*_message_columns()).write.parquet(str(into))
 
     def write(self, messages: Path, topic: str) -> None:
-        """Send what `prepare` has written; it is stored when this returns."""
+        """Send the messages that `prepare` has written; all are stored when this returns."""
         rows = self._spark.read.parquet(str(messages))
         rows.write.format("mqdb").mode("append").option("url", self._dsn).option("topic", topic).save()
 
@@ -82,11 +82,11 @@ class SparkLoad:
         return self._load(topic).count()
 
     def read(self, topic: str) -> None:
-        """All columns of all messages, by the data source, into nothing."""
+        """Read all columns of all messages through the data source, and discard them."""
         self._load(topic).write.format("noop").mode("overwrite").save()
 
     def read_by_jdbc(self, topic: str) -> None:
-        """All columns of all messages, by JDBC, into nothing."""
+        """Read all columns of all messages through JDBC, and discard them."""
         read_jdbc(self._spark, self._dsn, topic).write.format("noop").mode("overwrite").save()
 
     def _load(self, topic: str) -> DataFrame:
@@ -95,7 +95,7 @@ class SparkLoad:
 
     @contextmanager
     def following(self, topic: str, checkpoint: Path, into: str | None = None) -> Iterator[Follower]:
-        """A query that reads what is sent from now on, as soon as it comes, into a topic or into nothing."""
+        """A query that reads new messages as they arrive, into a topic or into nothing."""
         stream = self._spark.readStream.format("mqdb").option("url", self._dsn).option("subscribe", topic)
         rows = stream.option("startingOffsets", "latest").load()
         if into is None:
@@ -114,7 +114,7 @@ class SparkLoad:
 
 @contextmanager
 def spark_load(dsn: str) -> Iterator[SparkLoad]:
-    """A session of its own on this machine, until the end of the block."""
+    """A separate session on this machine, until the end of the block."""
     # Streams do without adaptive execution, and would say so each time.
     spark = session("mqdb bench", config={"spark.sql.adaptive.enabled": "false"})
     try:

@@ -1,9 +1,9 @@
-"""The broker under test: a fresh one of its own, or a given one, whose former state is restored.
+"""The broker under test: a fresh one, or a given one that is restored to its former state.
 
-Benchmarks of a cluster find a second one beside it, of the same kind.
+Benchmarks of a cluster get a second broker of the same kind.
 
-Given a DSN, the benchmarks work on topics of their own and delete them afterwards. The records stay in the commit
-log until retention drops their segments: nothing is ever deleted there row by row.
+With a DSN, the benchmarks work on new topics and delete them afterwards. The records stay in the commit log until
+retention drops their segments: the log is never deleted row by row.
 """
 
 import time
@@ -52,7 +52,7 @@ class Topic(NamedTuple):
 
 
 class Testbed:
-    """A broker to measure. `connection` is in AUTOCOMMIT, `below` the same one as the driver sees it."""
+    """A broker to measure. `connection` is in AUTOCOMMIT; `below` is the driver's connection underneath."""
 
     #: Opens the second broker; None where only one is given.
     open_second: "Callable[[], Testbed] | None" = None
@@ -68,12 +68,12 @@ class Testbed:
 
     @cached_property
     def second(self) -> "Testbed":
-        """The second broker; it is started, or connected to, when it is first asked for."""
+        """The second broker, started or connected on first use."""
         assert self.open_second is not None
         return self.open_second()
 
     def topic(self, name: str, queue_nums: int) -> Topic:
-        """A new topic, which goes at the end."""
+        """A new topic, which is deleted at the end."""
         name = PREFIX + name
         delete_topic(self.connection, name, force=True)
         config = TopicConfig(name, queue_nums, queue_nums)
@@ -82,22 +82,25 @@ class Testbed:
         return topic
 
     def make_room(self, seconds: float) -> None:
-        """Make enough partitions for the messages of this time, whether or not a segment keeper runs."""
+        """Create enough partitions for the messages of this period, whether or not a segment keeper runs."""
         (size,) = self.below.execute("SELECT segment_size FROM mqdb.broker").fetchone() or (1,)
         self.below.execute("SELECT mqdb.ensure_segments(%s)", (int(seconds * _MOST_A_SECOND) // size + 2,))
 
     def is_served(self) -> bool:
-        """Whether a process runs the services: `mqdb serve` on the given database."""
+        """Whether a process runs the services, such as `mqdb serve` on the given database."""
         return is_attended(self.connection)
 
     def check_unserved(self, benchmark: str) -> None:
-        """Raises ParameterInvalid where another process would do the work that is to be measured."""
+        """Raise ParameterInvalid if another process would do the measured work."""
         if self.is_served():
             reason = f"`mqdb serve` runs on it, and {benchmark} measures that work; stop it, or leave --dsn out"
             raise ParameterInvalid("--dsn", target_of(self.connection), reason)
 
     def dispatch_all(self) -> int:
-        """Give everything its offsets, unless a dispatcher does, which is waited for; returns what was done here."""
+        """Dispatch everything, or wait for the dispatcher if one runs.
+
+        Returns how many messages were dispatched here.
+        """
         messages = 0
         while (result := dispatch(self.connection)).outcome is not DispatchOutcome.IDLE:
             messages += result.messages
@@ -106,7 +109,7 @@ class Testbed:
         return messages
 
     def clean_up(self) -> None:
-        """Delete what the benchmarks have made."""
+        """Delete everything that the benchmarks have created."""
         for topic in self.topics:
             delete_topic(self.connection, topic.name, force=True)
         groups = _GROUP_NAME.startswith(PREFIX, autoescape=True)
@@ -117,11 +120,12 @@ class Testbed:
 
 @contextmanager
 def open_testbed(given: Sequence[BrokerDsn], parent: Path | None = None) -> Iterator[Testbed]:
-    """The broker that is given, else a fresh embedded PostgreSQL, as durable as ever, that is removed at the end.
+    """The given broker, else a fresh embedded PostgreSQL with full durability, which is removed at the end.
 
-    It is in a directory of `parent`, or of the one for temporary files.
-    Raises a SchemaMismatch for a database that does not speak this version, BrokerMisnamed for another broker than
-    the one named, IllegalState while another benchmark runs there: they would measure each other. So does `second`.
+    The embedded PostgreSQL is in a directory below `parent`, or below the directory for temporary files. Raises
+    SchemaMismatch if the database has another schema version, BrokerMisnamed if the broker has another name, and
+    IllegalState while another benchmark runs on the broker, because the two would measure each other. `second` raises
+    the same errors.
     """
     with ExitStack() as opened:
         testbed = opened.enter_context(_given(given[0]) if given else _fresh("broker-a", parent))

@@ -1,8 +1,8 @@
-"""Two brokers on one machine: what it costs a producer that its messages go to both of them by turns.
+"""Two brokers on one machine: the cost for a producer whose messages go to both in turn.
 
-The load is many threads that call plain `send`. Each broker gets half of the messages, so that less gathers for a
-statement, and the client has two connections to look after. Threads that send batches would show less: their
-statements stay as they are, and each waits for one broker at a time.
+The load is many threads that call plain `send`. Each broker gets half of the messages, so fewer messages gather for
+each statement, and the client has two connections to handle. Threads that send batches would show less: their
+statements do not change, and each thread waits for one broker at a time.
 """
 
 from contextlib import ExitStack
@@ -16,10 +16,10 @@ from benchmarks.bench.workers import Crew, Load
 
 
 class TwoBrokers:
-    """A producer over the testbed and its second, or over the first alone. The second is opened when it is needed."""
+    """A producer for the testbed and its second broker, or for the first alone. The second is opened on first use."""
 
     def __init__(self, testbed: Testbed, topic: Topic, threads: int, seconds: float) -> None:
-        """The second broker gets the same topic."""
+        """The second broker gets a topic with the same name."""
         self._testbed = testbed
         self._topic = topic
         self._threads = threads
@@ -27,11 +27,11 @@ class TwoBrokers:
         self._opened = ExitStack()
 
     def over_one(self) -> Measurement:
-        """One round; the other broker runs, and has nothing to do."""
+        """Run one round with one broker, while the other is running but idle."""
         return self._measure(partial(clients.send, topic=self._topic.name))
 
     def over_two(self) -> Measurement:
-        """One round."""
+        """Run one round with both brokers."""
         return self._measure(partial(clients.send, topic=self._topic.name, others=(self._second.broker,)))
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""Messages that wait for their time: put there in numbers that no client could send, and watched as they come.
+"""Waiting messages, stored in numbers that no client could send, and watched as they are delivered.
 
-A message that waits is a record of a system topic, with its time in tags_code (`mqdb.store.schedule.delay_queues`).
-Here its body begins with that time as well, so that its copy in the real topic tells when it ought to have come.
+A waiting message is a record of a system topic, with its due time in tags_code (`mqdb.store.schedule.delay_queues`).
+Here the body also begins with that time, so the copy in the real topic shows when the message was due.
 """
 
 import struct
@@ -68,7 +68,7 @@ _ARRIVAL_SECONDS: Final = 60.0
 
 
 class WaitingPlace(NamedTuple):
-    """Queues of a system topic, and what the messages in each of them say."""
+    """Queues of a system topic, and the properties of the messages in each."""
 
     queue_keys: Sequence[int]
     properties: Sequence[Mapping[str, str]]
@@ -76,7 +76,7 @@ class WaitingPlace(NamedTuple):
 
 
 def in_levels(testbed: Testbed, *levels: int) -> WaitingPlace:
-    """Queues of delay levels. Raises ParameterInvalid where these take other times than the usual ones."""
+    """Queues of delay levels. Raises ParameterInvalid if these levels do not have their default delays."""
     if delay_levels.find(testbed.connection) != parse_delay_levels(DEFAULT_DELAY_LEVELS):
         reason = "its delay levels are not RocketMQ's, with which `do.py bench schedule` works"
         raise ParameterInvalid("--dsn", target_of(testbed.connection), reason)
@@ -91,15 +91,15 @@ def in_timers(testbed: Testbed) -> WaitingPlace:
 
 
 def now_ms(testbed: Testbed) -> int:
-    """The time of the broker's clock, in milliseconds since 1970."""
+    """The broker's time in milliseconds since 1970."""
     (now,) = testbed.below.execute(_NOW_MS).fetchone() or (0,)
     return int(now)
 
 
 def put(testbed: Testbed, topic: Topic, place: WaitingPlace, messages: int, first_due: int, step_ms: float) -> None:
-    """Let messages for a topic wait, the first until `first_due`, and each `step_ms` longer than the one before.
+    """Store waiting messages for a topic, the first due at `first_due`, and each `step_ms` later than the previous one.
 
-    Returns when the process that serves has taken them all in.
+    Returns when the broker process has collected all of them.
     """
     common = {**message_sample.PROPERTIES, TAGS_CODE: str(tag_code(message_sample.TAG))}
     fixed = {
@@ -122,26 +122,26 @@ def put(testbed: Testbed, topic: Topic, place: WaitingPlace, messages: int, firs
 
 
 class Arrival(NamedTuple):
-    """The messages that have come to a topic."""
+    """The messages that have arrived in a topic."""
 
     late_ms: list[float]
-    """Of each message, from its time until it was visible, in ascending order."""
+    """The delay of each message from its due time until it was visible, in ascending order."""
     last_ms: float
-    """When all of it was visible, by the broker's clock."""
+    """The time at which all messages were visible, by the broker's clock."""
 
 
 class Watch:
-    """Looks on as messages come to a topic, every few milliseconds."""
+    """Checks every few milliseconds which messages have arrived in a topic."""
 
     def __init__(self, testbed: Testbed, topic: Topic) -> None:
-        """Begin to watch. Messages that have come before do not count."""
+        """Begin to watch. Messages that arrived earlier do not count."""
         self._testbed = testbed
         self._keys = list(topic.queue_keys)
         self._first = self._look()[1]
         self._looks: list[tuple[float, list[int]]] = []
 
     def wait_for(self, messages: int, until_ms: float) -> Arrival:
-        """Returns when `messages` messages have come.
+        """Wait until `messages` messages have arrived.
 
         Raises MessagesMissing if some are missing a minute after `until_ms`.
         """
@@ -156,7 +156,7 @@ class Watch:
         return Arrival(sorted(self._late()), self._looks[-1][0])
 
     def _look(self) -> tuple[float, list[int]]:
-        """The time, and the max offset of each queue that was visible then."""
+        """The time, and the max offset of each queue that was visible at that time."""
         at, offsets = self._testbed.below.execute(_MAX_OFFSETS, (self._keys,)).fetchone() or (0.0, [])
         return at, offsets
 

@@ -1,8 +1,9 @@
-"""Statements as they go over the wire: prepared once, with values encoded once, so that repeating one costs little.
+"""Statements as sent over the wire: prepared once, with values encoded once, so that a repetition costs little.
 
-With a driver's work for each statement, a benchmark would show only a part of a broker's capacity. On two cores Python
-spends as much on an INSERT as PostgreSQL, and two programs that both pay that look more alike than they are. So the
-load of a benchmark about the database calls libpq directly. One such call takes about 20 µs of CPU, waking up included.
+If a driver worked on each statement, a benchmark would show only a part of a broker's capacity. On two cores Python
+uses as much CPU for an INSERT as PostgreSQL does, so two programs with this overhead would look more alike than they
+are. So a load that measures the database calls libpq directly. One such call takes about 20 µs of CPU, including the
+wake-up.
 """
 
 import re
@@ -29,7 +30,7 @@ _FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.COPY_IN)
 
 @contextmanager
 def session(broker: BrokerDsn) -> "Iterator[psycopg.Connection[Any]]":
-    """A connection of the load, with the session settings of every connection of mqdb, in autocommit."""
+    """An autocommit connection for the load, with the session settings of every mqdb connection."""
     with connected(broker.dsn, "mqdb bench: load") as connection:
         yield driver(connection)
 
@@ -37,7 +38,7 @@ def session(broker: BrokerDsn) -> "Iterator[psycopg.Connection[Any]]":
 def prepared(
     connection: "psycopg.Connection[Any]", statement: str, values: Mapping[str, object], messages: int
 ) -> Operation:
-    """Runs a statement with `%(name)s` for its values, the same ones each time."""
+    """Runs a statement with `%(name)s` parameters, with the same values each time."""
     names = list(values)
     transformer = Transformer(connection)
     # The type of the list that libpq takes knows no None, which it takes as well.
@@ -48,7 +49,7 @@ def prepared(
 
 
 def appended(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> Operation:
-    """Appends records as a producer does, the same ones each time."""
+    """Appends the same records each time, as a producer does."""
     statement, values = statement_for(records, places=True)
     _check(connection.pgconn.prepare(_NAME, statement.text.encode(), statement.oids))
     return _repeated(connection, statement.pack(values), statement.formats, len(records))
@@ -67,7 +68,7 @@ def _repeated(
 
 
 def copied(connection: "psycopg.Connection[Any]", statement: str, payload: bytes, messages: int) -> Operation:
-    """Runs a COPY FROM STDIN, with the same data each time."""
+    """Runs a COPY FROM STDIN with the same data each time."""
     libpq = connection.pgconn
     command = statement.encode()
     poll = select.poll()

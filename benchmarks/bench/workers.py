@@ -1,9 +1,9 @@
 """Workers: the processes that make the load, so that one interpreter does not limit the measured rates.
 
-A load is a function that opens so many connections to a broker, and yields an operation for each: a call that does
-one thing and returns how many messages that were. Each operation is repeated by a thread of its own in one
-of the processes. All begin at one moment, and what happens before it or after the end does not count. An operation
-that only begins something has an end of its own, which does: `Pipeline`.
+A load is a function that opens a number of connections to a broker, and yields an operation for each: a call that does
+one thing and returns the number of messages. Each operation is repeated by a separate thread in one of the processes.
+All threads begin at the same moment, and only work between the beginning and the end counts. For an operation that only
+begins work, the end of that work counts: `Pipeline`.
 """
 
 import signal
@@ -35,22 +35,22 @@ _END_SECONDS = 10.0
 
 
 class Exhausted(Exception):
-    """Raised by an operation that has nothing left to do: the round ends here."""
+    """Raised by an operation that has no work left, which ends the round."""
 
 
 @runtime_checkable
 class Pipeline(Protocol):
-    """An operation that begins what ends later. It counts what has ended."""
+    """An operation that begins work which ends later. Finished messages count."""
 
     def __call__(self) -> int:
-        """Begin one; returns how many messages have ended since the last call."""
+        """Begin one piece of work; returns how many messages have finished since the last call."""
 
     def drain(self) -> int:
-        """Wait for all that is under way; how many messages that were."""
+        """Wait for all work under way; returns how many messages that was."""
 
 
 class WorkerDied(MqdbError):
-    """A process of the benchmark ended without a word."""
+    """A process of the benchmark exited without an answer."""
 
     exit_code: int | None
     sentence = "a process of the benchmark died with exit code {exit_code}"
@@ -59,7 +59,7 @@ class WorkerDied(MqdbError):
 def per_connection(
     open_one: Callable[Concatenate[BrokerDsn, P], Iterator[Operation]],
 ) -> Callable[Concatenate[BrokerDsn, int, P], AbstractContextManager[Sequence[Operation]]]:
-    """Makes a load of a generator that opens one connection."""
+    """Turns a generator that opens one connection into a load."""
 
     @contextmanager
     @wraps(open_one)
@@ -74,7 +74,7 @@ def per_connection(
 
 
 class LoadWorker:
-    """A process that runs `function(pipe, *arguments)` and ends when its pipe is closed, at the latest."""
+    """A process that runs `function(pipe, *arguments)` and ends at the latest when its pipe is closed."""
 
     def __init__(self, function: Callable[..., None], *arguments: object) -> None:
         context = get_context("spawn")
@@ -86,7 +86,7 @@ class LoadWorker:
         other_end.close()
 
     def tell(self, message: object) -> None:
-        """Send it a message."""
+        """Send a message to the worker."""
         self._pipe.send(message)
 
     def answer(self) -> Any:
@@ -101,7 +101,7 @@ class LoadWorker:
         return answer
 
     def close(self) -> None:
-        """Let it end, by force if it comes to that."""
+        """Let the worker end, by force if necessary."""
         self._pipe.close()
         self._process.join(_END_SECONDS)
         if self._process.is_alive():
@@ -137,7 +137,7 @@ class Crew:
     """Processes that share a number of connections between them."""
 
     def __init__(self, broker: BrokerDsn, *, connections: int, jobs: int, servers: Sequence[ServerClock]) -> None:
-        """Starts nothing yet. `servers` are those whose CPU time the load takes."""
+        """Create the crew; the processes are started later. `servers` are the servers whose CPU time the load uses."""
         self._broker = broker
         jobs = min(jobs, connections)
         self._shares = [connections // jobs + (number < connections % jobs) for number in range(jobs)]
@@ -145,9 +145,9 @@ class Crew:
         self._workers: list[LoadWorker] = []
 
     def measure(self, load: Load, seconds: float, *, timed: bool = False, weighed: bool = False) -> Measurement:
-        """Messages per second of all connections together, with the CPU time of both sides for each message.
+        """Messages per second over all connections, with the CPU time of both sides for each message.
 
-        With `timed` the result has the durations of operations, with `weighed` the memory of the largest process.
+        With `timed` the result includes the durations of operations, with `weighed` the memory of the largest process.
         """
         if not self._workers:
             self._workers = [LoadWorker(_work, self._broker) for _ in self._shares]
@@ -194,7 +194,7 @@ def _each(seconds: float, messages: int) -> float:
 
 
 def _work(pipe: Pipe, broker: BrokerDsn) -> None:
-    """The life of a worker of a crew: round after round, each at its end when nothing of the load is left."""
+    """The loop of a worker in a crew: round after round, each until the load has nothing left."""
     while True:
         load, connections, seconds = pipe.recv()
         with load(broker, connections) as operations:
@@ -204,7 +204,10 @@ def _work(pipe: Pipe, broker: BrokerDsn) -> None:
 
 
 def run_shift(operations: Sequence[Operation], started_at: float, seconds: float) -> Shift:
-    """Repeat each operation in a thread of its own, from a moment of time.monotonic on. Raises what one raises."""
+    """Repeat each operation in a separate thread from a time.monotonic on.
+
+    Raises the error of an operation that fails.
+    """
     threads = [_Repeat(operation, started_at, started_at + seconds) for operation in operations]
     cpu = time.process_time()
     for thread in threads:
@@ -225,7 +228,7 @@ def run_shift(operations: Sequence[Operation], started_at: float, seconds: float
 
 
 class _Repeat(threading.Thread):
-    """Repeats one operation from the start to the end of a round; once at least."""
+    """Repeats one operation from the start to the end of a round, at least once."""
 
     def __init__(self, operation: Operation, started_at: float, until: float) -> None:
         super().__init__(daemon=True)

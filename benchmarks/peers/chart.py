@@ -1,4 +1,4 @@
-"""The chart as SVG: for each work a group of bars, one for each side, with the range of the rounds as a line.
+"""The chart as SVG: a group of bars for each kind of work, one for each side. A line shows the range of the rounds.
 
 It has its own colours for light and dark pages, a title for screen readers, and a title on each bar.
 """
@@ -25,7 +25,7 @@ _STYLE: Final = Markup(
 
 
 def chart(rows: Sequence[Row]) -> str:
-    """Rates of all works, p50 of the latencies, bytes where only bytes were measured."""
+    """Rates of all kinds of work, p50 of the latencies, and bytes if only bytes were measured."""
     parts: list[Markup] = []
     y = 8
     for (stage, work), found in groupby(rows, key=lambda row: (row.stage, row.work)):

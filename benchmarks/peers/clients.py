@@ -1,6 +1,6 @@
-"""A client program as a process: it is started, says READY, works, and prints what it did.
+"""A client program as a process: it is started, prints READY, works, and prints its results.
 
-Its CPU time is counted by the system from READY to its end, so the start of an interpreter or JVM does not count.
+The system counts its CPU time from READY to its end, so the start of an interpreter or JVM does not count.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ class Client:
 
     @property
     def cpu_seconds(self) -> float:
-        """Since READY, of a program that still runs."""
+        """The CPU seconds of a running program since READY."""
         return (ProcessClock(self._process.pid).seconds() or self._ready_cpu) - self._ready_cpu
 
     def wait_until_ready(self) -> None:
@@ -78,7 +78,7 @@ class Client:
         raise self._failed()
 
     def finish(self) -> Work:
-        """Wait for the end of the program. Raises ClientFailed if it did not say what it has done."""
+        """Wait for the end of the program. Raises ClientFailed if the program did not report its results."""
         answers = [line for line in self._lines() if line.startswith("{")]
         # The system's account of the process is lost when somebody else waits for it.
         _, status, usage = os.wait4(self._process.pid, 0)

@@ -2,7 +2,7 @@
 
 Their versions are in requirements.txt and in the files for Maven.
 
-A stamp beside each part says for which texts it was made; a later call finds it and starts at once.
+A stamp beside each part records the texts from which the part was made, so that later calls start at once.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _JAVA: Final = HERE / "rocketmq"
 
 @dataclass(frozen=True, slots=True)
 class JavaProgram:
-    """A program of ours in Java with the jars of RocketMQ that it runs on, apart from all other jars."""
+    """A Java program of this project with the RocketMQ jars that it needs, separate from all other jars."""
 
     #: Of its folder in `.peers/`.
     name: str
@@ -79,16 +79,16 @@ ROCKETMQ_PROXY: Final = JavaProgram("rocketmq-proxy", "proxy.xml", "RocketMQClie
 
 
 class NotInstalled(Exception):
-    """A peer cannot be installed; the text says what is missing."""
+    """A peer cannot be installed; the message says what is missing."""
 
 
 def checkout_environment() -> dict[str, str]:
-    """The environment of a Python that shall find this checkout before any installed mqdb."""
+    """The environment for a Python that must import this checkout rather than an installed mqdb."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join((str(CHECKOUT), str(CHECKOUT / "client")))}
 
 
 def python_peers(announce: Callable[[str], None]) -> None:
-    """The virtual environment of all clients in Python but mqdb's."""
+    """The virtual environment of all Python clients except mqdb's."""
     if _is_made(_VENV, _REQUIREMENTS):
         return
     announce("installing the peers' Python packages into .peers/venv, once")

@@ -1,4 +1,4 @@
-"""HTML and SVG as text that is escaped exactly once: plain text becomes markup here, and nowhere else."""
+"""HTML and SVG as text that is escaped exactly once: plain text becomes markup only in this module."""
 
 import re
 from html import escape
@@ -9,26 +9,26 @@ _FORBIDDEN: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udf
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
 
 def text(value: object) -> Markup:
-    """A value as a text of a page; U+FFFD for each character that none may hold."""
+    """A value as the text of a page; characters that pages may not contain are replaced by U+FFFD."""
     return Markup(escape(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", str(value))))
 
 
 def join(parts: "list[Markup] | tuple[Markup, ...]") -> Markup:
-    """Parts one behind the other, each on a line of its own."""
+    """Parts one after another, each on a separate line."""
     return Markup("\n".join(parts))
 
 
 def element(name: str, /, *content: object, **attributes: object) -> Markup:
-    """An element; all content that is not Markup is escaped.
+    """An element; any content that is not Markup is escaped.
 
-    Attributes are written with `-` for `_`, `class_` is `class`; one that is None is left out. Without content it is
-    closed by `/>`, which HTML takes for the void elements and inside SVG only.
+    In attribute names `_` becomes `-`, and `class_` becomes `class`; an attribute with the value None is left out. An
+    element without content ends with `/>`, which HTML accepts only for void elements and inside SVG.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'

@@ -1,4 +1,4 @@
-"""Results of a run: medians, ranges, ratios to mqdb in the same round. Nothing here measures."""
+"""Results of a run: medians, ranges, and ratios to mqdb in the same round. This module measures nothing."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ FIGURES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One side in one round. It counts if it was kept."""
+    """One side in one round, and whether the measurement was kept."""
 
     stage: str
     work: str
@@ -55,7 +55,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median and range of the rounds."""
+    """The median and the range of the rounds."""
 
     median: float
     least: float
@@ -69,7 +69,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table: all rounds of one side at one work."""
+    """A line of the table: all rounds of one side and one kind of work."""
 
     stage: str
     work: str
@@ -86,11 +86,11 @@ class Row:
 def until_quiet(
     measure: Callable[[], Mapping[str, float | None]], most_foreign: float, tries: int
 ) -> Sequence[tuple[bool, Mapping[str, float | None]]]:
-    """Measure until other programs took at most `most_foreign` CPUs, `tries` times at most.
+    """Measure until other programs use at most `most_foreign` CPUs, but at most `tries` times.
 
     Returns each try, and whether to keep it.
 
-    The quiet one is the last. Without a quiet try, no try is kept.
+    The last try is the quiet one. If no try was quiet, none is kept.
     """
     found: list[tuple[bool, Mapping[str, float | None]]] = []
     while len(found) < tries:
@@ -103,7 +103,10 @@ def until_quiet(
 
 
 def summarise(measurements: Sequence[Measurement]) -> list[Row]:
-    """A row for each side and way, in the order in which stages and works were first measured; mqdb is first."""
+    """A row for each side and way, in the order in which stages and kinds of work were first measured.
+
+    Mqdb comes first.
+    """
     groups: dict[tuple[str, str], dict[tuple[str, str], list[Measurement]]] = {}
     for each in measurements:
         groups.setdefault((each.stage, each.work), {}).setdefault((each.side, each.way), []).append(each)
@@ -123,7 +126,7 @@ def _place(side: str, way: str) -> tuple[int, int, str, str]:
 
 
 def _base(sides: Mapping[tuple[str, str], Sequence[Measurement]]) -> Mapping[int, Measurement]:
-    """mqdb's kept measurements by round, in its usual way."""
+    """mqdb's kept measurements by round, in its default way."""
     ways = sorted((key for key in sides if key[0] == BASE_SIDE), key=lambda key: _place(*key))
     return {each.round: each for each in sides[ways[0]] if each.is_kept} if ways else {}
 

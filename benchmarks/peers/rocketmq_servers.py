@@ -1,6 +1,6 @@
-"""RocketMQ's name server and broker, for one measured side. Each start has fresh files.
+"""RocketMQ's name server and broker, for one measured side. Each start uses fresh files.
 
-A side for gRPC has RocketMQ's proxy as well, in the JVM of the broker (LOCAL mode).
+A gRPC side also has RocketMQ's proxy, in the JVM of the broker (LOCAL mode).
 """
 
 import json
@@ -48,7 +48,7 @@ diskMaxUsedSpaceRatio=95
 def java(
     program: install.JavaProgram, *arguments: str, memory: str = "512m", options: tuple[str, ...] = ()
 ) -> list[str]:
-    """The command that runs a class of RocketMQ's or our client, which the arguments begin with."""
+    """The command that runs a class of RocketMQ or of this project's client; the arguments begin with the class."""
     home = install.DATA / "rocketmq"
     # Of the servers and the client for remoting, and of the SDK for gRPC.
     logging = (f"-Drmq.logback.configurationFile={home}/logback.xml", "-Drocketmq.log.level=warn")
@@ -109,9 +109,9 @@ def _proxy_configuration(name_server: int, port: int) -> Mapping[str, object]:
 
 
 def make_topic(server: Running, topic: str, group: str | None = None) -> bool:
-    """Try to make the topic, and a group if there is one: False until the broker takes requests.
+    """Try to create the topic, and a group if one is given; returns False until the broker accepts requests.
 
-    The proxy knows only groups that were made, and the remoting protocol makes a group at its first use.
+    The proxy only accepts existing groups, whereas the remoting protocol creates a group on first use.
     """
     program = server.side.java_server
     assert program is not None
@@ -122,7 +122,7 @@ def make_topic(server: Running, topic: str, group: str | None = None) -> bool:
 
 
 def is_routed(name_server: int, topic: str) -> bool:
-    """Whether the name server at a port of this machine knows where a topic is."""
+    """Whether the name server at a port of this machine has a route for a topic."""
     asked = Frame(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     with socket.create_connection(("127.0.0.1", name_server)) as connection, connection.makefile("rb") as answers:
         connection.sendall(encode_frame(asked))

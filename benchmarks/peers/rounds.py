@@ -1,4 +1,4 @@
-"""Rounds: in each, every side has its turn, in another order each time."""
+"""Rounds: in each round every side has its turn, in a different order each time."""
 
 import json
 import random
@@ -20,7 +20,7 @@ from benchmarks.peers.stages import STAGES, Settings
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The stages and sides of a run, the number of rounds, and the limit of foreign CPU."""
+    """The stages and sides of a run, the number of rounds, and the limit on CPU use by other programs."""
 
     stages: Sequence[str]
     sides: Sequence[Side]
@@ -30,7 +30,7 @@ class Plan:
     tries: int
 
     def turns(self) -> list[tuple[str, int, Side]]:
-        """Stage, round and side, in the order in which they are measured."""
+        """Stage, round and side of each turn, in the order of measurement."""
         turns = []
         for stage in self.stages:
             sides = [side for side in self.sides if STAGES[stage](side, self.settings)]
@@ -47,9 +47,10 @@ class Plan:
 def run(
     plan: Plan, postgres: Postgres, output: Path, advance: Callable[[str], None], complain: Callable[[str], None]
 ) -> list[Measurement]:
-    """Measure everything. Each measurement is a line of `output` at once; `advance` is called for each task.
+    """Measure everything.
 
-    A client program that fails costs its figure, and is reported to `complain`.
+    Each measurement is written to `output` at once, as a line; `advance` is called for each task. If a client program
+    fails, its figure is missing, and the failure is passed to `complain`.
     """
     measurements: list[Measurement] = []
     for stage, number, side in plan.turns():

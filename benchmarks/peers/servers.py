@@ -1,6 +1,6 @@
 """The servers: only those of the measured side run. All brokers in PostgreSQL share one, with one configuration.
 
-Each side starts with a fresh database, a copy of a template that was made once in this run, or with fresh files.
+Each side starts with a fresh database, copied from a template that is created once in a run, or with fresh files.
 """
 
 import os
@@ -47,7 +47,7 @@ class ServerFailed(Exception):
 
 
 class Process:
-    """A server process of ours: SIGTERM ends it, and SIGKILL if it does not end."""
+    """A server process started here: SIGTERM ends it, and SIGKILL if it does not exit."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         with log.open("a") as output:
@@ -67,7 +67,7 @@ class Process:
         return self._popen.poll() is None
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until the server says that it is up. Raises ServerFailed with its last lines."""
+        """Wait until the server reports that it is up. Raises ServerFailed with the last lines of its output."""
         deadline = time.monotonic() + _START_SECONDS
         while not condition():
             if not self.is_running() or time.monotonic() > deadline:
@@ -93,7 +93,7 @@ def stopping(process: Process) -> Iterator[Process]:
 
 
 class Running:
-    """The servers of one side while they run."""
+    """The running servers of one side."""
 
     def __init__(self, side: Side, clocks: Sequence[ProcessClock | ServerClock], database: "Database | None") -> None:
         self.side = side
@@ -107,13 +107,13 @@ class Running:
         return sum(clock.seconds() or 0.0 for clock in self._clocks)
 
     def calm(self) -> None:
-        """Wait until the servers have finished all work that is left from before."""
+        """Wait until the servers have finished all earlier work."""
         if self.database is not None:
             self.database.wait_for_autovacuum()
 
 
 class Postgres:
-    """The PostgreSQL of all sides that live in one."""
+    """The PostgreSQL that all sides with a database share."""
 
     def __init__(self, announce: Callable[[str], None]) -> None:
         self._announce = announce
@@ -123,7 +123,7 @@ class Postgres:
 
     @contextmanager
     def running(self, side: Side) -> Iterator[Running]:
-        """PostgreSQL with a fresh database of the side, and `mqdb serve` if the side is mqdb."""
+        """PostgreSQL with a fresh database for the side, and `mqdb serve` if the side is mqdb."""
         assert side.database is not None
         server = self._start()
         database = Database(server, side.database)
@@ -164,13 +164,13 @@ class Postgres:
 
 
 def chosen_postgres() -> PostgresBinaries:
-    """MQDB_PG_BIN, else Debian's PostgreSQL 15, else what mqdb would run itself."""
+    """MQDB_PG_BIN, else Debian's PostgreSQL 15, else the one that mqdb itself would run."""
     debian = None if os.environ.get("MQDB_PG_BIN") else inspect_folder(_DEBIAN_15)
     return debian or find_postgres()
 
 
 class Database:
-    """A side's database, and the sight of its server."""
+    """A side's database, and statistics of its server."""
 
     def __init__(self, server: EmbeddedPostgres, name: str) -> None:
         self.name = name
@@ -183,7 +183,7 @@ class Database:
         self._admin.close()
 
     def _dsn(self, database: str) -> str:
-        """Without the options that only libpq knows."""
+        """The DSN without options that only libpq supports."""
         user, password = (quote(str(self._address[part]), safe="") for part in ("user", "password"))
         return f"postgresql://{user}:{password}@{self._address['host']}:{self._address['port']}/{database}"
 
@@ -192,14 +192,14 @@ class Database:
         return psycopg.connect(self._dsn(self.name), autocommit=True)
 
     def ask(self, query: str) -> int:
-        """A number from the side's database."""
+        """A number queried from the side's database."""
         with self.connect() as connection:
             row = connection.execute(query.encode()).fetchone()
         assert row is not None
         return int(row[0] or 0)
 
     def make_template(self, schema: Callable[["Database"], None]) -> None:
-        """Make the database once and put it by."""
+        """Create the database once and keep it as a template."""
         for name in (self.name, f"{self.name}_fresh"):
             self._admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
         self._create("template1")
@@ -208,7 +208,7 @@ class Database:
         self._admin.execute(rename.format(sql.Identifier(self.name), sql.Identifier(f"{self.name}_fresh")))
 
     def renew(self) -> None:
-        """Replace the database that earlier measurements have filled by a copy of the template."""
+        """Replace the database, filled by earlier measurements, with a copy of the template."""
         self._admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name)))
         self._create(f"{self.name}_fresh")
         self._admin.execute("CHECKPOINT")
@@ -226,11 +226,14 @@ class Database:
             time.sleep(0.2)
 
     def wal_position(self) -> int:
-        """Bytes of WAL that the server has ever written."""
+        """The number of WAL bytes that the server has written so far."""
         return self._number("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
 
     def wal_records(self, begin: int, end: int) -> int | None:
-        """The bytes of the records between two positions without page images; None if the server cannot tell."""
+        """The bytes of the WAL records between two positions, without page images.
+
+        None if the server cannot report them.
+        """
         query = """
             SELECT sum(record_size) FROM pg_get_wal_stats(
                 '0/0'::pg_lsn + %s::numeric, least('0/0'::pg_lsn + %s::numeric, pg_current_wal_flush_lsn()))"""
@@ -242,7 +245,7 @@ class Database:
         return None if row is None or row[0] is None else int(row[0])
 
     def size(self) -> int:
-        """Bytes on disk, with all indexes."""
+        """The size on disk in bytes, with all indexes."""
         self._admin.execute("CHECKPOINT")
         return self.ask("SELECT pg_database_size(current_database())")
 
@@ -253,7 +256,10 @@ class Database:
 
 
 def serve(database: Database, remoting: str, grpc: str) -> Process:
-    """`mqdb serve` of this checkout, when it leads. It serves RocketMQ's clients at addresses that are not empty."""
+    """`mqdb serve` of this checkout, once it leads.
+
+    It serves RocketMQ's clients at the addresses that are not empty.
+    """
     environment = {**install.checkout_environment(), "MQDB_REMOTING": remoting, "MQDB_GRPC": grpc}
     home = install.DATA / "mqdb"
     home.mkdir(parents=True, exist_ok=True)
@@ -273,7 +279,7 @@ def _mqdb_schema(database: Database) -> None:
 
 
 def run_mqdb(database: Database, *command: str) -> None:
-    """A command of this checkout. Raises ServerFailed."""
+    """Run a command of this checkout. Raises ServerFailed."""
     done = subprocess.run(
         (sys.executable, "-m", "mqdb", *command, "--dsn", database.dsn),
         env=install.checkout_environment(),
@@ -317,7 +323,7 @@ _SCHEMAS: Final[Mapping[str, Callable[[Database], None]]] = {
 
 
 def free_port() -> int:
-    """A port whose neighbours are free, too: a broker of RocketMQ listens on three in a row."""
+    """A port with two free ports next to it: a RocketMQ broker listens on three in a row."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

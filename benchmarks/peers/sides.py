@@ -1,4 +1,4 @@
-"""The sides of the comparison: which servers each needs, how its database is made, and how its clients start."""
+"""The sides of the comparison: the servers of each, the creation of its database, and the start of its clients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,10 @@ class Side:
 
     @property
     def speaks_grpc(self) -> bool:
-        """Whether its client speaks gRPC. Such a client sends no batches, and its group must exist before that."""
+        """Whether the client uses gRPC.
+
+        A gRPC client sends no batches, and its group must exist before the client starts.
+        """
         return self.java_client is ROCKETMQ_SDK
 
     @property
@@ -40,7 +43,7 @@ class Side:
 
     @property
     def worker(self) -> str:
-        """The module of its client."""
+        """The module of the side's client."""
         return f"benchmarks.peers.workers.{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""A span of time that is measured: the CPU time of servers, clients and other programs, and the WAL."""
+"""A measured span of time: the CPU time of servers, clients and other programs, and the WAL."""
 
 import os
 import subprocess
@@ -23,7 +23,10 @@ _PATIENCE_SECONDS: Final = 1_200.0
 
 
 def start_client(server: Running, role: str, **options: object) -> Client:
-    """A client program of the side. An option that is True is a flag; one that is None or False is left out."""
+    """A client program of the side.
+
+    An option with the value True is a flag; options that are None or False are left out.
+    """
     arguments = [role]
     for name, value in options.items():
         if value is not None and value is not False:
@@ -51,7 +54,7 @@ def work(server: Running, role: str, **options: object) -> Work:
 
 
 class Span:
-    """A span from its construction to `figures`. The clients are ready when it begins."""
+    """A span from its construction to `figures`. The clients are ready at its beginning."""
 
     def __init__(self, server: Running, *clients: Client) -> None:
         self._server = server
@@ -63,7 +66,7 @@ class Span:
         self._began = time.monotonic()
 
     def figures(self, count: int, *done: Work) -> dict[str, float | None]:
-        """The cost of each of `count` messages. Waits until the server has come to rest."""
+        """The cost of each of `count` messages. Waits until the server is idle."""
         end = self._settle()
         server = self._server.cpu_seconds() - self._server_cpu
         clients = sum(each.cpu_seconds for each in done) - self._clients_before
@@ -86,7 +89,7 @@ class Span:
         return 0 if self._server.database is None else self._server.database.wal_position()
 
     def _settle(self) -> int:
-        """Wait until the server writes no more, and return how far it has written."""
+        """Wait until the server stops writing, and return its WAL position."""
         deadline = time.monotonic() + _SETTLING_SECONDS
         position, cpu = self._wal_position(), self._server.cpu_seconds()
         while True:
@@ -100,14 +103,14 @@ class Span:
 
 
 def _busy_seconds() -> float:
-    """CPU time that the machine has spent on anything, also on other machines of its host."""
+    """CPU time that the machine has spent on any work, including other virtual machines on its host."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     idle, waiting = fields[3:5]
     return (sum(fields) - idle - waiting) / _TICKS
 
 
 def _own_seconds() -> float:
-    """CPU time of this program and of the short-lived programs that it has waited for."""
+    """CPU time of this program and of the short-lived programs that it has run."""
     times = os.times()
     return times.user + times.system
 
@@ -117,7 +120,7 @@ def machine_load() -> float:
 
 
 def describe_commit() -> Mapping[str, str]:
-    """The state of the checkout that is measured."""
+    """The state of the measured checkout."""
     command = ("git", "describe", "--always", "--dirty")
     done = subprocess.run(command, cwd=install.CHECKOUT, capture_output=True, text=True)
     return {"commit": done.stdout.strip()}

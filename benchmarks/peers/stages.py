@@ -1,7 +1,7 @@
-"""The stages: what is done with each side, and which figures it gives.
+"""The stages: the work done with each side, and the resulting figures.
 
-A stage gives the tasks of a side. Tasks of one side run one after the other in one fresh database; a task that is
-repeated finds what the first attempt left, and fills up what it needs.
+A stage returns the tasks of a side. The tasks of one side run one after another in one fresh database; a repeated task
+finds the messages that the first attempt left, and adds those that it needs.
 """
 
 import secrets
@@ -31,7 +31,7 @@ _JOINING_SECONDS: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The amount of work of each measurement. None means a value that suits the stage."""
+    """The amount of work of each measurement. None stands for a value that suits the stage."""
 
     seconds: float | None = None
     messages: int | None = None
@@ -40,7 +40,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to measure. `way` says how the consumer reads, if that is part of it."""
+    """One task to measure. `way` says how the consumer reads, if that matters."""
 
     work: str
     way: str
@@ -48,9 +48,9 @@ class Task:
 
 
 def produce(side: Side, settings: Settings) -> list[Task]:
-    """Rate and cost of sending: 1 and 16 threads, batches of 100; from Java also without waiting for each answer.
+    """Rate and cost of sending: 1 and 16 threads, batches of 100; in Java also without waiting for each answer.
 
-    The SDK for gRPC has no batches.
+    The gRPC SDK has no batches.
     """
 
     def measure(server: Running, options: Mapping[str, int]) -> Figures:
@@ -69,7 +69,7 @@ def produce(side: Side, settings: Settings) -> list[Task]:
 
 
 def consume(side: Side, settings: Settings) -> list[Task]:
-    """Rate and cost of consuming messages that wait, without any sender."""
+    """Rate and cost of consuming waiting messages, without any sender."""
 
     def measure(server: Running, way: str) -> Figures:
         messages = settings.messages or 100_000
@@ -117,7 +117,7 @@ def latency(side: Side, settings: Settings) -> list[Task]:
 
 
 def snapshot(side: Side, settings: Settings) -> list[Task]:
-    """The whole life of messages, sent in batches and consumed at once, without and with a snapshot that is held."""
+    """The whole life of messages, sent in batches and consumed at once, with and without a held snapshot."""
 
     def measure(server: Running, way: str, is_held: bool) -> Figures:
         _empty(server)
@@ -133,7 +133,7 @@ def snapshot(side: Side, settings: Settings) -> list[Task]:
 
 
 def disk(side: Side, settings: Settings) -> list[Task]:
-    """Bytes of WAL and on disk for each message: stored in batches of 100, then consumed."""
+    """Bytes of WAL and on disk for each message: messages are stored in batches of 100, then consumed."""
     messages = settings.messages or 100_000
     if side.is_java:
         return []
@@ -169,7 +169,7 @@ def _consuming_ways(side: Side) -> Sequence[str]:
 
 
 def _loaded(server: Running, messages: int, group: str) -> str | None:
-    """Make `messages` wait for a group. Returns the topic if it is a new one, as for each client of RocketMQ."""
+    """Make `messages` wait for a group. Returns the topic if it is new, as for every RocketMQ client."""
     database = server.database
     topic = None
     waiting = 0
@@ -195,7 +195,7 @@ def _drain(server: Running, topic: str | None, way: str, group: str, *, count: i
 
 
 def _measured(server: Running, role: str, **options: object) -> tuple[Work, Figures]:
-    """The work of one client program, and its cost."""
+    """Run one client program; returns its result and its cost."""
     server.calm()
     with start_client(server, role, **options) as client:
         client.wait_until_ready()
@@ -205,7 +205,7 @@ def _measured(server: Running, role: str, **options: object) -> tuple[Work, Figu
 
 
 def _together(server: Running, way: str, seconds: float, sending: Mapping[str, object], skipped: int | None) -> Figures:
-    """A sender and a consumer at once. The rate is that of the consumer; for each message both count."""
+    """Run a sender and a consumer at once. The rate is the consumer's; the cost of each message includes both."""
     topic = None
     group = _new_name("g")
     _empty(server)
@@ -231,7 +231,7 @@ def _together(server: Running, way: str, seconds: float, sending: Mapping[str, o
 
 
 def _empty(server: Running) -> None:
-    """Take away what waits, for a consumer that would find it. A group of mqdb that is new starts at the end."""
+    """Remove waiting messages that a consumer would find. A new group of mqdb starts at the end."""
     if server.database is None or server.side.database == "mqdb":
         return
     emptying = {
@@ -245,7 +245,7 @@ def _empty(server: Running) -> None:
 
 @contextmanager
 def _held_snapshot(server: Running, is_held: bool) -> Iterator[None]:
-    """A REPEATABLE READ transaction that is idle with its snapshot."""
+    """Hold an idle REPEATABLE READ transaction with a snapshot."""
     if not is_held or server.database is None:
         yield
         return
@@ -257,7 +257,7 @@ def _held_snapshot(server: Running, is_held: bool) -> Iterator[None]:
 
 
 def _new_topic(server: Running, group: str) -> str:
-    """A topic, and in RocketMQ a group."""
+    """A new topic, and in RocketMQ a group."""
     topic = _new_name("t")
     if server.database is None:
         make_topic(server, topic, group)

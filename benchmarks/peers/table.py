@@ -1,4 +1,4 @@
-"""The table: one for each stage, with the columns that have something to say."""
+"""The table: one for each stage, with the columns that have values."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -51,12 +51,12 @@ def _table(stage: str, rows: Sequence[Row]) -> Table:
 
 
 def _rounds(row: Row) -> str:
-    """The rounds that count, and how many were thrown away."""
+    """The rounds that count, and the number of discarded ones."""
     return f"{row.kept}" + (f" (-{row.discarded})" if row.discarded else "")
 
 
 def shown(spread: Spread | None, digits: int) -> str:
-    """Median and range; the range is left out if it is nothing."""
+    """Median and range; an empty range is left out."""
     if spread is None:
         return "-"
     median, least, most = (f"{value:,.{digits}f}" for value in (spread.median, spread.least, spread.most))

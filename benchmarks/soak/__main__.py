@@ -1,4 +1,4 @@
-"""The soak itself: starts all processes, and looks at them each minute."""
+"""The soak itself: starts all processes, and checks them each minute."""
 
 import argparse
 import asyncio
@@ -52,7 +52,10 @@ def main() -> None:
 
 
 async def _send(dsn: str) -> None:
-    """_RATE messages a second to all topics in turn. A line on standard input is answered by how many there were."""
+    """Sends _RATE messages a second to all topics in turn.
+
+    Each line on standard input is answered with the number of sent messages.
+    """
     sent, number = 0, 0
     tasks: set[asyncio.Task[object]] = set()
 
@@ -85,7 +88,10 @@ async def _send(dsn: str) -> None:
 
 
 def _consume(dsn: str) -> None:
-    """A group for each topic. A line on standard input is answered by the latencies in ms since the last one."""
+    """Consumes each topic in a separate group.
+
+    Each line on standard input is answered with the latencies in ms since the last line.
+    """
     latencies: list[float] = []
 
     def listen(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
@@ -112,7 +118,7 @@ def _consume(dsn: str) -> None:
 
 
 def _browse(url: str) -> None:
-    """The overview of the dashboard, until standard input ends."""
+    """Keeps the dashboard's overview open until standard input ends."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -236,7 +242,7 @@ def _ask(process: "subprocess.Popen[str]") -> str:
 
 
 def _seen(api: str) -> int:
-    """The number of messages that Prometheus knows."""
+    """The number of messages according to Prometheus."""
     query = urllib.parse.urlencode({"query": 'sum(mqdb_messages_in_total{kind="normal"})'})
     with urllib.request.urlopen(f"{api}/api/v1/query?{query}") as answer:
         [found] = json.load(answer)["data"]["result"]
@@ -249,7 +255,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of a process and of those that it has started, but for a PostgreSQL, which is counted apart."""
+    """CPU seconds of a process and its descendants, except PostgreSQL, which is counted separately."""
     total, is_postgres = 0.0, psutil.Process(pid).name() == "postgres"
     for process in _family(pid):
         with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""mqdb by its public API: the producer and consumers as they are by default, with batches, or in a group that pops."""
+"""mqdb's public API: producer and consumers with their defaults, with batches, or in a group that pops."""
 
 from collections.abc import Sequence
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""PGMQ by its Python client."""
+"""PGMQ, used through its Python client."""
 
 from pgmq import PGMQueue
 

@@ -1,4 +1,4 @@
-"""PGMQ by its SQL functions, called by psycopg as prepared statements, one connection for each thread."""
+"""PGMQ's SQL functions, called through psycopg as prepared statements, with one connection for each thread."""
 
 import json
 from typing import Any

@@ -1,7 +1,7 @@
 """Parts that all client programs share: options, the message, counting, and the loops that send.
 
-A program prints READY when its work begins, and at its end a line of JSON with its results. A body has 200 bytes: the
-time of the send in nanoseconds as 20 digits, then letters.
+A program prints READY when its work begins, and a line of JSON with its results at its end. A body has 200 bytes: the
+send time in nanoseconds as 20 digits, then letters.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def body() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The orders of a client program."""
+    """The options of a client program."""
 
     #: produce, load, pace or consume.
     role: str
@@ -76,7 +76,7 @@ def options(arguments: Sequence[str] | None = None) -> Options:
 
 @dataclass
 class Tally:
-    """Messages and, if wanted, how long each took from send to consumer."""
+    """The number of messages and, if wanted, the time of each from send to consumer."""
 
     asked: Options
     count: int = 0
@@ -99,7 +99,7 @@ class Tally:
 
     @property
     def is_over(self) -> bool:
-        """True when the consumer has done what it was asked for, or waits in vain."""
+        """Whether the consumer has received enough messages, or has waited too long."""
         if self.count >= self.asked.count:
             return True
         now = time.monotonic()
@@ -108,12 +108,12 @@ class Tally:
         return now - self.began >= self.asked.seconds
 
     def wait(self) -> None:
-        """For consumers that call a listener on threads of their own."""
+        """Wait until the work is over, for consumers that call a listener in their own threads."""
         while not self.is_over:
             time.sleep(0.02)
 
     def report(self, close: Send | None = None, **more: object) -> None:
-        """Print what was counted, after `close`, and end the process. Later messages do not count."""
+        """Print the counts, after `close`, and end the process. Later messages do not count."""
         began = self.ended if self.began is None else self.began
         done = {"count": self.count, "seconds": self.ended - began, **more}
         measured = sorted(self.latencies_ms[self.asked.skipped or 0 :])
@@ -131,12 +131,12 @@ def percentile(ascending: Sequence[float], percent: int) -> float:
 
 
 def ready() -> None:
-    """The work begins: from here on the CPU time of the program counts."""
+    """Report that the work begins: from now on the program's CPU time counts."""
     print("READY", flush=True)  # noqa: T201 - a word to the process that measures
 
 
 def send(asked: Options, connect: Callable[[int], Send]) -> None:
-    """Run the role of a sender with a blocking client. `connect(batch)` gives a new sender's send."""
+    """Run the role of a sender with a blocking client. `connect(batch)` returns the send function of a new sender."""
     if asked.role == "pace":
         pace(asked, connect(1))
     elif asked.role == "load":
@@ -146,7 +146,7 @@ def send(asked: Options, connect: Callable[[int], Send]) -> None:
 
 
 def produce(asked: Options, connect: Callable[[int], Send]) -> None:
-    """Send as fast as possible, on `senders` threads."""
+    """Send as fast as possible in `senders` threads."""
     tally = Tally(asked)
     failures: list[str] = []
     gate = threading.Barrier(asked.senders + 1)
