@@ -1,1 +1,4 @@
-"""unit: no database. integration, migration, plan: a real PostgreSQL. acceptance: processes."""
+"""unit: no database. integration, migration, plan: a real PostgreSQL. acceptance: processes.
+
+tests/README.md describes all folders.
+"""

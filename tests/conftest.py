@@ -1,4 +1,7 @@
-"""Fixtures live in tests/fixtures, one family a file; this page lists them, and says in which order files come."""
+"""Fixtures live in tests/fixtures, one family in each file.
+
+This module lists them, and defines the order of test files.
+"""
 
 import gc
 import signal
@@ -79,10 +82,10 @@ TESTS = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Several processes take the files of all kinds in turn, so that tests that wait and tests that compute meet.
+    """Order the test files so that several processes run all kinds of files in turn.
 
-    One kind after the other, or by the number of tests as xdist has it, the long waits of tests/acceptance come all at
-    one time.
+    Waiting tests then overlap computing ones. If one kind came after another, or in xdist's order by number of tests,
+    the long waits of tests/acceptance would all come together.
     """
     if not hasattr(config, "workerinput"):
         return
@@ -103,6 +106,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """All modules and tests stay to the end: the collector need not look at them ever."""
+    """Exclude all modules and tests from garbage collection, because they live until the end."""
     gc.freeze()
     gc.enable()

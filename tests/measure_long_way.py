@@ -1,9 +1,9 @@
-"""Figures of clients and `mqdb serve` over a long way to the database: the table in docs/long-way.md.
+"""Figures of clients and `mqdb serve` with a slow connection to the database: the table in docs/long-way.md.
 
     .venv/bin/python -m tests.measure_long_way [ROUND TRIP IN MS ...]       by default 0 40 100
 
-All of it is on this machine: a PostgreSQL without fsync, and a proxy that delays each direction by half a round trip.
-A figure is one run; run it again on a quiet machine before you believe it.
+Everything runs on this machine: a PostgreSQL without fsync, and a proxy that delays each direction by half a round
+trip. Each figure is from one run; repeat it on a quiet machine before you rely on it.
 """
 
 import statistics
@@ -124,7 +124,7 @@ def consuming(dsn: str) -> Iterator[tuple[str, str]]:
 
 
 def drained(dsn: str, pull_batch_size: int) -> float:
-    """Messages of a backlog that a consumer reads in a second."""
+    """The number of backlog messages that a consumer reads in a second."""
     counts: list[int] = []
 
     def drain(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
@@ -145,7 +145,7 @@ def told(producer: Producer, arrived: dict[str, float], body: str) -> bool:
 
 
 def delivering(database: Database) -> Iterator[tuple[str, str]]:
-    """Messages that are due, from their append on; only the services are far away."""
+    """Appends messages that are already due, and starts the services; only these are far from the database."""
     bodies = [str(number) for number in range(DUE)]
     engine = create_engine(database.dsn)
     with engine.connect() as connection:

@@ -1,8 +1,8 @@
-"""RocketMQ's published examples of its SDKs for Java and Go, each run as it is.
+"""RocketMQ's published examples for its Java and Go SDKs, each run as published.
 
-The examples come from the jar of sources in Maven, and from the Go module of the SDK. They have the endpoint, names and
-keys in their code. Each of these words is replaced by a look into the environment, and nothing else is changed. A
-consumer runs for ever or for minutes; its output says which messages it has got.
+The examples come from the sources jar in Maven, and from the SDK's Go module. They hard-code the endpoint, names and
+keys. Each of these words is replaced by an environment variable, and nothing else is changed. A consumer runs for ever
+or for minutes; its output lists the messages that it received.
 """
 
 import json
@@ -49,7 +49,7 @@ _GO_WORDS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A producer, the consumer that runs beside it, and how many matches of the pattern show that all is well."""
+    """A producer, the consumer that runs beside it, and the number of pattern matches that indicates success."""
 
     language: str
     producer: str
@@ -62,7 +62,7 @@ class Example:
 
     @property
     def name(self) -> str:
-        """The name of the example, for people."""
+        """The name of the example in messages."""
         return " ".join(filter(None, (self.language, self.producer, self.consumer)))
 
 
@@ -149,7 +149,7 @@ class PublishedExamples:
             _run(["go", "build", "-o", str(self._folder / "programs" / package.name), f"./{package}"], cwd=copies)
 
     def run(self, example: Example, front: GrpcFront, dsn: str) -> str | None:
-        """Run an example on a topic and a group of its own. None if all is well, else what is wrong."""
+        """Run an example on its own topic and group. Returns None on success, else the problem."""
         name = new_prefix("example")
         with Admin(dsn) as admin, ExitStack() as stack:
             admin.topics.create(name)

@@ -1,4 +1,4 @@
-"""RocketMQ's published examples of its SDKs against mqdb, one by one: signed, and by TLS, which is their default."""
+"""RocketMQ's published SDK examples against mqdb, one by one: signed, and over TLS, which is their default."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def published_examples(tmp_path_factory: pytest.TempPathFactory) -> PublishedExa
 def signed_front(
     postgres: EmbeddedPostgres, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[GrpcFront, str]]:
-    """A front that asks for keys, at a plain port and at one of TLS; and the DSN of its broker."""
+    """A front that requires keys, with a plain port and a TLS port; returns it with the DSN of its broker."""
     home = tmp_path_factory.mktemp("published")
     anywhere = HttpAddress("127.0.0.1", 0)
     with new_database(postgres, template_database) as database, served_broker(database.dsn, home):

@@ -58,7 +58,10 @@ def test_a_message_that_fails_too_often_is_a_dead_letter(
 @pytest.mark.long
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_an_sdk_goes_on_after_a_restart_of_the_front(sdk_front: SdkFront, language: str) -> None:
-    """After a restart of RocketMQ's own proxy, Go's push consumer gets nothing for minutes."""
+    """An SDK continues after a restart of the front.
+
+    After a restart of RocketMQ's own proxy, Go's push consumer receives nothing for minutes.
+    """
 
     def start(port: int) -> GrpcFront:
         front = GrpcFront(BrokerDsn("broker-a", sdk_front.dsn), HttpAddress("127.0.0.1", port))

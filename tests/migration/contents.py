@@ -1,4 +1,4 @@
-"""The contents of a broker as `Admin` sees them, without anything that depends on the present time."""
+"""The contents of a broker as returned by `Admin`, without anything that depends on the present time."""
 
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
@@ -49,7 +49,7 @@ def _messages(admin: Admin, topic: str) -> list[Any]:
 
 
 def plain(value: object) -> Any:
-    """A value as JSON has it, by names of fields."""
+    """A value as in JSON, with fields by name."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain({field.name: getattr(value, field.name) for field in fields(value)})
     if isinstance(value, tuple) and hasattr(value, "_asdict"):

@@ -1,10 +1,10 @@
-"""A dump of today's schema with some of everything in it, from which the tests of later versions upgrade.
+"""A dump of the present schema with data of every kind, from which the tests of later versions upgrade.
 
     python -m tests.migration.make_dump
 
-It writes `dumps/VERSION.sql.gz` and `dumps/VERSION.json.gz`, the contents of the database as `Admin` sees them. Make
-the dump again after each change of an unreleased schema; the dump of a released version stays as it is. The server and
-pg_dump are those of PostgreSQL 15, whose dump each later PostgreSQL can restore; MQDB_PG15_BIN names their folder.
+Writes `dumps/VERSION.sql.gz`, and `dumps/VERSION.json.gz` with the contents of the database as returned by `Admin`.
+Make the dump again after each change of an unreleased schema; the dump of a released version stays as it is. The server
+and pg_dump are those of PostgreSQL 15, whose dump every later PostgreSQL can restore; MQDB_PG15_BIN names their folder.
 """
 
 import gzip
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _write(suffix: str, text: str) -> None:
-    """Write a file of the dump. Tracebacks of dead letters get another directory than the one of this checkout."""
+    """Write a file of the dump. In tracebacks of dead letters the directory of this checkout is replaced."""
     packed = gzip.compress(text.replace(str(_ROOT), "/srv/shop").encode(), mtime=0)
     (DUMPS / f"{mqdb.__version__}{suffix}").write_bytes(packed)
 
@@ -105,7 +105,7 @@ def _dump(folder: Path, dsn: str) -> str:
 
 
 def fill(dsn: str) -> None:
-    """Store some of everything that a broker keeps, by way of the clients."""
+    """Store data of every kind that a broker keeps, through the clients."""
     with Admin(dsn) as admin:
         _make_topics(admin)
         _send(dsn)
@@ -157,7 +157,7 @@ def _end_transactions(dsn: str) -> None:
 
 
 def _read(admin: Admin, dsn: str) -> None:
-    """Two groups read a part of their topics: one by tags, one by SQL92."""
+    """Two groups read a part of their topics: one by tags, one with an SQL92 filter."""
     for group, topic, selector in (
         ("billing", "orders", MessageSelector.by_tag("new || paid")),
         ("auditors", "orders", MessageSelector.by_sql("amount > 30")),
@@ -175,7 +175,7 @@ def _read(admin: Admin, dsn: str) -> None:
 
 
 def _fail(admin: Admin, dsn: str) -> None:
-    """A group fails all its messages at once: dead letters, of which one is redriven, and a retry that waits."""
+    """A group fails all its messages at once: this leaves dead letters, one of them redriven, and a waiting retry."""
     admin.groups.update("failing", retry_max_times=0)
     admin.groups.update("trying", retry_max_times=16, retry_delays=[timedelta(hours=12)])
 

@@ -1,4 +1,4 @@
-"""The migrations: they make the schema that tables.py describes, once, by hand or by mqdb, and say how old it is."""
+"""The migrations create the schema that tables.py describes, once, by hand or by mqdb, and report its version."""
 
 import subprocess
 import sys
@@ -90,7 +90,7 @@ UNION ALL SELECT 'row', version_num FROM mqdb.alembic_version
 
 @pytest.fixture
 def empty_database(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    """A database without anything in it."""
+    """A database without any objects."""
     with new_database(postgres, "template0") as database:
         yield database
 
@@ -144,9 +144,10 @@ def test_alembic_finds_no_difference_to_the_tables(database: Database, monkeypat
 
 
 def test_the_tables_make_the_same_catalog(database: Database, empty_database: Database) -> None:
-    """Column by column, in their order, with the indexes, partition keys and sequences that Alembic does not compare.
+    """The tables make the same catalog as the migrations, column by column, in order.
 
-    The CHECKs, and domains, are the migrations' business, as are partitions, functions and views.
+    Indexes, partition keys and sequences, which Alembic does not compare, are included. CHECK constraints, domains,
+    partitions, functions and views exist only in the migrations.
     """
     by_migration = database.connect()
     for (name,) in by_migration.execute("SELECT viewname FROM pg_views WHERE schemaname = 'mqdb'").fetchall():
@@ -204,7 +205,7 @@ def test_every_object_has_a_comment(database: Database) -> None:
 
 @pytest.fixture
 def database_of_mqdb(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    """An empty database whose owner has the name of the schema."""
+    """An empty database whose owner has the same name as the schema."""
     with psycopg.connect(superuser_dsn(postgres), autocommit=True) as superuser:
         superuser.execute("CREATE ROLE mqdb LOGIN PASSWORD 'geheim'")
         with new_database(postgres) as database:

@@ -1,4 +1,4 @@
-"""A database of each version, with data in it: `mqdb migrate` brings it to head, and everything is still there."""
+"""A database of each version, with data in it, is brought to head by `mqdb migrate`, and keeps all its data."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ def dump_of(version: str) -> str:
 
 
 def heading_of(version: str) -> tuple[str, str]:
-    """The revision and the fingerprint of the schema in a dump."""
+    """The revision and the schema fingerprint in a dump."""
     heading = re.match(r"-- mqdb \S+, schema (\S+), fingerprint (\S+)\n", dump_of(version))
     assert heading is not None
     return heading[1], heading[2]
@@ -55,7 +55,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def restored(version: str, postgres: EmbeddedPostgres) -> Iterator[Database]:
-    """A database that the dump of a version was restored into."""
+    """A database restored from the dump of a version."""
     if heading_of(version)[0] not in migrations._known():
         pytest.fail(REMAKE)
     create_role(postgres, READER, "secret")
@@ -81,7 +81,7 @@ def restored(version: str, postgres: EmbeddedPostgres) -> Iterator[Database]:
 
 
 def lacking(expected: Any, found: Any, where: str = "") -> list[str]:
-    """The places where something is missing or different. A later version may have more fields."""
+    """The places where a value is missing or different. A later version may have more fields."""
     if isinstance(expected, dict) and isinstance(found, dict):
         missing = [f"{where}/{key} is missing" for key in expected.keys() - found.keys()]
         return missing + [
@@ -144,10 +144,10 @@ def test_an_upgraded_dump_has_the_schema_of_a_new_database(restored: Database, e
 
 
 def schema_of(database: Database) -> list[str]:
-    """Tables and code, without rows and without the traces of a restore.
+    """Tables and functions, without rows and without the traces of a restore.
 
-    PostgreSQL dumps expressions with other parentheses and more names of columns than they were written with. Since 18
-    it has constraints for NOT NULL, with other names in a restored partition; lines of columns have NOT NULL anyway.
+    PostgreSQL dumps expressions with other parentheses and more column names than in their source. Since version 18 it
+    has NOT NULL constraints, whose names differ in a restored partition; the column lines contain NOT NULL anyway.
     """
     session = database.connect()
     lines = [line for line in catalog(session) if not re.match(r"constraint: \w+: NOT NULL", line)]
@@ -203,7 +203,7 @@ def next_mqdb(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Revision 0100 is released, as far as this process knows."""
+    """Makes this process treat revision 0100 as released."""
     monkeypatch.setattr(migrations, "_UNRELEASED", None)
     migrations._known.cache_clear()
     migrations.head.cache_clear()
@@ -238,13 +238,13 @@ class Sender:
         self.stop()
 
     def stop(self) -> list[bytes]:
-        """The bodies that were sent. Twice does no harm."""
+        """Stop sending; returns the sent bodies. Calling it twice does no harm."""
         self._stopping.set()
         self._thread.join()
         return [body.encode() for body in self.sent]
 
     def wait_for_more(self) -> None:
-        """Returns after 20 more messages."""
+        """Wait for 20 more messages."""
         wanted = len(self.sent) + 20
         wait_until(lambda: len(self.sent) >= wanted)
 

@@ -1,4 +1,4 @@
-"""A database that a version of mqdb made which was never released: everybody refuses it and says what to do."""
+"""A database made by a never-released version of mqdb is refused by every program, with advice what to do."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ UNRELEASED = ("0100.00000000", "0015")
 
 @pytest.fixture(params=UNRELEASED)
 def unreleased(request: pytest.FixtureRequest, database: Database) -> Database:
-    """A database with another fingerprint than this mqdb's."""
+    """A database whose fingerprint differs from that of this mqdb."""
     query(database.dsn, f"UPDATE mqdb.alembic_version SET version_num = '{request.param}'")
     return database
 

@@ -1,4 +1,4 @@
-"""A dead letter is looked up by its id, however many there are."""
+"""A dead letter is looked up by its id, however many dead letters there are."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -22,7 +22,7 @@ READ: Final = """SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_s
 
 
 def records_read(connection: Connection) -> int:
-    """Rows of the log that all sessions have read so far, this one to the last."""
+    """The log rows that all sessions have read so far, including all reads of this session."""
     connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
     return int(connection.exec_driver_sql(READ).scalar_one())
 

@@ -1,7 +1,7 @@
-"""Send-back and delayed delivery keep to their indexes and open no partition that they do not need.
+"""Send-back and delayed delivery use their indexes and open only the partitions that they need.
 
-The plans are generic ones, as the clients and services have them, and are made at the worst time: while the segments
-are empty, and known to be.
+The plans are generic, as those of clients and services, and are made at the worst time: while the segments are empty
+and the statistics say so.
 """
 
 import re
@@ -44,7 +44,7 @@ GROUP = {"group": "g", "retry_topic": "%RETRY%g", "dlq_topic": "%DLQ%g", "topics
 
 @pytest.fixture
 def connection(database: Database) -> Iterator[Connection]:
-    """A connection of the delay deliverer, to a broker with many queues and empty segments, all of them analyzed."""
+    """A connection of the delay deliverer to a broker with many queues and empty segments, all of them analyzed."""
     setting_up = database.connect()
     setting_up.execute("SELECT mqdb.add_segment(1000) FROM generate_series(4, %s)", [SEGMENTS])
     setting_up.execute("ANALYZE")
@@ -56,7 +56,7 @@ def connection(database: Database) -> Iterator[Connection]:
 
 
 def plan(connection: Connection, statement: str, values: Mapping[str, object]) -> str:
-    """The generic plan of a statement, as an execution with these values sees it."""
+    """The generic plan of a statement, as used by an execution with these values."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
     text = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
     session = driver(connection)
@@ -78,7 +78,7 @@ def bounds(connection: Connection) -> dict[str, object]:
 
 
 def scans(plan: str, table: str) -> list[tuple[str, str]]:
-    """Index and condition of each scan of a table or its partitions; fails on one of another kind."""
+    """Index and condition of each scan of a table or its partitions; fails on any other kind of scan."""
     found = re.findall(rf"(\w[\w ]*?) Scan (?:Backward )?(?:using (\w+) )?on {table}\w*[^\n]*\n([^\n]*)", plan)
     assert {kind for kind, _, _ in found} <= {"Index", "Index Only"}, plan
     return [(index, condition.strip()) for _, index, condition in found]

@@ -1,4 +1,4 @@
-"""Exactly-once commits and their folding keep to their indexes, however many groups and dead rows there are."""
+"""Exactly-once commits and their folding use their indexes, however many groups and dead rows there are."""
 
 import re
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ INSERT INTO mqdb.offset_commit (group_id, queue_key, from_offset, next_offset, s
     ),
 )
 def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
-    """A broker whose statistics may be as wrong as can be. The tests look at plans only."""
+    """A broker whose statistics may be completely wrong. The tests only look at plans."""
     state: str = request.param
     with new_database(postgres, template_database) as database:
         setting_up = database.connect()
@@ -52,7 +52,7 @@ def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_
 
 @pytest.fixture
 def connection(filled: Database) -> Iterator[Connection]:
-    """A connection as clients have it."""
+    """A connection like that of a client."""
     engine = create_engine(filled.dsn, indexes_only=True)
     with engine.connect() as connection:
         yield connection
@@ -71,7 +71,7 @@ def plan(connection: Connection, statement: str) -> str:
 
 
 def text_of_call(call: Any, *arguments: Any, **options: Any) -> str:
-    """The text of the one statement that a function of the store executes."""
+    """The text of the only statement that a function of the store executes."""
     found: list[str] = []
 
     class Recorder:
@@ -91,7 +91,10 @@ OWNED = [OwnedQueue(1, 1, 0, 0), OwnedQueue(2, 1, 0, 0)]
 
 @pytest.mark.parametrize("is_marked", [False, True])
 def test_a_commit_finds_its_owner_by_keys(connection: Connection, is_marked: bool) -> None:
-    """Listeners' connections are not those of clients; the commit makes the planner as careful there."""
+    """A commit finds its owner by keys.
+
+    This also holds on listeners' connections, which are not clients': the commit makes the planner as careful there.
+    """
     text = offset_commits._append_text(is_marked=is_marked)
 
     found = plan(connection, text)
@@ -117,7 +120,10 @@ def test_offsets_are_folded_by_their_keys(connection: Connection) -> None:
 
 
 def test_commits_are_taken_from_the_stored_offset_on(connection: Connection) -> None:
-    """A scan from the lowest offset would be long: a held snapshot keeps all folded commits in the index."""
+    """Commits are read from the stored offset on.
+
+    A scan from the lowest offset would be long: a held snapshot keeps all folded commits in the index.
+    """
     text = sql_text("consumers/take_offset_commits")
     statement = text[text.index("WITH gone") : text.index(";", text.index("WITH gone"))]
     for name, type_ in (("id", "integer"), ("take_offset_commits.queue_keys", "integer[]"), ("floors", "bigint[]")):

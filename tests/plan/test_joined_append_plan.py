@@ -18,7 +18,7 @@ TOPICS = 3_000
 
 @pytest.fixture(params=["never analysed", "analysed"])
 def many_topics(request: pytest.FixtureRequest, log: Connection) -> Connection:
-    """Each topic with four queues."""
+    """A broker with many topics of four queues each."""
     log.execute(
         """INSERT INTO mqdb.topic (topic, read_queue_nums, write_queue_nums, perm)
            SELECT 'topic-' || number, 4, 4, 6 FROM generate_series(1, %s) AS number""",
@@ -58,7 +58,7 @@ def generic_plan(connection: Connection, statement: joined_append.Statement) -> 
 
 
 def scans(plan: dict[str, Any]) -> dict[str, set[str]]:
-    """The indexes by which each table is read; the table's own name if it is read from end to end."""
+    """The indexes by which each table is read, or the table's own name if it is read sequentially."""
     found: dict[str, set[str]] = {}
     for node in nodes(plan):
         if table := node.get("Relation Name"):

@@ -1,6 +1,6 @@
-"""The cost of the lag of all groups: each queue's end once, an entry for each queue with a lag, and few records.
+"""The lag of all groups takes one look at the end of each queue, one entry for each queue with a lag, and few records.
 
-Counted are the executions of a plan's nodes, with three groups that have all to read, in many segments.
+The tests count the executions of plan nodes, with three groups that all have messages to read, in many segments.
 """
 
 import re
@@ -63,7 +63,7 @@ def original(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Dat
 
 @pytest.fixture
 def lagging(postgres: EmbeddedPostgres, original: Database) -> Iterator[Connection]:
-    """A connection to a copy for one test."""
+    """A connection to a copy of the database for one test."""
     with new_database(postgres, original.name) as copy:
         engine = create_engine(copy.dsn)
         with engine.connect() as connection:
@@ -76,7 +76,7 @@ def lagging(postgres: EmbeddedPostgres, original: Database) -> Iterator[Connecti
 
 
 def plan(connection: Connection, what: str) -> list[Node]:
-    """The nodes of a query that were executed."""
+    """The executed nodes of a query's plan."""
     explained = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {what}"
     ((report,),) = driver(connection).execute(explained.encode()).fetchall()
     return [node for node in nodes(report[0]["Plan"]) if node["Actual Loops"]]
@@ -89,7 +89,7 @@ def nodes(plan: Node) -> Iterator[Node]:
 
 
 def plan_of_call(connection: Connection, call: Callable[[], object]) -> list[Node]:
-    """The same for the one statement of a function of the store."""
+    """The executed nodes of the plan of the only statement that a function of the store runs."""
     executed: list[tuple[str, Any]] = []
 
     def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
@@ -105,7 +105,7 @@ def plan_of_call(connection: Connection, call: Callable[[], object]) -> list[Nod
 
 
 def scans(plan: list[Node], parent: str) -> list[Node]:
-    """The scans of partitions, which have to use an index."""
+    """The scans of partitions, which must use an index."""
     found = [node for node in plan if node.get("Relation Name", "").startswith(f"{parent}_")]
     assert {node["Node Type"] for node in found} <= {"Index Scan", "Index Only Scan"}
     return found
@@ -240,7 +240,10 @@ def test_retries_cost_what_waits_in_delay_levels_and_retries_among_timers_and_no
 
 @pytest.fixture(scope="module")
 def delivered(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Connection]:
-    """Thousands of messages that were delayed, or halves, and some that are. For looks at plans only."""
+    """Thousands of delayed and half messages that have been delivered, and some that wait.
+
+    The tests only look at plans.
+    """
     with new_database(postgres, template_database) as database:
         engine = create_engine(database.dsn)
         with engine.connect() as broker:
@@ -276,7 +279,10 @@ def delivered(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Co
     ],
 )
 def test_what_was_delivered_is_not_read_for_what_waits(delivered: Connection, what: str, waiting: int) -> None:
-    """Also where PostgreSQL may plan as it likes: by its statistics a third of all that was delivered waits."""
+    """Queries for waiting messages do not read delivered ones.
+
+    This also holds if PostgreSQL may plan freely: its statistics say that a third of all delivered messages wait.
+    """
     found = plan(delivered, what)
 
     records = scans(found, "commit_log")

@@ -1,4 +1,4 @@
-"""The last operations on a thing are looked up by its name, however many there are, and whatever the statistics say."""
+"""The last operations on an object are looked up by its name, however many there are, whatever the statistics say."""
 
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ def test_a_name_is_looked_up(broker: Connection, is_analysed: bool) -> None:
 
 
 def plan_of(connection: Connection, wanted: dict[str, Any]) -> str:
-    """The plan for the last five."""
+    """The plan of the query for the last five operations."""
     executed: list[tuple[str, Any]] = []
 
     def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Hot statements keep to their indexes, with many segments, whatever the statistics say.
+"""Hot statements use their indexes with many segments, whatever the statistics say.
 
 The statements of dispatch are taken from the function itself, with parameters instead of its variables. They are
 planned as the function plans them: generic, under its own settings.
@@ -74,7 +74,7 @@ class Function:
         )
 
     def place(self, name: str) -> str:
-        """The plan's name for a variable."""
+        """The plan's name for a variable of the function."""
         return f"${self.parameters.index(name) + 1}"
 
     def scans(self, service: str, max_rows: int = 50_000) -> list[Scan]:
@@ -140,9 +140,9 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
-    """A broker with many segments in one of STATES, for all tests of that state: they roll back what they do.
+    """A broker with many segments in one of STATES, shared by all tests of that state, which roll their changes back.
 
-    To the first segment a transaction has written that was in progress while the others were filled.
+    The first segment has records of a transaction that was in progress while the other segments were filled.
     """
     with new_database(postgres, template_database) as database:
         log, writer = database.connect(), database.connect()
@@ -161,7 +161,7 @@ def queue_keys(log: Connection) -> list[int]:
 
 
 def with_hardly_any_records(log: Connection, writer: Connection) -> None:
-    """Partitions that were never analysed; a round with a late committer comes next."""
+    """Partitions that were never analyzed, with a round after a late commit still to come."""
     append(log, queue_keys(log)[1], 5)
     dispatch(log)
     index_keys(log)
@@ -170,13 +170,13 @@ def with_hardly_any_records(log: Connection, writer: Connection) -> None:
 
 
 def with_hardly_any_records_but_statistics(log: Connection, writer: Connection) -> None:
-    """To the planner all indexes look alike."""
+    """Analyzed partitions with hardly any records, so that all indexes look alike to the planner."""
     with_hardly_any_records(log, writer)
     log.execute("ANALYZE")
 
 
 def with_many_records(log: Connection, writer: Connection) -> None:
-    """One transaction has filled most segments, half of that is dispatched, all of it is analysed."""
+    """Most segments are filled by one transaction; half of its records are dispatched, and everything is analyzed."""
     log.execute("BEGIN")
     for number in range(SEGMENTS - 2):
         append(log, queue_keys(log)[number % 3], RECORDS)
@@ -259,7 +259,7 @@ def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_inde
 
 
 def scans_of_look_up(connection: Connection, after_pos: int) -> list[Scan]:
-    """The scans of a look-up of some ids, planned as by a session of mqdb."""
+    """The scans of a look-up of some ids, planned as in an mqdb session."""
     statement = sql_text("log/find_records").split("FOR found IN")[1].split("    LOOP")[0]
     for number, name in enumerate(["unique_ids", "after_pos"], start=1):
         statement = statement.replace(f"find_records.{name}", f"${number}")

@@ -1,7 +1,7 @@
-"""Clients behind a pooler keep to the indexes, though no setting of theirs gets through to the server.
+"""Clients behind a pooler use the indexes, although none of their settings reaches the server.
 
-Each statement is planned when it comes, for its own values, by the planner's usual settings. The reads of a whole
-client are judged by the server's own count.
+Each statement is planned on arrival, for its own values, with the planner's default settings. The reads of a whole
+client are measured by the server's own counters.
 """
 
 import pytest
@@ -28,7 +28,7 @@ CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_databas
 
 @pytest.fixture(params=usually("analyzed while empty", of=["never analyzed", "analyzed while empty", "analyzed"]))
 def filled(request: pytest.FixtureRequest, database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """A broker with many segments; its clients believe that there is a pooler."""
+    """A broker with many segments, whose clients assume that there is a pooler."""
     connection = database.connect()
     small_segments(connection, SEGMENT, ahead=SEGMENTS)
     if request.param == "analyzed while empty":
@@ -68,5 +68,5 @@ def test_no_client_reads_a_segment_from_end_to_end(filled: Database, member: Mem
 
 
 def wait_until_told(database: Database) -> None:
-    """Wait until no session is left: each reports its reads once a second, and the rest at its end."""
+    """Wait until no client session is left: each reports its reads once a second, and the rest when it ends."""
     wait_until(lambda: database.rows(CLIENTS) == [(0,)])

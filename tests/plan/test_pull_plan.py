@@ -1,7 +1,7 @@
-"""Pull and append keep to their indexes also when they were planned while the segments were empty, and known to be.
+"""Pull and append use their indexes even if they were planned while the statistics said that the segments were empty.
 
-A plan lives as long as its connection, and a segment fills under it. With ANALYZE, a nightly job say, the planner
-knows that a partition is empty; it would read it from end to end then, once for each record of a pull.
+A plan lives as long as its connection, while a segment fills. After an ANALYZE, for example by a nightly job, the
+planner knows that a partition is empty, and would read it sequentially, once for each record of a pull.
 """
 
 import re
@@ -50,7 +50,7 @@ MESSAGES = 2_000
 
 @pytest.fixture
 def analyzed(database: Database) -> Iterator[Connection]:
-    """A connection of a client to a broker with empty segments, all of them analyzed."""
+    """A client's connection to a broker with empty segments, all of them analyzed."""
     setting_up = database.connect()
     setting_up.execute("SELECT mqdb.add_segment(1000) FROM generate_series(1, 4)")
     setting_up.execute("ANALYZE")
@@ -61,7 +61,7 @@ def analyzed(database: Database) -> Iterator[Connection]:
 
 
 def prepare(connection: Connection, message_filter: MessageFilter | None) -> None:
-    """Plan a pull, as of now."""
+    """Plan a pull against the present statistics."""
     session = driver(connection)
     session.execute("DEALLOCATE ALL")
     session.execute(b"PREPARE pull AS " + consume_queue.statement_of(message_filter).text, prepare=False)
@@ -71,7 +71,7 @@ def prepare(connection: Connection, message_filter: MessageFilter | None) -> Non
 def execute(
     connection: Connection, message_filter: MessageFilter | None, values: Mapping[str, object], explain: str
 ) -> str:
-    """The EXPLAIN output of the planned pull with these values."""
+    """The EXPLAIN output of the planned pull, executed with these values."""
     statement = consume_queue.statement_of(message_filter)
     given = {**statement.literals, **values}
     arguments = sql.SQL(", ").join(sql.Literal(given[name]) for name in statement.names)
@@ -104,7 +104,7 @@ def test_the_ends_of_many_queues_are_found_by_their_index(analyzed: Connection) 
 
 
 class Work:
-    """The reads of a pull, as its plan shows: rows that nodes gave or removed, all loops together."""
+    """The reads of a pull according to its plan: rows that nodes returned or removed, summed over all loops."""
 
     def __init__(self, plan: str) -> None:
         self.plan = plan
@@ -127,7 +127,7 @@ def _removed(node: str) -> int:
 
 @pytest.fixture
 def filled(database: Database, analyzed: Connection, request: pytest.FixtureRequest) -> tuple[Connection, int]:
-    """The analyzed database with a queue of messages, which came after the pull with the wanted filter was planned."""
+    """The analyzed database with a queue of messages that arrived after the pull with the wanted filter was planned."""
     prepare(analyzed, request.getfixturevalue("wanted"))
     setting_up = database.connect()
     dispatch_all(setting_up)
@@ -154,7 +154,10 @@ def work(filled: tuple[Connection, int], wanted: MessageFilter, scan_limit: int)
 def test_a_rare_tag_is_searched_without_a_look_at_the_log(
     filled: tuple[Connection, int], wanted: MessageFilter
 ) -> None:
-    """All runs are compared, up to the scan limit, and the two records that match are all that is read."""
+    """A search for a rare tag does not scan the log.
+
+    All runs are compared, up to the scan limit, and only the two matching records are read.
+    """
     done = work(filled, wanted, scan_limit=65_536)
 
     assert (done.runs, done.records) == (MESSAGES // 100, 2), done.plan

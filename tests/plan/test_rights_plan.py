@@ -1,4 +1,4 @@
-"""A role that does not own the broker looks its rights up by the key of acl_queue, in each append and each read."""
+"""A role that does not own the broker finds its rights by the key of acl_queue, in each append and each read."""
 
 import re
 
@@ -22,7 +22,10 @@ STATEMENTS = {
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_role_looks_its_rights_up_by_their_key(principal: Principal, database: Database, name: str) -> None:
-    """A view with the condition in it would be a node of its own, which costs more than the look."""
+    """A role's rights are looked up by their key.
+
+    If the condition were in a view, the plan would have an extra node, which costs more than the lookup.
+    """
     dsn = principal("shop", send=["orders"], read=["orders"])
     setting_up = database.connect()
     setting_up.execute(CROWD)

@@ -1,7 +1,7 @@
 """New timers are read by their offsets and positions, and only the needed partitions are opened.
 
-The plans are generic ones, as the service has them, and are made at the worst time: while the segments are empty, and
-known to be. test_timer_plan.py judges reads of the table of waiting timers.
+The plans are generic, as those of the service, and are made at the worst time: while the segments are empty and the
+statistics say so. test_timer_plan.py judges reads of the table of waiting timers.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ ENTRIES = {
 
 @pytest.fixture
 def connection(database: Database) -> Iterator[Connection]:
-    """A connection of the timer deliverer, to a broker with empty segments, all of them analyzed."""
+    """A connection of the timer deliverer to a broker with empty segments, all of them analyzed."""
     setting_up = database.connect()
     setting_up.execute("SELECT mqdb.add_segment(1000) FROM generate_series(4, %s)", [SEGMENTS])
     setting_up.execute("ANALYZE")

@@ -1,7 +1,7 @@
-"""A round of the timer deliverer reads what is new and what is due, however much waits.
+"""A round of the timer deliverer reads only new and due timers, however many are waiting.
 
-The plans are generic ones, as the service has them, and are made at the worst time: while the slots are empty. Their
-reads are counted when the slots have filled.
+The plans are generic, as those of the service, and are made at the worst time: while the slots are empty. Their reads
+are counted once the slots have filled.
 """
 
 import json
@@ -64,9 +64,9 @@ WAIT = """
 
 @pytest.fixture(scope="module")
 def connection(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Connection]:
-    """A connection of the timer deliverer that has planned all of it, and three slots that have filled since.
+    """A connection of the timer deliverer that has planned all its statements, and three slots that have filled since.
 
-    One for all tests: `explain` undoes what a statement does.
+    All tests share the connection: `explain` rolls each statement back.
     """
     with new_database(postgres, template_database) as database:
         engine = create_engine(database.dsn)
@@ -95,7 +95,7 @@ def prepare(connection: Connection, name: str, statement: str) -> None:
 
 
 def explain(connection: Connection, name: str, statement: str, values: Mapping[str, object] = AT) -> Any:
-    """The plan of an execution, and what that has read."""
+    """The plan of an execution, and its reads."""
     arguments = ", ".join(f"'{values[each]}'" for each in names_of(statement))
     explain = f'EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE "{name}" ({arguments})'
     with driver(connection).transaction(force_rollback=True):

@@ -1,6 +1,6 @@
-"""Reads in bulk follow the queue's index if a range is small, and otherwise read a segment from end to end.
+"""Bulk reads use the queue's index for a small range, and otherwise read a segment sequentially.
 
-This also holds for partitions without statistics, which have grown since the last ANALYZE, or never had one.
+This also holds for partitions that have grown since the last ANALYZE, or never had one.
 """
 
 import re
@@ -42,7 +42,7 @@ class Filled:
     params=usually("analyzed-when-empty", of=["never-analyzed", "analyzed-when-empty", "analyzed"]),
 )
 def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Filled]:
-    """Two queues that fill a good part of a segment. The tests only read."""
+    """Two queues that fill much of a segment. The tests only read."""
     with new_database(postgres, template_database) as database:
         setting_up = database.connect()
         if request.param == "analyzed-when-empty":
@@ -59,7 +59,7 @@ def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_
 
 
 def plan_of(connection: Connection, database: Database, part: Part, *, is_slice: bool) -> str:
-    """The plan of a part, in a session as workers have it."""
+    """The plan of a part, in a session like that of a worker."""
     statement = verbs.statements(connection, [part], tuple(MESSAGE_COLUMNS), Choice()).reads[0]
     with psycopg.connect(session_uri(database.dsn)) as session:
         if is_slice:

@@ -1,7 +1,7 @@
-"""Half messages are ended, asked about and resolved by their indexes, and open no segment that they do not need.
+"""Half messages are ended, checked and resolved by their indexes, and only the needed segments are opened.
 
-The plans are generic ones, as clients and services have them. Plans of reads of the log are made at the worst time:
-while the segments are empty, and known to be. Nearly all half messages have ended, as always.
+The plans are generic, as those of clients and services. Plans that read the log are made at the worst time: while the
+segments are empty and the statistics say so. Nearly all half messages have ended, as usual.
 """
 
 import re
@@ -52,14 +52,14 @@ def original(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, templat
 
 @pytest.fixture
 def filled(postgres: EmbeddedPostgres, original: Database) -> Iterator[Database]:
-    """A copy for one test."""
+    """A copy of the database for one test."""
     with new_database(postgres, original.name) as copy:
         yield copy
 
 
 @pytest.fixture
 def filled_engine(filled: Database) -> Iterator[Engine]:
-    """An engine as services have it."""
+    """An engine like that of a service."""
     engine = create_engine(filled.dsn)
     yield engine
     engine.dispose()
@@ -67,7 +67,7 @@ def filled_engine(filled: Database) -> Iterator[Engine]:
 
 @pytest.fixture
 def client(filled: Database) -> Iterator[Connection]:
-    """A connection as clients have it, which plan by indexes only."""
+    """A connection like that of a client, which plans with indexes only."""
     engine = create_engine(filled.dsn, indexes_only=True)
     with engine.connect() as connection:
         yield connection
@@ -83,7 +83,7 @@ def checker(filled_engine: Engine, scheduler: BackgroundScheduler) -> Iterator[C
 
 
 def plan(connection: Connection, statement: str, values: Mapping[str, object]) -> str:
-    """The generic plan of a statement, as an execution with these values sees it."""
+    """The generic plan of a statement, as used by an execution with these values."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
     text = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
     session = driver(connection)
@@ -95,7 +95,7 @@ def plan(connection: Connection, statement: str, values: Mapping[str, object]) -
 
 
 def plans(connection: Connection, call: Callable[[], object]) -> str:
-    """The generic plans of the statements on half messages that a function of the store executes."""
+    """The generic plans of the half-message statements that a function of the store executes."""
     executed: list[tuple[str, Any]] = []
 
     def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
@@ -110,14 +110,14 @@ def plans(connection: Connection, call: Callable[[], object]) -> str:
 
 
 def indexes(plan: str, table: str) -> set[str]:
-    """The indexes by which a table is read; fails on a scan of another kind."""
+    """The indexes by which a table is read; fails on any other kind of scan."""
     found = re.findall(rf"(\w[\w ]*?) Scan (?:Backward )?(?:using (\w+) )?on {table}\b", plan)
     assert {kind for kind, _ in found} <= {"Index", "Index Only"}, plan
     return {index for _, index in found}
 
 
 def assert_by_position(plan: str) -> None:
-    """Only the segment of the position is opened, and read by its primary key."""
+    """Only the segment of the position is opened, and it is read by its primary key."""
     assert set(re.findall(r" on commit_log_(\d+)", plan)) == {str(NEEDED)}
     [(index, condition)] = re.findall(r"Scan using (\w+) on commit_log_\d+ [^\n]*\n *([^\n]*)", plan)
     assert index == f"commit_log_{NEEDED}_pkey"
@@ -187,7 +187,10 @@ def test_whether_there_is_work_is_read_from_indexes(checker: Connection) -> None
 
 @pytest.mark.parametrize("original", ["analyzed"], indirect=True)
 def test_how_far_the_log_is_needed_is_read_from_those_without_an_end(filled_engine: Engine) -> None:
-    """Retention asks this, in a session without planner settings."""
+    """The oldest position that is still needed is read from half messages without an end.
+
+    Retention runs this query in a session without planner settings.
+    """
     with filled_engine.connect() as connection:
         found = plans(connection, lambda: half_messages.first_prepared(connection))
 

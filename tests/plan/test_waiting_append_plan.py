@@ -1,4 +1,4 @@
-"""Later sends keep to their indexes: the append of waiting records, the place for each, and recurring sends."""
+"""Later sends use their indexes: the append of waiting records, the placing of each record, and recurring sends."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ def original(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, templat
 
 @pytest.fixture
 def connection(postgres: EmbeddedPostgres, original: Database) -> Iterator[Connection]:
-    """A connection of a client, to a copy for one test."""
+    """A client's connection to a copy of the database for one test."""
     with new_database(postgres, original.name) as copy:
         engine = create_engine(copy.dsn, indexes_only=True)
         with engine.connect() as connection:
@@ -59,7 +59,7 @@ def connection(postgres: EmbeddedPostgres, original: Database) -> Iterator[Conne
 
 
 def scans(connection: Connection, statement: str, parameters: int) -> dict[str, set[str]]:
-    """The indexes by which each table is read, in the generic plan; its own name if it is read from end to end."""
+    """The indexes by which the generic plan reads each table, or the table's name if it is read sequentially."""
     session = driver(connection)
     session.execute("DEALLOCATE ALL")
     session.execute(f"PREPARE hot AS {statement}".encode())
@@ -79,7 +79,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def numbered(statement: str) -> tuple[str, int]:
-    """The statement with $1, $2, ... for the parameters, and the number of parameters."""
+    """The statement with $1, $2, ... for the parameters, and their number."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
     with_numbers = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement)
     return with_numbers.replace("%%", "%"), len(names)
@@ -94,7 +94,10 @@ def test_an_append_of_records_that_wait_reads_no_table_from_end_to_end(connectio
 
 @pytest.mark.parametrize("wait", [DelayLevel(3), DeliverAfter(3_600_000), Half()], ids=str)
 def test_the_place_of_a_record_is_found_by_keys(connection: Connection, wait: Wait) -> None:
-    """The server's own count of reads shows this, including the statements of mqdb.place."""
+    """A record's place is found by keys.
+
+    The server's own read counters show this, including the statements of mqdb.place.
+    """
     [queue_key] = connection.scalars(text("SELECT max(queue_key) FROM mqdb.queue"))
     message = Message("topic-3000", "x")
     waiting = record(message, queue_key, UniqueIdGenerator().next(), datetime.now(UTC), "here")._replace(wait=wait)

@@ -1,4 +1,4 @@
-"""The Java kit against RocketMQ's own name server and broker: what fails there says nothing about mqdb.
+"""The Java kit against RocketMQ's own name server and broker: a case that fails there says nothing about mqdb.
 
     python -m tests.remoting.against_rocketmq [--versions 4.9.8,5.5.0] [--headers json,binary] [case ...]
 
@@ -55,7 +55,10 @@ def main() -> int:
 
 
 def _wait_until_ready(kit: JavaKit, address: str) -> None:
-    """A broker may tell the name server of one topic at first, and of the others in its next report, 30 s later."""
+    """Wait until the name server knows all topics.
+
+    A broker may report one topic at first, and the others in its next report, 30 s later.
+    """
     for _ in range(20):
         if kit.run(address, "send_async").outcomes["send_async"].ok:
             return

@@ -1,7 +1,7 @@
-"""Programs of users of RocketMQ, in other languages and with Spring Boot.
+"""RocketMQ user programs in other languages and with Spring Boot.
 
-Each sends, consumes, and has one message fail once. It has a folder here, gets the address of a server and a topic that
-exists, and prints one line of JSON.
+Each program sends, consumes, and makes one message fail once. Each has a folder here, is called with the address of a
+server and an existing topic, and prints one line of JSON.
 """
 
 import json
@@ -24,7 +24,7 @@ _SECONDS: Final = 150
 
 
 def run_client(name: str, server: str, topic: str) -> Outcome:
-    """Run the program of CLIENTS with this name. Raises ProgramMissing."""
+    """Run the program with this name in CLIENTS. Raises ProgramMissing."""
     command, environment = CLIENTS[name]()
     with TemporaryDirectory(prefix="mqdb-client-") as home:
         done = subprocess.run(
@@ -66,7 +66,7 @@ def _spring() -> tuple[list[str], dict[str, str]]:
 
 
 def python_with_client() -> Path:
-    """The Python of an environment that has the client. Raises ProgramMissing."""
+    """The Python of an environment that has RocketMQ's client. Raises ProgramMissing."""
     pip = ["{}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", _PYTHON_CLIENT]
     made = cached(f"python-{_PYTHON_CLIENT}", [], [], [sys.executable, "-m", "venv", "{}"], pip)
     return made / "bin" / "python"

@@ -1,7 +1,7 @@
 """RocketMQ's own samples, unmodified: `rocketmq-example` from Maven.
 
-A sample is a consumer that runs for ever and a producer that ends, or one of them. Its output shows whether it has done
-its work. Some have the name server 127.0.0.1:9876 in their code: a relay stands there while they run.
+A sample is a consumer that runs for ever and a producer that ends, or only one of these. The output shows whether the
+sample has done its work. Some samples hard-code the name server 127.0.0.1:9876: a relay listens there while they run.
 """
 
 import re
@@ -81,14 +81,17 @@ SAMPLES: Final = (
 
 
 def _start(name: str, server: str, jars: Path, home: Path) -> PrintingProgram:
-    """Run a class of the samples."""
+    """Start a class of the samples."""
     options = (f"-Duser.home={home}", f"-Drocketmq.namesrv.addr={server}", "-XX:TieredStopAtLevel=1", "-Xmx512m")
     command = ["java", *options, "-cp", f"{jars}/*", f"org.apache.rocketmq.example.{name}"]
     return PrintingProgram(command, home)
 
 
 def run_sample(sample: Sample, server: str) -> str | None:
-    """Run it with a server that has its topic. None if all is well, else what is wrong. Raises ProgramMissing."""
+    """Run a sample with a server that has its topic.
+
+    Returns None on success, else the problem. Raises ProgramMissing.
+    """
     need("java")
     maven = ("mvn", "--batch-mode", "--quiet", "--file", str(_POM), "dependency:copy-dependencies")
     jars = cached("examples", [_POM], ["mvn", "javac"], [*maven, "-DoutputDirectory={}"])
@@ -114,7 +117,7 @@ def run_sample(sample: Sample, server: str) -> str | None:
 
 @contextmanager
 def relay(port: int, server: str) -> Iterator[None]:
-    """Connections to the port lead to the server. Raises OSError if the port is taken."""
+    """Relay connections on the port to the server. Raises OSError if the port is taken."""
     host, _, number = server.rpartition(":")
     with socket.create_server(("127.0.0.1", port)) as listening:
         ends: list[socket.socket] = []

@@ -1,7 +1,7 @@
 """RocketMQ's own Java client against mqdb: the cases of tests/remoting/kit, by version and serializer.
 
-Each case sends, consumes, retries and so on as a user's program, and looks at the results that such a program gets. The
-cases of one client run in one JVM, and together.
+Each case sends, consumes, retries and so on like a user's program, and checks the results that such a program gets. The
+cases of one client run together in one JVM.
 """
 
 import secrets
@@ -80,7 +80,10 @@ def test_java_is_told_that_its_message_has_no_second_copy(
 
 
 def test_a_queue_is_handed_over_with_all_that_was_consumed(kit_results: RunKit) -> None:
-    """RocketMQ's broker gives a queue to the next member while the commit of the last one is on its way."""
+    """A queue is handed over with everything that was consumed.
+
+    RocketMQ's broker gives the queue to the next member while the last one's commit is still on its way.
+    """
     assert kit_results(NEW, "quick")["rebalance"].figures["doubled"] == 0
 
 
@@ -108,7 +111,7 @@ def test_nothing_is_lost_while_members_come_and_go(kit_results: RunKit, version:
 
 @pytest.mark.long
 def test_a_consumer_that_runs_on_its_own(run_kit_process: RunKitProcess) -> None:
-    """The modes of the kit with which other tests mix members of several languages."""
+    """A consumer runs on its own, in the kit's modes that other tests use to mix members of several languages."""
     topic = f"kit-modes-{secrets.token_hex(4)}"
     producer = run_kit_process("produce", "--topic", topic, "--count", "40", "--threads", "4", "--orders", "8")
     producer.wait()
@@ -147,7 +150,7 @@ RunWithKeys = Callable[..., dict[str, Outcome]]
 def run_with_keys(
     postgres: EmbeddedPostgres, template_database: str, tmp_path_factory: pytest.TempPathFactory, java_kit: GetKit
 ) -> Iterator[RunWithKeys]:
-    """Runs cases with the keys, against a front of their own; gives the outcomes."""
+    """Runs cases with the keys, against a separate front; returns the outcomes."""
     with new_database(postgres, template_database) as database, Admin(database.dsn) as admin:
         for key, secret in (OPERATOR, *APPLICATIONS.items()):
             admin.acl.grant(key, external=True, send=["kit-*"], read=["*"])
@@ -172,7 +175,10 @@ def run_with_keys(
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 @pytest.mark.parametrize("version", [NEW, OLD])
 def test_clients_of_several_keys_share_groups(run_with_keys: RunWithKeys, version: str, binary: bool) -> None:
-    """The clients share queues, but neither half messages nor replies; an administrator asks each of them."""
+    """Clients with different keys share queues, but neither half messages nor replies.
+
+    An administrator queries each of them.
+    """
     outcome = run_with_keys(version, "keys", ("keys",), binary)["keys"]
     assert outcome.ok, f"{outcome.detail}; {outcome.figures}"
 

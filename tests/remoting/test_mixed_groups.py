@@ -1,7 +1,7 @@
-"""A group with members in Java and in Python, while members, fronts and PostgreSQL are killed.
+"""A group has members in Java and in Python, while members, fronts and PostgreSQL are killed.
 
-Every run prints its seed and what was killed. MQDB_FAULT_RUNS says how many, MQDB_FAULT_SEED is the seed of the first.
-Groups that consume in order have three runs at most.
+Every run prints its seed and what was killed. MQDB_FAULT_RUNS is the number of runs, MQDB_FAULT_SEED the seed of the
+first. Groups that consume in order have at most three runs.
 """
 
 import logging
@@ -46,7 +46,7 @@ PATIENCE_SECONDS = 180.0
 
 
 class FrontProcess:
-    """`mqdb remoting` on a port of its own, which it keeps when it is started again."""
+    """`mqdb remoting` on its own port, which it keeps when it is restarted."""
 
     def __init__(self, dsn: str, log: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -102,7 +102,7 @@ class Load:
 
 
 class Progress:
-    """Looks all the time at how far the group has committed."""
+    """Constantly records how far the group has committed."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -120,7 +120,7 @@ class Progress:
                     self._seen.append((time.monotonic(), {each.queue_id: each.next_offset for each in found}))
 
     def committed_before(self, queue_id: int, at: float) -> int:
-        """The offset of a queue that was surely committed at a time."""
+        """The offset of a queue that was certainly committed at a time."""
         return max((offsets.get(queue_id, 0) for seen_at, offsets in self._seen if seen_at < at), default=0)
 
     def end(self) -> None:
@@ -130,7 +130,7 @@ class Progress:
 
 @dataclass
 class Group:
-    """The members of the group, also those that are gone."""
+    """The members of the group, including those that are gone."""
 
     dsn: str
     fronts: list[FrontProcess]
@@ -188,7 +188,7 @@ def _consumed(member: KitProcess | ConsumerProcess) -> list[str]:
 
 
 def _calls(member: KitProcess | ConsumerProcess) -> Iterator[Call]:
-    """The calls of the listener of an orderly member."""
+    """The listener calls of an orderly member."""
     if isinstance(member, OrderlyProcess):
         return member.calls()
     assert isinstance(member, KitProcess)
@@ -213,7 +213,10 @@ def create_topic(dsn: str) -> None:
 
 
 def test_a_member_in_java_and_one_in_python_share_a_group(database: Database, java_kit: GetKit, tmp_path: Path) -> None:
-    """The members split the queues, and each takes over those that the other leaves: nothing is lost or comes twice."""
+    """A Java member and a Python member split the queues, and each takes over those that the other leaves.
+
+    No message is lost or delivered twice.
+    """
     with ExitStack() as stack:
         front = stack.enter_context(served_front(database.dsn, tmp_path))
         create_topic(database.dsn)
@@ -272,7 +275,10 @@ def test_nothing_is_lost_whoever_is_killed(broker: FaultyBroker, java_kit: GetKi
 def test_each_queue_keeps_its_order_whoever_is_killed(
     broker: FaultyBroker, java_kit: GetKit, tmp_path: Path, run: int
 ) -> None:
-    """A message may come again after a kill, from the committed offset on, and all behind it then do as well."""
+    """Each queue keeps its order, whichever process is killed.
+
+    After a kill, messages may be delivered again from the committed offset on, and then all later ones are, too.
+    """
     seed = FIRST_SEED + run
     chance = random.Random(seed)
     story = [f"seed {seed}"]
@@ -312,7 +318,7 @@ def _started(
     chance: random.Random,
     is_orderly: bool = False,
 ) -> tuple[list[FrontProcess], Group]:
-    """Two fronts, and a group without members. They end with the stack."""
+    """Two fronts, and a group without members. They are closed with the stack."""
     fronts = [FrontProcess(broker.dsn, logs / f"front-{number}.log") for number in range(2)]
     for front in fronts:
         stack.callback(front.stop)
@@ -322,7 +328,7 @@ def _started(
 
 
 def _all_is_committed(admin: Admin, ends: list[int], sent: int) -> bool:
-    """Whether the group has nothing left to do. Gives the max offsets of the queues."""
+    """Whether the group has nothing left to do; puts the max offsets of the queues into `ends`."""
     found = sorted(admin.groups.show(GROUP, TOPIC).progress, key=lambda each: each.queue_id)
     ends[:] = [each.max_offset for each in found]
     return sum(ends) >= sent and all(each.next_offset == each.max_offset for each in found)

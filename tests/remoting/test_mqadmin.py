@@ -1,4 +1,4 @@
-"""RocketMQ's own mqadmin against a front: what each command prints."""
+"""RocketMQ's own mqadmin against a front: the output of each command."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ _UNANSWERED: Final = re.compile("Remoting(Timeout|Connect|TooMuchRequest)Excepti
 
 
 class Mqadmin:
-    """The tool, for one front."""
+    """mqadmin, for one front."""
 
     def __init__(self, classpath: str, home: Path, address: HttpAddress) -> None:
         self.address = str(address)
@@ -39,9 +39,10 @@ class Mqadmin:
         self._command = ["java", *_JVM, *settings, "-cp", classpath, main]
 
     def __call__(self, *arguments: str) -> str:
-        """Run a command; what it prints, with one space for several. It ends with 0 whether it could or not.
+        """Run a command; returns its output, with several spaces reduced to one.
 
-        It waits a few seconds for an answer. A JVM on a busy machine may need them for itself: then it is run again.
+        The exit code is 0 even if the command failed. mqadmin waits a few seconds for an answer. On a busy machine the
+        JVM itself may need this time: then the command is repeated.
         """
         command = [*self._command, *arguments]
         for _ in range(_TRIES):
@@ -57,7 +58,7 @@ class Mqadmin:
 def mqadmin(
     java_kit: GetKit, tmp_path: Path, fronts: Fronts, broker: Connection, database: Database
 ) -> Iterator[Mqadmin]:
-    """mqadmin for a front of a broker that is served."""
+    """mqadmin for a front whose broker runs its services."""
     with served(Place(tmp_path, database.dsn), ClientReaper):
         yield Mqadmin(java_kit(NEW).classpath, tmp_path, fronts.start().address)
 
@@ -175,6 +176,6 @@ def test_a_member_in_java_says_how_it_is_and_obeys_a_reset(
 
 
 def _send(database: Database) -> str:
-    """Send one message to `orders`; its unique id. mqadmin may send another one when it is run again."""
+    """Send one message to `orders`; returns its unique id. If mqadmin is run again, it may send another message."""
     with Producer("senders", database.dsn) as producer:
         return producer.send(Message("orders", "hello")).message_id

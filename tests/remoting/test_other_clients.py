@@ -1,4 +1,4 @@
-"""RocketMQ's other clients against mqdb: Go, Node, Python with the C++ library inside, and Spring Boot's starter."""
+"""RocketMQ's other clients against mqdb: Go, Node, Python with the C++ library, and Spring Boot's starter."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""RocketMQ's own samples against mqdb, unmodified and one by one."""
+"""RocketMQ's own samples against mqdb, unmodified, one by one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bodies of Avro and Protobuf, in the ways that docs/spark.md shows."""
+"""Avro and Protobuf bodies work in the ways that docs/spark.md shows."""
 
 import json
 

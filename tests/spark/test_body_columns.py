@@ -1,4 +1,4 @@
-"""JSON bodies as columns of format("mqdb"): the same as from_json makes of them, in batches and streams."""
+"""JSON bodies as columns of format("mqdb") equal those of from_json, in batches and streams."""
 
 import json
 import random
@@ -26,14 +26,14 @@ SCHEMA = (
 
 @pytest.fixture
 def berlin(spark: SparkSession) -> Iterator[None]:
-    """A session whose time zone is not that of the machine."""
+    """A session whose time zone differs from the machine's."""
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     yield
     spark.conf.unset("spark.sql.session.timeZone")
 
 
 def values(chance: random.Random) -> dict[str, Callable[[], Any]]:
-    """Values of each field, most of them good."""
+    """Values of each field, most of them valid."""
 
     def of(*choices: Any) -> Callable[[], Any]:
         return lambda: chance.choice(choices)
@@ -74,7 +74,7 @@ def values(chance: random.Random) -> dict[str, Callable[[], Any]]:
 
 
 def bodies(seed: int, count: int) -> list[str]:
-    """Objects with some of the fields, in any order, and texts that are not objects."""
+    """JSON objects with some of the fields, in any order, and texts that are not objects."""
     chance = random.Random(seed)
     makers = values(chance)
     found = ["", " ", "null", "[]", "5", "{", '{"i": 1,}', '{"i": 1, "i": 2}', '{"s": "\\ud800"}', '{"d": NaN}']

@@ -1,4 +1,4 @@
-"""format("mqdb") with two brokers, with a real Spark: one load, one write, one checkpoint."""
+"""format("mqdb") with two brokers in a real Spark: one load, one write, and one checkpoint for both."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.fixtures.spark_sink import forget_last_commit
 
 
 def run_copy(spark: SparkSession, brokers: TwoBrokers, folder: Path) -> list[int]:
-    """Copy what is new in a topic of both brokers to another one, and end; the rows of each batch."""
+    """Copy new messages of a topic on both brokers to another topic, and stop; returns the rows of each batch."""
     reader = spark.readStream.format("mqdb").options(url=brokers.dsn, subscribe="orders", startingOffsets="earliest")
     rows = reader.load().selectExpr("body", "IF(broker = 'broker-a', NULL, CAST(body AS STRING)) AS key")
     writer = rows.writeStream.format("mqdb").options(url=brokers.dsn, topic="copies")

@@ -1,4 +1,4 @@
-"""A streaming query that starts again and again while the processors have too much to do."""
+"""A streaming query restarts repeatedly while the processors are overloaded."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ BUSY_PROCESSES = 8
 
 @contextmanager
 def crowded(processes: int) -> Iterator[None]:
-    """Processes that never wait, until the end of the block."""
+    """Keep this many processes busy until the end of the block."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield

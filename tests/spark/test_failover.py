@@ -1,4 +1,4 @@
-"""A streaming query of format("mqdb") whose server dies, and whose synchronous standby takes its place."""
+"""A streaming query of format("mqdb") while its server dies and the synchronous standby takes over."""
 
 import random
 import sys
@@ -63,7 +63,7 @@ def test_a_stream_goes_on_at_the_standby(spark: SparkSession, tmp_path: Path, ru
 
 
 def copies(past: Past) -> list[str]:
-    """The messages of the copy."""
+    """The messages in the copied topic."""
     with connected(past.dsn, "test") as connection:
         route = find_topic(connection, "copies")
         assert route is not None

@@ -1,4 +1,4 @@
-"""The example pipeline: that it runs, and that its figures are right."""
+"""The example pipeline runs, and its figures are right."""
 
 import importlib.util
 from pathlib import Path

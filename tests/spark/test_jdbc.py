@@ -1,4 +1,4 @@
-"""Topics through Spark's JDBC reader: exactly the messages that the options name, whatever happens during a read."""
+"""Spark's JDBC reader returns exactly the messages that the options select, whatever happens during a read."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from tests.fixtures.spark_page import blocks
 
 @pytest.fixture(scope="module", autouse=True)
 def rounds(postgres: EmbeddedPostgres) -> Iterator[None]:
-    """Store passwords by more rounds: Java's driver refuses a server that asks for fewer."""
+    """Store passwords with more hash rounds, because Java's driver refuses a server with fewer."""
     set_rounds(postgres, 4_096)
     yield
     set_rounds(postgres, 1)
@@ -38,7 +38,7 @@ def driver(spark: SparkSession) -> None:
 
 @pytest.fixture
 def orders(broker: Connection) -> TopicRoute:
-    """A topic of two queues, four messages in the first and two in the second."""
+    """A topic with two queues: four messages in the first and two in the second."""
     route = topic(broker, queues=2)
     append(broker, route, "a0", "a1", "a2", "a3", tag="TagA")
     append(broker, route, "b0", Message("orders", "b1", "TagB", keys="K1 K2"), queue_id=1)

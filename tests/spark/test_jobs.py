@@ -1,4 +1,4 @@
-"""Archive and replay as jobs of Spark: every message once, and in the order of its queue."""
+"""Archive and replay as Spark jobs handle every message once, in the order of its queue."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ SIZE = 10
 
 @pytest.fixture(autouse=True)
 def log(broker: Connection, database: Database) -> None:
-    """Orders of two queues in two sealed segments, and one of payments; the last order is in an open one."""
+    """Orders in two queues and payments in one, in two sealed segments; the last order is in an open segment."""
     small_segments(database.connect(), SIZE, ahead=6)
     orders, payments = topic(broker, "orders", queues=2), topic(broker, "0012")
     append(broker, orders, *(Message("orders", f"a{n}", "TagA", f"K{n} L", {"n": str(n)}) for n in range(7)))
@@ -44,7 +44,7 @@ def log(broker: Connection, database: Database) -> None:
 
 
 def run_archive(spark: "SparkSession", database: Database, path: Path) -> list[int]:
-    """Archive what there is; the segments."""
+    """Archive all sealed segments; returns them."""
     return [segment.segment for segment in archiving.archive(spark, database.dsn, path).archived]
 
 
@@ -59,7 +59,7 @@ def rows_of(path: Path) -> list[tuple[str, int, int, str]]:
 
 
 def replayed(connection: Connection, name: str) -> dict[int, list[tuple[str, str]]]:
-    """Body and origin of the messages of a topic by queue, in their order."""
+    """Body and origin of a topic's messages, in order, by queue."""
     dispatch_all(connection)
     statement = """SELECT queue_id, text, properties->>'REPLAY_OF' FROM mqdb.message
                    WHERE topic = :topic ORDER BY queue_id, queue_offset"""
@@ -260,7 +260,7 @@ def test_what_spark_says_becomes_a_sentence(spark: "SparkSession", database: Dat
 
 @pytest.fixture
 def place(spark: "SparkSession", database: Database, tmp_path: Path) -> Place:
-    """The broker, for commands that find a session."""
+    """The broker, for commands that use an existing Spark session."""
     return Place(tmp_path / "home", database.dsn)
 
 

@@ -1,6 +1,6 @@
-"""The eleven reads and writes of Spark's guide for Kafka, with another format and address, and no option less.
+"""The eleven reads and writes in Spark's Kafka guide work with all their options; only format and address are changed.
 
-Source: Structured Streaming + Kafka Integration Guide of Spark 4. Kafka's own options stay, as in a job that is moved.
+Source: Structured Streaming + Kafka Integration Guide of Spark 4. Kafka's own options are kept, as in a migrated job.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ WRITES = {
 
 @pytest.fixture(autouse=True)
 def topics(broker: Connection) -> None:
-    """Three messages in two queues of one topic, and one in another."""
+    """Three messages in two queues of one topic, and one message in another topic."""
     first, second = topic(broker, "topic1", queues=2), topic(broker, "topic2")
     topic(broker, "copy")
     append(broker, first, *(Message("topic1", body, None, (f"k-{body}",), {"region": "north"}) for body in "ab"))

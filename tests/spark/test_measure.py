@@ -1,4 +1,4 @@
-"""The work that `do.py bench spark` gives Spark, without its speed."""
+"""`do.py bench spark` gives Spark the right work. Its speed is not asserted."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,6 +1,7 @@
-"""A streaming query of format("mqdb") while PostgreSQL is away: it stays active, and loses and doubles nothing.
+"""A streaming query of format("mqdb") stays active while PostgreSQL is down, and loses or duplicates no message.
 
-Each run prints its seed, of the moments at which PostgreSQL goes away. Every other time it crashes. A longer run:
+Each run prints the seed for the moments at which PostgreSQL goes down. Every second time PostgreSQL crashes. A longer
+run:
 
     MQDB_FAULT_OUTAGES=10 pytest -m "" tests/spark/test_outages.py
 """
@@ -60,5 +61,5 @@ def test_a_stream_outlives_outages(spark: SparkSession, past: Past, tmp_path: Pa
 
 
 def pause(seconds: float) -> None:
-    """Let this time pass, which the test needs."""
+    """Let some time pass, which the test needs."""
     threading.Event().wait(seconds)

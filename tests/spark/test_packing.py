@@ -1,4 +1,4 @@
-"""mqdb as a zip, which a Python without mqdb imports."""
+"""mqdb packed as a zip, imported by a Python without mqdb."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def packed(tmp_path: Path) -> Path:
 
 
 def without_mqdb(**more: str) -> dict[str, str]:
-    """An environment in which the libraries are found, and mqdb is not."""
+    """An environment in which the libraries can be imported, but not mqdb."""
     return os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")} | more
 
 

@@ -1,4 +1,4 @@
-"""A streaming query with the option `group` is seen in mqdb.consumer_lag, and nothing has to be called for it."""
+"""A streaming query with the option `group` appears in mqdb.consumer_lag without any further call."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.fixtures.postgres import Database
 
 
 def query(spark: SparkSession, database: Database, checkpoint: Path) -> StreamingQuery:
-    """A query that reads all that there is, one message a batch, and ends."""
+    """A query that reads all messages, one in each batch, and stops."""
     options = {"url": database.dsn, "subscribe": "orders", "startingOffsets": "earliest", "group": "stats"}
     stream = spark.readStream.format("mqdb").options(**options, maxOffsetsPerTrigger="2").load()
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))

@@ -1,4 +1,4 @@
-"""A listener reports how far a streaming query is behind, and how many rows its source and its sink have left out."""
+"""A listener reports the lag of a streaming query, and the rows that its source and its sink have skipped."""
 
 from pathlib import Path
 from queue import Queue

@@ -1,4 +1,4 @@
-"""Spark's counts match the log: dead letters by cause, messages by topic, tag and hour."""
+"""Spark's counts match the log: dead letters by cause, and messages by topic, tag and hour."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from tests.fixtures.postgres import Database
 
 @pytest.fixture
 def buried(broker: Connection) -> Connection:
-    """Five dead letters: three of one cause, one of another, one in another group that says nothing."""
+    """Five dead letters: three with one cause, one with another, and one in another group without a cause."""
     for number in range(3):
         failure = replace(FAILURE, message=f"no price for order-{number} at 'shop {number}'")
         bury(broker, group="billing", failure=failure, attempts=15 + number)
@@ -102,7 +102,7 @@ def test_only_groups_and_times_asked_for_are_counted(
 
 @pytest.fixture
 def sent(broker: Connection) -> Connection:
-    """Four messages dispatched after 1 s, one after 60 s; and one of another topic."""
+    """Four messages dispatched after 1 s, one after 60 s, and one in another topic."""
     orders, stock = topic(broker, "orders", 2), topic(broker, "stock")
     append(broker, orders, "12345", "12345", tag="new")
     append(broker, orders, "123", "123", queue_id=1, tag="new")

@@ -1,4 +1,4 @@
-"""The session is ready for use: this Python in its workers, failed tasks tried again, no other user let in."""
+"""The session is ready for use: its workers run this Python, failed tasks are retried, and no other user has access."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""format("mqdb") as a sink, with a real Spark: batch jobs, streams that fail and start again, and bad input."""
+"""format("mqdb") as a sink in a real Spark: batch jobs, streams that fail and restart, and bad input."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,12 +18,12 @@ from tests.fixtures.spark_sink import forget_last_commit, rows_in, stored
 
 
 def write(frame: DataFrame, database: Database, **options: str) -> None:
-    """A batch job."""
+    """Run a batch job."""
     frame.write.format("mqdb").mode("append").option("url", database.dsn).options(**options).save()
 
 
 def run_stream(spark: SparkSession, database: Database, folder: Path, **options: str) -> None:
-    """Write the new text files of a folder, one file a batch; a row is a number and the name of a key."""
+    """Write the new text files of a folder, one file in each batch; a row is a number and a key's name."""
     lines = spark.readStream.schema("line string").option("maxFilesPerTrigger", 1).text(str(folder / "in"))
     (
         lines.selectExpr("line AS body", "split(line, ':')[0] AS sharding_key")
@@ -128,7 +128,7 @@ def test_a_stream_goes_on_where_it_was_and_repeats_no_batch(
 def test_changes_of_an_aggregate_are_written_once_by_batches(
     spark: SparkSession, broker: Connection, database: Database, tmp_path: Path
 ) -> None:
-    """The way that docs/spark.md shows for outputMode('update')."""
+    """Changes of an aggregate are written once, by batches, as docs/spark.md shows for outputMode('update')."""
     route = topic(broker)
     failures = ["after the first batch was written"]
 

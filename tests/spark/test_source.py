@@ -1,4 +1,7 @@
-"""format("mqdb") in Spark itself: what only a JVM can show. The rules are in tests/integration/spark/test_reader.py."""
+"""format("mqdb") in Spark itself: behaviour that only a JVM can show.
+
+The rules are in tests/integration/spark/test_reader.py.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +22,7 @@ from tests.fixtures.postgres import Database, password_of
 
 @pytest.fixture
 def orders(broker: Connection) -> TopicRoute:
-    """Three messages in one queue, two in the other."""
+    """A topic with three messages in one queue and two in the other."""
     route = topic(broker, queues=2)
     send(broker, route, *(Message("orders", body, "TagA", (f"k-{body}",), {"region": "north"}) for body in "abc"))
     send(broker, route, "d", "e", queue_id=1)
@@ -143,7 +146,7 @@ def test_neither_plans_nor_errors_nor_checkpoints_show_the_password(
 
 
 def run(spark: SparkSession, database: Database, folder: Path) -> list[int]:
-    """Reads all there is into Parquet, two messages a batch, and ends; how many rows each batch had."""
+    """Read all messages into Parquet, two in each batch, and stop; returns the row count of each batch."""
     stream = spark.readStream.format("mqdb").options(url=database.dsn, subscribe="orders", startingOffsets="earliest")
     writer = stream.option("maxOffsetsPerTrigger", "2").load().writeStream.format("parquet")
     options = {"path": str(folder / "out"), "checkpointLocation": str(folder / "checkpoint")}
@@ -164,7 +167,7 @@ def test_a_stream_goes_on_where_it_has_stopped(
 
 
 def test_spark_still_mixes_up_filters_that_are_pushed_down(spark: SparkSession) -> None:
-    """When this fails Spark plans a read for each query: then the data source may take filters, too."""
+    """If this test fails, Spark plans a read for each query: then the data source may accept filters, too."""
 
     class Numbers(DataSource):
         @classmethod

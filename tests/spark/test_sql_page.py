@@ -1,4 +1,4 @@
-"""The section on SQL of docs/spark.md: every statement as it stands there, but for the address."""
+"""The SQL section of docs/spark.md: every statement runs as printed, apart from the address."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def statements(database: Database) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def orders(broker: Connection) -> None:
-    """Two messages that are paid, and one that is not."""
+    """A topic with two paid messages, and one that is not paid."""
     append(
         broker, topic(broker), Message("orders", "a", "paid"), Message("orders", "b", "paid"), Message("orders", "c")
     )
@@ -54,7 +54,7 @@ def orders(broker: Connection) -> None:
 
 
 def answers_of(rows: list[list[tuple[object, ...]]]) -> list[list[tuple[object, ...]]]:
-    """The rows of the statements that return rows, sorted."""
+    """The sorted rows of all statements that return rows."""
     return [sorted(each, key=str) for each in rows if each]
 
 
@@ -95,7 +95,7 @@ def append_one_more(broker: Connection) -> None:
 
 
 def forget(spark: SparkSession) -> None:
-    """The session goes on with other tests."""
+    """Remove the tables, because the session is used by other tests."""
     for statement in ("VIEW orders_now", "VIEW orders", "TABLE messages", "TABLE tags_and_bodies", "TABLE outbox"):
         spark.sql(f"DROP {statement.replace(' ', ' IF EXISTS ')}")
 

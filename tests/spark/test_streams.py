@@ -1,4 +1,4 @@
-"""Streams as jobs: a topic to Parquet files, and rows of Kafka to a topic and back."""
+"""Streams as jobs: from a topic to Parquet files, and from Kafka rows to a topic and back."""
 
 import json
 import shlex
@@ -62,7 +62,7 @@ def test_a_topic_is_appended_to_files_once(
 def test_records_of_kafka_become_messages_and_come_back(
     spark: "SparkSession", broker: Connection, database: Database, tmp_path: Path
 ) -> None:
-    """The connector's part is played by files with its columns."""
+    """Kafka records become messages and come back. Files with the connector's columns take the place of Kafka."""
     route = topic(broker, queues=4)
     records, files, copies = (str(tmp_path / name) for name in ("records", "checkpoint", "copies"))
     mirror = Mirror(database.dsn, "orders", "kafka:9092", "shop.orders", keep_partitions=True)

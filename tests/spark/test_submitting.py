@@ -1,4 +1,4 @@
-"""The ways to submit a job in docs/spark.md, on a cluster of two executors: the commands as they stand there."""
+"""The ways to submit a job in docs/spark.md work on a cluster of two executors, with the printed commands."""
 
 import os
 import shlex
@@ -57,7 +57,7 @@ def topics(broker: Connection) -> None:
 
 @pytest.fixture
 def folder(database: Database, tmp_path: Path) -> Path:
-    """The job of the page, and the programs of its commands."""
+    """The page's job, and the programs that its commands use."""
     (tmp_path / "job.py").write_text(JOB.replace('option("url", dsn)', f'option("url", {database.dsn!r})'))
     pyspark = find_spec("pyspark")
     assert pyspark is not None
@@ -79,7 +79,7 @@ def folder(database: Database, tmp_path: Path) -> Path:
 
 
 def run(block: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """The commands of a block, in the folder."""
+    """Run the commands of a block in the folder."""
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     whole = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHONPATH"))}
     done = subprocess.run(
@@ -106,7 +106,7 @@ def test_mqdb_is_installed(folder: Path, broker: Connection, database: Database)
 
 
 def test_mqdb_comes_in_a_packed_environment(folder: Path, broker: Connection, database: Database) -> None:
-    """The environment has the libraries by a link, so that they need not be copied."""
+    """mqdb is shipped in a packed environment. A link to the libraries saves copying them."""
     assert "venv-pack -p environment -o environment.tar.gz" in PACKING
     venv.create(folder / "environment", symlinks=True)
     [packages] = (folder / "environment").glob("lib/*/site-packages")

@@ -1,4 +1,4 @@
-"""A topic as a table of PostgreSQL: rows by key, deletes, restarts, and messages that cannot become rows."""
+"""A topic loaded into a PostgreSQL table: rows by key, deletes, restarts, and messages that cannot become rows."""
 
 import json
 import shlex
@@ -31,7 +31,7 @@ CREATE TABLE public.customer (
 
 @pytest.fixture
 def customers(broker: Connection) -> TopicRoute:
-    """A topic of two queues, and an empty table."""
+    """A topic with two queues, and an empty table."""
     broker.execute(text("DROP TABLE IF EXISTS public.customer, public.mqdb_spark_batch, public.letter"))
     broker.exec_driver_sql(TABLE)
     return topic(broker, "customers", queues=2)
@@ -42,7 +42,7 @@ def change(id_: int, name: str, **more: object) -> Message:
 
 
 def tombstone(key: str) -> Message:
-    """A message as the sink writes a null value."""
+    """A message as the sink writes it for a null value."""
     return Message("customers", b"\0", keys=(key,), properties={"MQDB_KAFKA_VALUE": "null"})
 
 

@@ -1,9 +1,9 @@
-"""RocketMQ 5's own Python SDK against a server of its protocol.
+"""RocketMQ 5's own Python SDK against a server of the protocol.
 
     python main.py host:port prefix case...
 
 Each case has a topic, `prefix-case`, which must exist, and a consumer group of the same name. The group of `fifo` must
-be orderly, the topic of `workers` should have one queue, and the server should ask about transactions after seconds.
+be orderly, the topic of `workers` should have one queue, and the server should check transactions after a few seconds.
 
 Prints a line of JSON for each case: {"case", "ok", "seconds", "detail"}.
 """
@@ -42,7 +42,7 @@ PROBE = b"probe"
 
 
 class Failed(Exception):
-    """A case has not come out as expected."""
+    """A case has failed."""
 
 
 def check(condition: bool, *details: Any) -> None:
@@ -51,7 +51,7 @@ def check(condition: bool, *details: Any) -> None:
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], Any]) -> None:
-    """Wait for a condition. Raises Failed with the answer of `what` if it takes too long."""
+    """Wait for a condition. Raises Failed with the result of `what` if it takes too long."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         check(time.monotonic() < deadline, "not in time; so far:", what())
@@ -59,12 +59,12 @@ def wait_until(condition: Callable[[], bool], what: Callable[[], Any]) -> None:
 
 
 def let_pass(seconds: float) -> None:
-    """Give a message time to come that must not: that it stays away shows in no other way."""
+    """Wait long enough for an unwanted message to arrive: its absence cannot be shown in any other way."""
     time.sleep(seconds)
 
 
 class Inbox(MessageListener):  # type: ignore[misc]  # the SDK has no types
-    """A listener that keeps its messages. `hear` gives the result for each, by default SUCCESS."""
+    """A listener that keeps its messages. `hear` returns the result for each, by default SUCCESS."""
 
     def __init__(self, hear: Callable[[Message], ConsumeResult] = lambda message: ConsumeResult.SUCCESS) -> None:
         self._hear = hear
@@ -150,14 +150,14 @@ class Case:
         probe: Callable[[], Message] | None = None,
         checker: Checker | None = None,
     ) -> Any:
-        """A push consumer that has begun to receive; returns a producer."""
+        """Start a push consumer, and wait until it receives messages; returns a producer."""
         producer = self.producer(checker)
         self.push(inbox, filter)
         self.send_until(inbox.is_ready.is_set, producer, probe or (lambda: self.message(PROBE)))
         return producer
 
     def receiving(self) -> tuple[Any, Any]:
-        """A producer, and a simple consumer whose group has begun."""
+        """A producer, and a simple consumer whose group has started to receive."""
         producer, consumer = self.producer(), self.simple()
         first = consumer.receive_async(32, 30)
         self.send_until(first.done, producer, lambda: self.message(PROBE))
@@ -167,7 +167,7 @@ class Case:
 
 
 def receive(consumer: Any, invisible: int = 30) -> list[Message]:
-    """One receive. Probes are acknowledged."""
+    """Receive once. Probes are acknowledged."""
     messages = consumer.receive(32, invisible)
     for probe in [message for message in messages if message.body == PROBE]:
         consumer.ack(probe)
@@ -175,7 +175,7 @@ def receive(consumer: Any, invisible: int = 30) -> list[Message]:
 
 
 def receive_some(consumer: Any, count: int, invisible: int = 30) -> list[Message]:
-    """Receive until there are `count` messages; the last receive may bring more."""
+    """Receive until there are at least `count` messages; the last receive may return more."""
     messages: list[Message] = []
 
     def has_all() -> bool:
@@ -425,7 +425,7 @@ def slow(case: Case) -> None:
 
 
 def restart(case: Case) -> None:
-    """Somebody restarts the server in the meantime."""
+    """The caller restarts the server during this case."""
     inbox = Inbox()
     producer = case.pushing(inbox)
     bodies = [f"body {number}" for number in range(100)]

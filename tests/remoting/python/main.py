@@ -1,10 +1,10 @@
-"""The Python client of RocketMQ, a shell of its C++ library, against a server of its protocol.
+"""RocketMQ's Python client, a wrapper around its C++ library, against a server of the protocol.
 
     python main.py host:port topic
 
-Sends, consumes, and has one message fail once, after which the server chooses the delay: 10 s. The topic must exist;
-all groups are named after it. Prints a line of JSON, {"case", "ok", "seconds", "detail", "figures"}, and exits with 0
-if all is well. Runs in an environment of its own, with `rocketmq` 0.4.4.
+Sends, consumes, and makes one message fail once; the server then chooses the delay: 10 s. The topic must exist; all
+groups are named after it. Prints a line of JSON, {"case", "ok", "seconds", "detail", "figures"}, and exits with 0 on
+success. Runs in a separate environment with `rocketmq` 0.4.4.
 """
 
 import json
