@@ -50,13 +50,13 @@ def admin(database: Database) -> Iterator[Admin]:
 
 @pytest.fixture
 def shop(role: MakeRole) -> Iterator[Session]:
-    """A session of a role without any right."""
+    """A session of a role without any rights."""
     with psycopg.connect(role(SHOP), autocommit=True) as session:
         yield session
 
 
 def send(session: Session, topic: str | None) -> None:
-    """Raises what a client of mqdb would."""
+    """Send a message by SQL; raises the error that an mqdb client would raise."""
     try:
         session.execute("SELECT mqdb.send(%s, 'x')", [topic])
     except psycopg.Error as error:
@@ -403,7 +403,10 @@ def test_who_may_send_to_a_topic_may_do_nothing_else(admin: Admin, log: Connecti
 def test_neither_functions_nor_settings_of_its_own_change_the_decision(
     admin: Admin, log: Connection, shop: Session
 ) -> None:
-    """In the schema of temporary objects, which every role may make, and a role that it may become."""
+    """A role's own functions and settings do not change the decision.
+
+    The role creates them in its schema of temporary objects, which every role may use, or as a role that it may become.
+    """
     for name in ("orders", "secret"):
         create_topic(log, name)
     admin.acl.grant(SHOP, send=["orders"])

@@ -1,4 +1,4 @@
-"""Triggers keep a row for each right on a queue: the rows match the rights, whatever changes at the same time."""
+"""Triggers keep one row for each right on a queue: the rows match the rights, whatever changes concurrently."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,7 +28,10 @@ def is_right(connection: Connection) -> bool:
 
 
 def test_they_are_kept_whatever_changes(log: Connection) -> None:
-    """Rights of three roles, topics that come, grow and go, and the topics of groups; by random steps."""
+    """The rows are kept up to date in random steps.
+
+    The steps change the rights of three roles, the topics, and the topics of groups.
+    """
     chance = fuzz_random()
     for _ in range(min(fuzz_cases(), 1_000)):
         topic = chance.choice(["a", "ab", "abc", "b", "%RETRY%a", "%DLQ%a", "%RETRY%ab"])
@@ -73,7 +76,10 @@ CHANGES = {
 def test_rights_that_change_while_a_topic_is_made_cover_it_or_do_not(
     log: Connection, database: Database, first: str
 ) -> None:
-    """The second change waits, and then sees the effect of the first one."""
+    """A right that changes while a topic is created either covers the topic or does not.
+
+    The second change waits, and then sees the effect of the first.
+    """
     log.execute("INSERT INTO mqdb.acl VALUES ('x', 'SEND', 'TOPIC', 'a*'), ('y', 'READ', 'TOPIC', 'a*')")
     one, other = database.connect(autocommit=False), database.connect()
     [second] = CHANGES.keys() - {first}

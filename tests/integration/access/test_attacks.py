@@ -1,9 +1,9 @@
-"""Attacks in SQL by roles with few rights, which try to go beyond them. Names and numbers are those of attacks.md.
+"""Attacks in SQL by roles that try to go beyond their few rights. Names and numbers are those of attacks.md.
 
-Each attack of BY_ALL and BY_ROLE is one statement, or several in one message, in the session of each role it is for. It
-says what it must get: an SQLSTATE, NOTHING for no row and no value but 0 and "", or OWN where it concerns the role
-alone. Then all rows that others look at are as they were, and nothing that is marked has come in a row, a notice or a
-field of an error. Attacks that get through are at the end of the file.
+Each attack of BY_ALL and BY_ROLE is one statement, or several in one message, run in the session of each listed role.
+An attack states its required result: an SQLSTATE, NOTHING for no row and no value except 0 and "", or OWN if only the
+role itself is concerned. Afterwards all rows of others must be unchanged, and no marked value may have appeared in a
+row, a notice or an error field. Attacks that succeed are at the end of the file.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ CLIENT = "their@1#1"
 
 
 class Sessions(dict[str, Connection]):
-    """A session of each role, which begins when a test first asks for it: most tests ask for one."""
+    """Sessions of the roles, each opened when a test first uses it: most tests use only one."""
 
     def __init__(self, database: Database) -> None:
         super().__init__()
@@ -61,21 +61,21 @@ class Sessions(dict[str, Connection]):
 
 
 class World(NamedTuple):
-    """A broker with a leader, the rows of others, and a session of each role."""
+    """A broker with a leader, rows of other users, and a session of each role."""
 
     owner: Connection
     sessions: dict[str, Connection]
     numbers: dict[str, str]
 
     def text(self, statement: str) -> str:
-        """The statement with the numbers that the attacker has guessed."""
+        """The statement with the ids that the attacker has guessed."""
         for name, number in self.numbers.items():
             statement = statement.replace(f":{name}", number)
         return statement
 
 
 class Attack(NamedTuple):
-    """An attack: its name, its statement, and the result that it must get."""
+    """An attack: its name, its statement, and its required result."""
 
     name: str
     statement: str
@@ -87,7 +87,7 @@ class Attack(NamedTuple):
 
 @pytest.fixture(scope="module")
 def roles(postgres: EmbeddedPostgres) -> Iterator[None]:
-    """Login roles that may connect."""
+    """Login roles that may connect to the database."""
     with psycopg.connect(superuser_dsn(postgres), autocommit=True) as superuser:
         for name in ROLES:
             create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
@@ -98,7 +98,7 @@ def roles(postgres: EmbeddedPostgres) -> Iterator[None]:
 
 
 def grant(database: Database) -> None:
-    """Let all roles use the schema, and give them their rights."""
+    """Let all roles use the schema, and grant them their rights."""
     with Admin(database.dsn) as admin:
         admin.acl.grant(SEND, send=["orders", "closed"])
         admin.acl.grant(READ, read=["orders"])
@@ -115,7 +115,7 @@ def connect(dsn: str) -> Connection:
 
 
 def owner_of(database: Database) -> Connection:
-    """A session of the owner that leads all services, and holds the lock of the client of others."""
+    """A session of the owner that leads all services, and holds the lock of another user's client."""
     owner = database.connect()
     owner.execute(KNOW_ITSELF)
     owner.execute("SELECT pg_advisory_lock(4711)")
@@ -172,7 +172,7 @@ INSERT INTO mqdb.archived_segment VALUES (77, '/payroll-1', '{secret}', '{}', 0,
 
 
 def fill(database: Database) -> Connection:
-    """Topics, groups and clients of others; returns a session of the owner."""
+    """Create topics, groups and clients of other users; returns a session of the owner."""
     owner = database.connect()
     owner.execute(KNOW_ITSELF)
     # Not the clock that tests move.
@@ -213,14 +213,14 @@ UNION ALL SELECT 'timer_pos', min(cl.log_pos) FROM mqdb.commit_log cl JOIN mqdb.
 
 
 def numbers_of(owner: Connection) -> dict[str, str]:
-    """All numbers and ids, which the attacker is taken to have guessed."""
+    """All numbers and ids, which the attacker is assumed to have guessed."""
     numbers = {name: str(number) for name, number in owner.execute(_NUMBERS.encode())}
     secret = scalar(owner, "SELECT msg_id::text FROM mqdb.commit_log WHERE log_pos = %s", [numbers["secret_pos"]])
     return {"secret_uuid": f"'{secret}'::uuid", **dict(sorted(numbers.items(), reverse=True))}
 
 
 class Original(NamedTuple):
-    """A database to be copied: its name, and its numbers, which are those of each copy."""
+    """A database to be copied: its name and its ids. All copies have the same ids."""
 
     name: str
     numbers: dict[str, str]
@@ -228,7 +228,7 @@ class Original(NamedTuple):
 
 @pytest.fixture(scope="module")
 def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[Original]:
-    """A database with the rows of others and the rights of the roles."""
+    """A database with rows of other users and the rights of the roles."""
     with new_database(postgres, template_database) as database:
         owner = fill(database)
         grant(database)
@@ -248,33 +248,33 @@ def world_of(database: Database, numbers: dict[str, str]) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def world(postgres: EmbeddedPostgres, original: Original) -> Iterator[World]:
-    """One for all that changes nothing."""
+    """A world shared by all attacks that change nothing."""
     with new_database(postgres, original.name) as database, world_of(database, original.numbers) as world:
         yield world
 
 
 @pytest.fixture(scope="module")
 def before(world: World) -> dict[str, str]:
-    """The rows of all others before any attack."""
+    """The rows of all other users before any attack."""
     return rows_of_all(world.owner)
 
 
 @pytest.fixture
 def database(postgres: EmbeddedPostgres, original: Original) -> Iterator[Database]:
-    """A copy for one test."""
+    """A copy of the database for one test."""
     with new_database(postgres, original.name) as database:
         yield database
 
 
 @pytest.fixture
 def own(database: Database, original: Original) -> Iterator[World]:
-    """One for an attack that needs another session, or that leaves something behind."""
+    """A world for an attack that needs another session, or that leaves something behind."""
     with world_of(database, original.numbers) as world:
         yield world
 
 
 def rows_of_all(owner: Connection) -> dict[str, str]:
-    """A hash over the rows of each table, and the values of the sequences that no refused statement moves."""
+    """A hash over the rows of each table, and the values of the sequences that a refused statement does not advance."""
     tables = owner.execute(
         """SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'mqdb'::regnamespace AND c.relkind IN ('r', 'p')
            AND NOT c.relispartition"""
@@ -304,7 +304,7 @@ class Outcome:
 
 
 def attack(session: Connection, statement: str, *, keep: bool = False) -> Outcome:
-    """Run it, and undo it unless it is to be kept."""
+    """Run a statement, and roll it back unless `keep` is set."""
     said: list[str] = []
     rows: list[tuple[Any, ...]] = []
 
@@ -361,7 +361,7 @@ def record(
     body: str = "'x'",
     more: str = "",
 ) -> str:
-    """A record that is written to the log by hand."""
+    """A record that is inserted into the log by hand."""
     return (
         f"{LOG}({queue_key}, {store_time}, now(), {tags_code}, gen_random_uuid(), 'x', '{properties}', {body}) {more}"
     )
@@ -1097,7 +1097,7 @@ def test_attacks_get_what_they_must(world: World, before: dict[str, str], role: 
 
 
 def gets(outcome: Outcome, must: str) -> bool:
-    """Whether an attack ended as it must."""
+    """Whether an attack ended with its required result."""
     if must == OWN:
         return outcome.sqlstate is None
     if must == NOTHING:
@@ -1110,7 +1110,7 @@ def gets(outcome: Outcome, must: str) -> bool:
 
 
 def test_marks_are_noticed(own: World, database: Database) -> None:
-    """Marks are found in rows, notices and errors of the owner, who may see them."""
+    """Marked values are found in rows, notices and errors of the owner, who may see them."""
     for statement in (
         "SELECT body FROM mqdb.commit_log",
         f"{LEAK} SELECT FROM mqdb.commit_log WHERE pg_temp.leak(tags)",
@@ -1267,7 +1267,7 @@ DEFINERS = {
 
 @pytest.mark.parametrize("role", ROLES)
 def test_171_new_objects_stay_closed(world: World, role: str) -> None:
-    """A role has what is listed here, each with a reason, and nothing else."""
+    """A role can only reach the objects listed here, each with a reason."""
     tables = world.owner.execute(
         """SELECT c.relname, array_to_string(ARRAY(
                SELECT p FROM unnest(CASE c.relkind WHEN 'S' THEN '{SELECT,UPDATE,USAGE}'::text[]
@@ -1319,8 +1319,10 @@ def test_2_partitions_that_are_made_later(own: World) -> None:
 
 
 def test_38_what_holds_rows_back_does_so_before_all_else(world: World) -> None:
-    """Each table whose rows the rights choose has row security; each view that runs with others' "
-    "rights is a barrier."""
+    """Each table whose rows depend on rights has row security.
+
+    Each view that runs with the rights of others is a barrier.
+    """
     told = {
         "alembic_version", "broker", "leader", "segment", "checkpoint", "dispatch_lane", "id_span", "delay_level",
         "live_queue",
@@ -1339,9 +1341,9 @@ def test_38_what_holds_rows_back_does_so_before_all_else(world: World) -> None:
 
 
 def test_132_no_function_depends_on_the_path_of_the_caller(world: World) -> None:
-    """The caller of a function chooses search_path.
+    """No function depends on the caller's search_path.
 
-    So a function sets its own, or its names were bound when it was made.
+    A function sets its own search_path, or its names were bound when it was created.
     """
     loose = world.owner.execute(
         """SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'mqdb'::regnamespace AND p.prosqlbody IS NULL
@@ -1358,7 +1360,7 @@ MODES = (
 
 @pytest.mark.parametrize("role", ROLES)
 def test_146_lock_table(world: World, role: str) -> None:
-    """A role gets only locks on relations, and in modes, that a read or an insert takes as well."""
+    """A role can only take locks on relations, and only in modes that a read or an insert takes as well."""
     relations = world.owner.execute(
         "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'mqdb'::regnamespace AND c.relkind IN ('r', 'p', 'v')"
     ).fetchall()
@@ -1382,7 +1384,7 @@ def test_146_lock_table(world: World, role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_158_nulls_everywhere(world: World, role: str) -> None:
-    """Each function that runs with the rights of the owner, with NULL for everything."""
+    """Each function that runs with the owner's rights is called with NULL for every argument."""
     functions = world.owner.execute(
         """SELECT p.proname, array_to_string(ARRAY(
                SELECT 'NULL::' || format_type(t, NULL) FROM unnest(p.proargtypes) AS t), ', ')
@@ -1404,7 +1406,7 @@ def test_158_nulls_everywhere(world: World, role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_91_change_every_table(world: World, role: str) -> None:
-    """Every other change than an insert or an update of the columns above is refused."""
+    """Every change except an insert or an update of the columns above is refused."""
     tables = world.owner.execute(
         "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'mqdb'::regnamespace AND c.relkind IN ('r', 'p', 'v')"
     ).fetchall()
@@ -1423,9 +1425,9 @@ def test_91_change_every_table(world: World, role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_4_every_function_by_name(world: World, role: str) -> None:
-    """No function, called with NULLs, shows rows of others or changes them.
+    """No function called with NULLs shows or changes rows of others.
 
-    NULLs also fit functions that are still to come.
+    The test also covers functions that are added later.
     """
     functions = world.owner.execute(
         """SELECT p.proname, array_to_string(ARRAY(
@@ -1491,7 +1493,7 @@ def test_144_set_role_lends_nothing(own: World, database: Database) -> None:
 
 
 def test_46_prefix_tricks(own: World) -> None:
-    """No prefix opens more than its topics, not even a prefix that the owner could not grant."""
+    """A prefix grants access only to its own topics, even a prefix that the owner could not grant."""
     session = own.sessions[NONE]
     keys = [record(key) for key in (":half_key", ":payroll_retry_key", ":payroll_dlq_key")]
     foreign = ("%RETRY%payroll", "%DLQ%payroll", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102", "x_REPLY_TOPIC")
@@ -1509,9 +1511,9 @@ def test_46_prefix_tricks(own: World) -> None:
 
 
 def test_15_an_odd_aim_stops_no_delivery(own: World, database: Database) -> None:
-    """A role that may send to orders lets messages wait for odd queues of it.
+    """A role that may send to orders stores waiting messages for odd queues of that topic.
 
-    Waiting messages of others come nevertheless.
+    Waiting messages of others are delivered nevertheless.
     """
     codes = {":schedule_key": ("-2147483648", "0", "253402300799999"), ":timer_key": ("-2147483648", "0")}
     for key, times in codes.items():
@@ -1536,7 +1538,7 @@ def test_15_an_odd_aim_stops_no_delivery(own: World, database: Database) -> None
 
 
 def test_161_odd_rows_break_nobodys_look(own: World, database: Database) -> None:
-    """Members and senders write what no client would, wherever they may write."""
+    """Members and senders write odd rows, which no client would, wherever they may write."""
     odd = (
         '{"MQDB_FAILURE_TIME": "99999999999999999999", "MQDB_ORIGIN_QUEUE_ID": "-7", "RETRY_TOPIC": "a\\nb", '
         '"DELAY": "x", "a": {"b": [null]}, "ORIGIN_MESSAGE_ID": "x", "REAL_TOPIC": "%s", '
@@ -1578,7 +1580,7 @@ def test_97_dispatch_while_somebody_attends(own: World) -> None:
 
 
 def test_97_dispatch_in_an_old_snapshot(own: World) -> None:
-    """Nobody attended when the transaction began."""
+    """No process ran dispatch when the attacker's transaction began."""
     own.owner.execute("DELETE FROM mqdb.leader")
     session = own.sessions[GROUP]
     session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM mqdb.broker")
@@ -1592,7 +1594,7 @@ def test_97_dispatch_in_an_old_snapshot(own: World) -> None:
 
 
 def test_149_what_postgresql_lets_every_role_do(world: World) -> None:
-    """No right keeps a role from these. docs/security.md says what they come to."""
+    """PostgreSQL lets every role do these things, whatever its rights. docs/security.md describes the consequences."""
     session = world.sessions[NONE]
     session.execute("LISTEN mqdb; LISTEN mqdb_arrivals; NOTIFY mqdb, 'm:payroll'")
     assert scalar(session, "SELECT pg_try_advisory_lock(1)") is True
@@ -1606,13 +1608,13 @@ def test_149_what_postgresql_lets_every_role_do(world: World) -> None:
 
 
 def tries(session: Connection, statement: str) -> None:
-    """Runs it: it may be refused, and what counts is what others find afterwards."""
+    """Run a statement that may be refused: only the state that others find afterwards matters."""
     with suppress(psycopg.Error):
         session.execute(statement.encode())
 
 
 def gets_through(reason: str) -> pytest.MarkDecorator:
-    """An attack that succeeds, until it is mended."""
+    """Mark an attack as successful until it is fixed."""
     found = AssertionError, psycopg.Error, sqlalchemy.exc.DBAPIError, errors.InvalidInput
     return pytest.mark.xfail(strict=True, reason=reason, raises=found)
 
@@ -1644,7 +1646,7 @@ def test_61_free_the_queues_of_a_live_client_by_a_silent_row_of_its_id(own: Worl
 
 @contextmanager
 def client_of(database: Database, role: str) -> Iterator[sqlalchemy.Connection]:
-    """A connection as the clients of a role have."""
+    """A connection like that of a role's clients."""
     engine = create_engine(with_parts(database.dsn, user=role, password=PASSWORD))
     with engine.connect() as connection:
         yield connection
@@ -1652,7 +1654,7 @@ def client_of(database: Database, role: str) -> Iterator[sqlalchemy.Connection]:
 
 
 def test_61_squat_the_id_of_a_client_that_comes_back(own: World, database: Database) -> None:
-    """Ids are seen in application_name. A client that has lost its connection announces the same one again."""
+    """Client ids are visible in application_name. A client that has lost its connection reuses its id."""
     session = own.sessions[NONE]
     session.execute("SELECT pg_advisory_lock(5)")
     tries(session, "INSERT INTO mqdb.presence (client_id, lock_key) VALUES ('other@1#1', 5)")
@@ -1682,7 +1684,7 @@ def test_61_squat_the_row_of_a_producer(own: World, database: Database) -> None:
 
 
 def test_33_take_over_the_producer_of_a_group_of_the_same_name(own: World) -> None:
-    """The attack would keep the producer from being asked about its transactions."""
+    """The attack would keep the producer from receiving the checks of its transactions."""
     row = (
         CLIENT_ROW.replace("version)", "version, checks_transactions)")
         + "('p@1#1', 'PRODUCER', 'billing', 'x', '1', true)"
@@ -1701,7 +1703,10 @@ def test_68_a_client_of_ten_megabytes(world: World) -> None:
 
 
 def test_69_read_and_answer_what_another_client_is_asked(own: World) -> None:
-    """After the client has gone, or was made to go by the attack above."""
+    """An attacker reads and answers requests to another client.
+
+    That client has left, or was removed by the attack above.
+    """
     own.owner.execute("DELETE FROM mqdb.presence")
 
     session = own.sessions[NONE]
@@ -1731,7 +1736,7 @@ def test_64_a_time_on_which_every_reader_of_lags_fails(own: World) -> None:
 
 
 def test_61_who_shares_a_group_stops_no_heartbeat(own: World, database: Database) -> None:
-    """The attacks: the id of a client of another role, and a lock on rows that it shows to the members of the group."""
+    """The attacks: the client id of another role, and a lock on rows that the client shows to its group."""
     with Admin(database.dsn) as admin:
         admin.acl.grant(READ, group=["billing"])
     rows = f"{CLIENT_ROW}('v@1#1', 'CONSUMER', 'billing', 'x', '1'), ('v@1#1', 'PRODUCER', 'any', 'x', '1')"
@@ -1805,7 +1810,7 @@ def test_31_make_a_topic_on_whose_name_every_list_of_topics_fails(own: World, da
 def test_71_burn_the_numbers_of_queues_topics_and_groups(
     world: World, role: str, sequence: str, statement: str
 ) -> None:
-    """These numbers have 32 bits: after 2^31 of them no queue, topic or group could ever be made again."""
+    """These numbers have 32 bits: once 2^31 of them are used up, no queue, topic or group can be created."""
     look = f"SELECT last_value FROM mqdb.{sequence}"
     before = scalar(world.owner, look)
 
@@ -1849,7 +1854,7 @@ def test_55_offsets_on_a_topic_without_read(world: World) -> None:
 
 
 def test_67_keep_a_topic_of_others_from_being_deleted(own: World) -> None:
-    """The foreign key locks the row of the queue until the transaction ends."""
+    """A foreign key locks the queue's row until the transaction ends."""
     session = own.sessions[GROUP]
     session.execute("BEGIN")
     tries(session, own.text("INSERT INTO mqdb.queue_lock VALUES (:billing_id, :secret_key, 'me', 1, now(), '1 min')"))
@@ -1882,7 +1887,7 @@ def test_30_closed_topic(own: World) -> None:
 
 
 def test_30_opening_a_topic_brings_back_no_right(own: World) -> None:
-    """A snapshot from before the revoke brings no right back."""
+    """A snapshot from before a revoke does not restore the right."""
     own.owner.execute(
         "INSERT INTO mqdb.acl (principal, access, resource_type, resource) VALUES (%s, 'ADMIN', 'TOPIC', 'closed')",
         [SEND],
@@ -1962,7 +1967,7 @@ def test_169_keep_the_owner_from_taking_a_right_away(own: World, database: Datab
 
 
 def test_169_keep_a_right_that_was_taken_away(own: World) -> None:
-    """Nobody sees it in the list of rights."""
+    """The kept right would not appear in any list of rights."""
     own.owner.execute("INSERT INTO mqdb.acl VALUES ('a_none', 'SEND', 'TOPIC', 'new-*')")
     session = own.sessions[NONE]
     session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM mqdb.broker")
@@ -2029,7 +2034,7 @@ def test_170_read_a_restored_log_by_reaching_its_xids(own: World) -> None:
 
 
 def test_67_hold_up_the_reaper_by_a_row_of_ones_own(own: World) -> None:
-    """No death of any client is noticed while the transaction is open."""
+    """The death of clients would go unnoticed while the transaction is open."""
     session = own.sessions[NONE]
     session.execute("INSERT INTO mqdb.presence (client_id, lock_key) VALUES ('me', 5)")
     session.execute("BEGIN")
@@ -2043,7 +2048,10 @@ def test_67_hold_up_the_reaper_by_a_row_of_ones_own(own: World) -> None:
 
 
 def test_95_stop_dispatch_by_making_a_segment(own: World) -> None:
-    """Somebody attends. A segment is full, and the attacker makes the next one before the keeper does."""
+    """A broker process runs dispatch.
+
+    A segment is full, and the attacker creates the next one before the keeper does.
+    """
     own.owner.execute("SELECT setval('mqdb.log_pos', end_pos) FROM mqdb.segment WHERE segment = 1")
     session = own.sessions[NONE]
     session.execute("BEGIN")
@@ -2068,7 +2076,7 @@ LOCKS_FIRST = [(READS, BY_A_RULE), (WRITES, BY_A_TRIGGER), (READS, BY_A_PARTITIO
 
 
 def waits_behind(own: World, database: Database, held: tuple[str, str], asked: tuple[str, str]) -> bool:
-    """Whether a send of the owner has to wait while one role holds a lock, and this or another role asks for a lock."""
+    """Whether a send of the owner waits while one role holds a lock, and the same or another role requests one."""
     holder = own.sessions[held[0]]
     other = connect(with_parts(database.dsn, user=asked[0], password=PASSWORD))
     holder.execute("BEGIN")
@@ -2097,7 +2105,7 @@ def waits_behind(own: World, database: Database, held: tuple[str, str], asked: t
 )
 @pytest.mark.parametrize(("holds", "asks"), LOCKS_FIRST)
 def test_146_stop_all_by_a_statement_that_is_refused(own: World, database: Database, holds: str, asks: str) -> None:
-    """All who send, and with the first and the third all who read, wait behind the one who waits."""
+    """All senders would wait behind the attacker, and with the first and third statement all readers as well."""
     assert not waits_behind(own, database, (SEND, holds), (NONE, asks))
 
 
@@ -2109,7 +2117,10 @@ def test_146_a_stranger_cannot_name_the_table(own: World, database: Database) ->
 
 
 def test_146_who_may_make_no_table_has_two_ways_less(own: World, database: Database) -> None:
-    """A part of that needs no superuser."""
+    """A role that may not create tables has two fewer ways to request the lock.
+
+    Revoking TEMP does not need a superuser.
+    """
     revoke = sql.SQL("REVOKE TEMP ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database.name))
     database.connect().execute(revoke)
 
@@ -2118,7 +2129,7 @@ def test_146_who_may_make_no_table_has_two_ways_less(own: World, database: Datab
 
 
 def test_146_an_event_trigger_comes_before_the_lock(own: World, database: Database) -> None:
-    """A superuser can stop these locks by an event trigger."""
+    """An event trigger runs before the lock is taken, so a superuser can prevent these locks."""
     database.connect_as_superuser().execute(
         """CREATE FUNCTION public.refuse_ddl() RETURNS event_trigger LANGUAGE plpgsql AS
            $$ BEGIN IF NOT mqdb.is_owner(session_user) THEN RAISE insufficient_privilege; END IF; END $$;
@@ -2161,7 +2172,9 @@ def test_41_explain_analyze_tells_what_is_there(world: World, there: str, condit
     ],
 )
 def test_41_explain_tells_no_values_of_others(world: World, column: str, there: str, absent: str) -> None:
-    """PostgreSQL estimates by statistics over all rows if the operator is leakproof.
+    """EXPLAIN shows no values of others.
+
+    For a leakproof operator PostgreSQL estimates with statistics over all rows.
 
     So these columns have no statistics.
     """

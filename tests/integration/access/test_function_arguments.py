@@ -1,4 +1,4 @@
-"""A function of the schema answers whatever arguments it gets, or says in a sentence what is wrong with them."""
+"""Every function of the schema returns a result for any arguments, or says in a sentence what is wrong with them."""
 
 import itertools
 import random
@@ -87,7 +87,7 @@ def functions(connection: Connection) -> list[tuple[str, list[str]]]:
 
 
 def refusal(connection: Connection, call: str) -> str | None:
-    """The error by which a call is refused, or None. The call is undone."""
+    """The error that refuses a call, or None. The call is rolled back."""
     connection.execute("BEGIN")
     try:
         connection.execute(call.encode(), prepare=False).fetchall()
@@ -99,7 +99,7 @@ def refusal(connection: Connection, call: str) -> str | None:
 
 
 def calls(connection: Connection, random_source: random.Random, number: int) -> list[str]:
-    """Each function with one strange argument after the other, then with all of them strange."""
+    """Calls of each function with one strange argument at a time, then with all arguments strange."""
     found = []
     for name, types in functions(connection):
         usual = [_VALUES[type_][-1] for type_ in types]
@@ -129,7 +129,7 @@ def test_every_function_answers_or_refuses_in_a_sentence(session: Connection) ->
 
 
 def test_the_hash_of_a_long_text_is_not_quadratic(session: Connection) -> None:
-    """300,000 characters take 0.1 s; read by substr, one after the other, they would take minutes."""
+    """300,000 characters take 0.1 s; reading them one at a time with substr would take minutes."""
     session.execute("SET statement_timeout = '60s'")
     text = "a\u00e9\U0001f600" * 100_000
 

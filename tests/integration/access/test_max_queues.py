@@ -1,4 +1,4 @@
-"""The limit on the queues of a topic: Python checks it before the database does, with the same numbers."""
+"""The limit on the queues of a topic: Python checks it before the database does, with the same value."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Roles that operate and administer: what they do by `Admin` and the command line, and what they try to go beyond it.
+"""Roles that operate and administer, with `Admin` and the command line: their work, and attacks beyond their rights.
 
-The attacks are in the style of test_attacks.py, whose world they share; numbers are those of attacks.md. Comments
-say what they are after: forge, read, guess, lock, stop, squat, exhaust.
+The attacks are in the style of test_attacks.py, whose world they share; their numbers are those of attacks.md. Comments
+name their aim: forge, read, guess, lock, stop, squat, exhaust.
 """
 
 from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ _HALVES = (
 
 @pytest.fixture(scope="module")
 def roles(postgres: EmbeddedPostgres) -> Iterator[None]:
-    """Login roles that may connect, those of test_attacks.py among them."""
+    """Login roles that may connect, including those of test_attacks.py."""
     names = (*ROLES, "a_none")
     with psycopg.connect(superuser_dsn(postgres), autocommit=True) as superuser:
         for name in names:
@@ -118,7 +118,7 @@ def roles(postgres: EmbeddedPostgres) -> Iterator[None]:
 
 
 def grant(database: Database) -> None:
-    """Give all roles their rights."""
+    """Grant all roles their rights."""
     with Admin(database.dsn) as admin:
         admin.acl.grant(OPERATOR, operate=["orders"], operate_group=["billing"])
         admin.acl.grant(KEEPER, send=["orders"], operate=["orders"], operate_group=["billing"])
@@ -128,7 +128,7 @@ def grant(database: Database) -> None:
 
 @pytest.fixture(scope="module")
 def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[Original]:
-    """A database with the rows of others, and the topics and groups that the roles operate."""
+    """A database with rows of other users, and the topics and groups that the roles operate."""
     with new_database(postgres, template_database) as database:
         owner = fill(database)
         owner.execute(_OPERATED.encode())
@@ -141,7 +141,7 @@ def original(postgres: EmbeddedPostgres, template_database: str, roles: None) ->
 
 
 def all_numbers_of(owner: Connection) -> dict[str, str]:
-    """The numbers of a filled database, and those of the topics and groups that the roles operate."""
+    """The ids of a filled database, including those of the topics and groups that the roles operate."""
     numbers = numbers_of(owner)
     for name, group in {"billing_dead": "billing", "payroll_dead": "payroll"}.items():
         numbers[name] = str(position_of(owner, f"%DLQ%{group}"))
@@ -163,33 +163,33 @@ def position_of(owner: Connection, topic: str) -> int:
 
 @pytest.fixture(scope="module")
 def world(postgres: EmbeddedPostgres, original: Original) -> Iterator[World]:
-    """One for all that changes nothing."""
+    """A world shared by all tests that change nothing."""
     with new_database(postgres, original.name) as database, world_of(database, original.numbers) as world:
         yield world
 
 
 @pytest.fixture(scope="module")
 def before(world: World) -> dict[str, str]:
-    """The rows of all others before any attack."""
+    """The rows of all other users before any attack."""
     return rows_of_all(world.owner)
 
 
 @pytest.fixture
 def database(postgres: EmbeddedPostgres, original: Original) -> Iterator[Database]:
-    """A copy for one test."""
+    """A copy of the database for one test."""
     with new_database(postgres, original.name) as database:
         yield database
 
 
 @pytest.fixture
 def own(database: Database, original: Original) -> Iterator[World]:
-    """A world for a single test, which leaves something behind."""
+    """A world for a single test that leaves something behind."""
     with world_of(database, original.numbers) as world:
         yield world
 
 
 def refusal(session: Connection, statement: str) -> errors.MqdbError:
-    """The error that a client makes of the statement's error."""
+    """The mqdb error to which a client translates the statement's error."""
     with pytest.raises(psycopg.Error) as raised:
         session.execute(statement.encode())
     return translate(raised.value, "here")
@@ -678,7 +678,7 @@ def test_who_operates_nothing_is_told_which_right_it_takes(own: World, database:
 
 @contextmanager
 def services(database: Database) -> Iterator[sqlalchemy.Connection]:
-    """A session of services."""
+    """A session like that of the services."""
     engine = create_engine(database.dsn)
     with engine.connect() as connection:
         connection.exec_driver_sql("SET lock_timeout = '5s'")
@@ -906,7 +906,7 @@ def test_92_no_role_uses_up_the_numbers_of_the_owner(own: World, numbers: str, c
 
 
 def test_92_a_topic_that_is_being_made_holds_up_no_other(own: World, database: Database) -> None:
-    """Also while a grant waits for it, which comes afterwards."""
+    """Creating a topic holds up no other topic, not even while a later grant waits for the creation."""
     own.owner.execute("SET lock_timeout = '3s'")
     waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'mqdb.acl'::regclass AND NOT granted)"
     with Admin(database.dsn) as admin:
@@ -934,7 +934,7 @@ def test_92_a_grant_does_not_wait_for_a_topic_without_end(
 
 
 def test_92_a_topic_that_is_being_deleted_holds_up_no_dispatch(own: World) -> None:
-    """When dispatch leaves a segment, it writes down the ends of all queues."""
+    """Deleting a topic does not hold up dispatch, which stores the ends of all queues when it leaves a segment."""
     own.owner.execute("SET lock_timeout = '2s'")
     with own.sessions[ADMIN].transaction():
         own.sessions[ADMIN].execute("SELECT mqdb.delete_topic('orders', true, '')")
@@ -997,7 +997,10 @@ def test_92_nobody_keeps_the_topics_of_others(own: World, database: Database) ->
 
 
 def test_92_what_is_left_of_a_large_topic_is_removed_by_and_by(own: World, database: Database) -> None:
-    """The keeper has other work, and dispatch waits for each statement."""
+    """The remains of a large topic are removed in small steps.
+
+    The keeper has other work, and dispatch waits for each statement.
+    """
     with Admin(dsn_of(database, ADMIN)) as admin:
         admin.topics.delete("orders", force=True)
     left = "SELECT count(*) FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE t.topic ~ '^rmq_sys_deleted_'"

@@ -1,4 +1,4 @@
-"""A role that may send to a topic recalls messages that wait for the topic, and holds up no other role."""
+"""A role that may send to a topic recalls the topic's waiting messages without holding up other roles."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -100,7 +100,10 @@ def test_a_message_that_was_delivered_is_not_recalled(
 def test_a_recall_that_comes_while_the_message_is_delivered_says_what_has_become_of_it(
     broker: Connection, session: Connection, database: Database
 ) -> None:
-    """The batch has read that nothing is recalled, and commits later."""
+    """A recall during the delivery reports the message's fate.
+
+    The delivering batch has read no recall, and commits later.
+    """
     [unique_id] = timer(broker, HOUR, "a")
     deliver_all(broker)
     move_clock(broker, 2 * HOUR)

@@ -1,4 +1,7 @@
-"""Requests and replies of roles that do not own the broker: each reads its own, and answers what it may read."""
+"""Requests and replies of roles that do not own the broker.
+
+Each role reads its own replies, and answers requests that it may read.
+"""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -34,13 +37,13 @@ SHOP = 'the "shop"'
 
 @pytest.fixture
 def shop(principal: Principal) -> str:
-    """One who asks."""
+    """The role that sends requests."""
     return principal(SHOP, send=["orders"])
 
 
 @pytest.fixture
 def desk(principal: Principal) -> str:
-    """One who is asked."""
+    """The role that replies."""
     return principal("desk @ work", read=["orders"], group=["desk"])
 
 
@@ -62,7 +65,7 @@ def start() -> Iterator[Start]:
 
 
 def answering(dsn: str, replier: Producer, group: str = "desk") -> PushConsumer:
-    """A consumer that replies to each message with its body in capitals."""
+    """A consumer that replies to each message with the body in upper case."""
 
     def answer(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
         for message in messages:
@@ -118,7 +121,10 @@ def test_a_reply_may_be_sent_in_every_way(shop: str, desk: str, database: Databa
 def test_two_roles_with_the_same_client_read_their_own_replies_only(
     principal: Principal, desk: str, database: Database, start: Start
 ) -> None:
-    """Clients of one process have the same names, whichever role logs in."""
+    """Two roles with the same client read only their own replies.
+
+    Clients of one process have the same names, whichever role logs in.
+    """
     one, other = start(principal("one", send=["orders"])), start(principal("other", send=["orders"]))
     mine, theirs = one.request_async(Message("orders", "1"), LONG), other.request_async(Message("orders", "2"), LONG)
     requests = {request.body: request for request in (request_of(database, 0), request_of(database, 1))}
@@ -192,7 +198,7 @@ def test_a_reply_in_a_transaction_of_its_own_is_refused(shop: str, desk: str, da
 def test_replies_that_came_while_others_were_many_are_found(
     shop: str, desk: str, database: Database, start: Start
 ) -> None:
-    """More than one look passes by."""
+    """Replies that arrived among many others are found, even if more than one read is needed to get past the others."""
     waiting = start(shop).request_async(Message("orders", "1"), LONG)
     request = request_of(database)
     connection = database.connect()

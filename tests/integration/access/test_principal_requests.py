@@ -1,4 +1,4 @@
-"""Requests to a running client of a role: no other client answers them, not even another member of its group."""
+"""Only the addressed client of a role answers a request, not even another member of its group."""
 
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -25,7 +25,7 @@ SAME_CLIENT = """INSERT INTO mqdb.client (client_id, kind, group_name, language,
 
 @pytest.fixture
 def client_id(owner: Admin, principal: Principal) -> Iterator[str]:
-    """The id of a consumer that runs as a role."""
+    """The id of a running consumer of a role."""
     consumer = PushConsumer("billing", principal(DESK, read=["orders"], group=["billing"]))
     consumer.subscribe("orders")
     consumer.register_listener(Inbox())
@@ -37,7 +37,7 @@ def client_id(owner: Admin, principal: Principal) -> Iterator[str]:
 
 @pytest.fixture
 def mallory(principal: Principal, client_id: str) -> Iterator[Session]:
-    """Another member of the group, whose client has the same id, and is there."""
+    """Another member of the group, connected with the same client id."""
     engine = create_engine(principal(MALLORY, read=["orders"], group=["billing"]))
     with engine.connect() as connection:
         session = driver(connection)

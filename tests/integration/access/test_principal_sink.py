@@ -1,6 +1,6 @@
-"""Spark's sink as a role that does not own the broker: exactly once as for the owner, and nothing of others.
+"""Spark's sink for a role that does not own the broker is exactly once, without access to data of others.
 
-Without Spark, as spark/test_sink.py: the writers are pickled as Spark does, and the tasks run by hand.
+The tests run without Spark, like spark/test_sink.py: writers are pickled as Spark does, and tasks run by hand.
 """
 
 from datetime import timedelta
@@ -32,7 +32,7 @@ def route(broker: Connection, owner: Admin) -> TopicRoute:
 
 @pytest.fixture
 def etl(route: TopicRoute, principal: Principal) -> Database:
-    """The database as a role sees it that may send to `single`."""
+    """The database as seen by a role that may send to `single`."""
     return Database(principal(ETL, send=["single"]))
 
 
@@ -105,7 +105,7 @@ def test_a_batch_that_lacks_messages_is_not_appended(broker: Connection, route: 
 def test_the_ledger_of_a_role_is_its_own(
     broker: Connection, route: TopicRoute, etl: Database, principal: Principal, database: Database
 ) -> None:
-    """Three that write the same query, and the same job: none of them is in the way of another."""
+    """Each role has its own ledger: three roles write the same query and the same job without interfering."""
     rival = Database(principal("rival", send=["single"]))
     for number, who in enumerate((rival, etl, database)):
         table = {"body": [f"stream {number}"]}

@@ -1,4 +1,4 @@
-"""Half messages of roles that do not own the broker: each role reaches its own half messages only."""
+"""Half messages of roles that do not own the broker: each role reaches only its own half messages."""
 
 from datetime import timedelta
 from typing import Any
@@ -105,7 +105,10 @@ def test_a_check_waits_for_the_immunity(broker: Connection, shop: str, transacti
 def test_another_process_of_the_role_is_asked_and_no_other_role(
     broker: Connection, shop: str, principal: Principal, transactional_producer: StartProducer
 ) -> None:
-    """All roles use one group name, and so does the owner, who has a half message of its own."""
+    """A check goes to another process of the same role, and to no other role.
+
+    All roles use the same group name, including the owner, who has a half message as well.
+    """
     rival, of_owner, of_heir = Asked(UNKNOWN, COMMIT), Asked(UNKNOWN, ROLLBACK), Asked(UNKNOWN, COMMIT)
     transactional_producer(rival, dsn=principal("rival", send=["orders"]))
     transactional_producer(of_owner).send_in_transaction(Message("orders", "of the owner"))

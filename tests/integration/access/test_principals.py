@@ -1,4 +1,4 @@
-"""Roles that do not own the broker: they work with clients like everybody else, within their rights."""
+"""Roles that do not own the broker use clients like everyone else, within their rights."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ SOME_DAY = datetime(2999, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def admin(owner: Admin) -> Admin:
-    """The owner's, of a broker with the topics `orders` and `secret`."""
+    """An `Admin` of the owner of a broker with the topics `orders` and `secret`."""
     return owner
 
 
@@ -131,7 +131,7 @@ def test_who_may_only_read_a_topic_is_told_so_when_it_sends(billing: str, databa
 def test_what_is_refused_spoils_nothing_that_is_stored_together_with_it(
     admin: Admin, role: MakeRole, database: Database
 ) -> None:
-    """Messages that are handed in at the same time go into one statement."""
+    """A refused message does not affect messages stored with it. Messages sent at the same time share a statement."""
     dsn = role(SHOP)
     admin.acl.grant(SHOP, send=["orders"], read=["secret"])
     with Producer("shop", dsn) as producer:
@@ -338,7 +338,10 @@ def test_a_consumer_that_lacks_a_right_says_so_at_the_start(billing: str) -> Non
 def test_three_services_with_the_least_rights_do_what_the_demo_does(
     admin: Admin, role: MakeRole, served: sqlalchemy.Connection, database: Database
 ) -> None:
-    """One sends, at once and later; one books each message exactly once; one retries, and gives up on some."""
+    """Three services with the least possible rights do the work of the demo.
+
+    One sends, at once and later; one books each message exactly once; one retries, and gives up on some.
+    """
     sender, billing, shipping = role("sender"), role("billing"), role("shipping")
     admin.acl.grant("sender", send=["orders"])
     admin.acl.grant("billing", read=["orders"], group=["billing"])

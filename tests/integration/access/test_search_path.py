@@ -1,8 +1,8 @@
-"""Functions in other schemas mean nothing to mqdb: its functions and sessions call PostgreSQL's own.
+"""mqdb ignores functions in other schemas: its functions and sessions call PostgreSQL's own.
 
 PostgreSQL takes the function of the first schema in the search_path whose arguments fit best. A role that may create
-functions in `public` can make one that fits better than PostgreSQL's own. A caller would run it with the caller's own
-rights.
+functions in `public` can create one that fits better than PostgreSQL's own, and that would run with the rights of its
+caller.
 """
 
 import pytest
@@ -24,7 +24,10 @@ from tests.fixtures.traps import caught, set_traps
 
 @pytest.fixture
 def trapped(empty_database: Database) -> Database:
-    """A database with traps in `public`, into which its owner looks first; mqdb was migrated into it afterwards."""
+    """A database with traps in `public`, which comes first in the owner's search_path.
+
+    Mqdb was migrated into it afterwards.
+    """
     connection = empty_database.connect()
     set_traps(connection)
     path = sql.SQL("ALTER DATABASE {} SET search_path = public, pg_catalog")
@@ -85,7 +88,10 @@ def test_serve_and_clients_call_nobody_elses_functions(trapped: Database) -> Non
 
 
 def test_every_function_names_the_schemas_that_it_looks_into(database: Database) -> None:
-    """A function without such a path has a body that was parsed when it was made, and looks into no schema."""
+    """Every function sets the schemas of its search_path.
+
+    A function without such a setting has a body that was parsed when it was created, and searches no schema.
+    """
     connection = database.connect()
     open_to_others = connection.execute(
         """SELECT oid::regprocedure::text FROM pg_proc
@@ -97,7 +103,10 @@ def test_every_function_names_the_schemas_that_it_looks_into(database: Database)
 
 
 def test_every_function_with_planner_switches_runs_without_jit(database: Database) -> None:
-    """Switches raise costs to 1e10: a session with `jit = on`, PostgreSQL's default, would compile each statement."""
+    """Every function with planner switches runs without JIT.
+
+    The switches raise costs to 1e10, so a session with `jit = on`, PostgreSQL's default, would compile each statement.
+    """
     compiled = (
         database.connect()
         .execute(

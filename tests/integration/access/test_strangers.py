@@ -1,4 +1,4 @@
-"""A role that may connect and nothing else: it can read nothing, stop nothing, and hold up no other role."""
+"""A role with only the right to connect can read nothing, stop nothing, and hold up no other role."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ PASSWORD = "of/its own"
 
 @pytest.fixture
 def stranger(database: Database) -> Iterator[Connection]:
-    """A session of a role that has no rights but to connect."""
+    """A session of a role that may only connect."""
     superuser = database.connect_as_superuser()
     create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
     superuser.execute(create.format(sql.Identifier(STRANGER), sql.Literal(PASSWORD)))
@@ -49,7 +49,7 @@ def stranger(database: Database) -> Iterator[Connection]:
 
 
 def take_every_advisory_lock(stranger: Connection, observer: Connection) -> None:
-    """Take the locks that the role can see in pg_locks, and those that earlier versions took."""
+    """Take all locks that the role can see in pg_locks, and those that earlier versions took."""
     for number in range(10):
         stranger.execute("SELECT pg_try_advisory_lock(%s, %s)", [locks.LOCK_CLASS, number])
     for name in ("dispatch", "index", "redrive"):
@@ -123,7 +123,7 @@ def test_a_lock_of_a_stranger_keeps_no_dead_client_alive(
 
 
 def presence_locks(session: Connection) -> dict[tuple[int, int], int]:
-    """The presence locks that anybody can see, and the backends that hold them."""
+    """The presence locks, which any role can see, and the backends that hold them."""
     rows = session.execute(
         """SELECT classid::bigint, objid::bigint, pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
            AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
@@ -158,7 +158,7 @@ def test_a_stranger_who_waits_for_a_presence_lock_keeps_nobody_from_coming_back(
 def test_what_a_stranger_notifies_changes_nothing(
     database: Database, log: Connection, stranger: Connection, queue: int
 ) -> None:
-    """A consumer goes on, whatever notifications its LISTEN connection gets."""
+    """A consumer keeps working, whatever notifications its LISTEN connection receives."""
     inbox = Inbox()
     consumer = PushConsumer("readers", database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer.subscribe("orders")
@@ -172,7 +172,7 @@ def test_what_a_stranger_notifies_changes_nothing(
 
 
 class Flood:
-    """Notifications of the role, one after the other until the end of the block."""
+    """Notifications of the role, sent one after another until the end of the block."""
 
     def __init__(self, stranger: Connection, *payloads: str) -> None:
         self._stranger = stranger
@@ -199,7 +199,7 @@ class Flood:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts what notifications make a consumer ask of the database."""
+    """Counts the queries that notifications make a consumer run."""
     counts: Counter[str] = Counter()
 
     def count(module: ModuleType, name: str) -> None:
@@ -244,7 +244,10 @@ def test_a_flood_of_notifications_wakes_at_a_bounded_rate_and_holds_up_nothing(
 
 
 def test_forged_arrivals_keep_nobody_from_dispatching(log: Connection, engine: Engine, queue: int) -> None:
-    """No broker process is alive, and consumers dispatch. The clock is moved."""
+    """Forged arrivals do not keep consumers from dispatching while no broker process is alive.
+
+    The test moves the clock.
+    """
     now = 0.0
     watch = DispatchWatch(lambda: False, engine.connect, "broker-a", clock=lambda: now)
     append(log, queue)

@@ -1,49 +1,49 @@
 """Attacks of a role in SQL on the verbs of producers: half messages, recalls, requests and replies, Spark's sink.
 
 `mallory` may send to and read `orders`, and is a member of group `billing`; `shop` may send to `orders` and `secret`.
-Mallory has guessed each position, id and name. The list came first; each line is a test, or a case of one:
+Mallory has guessed each position, id and name. The list was written first; each line is a test, or a case of a test:
 
 Half messages
-  forge    a record in the queue of half messages, of their ends, of those given up: by INSERT
-  forge    one for another's topic: by its queue, by REAL_TOPIC; for a retry topic; for a topic that it only reads
-  forge    the row of one, or its state
-  read     the halves of others: table, view, log, positions, the checks of others
-  guess    which positions hold a half message, by ending it; which queues there are, by sending to them
-  end      another's half message; one's own twice at once; by an event that is not a producer's
-  squat    the group and the client id of another producer, to be asked in its place
-  lock     the tables; the row of one's own, by an END that is not committed
-  stop     the checker, by that END, by a producer that is gone, by a half message that is not committed
+  forge    a record in the queue of half messages, of their ends, or of those given up, by INSERT
+  forge    a half message for another's topic, by queue or REAL_TOPIC; for a retry topic; for a topic it may only read
+  forge    the row of a half message, or its state
+  read     half messages of others: table, view, log, positions, the checks of others
+  guess    the positions of half messages, by ending them; the existing queues, by sending to them
+  end      another's half message; its own half message twice at once; a half message by an event not of a producer
+  squat    the group and the client id of another producer, to receive its checks
+  lock     the tables; the row of its own half message, by an uncommitted END
+  stop     the checker, by an uncommitted END, by a producer that has left, by an uncommitted half message
   exhaust  by an immunity of a century, a body of 5 MB, a group of a megabyte, a half message that never ends
 
 Recall
-  forge    a row that says a message is recalled
-  guess    which topics there are, by a handle; whether an id waits for another topic
-  recall   what waits for another's topic, by a handle that names one's own; a retry
-  read     what waits
-  lock     all timers, by one recall in a transaction that stays open, and by asking what became of it
-  stop     the recall of an operator, and all timers with it, by one of the same message that is not committed
-  exhaust  by the same recall again and again
-  deceive  itself: what is not committed is not recalled
+  forge    a row that says that a message is recalled
+  guess    the existing topics, by a handle; whether an id waits for another topic
+  recall   a message that waits for another's topic, by a handle with its own topic; a retry
+  read     waiting messages
+  lock     all timers, by a recall in a transaction that stays open, and by a query for the result of a recall
+  stop     the recall of an operator, and all timers with it, by an uncommitted recall of the same message
+  exhaust  by repeating the same recall
+  deceive  itself: an uncommitted recall has no effect
 
 Requests and replies
-  read     all replies; those for another role's client by its id, its address, its presence, a code that is the same
-  read     another topic by the position of a queue
+  read     all replies; replies to another role's client, by its id, its address, its presence, an equal hash code
+  read     another topic, by the position of a queue
   forge    a reply by INSERT, by mqdb.send, to a record that is not a request, to a request that it may not read,
            under another id
-  forge    the address and correlation of a reply, by its properties; a request in the name of another
+  forge    the address and correlation of a reply, by its properties; a request in the name of another role
   redirect the reply of another role to another topic, by the request
-  guess    which positions hold requests
-  stop     others' replies, by one that is not committed
-  squat    the topic of replies; a role whose name looks like the address of another
+  guess    the positions of requests
+  stop     replies of others, by an uncommitted reply
+  squat    the topic of replies; a role name that looks like the address of another role
   exhaust  by a body of 5 MB, by properties of a megabyte, by topics
 
 Spark's sink
-  read     the stage and the ledger of others: table, COPY, by a write that is guessed, by a leaky function
-  forge    rows in the stage of others; whose they are; messages for another's topic, by the stage
-  clear    what others have staged, and their ledger
-  squat    the sink of another in the ledger: a later batch, another query
+  read     the stage and the ledger of others: table, COPY, by a guessed write, by a leaky function
+  forge    rows in the stage of others; their owner; messages for another's topic, by the stage
+  clear    the staged rows of others, and their ledger
+  squat    the sink of another role in the ledger: a later batch, another query
   lock     the tables, the rows
-  stop     the commit of the same batch of the same sink, the sweep of the owner, by a commit that stays open
+  stop     the commit of the same batch in the same sink, the owner's sweep, by a commit that stays open
   exhaust  by a body of 5 MB, a sink of a megabyte; without any right to send
 """
 
@@ -82,7 +82,7 @@ HOUR = timedelta(hours=1)
 
 
 class Plot(NamedTuple):
-    """A broker, its victim, and the one who attacks."""
+    """A broker, the victim, and the attacker."""
 
     owner: Connection
     shop: Connection
@@ -99,19 +99,19 @@ class Plot(NamedTuple):
         return found
 
     def tries(self, statement: str, *, keep: bool = False) -> Outcome:
-        """The outcome of a statement of mallory, which shows nothing secret."""
+        """The outcome of a statement of mallory, which must not show anything secret."""
         outcome = attack(self.mallory, statement, keep=keep)
         assert SECRET not in outcome.said
         return outcome
 
     def refusals(self, statements: list[str]) -> dict[str, str | None]:
-        """The SQLSTATE that mallory gets for each, all undone."""
+        """The SQLSTATE that mallory gets for each statement; all are rolled back."""
         return {statement: self.tries(statement).sqlstate for statement in statements}
 
 
 @pytest.fixture(scope="module")
 def scene(postgres: EmbeddedPostgres, template_database: str) -> Iterator[str]:
-    """Name of a database with the roles, topics and rights that all tests begin with: each has a copy of its own."""
+    """Name of a database with the roles, topics and rights that all tests begin with; each test has its own copy."""
     with new_database(postgres, template_database) as database:
         for role in ("shop", "mallory"):
             create_role(postgres, role, PASSWORD)
@@ -168,7 +168,7 @@ def ending(log_pos: object, unique_id: object, outcome: str = "COMMIT", group: s
 
 
 class TheirHalf(NamedTuple):
-    """A half message of the shop."""
+    """A half message of the role `shop`."""
 
     log_pos: int
     unique_id: str
@@ -176,7 +176,7 @@ class TheirHalf(NamedTuple):
 
 @pytest.fixture
 def theirs(plot: Plot) -> TheirHalf:
-    """One for `secret`, which its producer is asked about."""
+    """A half message for `secret`, about which its producer has received a check."""
     unique_id = scalar(plot.owner, "SELECT gen_random_uuid()::text")
     made = half(plot.key("secret"), body=f"'{SECRET}'", id_=f"'{unique_id}'")
     log_pos = scalar(plot.shop, made)
@@ -302,7 +302,10 @@ def test_two_commits_at_once_make_one_copy(plot: Plot) -> None:
 
 
 def test_whoever_squats_a_producer_is_not_asked_in_its_place(plot: Plot, broker: sqlalchemy.Connection) -> None:
-    """The same client id, the same group, and a presence of its own."""
+    """A role that squats a producer receives no checks in its place.
+
+    The attacker has the same client id, the same group, and its own presence.
+    """
     scalar(plot.shop, half(plot.key("orders")))
     plot.mallory.execute(
         "INSERT INTO mqdb.client (client_id, kind, group_name, language, version, checks_transactions) "
@@ -324,7 +327,10 @@ def test_whoever_squats_a_producer_is_not_asked_in_its_place(plot: Plot, broker:
 def test_an_end_that_is_not_committed_keeps_nobody_else_waiting(
     plot: Plot, broker: sqlalchemy.Connection, is_asked: bool
 ) -> None:
-    """Nor where its producer is gone, whose question the checker takes back."""
+    """An uncommitted END keeps no other session waiting.
+
+    This also holds if the producer has left and the checker takes its check back.
+    """
     id_ = scalar(plot.owner, "SELECT gen_random_uuid()::text")
     [(log_pos,)] = plot.tries(half(plot.key("orders"), id_=f"'{id_}'"), keep=True).rows
     if is_asked:
@@ -422,7 +428,7 @@ def recalled(plot: Plot) -> int:
 
 
 def delivered_in_an_hour(broker: sqlalchemy.Connection) -> dict[str, list[str]]:
-    """The messages that are delivered within an hour, without those that wait for a lock."""
+    """The messages that are delivered within an hour, except those that wait for a lock."""
     broker.execute(sqlalchemy.text("SET lock_timeout = '5s'"))
     dispatch_all(broker)
     move_clock(broker, 2 * HOUR)
@@ -553,7 +559,7 @@ def read_replies(client_id: str, queue_key: object) -> str:
 
 @pytest.fixture
 def asked(plot: Plot) -> Request:
-    """The request of the shop in `orders`. Another one, in `secret`, was answered."""
+    """The shop's request in `orders`; another request, in `secret`, was answered."""
     plot.shop.execute("SELECT mqdb.make_reply_topic()")
     in_secret = ask(plot.shop, plot.key("secret"), SECRET)
     plot.owner.execute(
@@ -601,7 +607,7 @@ def test_each_reads_its_own_replies_only(plot: Plot, asked: Request) -> None:
 
 
 def test_a_tag_with_the_same_code_is_another_address(plot: Plot, asked: Request) -> None:
-    """In Java the hash of "Aa" is that of "BB"."""
+    """A tag with the same hash code is a different address. In Java "Aa" and "BB" have the same hash."""
     plot.owner.execute(
         """INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, tags, properties, body)
            SELECT %s, mqdb.now(), mqdb.tag_code(tag), gen_random_uuid(), 'host', tag, '{}', %s
@@ -767,7 +773,7 @@ def staged_row(write_id: str, queue_key: int, body: str = "'x'") -> str:
 
 
 def stage(session: Connection, queue_key: int, body: str) -> str:
-    """A write as a task of such a role makes it; returns its id."""
+    """Stage a write like a task of such a role; returns its id."""
     write_id: str = scalar(session, "SELECT gen_random_uuid()::text")
     session.execute(statements.RECORD_WRITE, {"write_id": write_id} | SINK)
     session.execute(staged_row(write_id, queue_key, f"'{body}'").encode())
@@ -776,7 +782,7 @@ def stage(session: Connection, queue_key: int, body: str) -> str:
 
 @pytest.fixture
 def their_write(plot: Plot) -> str:
-    """The id of a write that the shop has staged for `secret`, besides a batch in its ledger."""
+    """The id of a write that the shop has staged for `secret`; the shop also has a batch in its ledger."""
     plot.shop.execute("INSERT INTO mqdb.sink_batch (sink_id, batch_id, messages) VALUES ('batch:TOPSECRET', 0, 1)")
     return stage(plot.shop, plot.key("secret"), SECRET)
 
@@ -851,7 +857,7 @@ def test_nobody_clears_what_another_has_staged(plot: Plot, their_write: str) -> 
 
 
 def test_nobody_squats_the_sink_of_another(plot: Plot, database: Database) -> None:
-    """Also not that of the owner, whose row security shows it all rows."""
+    """A role cannot squat another's sink, not even the owner's, whose row security shows all rows."""
     for batch_id in (0, 5):
         plot.mallory.execute(
             "INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages) VALUES ('stream:same', %s, 'mine', 0)",

@@ -1,4 +1,4 @@
-"""Admin as such: which broker it asks, what it says of an actor, and what it raises."""
+"""Admin itself: the broker that it uses, the actor that it records, and the errors that it raises."""
 
 import os
 import threading

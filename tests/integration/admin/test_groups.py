@@ -31,7 +31,7 @@ def admin(database: Database) -> Iterator[Admin]:
 
 @pytest.fixture
 def message_ids(admin: Admin, database: Database) -> list[str]:
-    """The ids of three messages that are sent to the topic."""
+    """The ids of three messages sent to the topic."""
     with Producer("shop", database.dsn) as producer:
         return [producer.send(Message("orders", body)).message_id for body in ("one", "two", "three")]
 

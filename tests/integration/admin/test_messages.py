@@ -104,7 +104,10 @@ def test_messages_are_found_by_key_offset_and_time(admin: Admin, message_ids: li
 
 
 def test_the_first_ones_of_several_queues_come_in_order_though_all_are_in_one(admin: Admin, database: Database) -> None:
-    """Each read takes fewer messages of a queue than are wanted."""
+    """The first messages of several queues come in order even if all of them are in one queue.
+
+    Each read takes fewer messages of a queue than wanted.
+    """
     admin.topics.create("uneven", queues=4)
     with Producer("shop", database.dsn) as producer:
         for n in range(45):

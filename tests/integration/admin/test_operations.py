@@ -1,4 +1,4 @@
-"""The record of changes by hand: each is noted in its own transaction, under the role that was logged in."""
+"""The record of manual changes: each change is recorded in its own transaction, under the role that logged in."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -174,7 +174,10 @@ def test_who_is_behind_it_is_said_in_255_characters(admin: Admin) -> None:
 def test_a_role_notes_its_changes_under_its_own_name_and_changes_none(
     admin: Admin, database: Database, role: MakeRole
 ) -> None:
-    """A member of the owner's role is noted under its own name. A role that only has rights cannot write a note."""
+    """A role records its changes under its own name, even if it is a member of the owner's role.
+
+    A role that only has rights cannot write a record.
+    """
     operator, guest = role(SOMEBODY), role("a guest")
     member = sql.SQL("GRANT {} TO {}").format(sql.Identifier(OWNER), sql.Identifier(SOMEBODY))
     database.connect_as_superuser().execute(member)

@@ -31,7 +31,7 @@ def admin(database: Database) -> Iterator[Admin]:
 
 
 class Silent(TransactionListener):
-    """Never says how a local transaction has ended."""
+    """Never reports how a local transaction has ended."""
 
     def execute_local_transaction(self, _message: PreparedMessage, _argument: object) -> LocalTransactionState:
         return LocalTransactionState.UNKNOWN

@@ -1,4 +1,4 @@
-"""`Admin` at a standby: methods that read do their work, and those that write say that the primary is needed."""
+"""`Admin` on a standby: reading methods work, and writing methods report that they need the primary."""
 
 from collections.abc import Callable, Iterator
 from inspect import isfunction
@@ -115,7 +115,7 @@ def admin(stocked: Stocked) -> Iterator[Admin]:
 
 
 def methods() -> Iterator[str]:
-    """All that the subjects of `Admin` offer."""
+    """All methods of the subjects of `Admin`."""
     for subject in Subject.__subclasses__():
         for name, method in vars(subject).items():
             if not name.startswith("_") and (isfunction(method) or isinstance(method, staticmethod)):
@@ -144,7 +144,10 @@ def test_a_standby_tells_what_its_primary_has_dispatched(stocked: Stocked, admin
 
 
 def test_an_administrator_leaves_a_standby_for_the_primary(stocked: Stocked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind one address, which leads to the standby for a while. Connections to it are not closed."""
+    """An administrator leaves a standby for the primary.
+
+    One address leads to the standby for a while. Connections to the standby are not closed.
+    """
     standby = stocked.standby
     with standby.dismissed(), Proxy(standby.primary.dsn) as way, Admin(way.dsn) as admin:
         way.lead_to(standby.dsn)
@@ -164,5 +167,5 @@ def test_an_administrator_leaves_a_standby_for_the_primary(stocked: Stocked, mon
 
 
 def is_at_standby(admin: Admin) -> bool:
-    """Whether its next connection leads to the standby."""
+    """Whether the administrator's next connection leads to the standby."""
     return bool(admin.doctor.examine(only=["standby"])[0].figures["is_standby"])

@@ -1,4 +1,4 @@
-"""The administrator for asyncio: what it returns, and what it leaves behind when a task is cancelled."""
+"""The asyncio administrator: its results, and the state that a cancelled task leaves behind."""
 
 import asyncio
 from contextlib import aclosing
@@ -78,7 +78,7 @@ def test_dead_letters_are_read_one_after_the_other_and_not_to_the_end(broker: Co
 
 
 def sessions(database: Database) -> int:
-    """The number of sessions of administrators."""
+    """The number of administrators' sessions."""
     statement = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mqdb admin' AND datname = %s"
     [(count,)] = database.rows(statement, database.name)
     return int(count)

@@ -1,4 +1,4 @@
-"""The asyncio consumer: how many calls run at once, what cancelling them means, and a loop that does not run.
+"""The asyncio consumer: the number of concurrent calls, the effect of cancelling them, and a loop that is blocked.
 
 The tests of `PushConsumer` also run for it: see `tests.fixtures.loop_consumers`.
 """
@@ -30,7 +30,7 @@ Status = ConsumeConcurrentlyStatus
 
 
 class Held:
-    """A listener whose calls wait until they are let go."""
+    """A listener whose calls wait until the test releases them."""
 
     def __init__(self) -> None:
         self.running: set[str] = set()
@@ -128,7 +128,7 @@ def test_what_a_call_fails_and_what_is_cancelled_comes_again(broker: Connection,
 
 
 def _waiting(database: Database) -> int:
-    """Messages that were sent back and wait for their delay level."""
+    """The number of messages that were sent back and wait in their delay level."""
     [(count,)] = database.rows("SELECT count(*) FROM mqdb.commit_log WHERE reconsume_times = 1")
     return int(count)
 
@@ -197,7 +197,10 @@ def test_shutdown_in_the_listener_is_refused(broker: Connection, database: Datab
 def test_a_loop_that_is_blocked_keeps_its_queue_from_a_member_that_wants_it(
     broker: Connection, database: Database, member: Member
 ) -> None:
-    """The member gives up the other member's share, because its threads go on."""
+    """A blocked loop keeps its queue from a member that wants it.
+
+    That member gives up its claim, because the other member's threads keep running.
+    """
     route = topic(broker, queues=2)
     append(broker, route, "first", "second")
     inbox, done = Inbox(), list[str]()

@@ -1,6 +1,6 @@
-"""Asynchronous listeners that are orderly or exactly once.
+"""Asynchronous orderly and exactly-once listeners.
 
-The tests of listeners in threads also run for them: see `tests.fixtures.loop_consumers`.
+The tests of threaded listeners also run for them: see `tests.fixtures.loop_consumers`.
 """
 
 import asyncio
@@ -107,7 +107,10 @@ def test_what_a_session_writes_and_sends_is_committed_with_the_offset(
 def test_a_statement_that_its_listener_gives_up_has_failed_and_is_no_lost_connection(
     aio_ledger: Connection, database: Database
 ) -> None:
-    """SQLAlchemy throws away the connection of a task that is cancelled; then the broker would count as down."""
+    """A statement that its listener gives up has failed, but does not count as a lost connection.
+
+    SQLAlchemy closes the connection of a cancelled task; otherwise the broker would count as down.
+    """
     append(aio_ledger, topic(aio_ledger), "slow", "good")
     pids: list[int] = []
 

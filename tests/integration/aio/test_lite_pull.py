@@ -1,4 +1,4 @@
-"""The asyncio lite pull consumer: how polls wait, what cancelling one leaves, and what an iteration has consumed.
+"""The asyncio lite pull consumer: waiting polls, the effect of cancelling a poll, and the offsets of an iteration.
 
 The tests of `LitePullConsumer` also run for it: see `tests.fixtures.loop_clients`.
 """

@@ -1,4 +1,4 @@
-"""Consumers in event loops: how they stop, what people see, and loops that are blocked, closed, or several."""
+"""Consumers in event loops: how they stop, what their status shows, and loops that are blocked, closed, or several."""
 
 import asyncio
 import os
@@ -155,7 +155,7 @@ def test_a_listener_is_in_the_trace_of_its_message(
 
 
 def all_queues(_group: str, _client_id: str, queues: Sequence[MessageQueue], _ids: Sequence[str]) -> list[MessageQueue]:
-    """An allocation that gives each member everything."""
+    """An allocation that gives every queue to each member."""
     return list(queues)
 
 
@@ -163,7 +163,10 @@ def all_queues(_group: str, _client_id: str, queues: Sequence[MessageQueue], _id
 def test_a_loop_that_is_blocked_keeps_its_queue_from_a_member_that_wants_it(
     broker: Connection, database: Database, orderly_member: OrderlyMember
 ) -> None:
-    """The lock of the queue would expire after a second, and is renewed."""
+    """A blocked loop keeps its queue from a member that wants it.
+
+    The lock of the queue would expire after a second, but is renewed.
+    """
     expiry = timedelta(seconds=1)
     append(broker, topic(broker), "first", "second")
     greedy = Script()

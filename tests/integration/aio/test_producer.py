@@ -1,4 +1,4 @@
-"""The asyncio producer: what tasks get from it, what cancelling one leaves, and whose transactions it joins.
+"""The asyncio producer: the results of tasks, the effect of cancelling one, and the transactions that it joins.
 
 The tests of lost connections and deadlines are those of `Producer`: see `tests.fixtures.loop_producers`.
 """
@@ -33,7 +33,7 @@ SEED = random.randrange(2**32)
 
 
 def run(database: Database, work: Callable[[AsyncProducer], Coroutine[Any, Any, None]]) -> None:
-    """Do the work with a producer that knows topic `orders` already."""
+    """Run work with a producer that already has the route of topic `orders`."""
 
     async def main() -> None:
         async with AsyncProducer("senders", settings=load_settings(dsn=database.dsn)) as producer:
@@ -331,7 +331,7 @@ def test_a_connection_of_psycopg_is_joined(database: Database) -> None:
 
 def test_a_joined_send_that_is_cancelled_stores_nothing_in_the_next_transaction(database: Database) -> None:
     class Waiting:
-        """Holds the send in its thread, before its statement."""
+        """Keeps a send waiting in its thread, before its statement."""
 
         hook_name = "waiting"
         has_begun, may_go_on, has_ended = threading.Event(), threading.Event(), threading.Event()

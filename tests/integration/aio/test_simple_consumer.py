@@ -1,4 +1,4 @@
-"""The simple consumer for asyncio: what is its own, beside what it has in common with that of threads."""
+"""The asyncio simple consumer: behaviour that differs from that of the threaded one."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The asyncio transaction producer: the place where its listener runs, and the state after a cancelled send.
+"""The asyncio transaction producer: the thread of its listener, and the state after a cancelled send.
 
 The tests of `TransactionProducer` also run for it: see `tests.fixtures.loop_clients`.
 """
@@ -31,7 +31,7 @@ _names = itertools.count(1)
 
 
 class Asked:
-    """A listener that answers as the test says, and notes who asks."""
+    """A listener that gives the test's answers, and records the check-backs."""
 
     def __init__(self, executed: LocalTransactionState | None = UNKNOWN, checked: Any = UNKNOWN) -> None:
         self.executed = executed

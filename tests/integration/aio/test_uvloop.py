@@ -1,4 +1,4 @@
-"""Sends, a push consumer and polls in a loop of uvloop, which many programs use instead of asyncio's own."""
+"""Sends, a push consumer and polls in a uvloop event loop, which many programs use instead of asyncio's own."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -29,7 +29,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def send(database: Database, count: int) -> None:
-    """One alone, and the others together."""
+    """Send one message alone, and the others together."""
     async with AsyncProducer("senders", database.dsn) as producer:
         await producer.send(Message("orders", "0"))
         async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""App: its listeners consume, retry and give up as they say, and its crons are what its code declares."""
+"""App: its listeners consume, retry and give up as declared, and its crons are those that the code declares."""
 
 import asyncio
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Status(StrEnum):
 
 
 class Heard:
-    """The things that functions have received: a task or a thread adds them, and the test waits."""
+    """The arguments that functions have received: a task or a thread adds them, and the test waits."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []
@@ -51,7 +51,7 @@ class Heard:
 
 
 def app_of(database: Database, *groups: str) -> App:
-    """An application whose groups begin with the first message."""
+    """An application whose groups begin at the first message."""
     app = App("shop", dsn=database.dsn)
     for group in groups:
         app.configure_group(group, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
@@ -229,7 +229,7 @@ def test_a_drain_waits_for_what_is_not_dispatched_yet(served: Connection, databa
 
 
 def reasons(database: Database) -> dict[str, str]:
-    """Why the dead letters of billing are dead, by their exceptions."""
+    """The exceptions of billing's dead letters."""
     return dict(database.rows("SELECT exception, error FROM mqdb.dlq WHERE group_name = 'billing'"))
 
 
@@ -262,7 +262,7 @@ def test_what_a_function_gives_up_is_a_dead_letter_and_its_queue_goes_on(
 
 
 def test_a_backoff_is_exact(timed: Connection, database: Database) -> None:
-    """The delay levels are hours long, so only a timer brings the message in time."""
+    """A backoff is exact: the delay levels are hours long, so only a timer delivers the message in time."""
     topic(timed, "orders")
     set_delay(timed, "1 hour")
     app, heard = app_of(database, "billing"), Heard()
@@ -338,7 +338,7 @@ def dead_letters(database: Database) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def timed(database: Database, engine: Engine, tmp_path: Path) -> Iterator[Connection]:
-    """A connection to the test's own database, on which a broker delivers what has a time."""
+    """A connection to the test's database, whose broker delivers timed messages."""
     place = command_line.Place(tmp_path, database.dsn)
     with command_line.served(place, TimerDeliverer, TimerKeeper), engine.connect() as connection:
         yield connection

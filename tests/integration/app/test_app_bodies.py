@@ -1,4 +1,4 @@
-"""Bodies of an application through a topic: for any type and value of it, a listener gets the value, or a refusal."""
+"""Application bodies pass through a topic: for any type and value, a listener receives the value, or a refusal."""
 
 import asyncio
 import enum
@@ -46,12 +46,12 @@ class Derived(Base):
 
 
 class Typed(NamedTuple):
-    """A type, and values of it."""
+    """A type with some of its values."""
 
     annotation: Any
     values: st.SearchStrategy[Any]
     is_clear: bool = True
-    """Whether JSON leaves no doubt about the type, so that nothing may be refused."""
+    """Whether JSON determines the type unambiguously, so that no value may be refused."""
 
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | st.sampled_from(
@@ -101,7 +101,7 @@ def in_field(typed: Typed) -> Typed:
 
 
 def larger(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
-    """Types of these."""
+    """Types composed of the given ones."""
 
     def in_union(one: Typed, other: Typed) -> Typed:
         return Typed(Union[one.annotation, other.annotation], one.values | other.values, is_clear=False)  # noqa: UP007
@@ -133,7 +133,7 @@ pairs = _TYPES.flatmap(lambda typed: st.tuples(st.just(typed), typed.values))
 
 
 def shape(value: Any) -> Any:
-    """The value and all that it consists of, each with its type: 1 is not True, and 0.0 is not -0.0."""
+    """The value and all its parts, each with its type: 1 is not True, and 0.0 is not -0.0."""
     if isinstance(value, dict):
         return type(value), [(shape(key), shape(each)) for key, each in value.items()]
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Members that can no longer be used: they give their queues back, leave, and say so in one line."""
+"""Members that can no longer be used give their queues back, leave, and log one line about it."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ def asyncio_run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def closed_at_once(work: Coroutine[Any, Any, None]) -> None:
-    """The loop is closed, and nothing in it is cancelled."""
+    """Run work in a loop that is closed without cancelling anything in it."""
     loop = asyncio.new_event_loop()
     loop.run_until_complete(work)
     loop.close()
@@ -51,7 +51,7 @@ def clients(broker: Connection) -> int:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings and errors in the log of mqdb."""
+    """The warnings and errors in mqdb's log."""
     records = [record for record in caplog.records if record.name.startswith("mqdb")]
     return [str(record.msg) for record in records if record.levelno >= logging.WARNING]
 

@@ -1,4 +1,4 @@
-"""The client instance: the rows of a process in the broker, and the notifications from the broker to the process."""
+"""The client instance: the rows of a process in the broker, and the broker's notifications to the process."""
 
 import logging
 import re
@@ -52,7 +52,7 @@ def producer_of(instance: ClientInstance, group: str = "senders") -> Registratio
 
 @pytest.fixture
 def instance(database: Database) -> Iterator[ClientInstance]:
-    """An instance of the test's own, with a quick heart."""
+    """A separate client instance for the test, with a short heartbeat interval."""
     instance = ClientInstance(BrokerDsn("broker-a", database.dsn), heartbeat_interval=timedelta(milliseconds=50))
     instance.open()
     yield instance
@@ -77,7 +77,7 @@ def reap(database: Database) -> list[str]:
 
 
 def lose(database: Database, instance: ClientInstance) -> None:
-    """Ends the backend of the LISTEN connection; returns when it is gone."""
+    """Terminate the backend of the LISTEN connection; returns when it is gone."""
     connection = database.connect()
     listener = f"mqdb {instance.client_id} listener"
     statement = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = left(%s, 63)"
@@ -139,7 +139,10 @@ def test_instances_acquired_at_once_are_one(database: Database) -> None:
 
 
 def test_a_connection_that_comes_back_after_the_close_is_closed(database: Database) -> None:
-    """A thread that `close` does not wait for, such as one that answers a request, may still have a connection."""
+    """A connection that is returned after the close is closed.
+
+    A thread that `close` does not wait for, such as one that answers a request, may still hold one.
+    """
     instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
     instance.open()
 
@@ -256,7 +259,7 @@ def test_a_consumer_learns_from_its_group_that_it_was_given_up(database: Databas
 
 
 class Heard:
-    """Remembers what it was called with."""
+    """Records the arguments of its calls."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -291,7 +294,7 @@ def test_arrivals_and_group_changes_reach_those_who_asked(database: Database, in
 
 
 def test_only_who_wants_arrivals_listens_to_them(database: Database, instance: ClientInstance) -> None:
-    """A producer would be woken hundreds of times a second."""
+    """Only clients that want arrivals listen to them: a producer would be woken hundreds of times a second."""
     name = f"mqdb {instance.client_id} listener"[:63]
     listening = f"SELECT query FROM pg_stat_activity WHERE application_name = '{name}'"
     assert one(database, listening) == "LISTEN mqdb"
@@ -471,7 +474,10 @@ def test_where_a_leader_lives_nobody_else_dispatches(database: Database, instanc
 def test_a_group_that_is_switched_off_does_not_take_the_others_of_its_process_along(
     database: Database, instance: ClientInstance
 ) -> None:
-    """After a lost connection all groups are registered again, even if one of them is switched off."""
+    """A group with consumption disabled does not affect other groups of its process.
+
+    After a lost connection all groups are registered again.
+    """
     for group in ("off", "on"):
         instance.register(consumer_of(instance, group))
     connection = database.connect()
@@ -486,7 +492,10 @@ def test_a_group_that_is_switched_off_does_not_take_the_others_of_its_process_al
 def test_what_the_broker_refuses_is_told_and_tried_again(
     database: Database, instance: ClientInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker that was down at the start may have other subscriptions of the group."""
+    """A registration that a broker refuses is logged and retried.
+
+    A broker that was down at the start may have other subscriptions for the group.
+    """
     refused, accepted = consumer_of(instance, "off"), consumer_of(instance, "on")
     for registration in (refused, accepted):
         instance.register(registration)
@@ -505,7 +514,10 @@ def test_what_the_broker_refuses_is_told_and_tried_again(
 def test_a_leader_that_is_followed_in_time_is_not_taken_for_the_last_one(
     database: Database, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While leadership passes on, no process leads for a moment, or for seconds after a hang."""
+    """A leader that is followed in time does not count as the last one.
+
+    While leadership passes on, no process leads for a moment, or for seconds after a hang.
+    """
     now = 0.0
 
     def ask_attended() -> bool:

@@ -1,4 +1,4 @@
-"""The metrics of clients in a real outage, and after refusals."""
+"""Metrics of clients during a real outage, and after refusals."""
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest

@@ -1,4 +1,4 @@
-"""Requests to running clients: asked through the database, answered by a thread of the client."""
+"""Requests to running clients are sent through the database, and answered by a thread of the client."""
 
 import json
 import threading
@@ -31,7 +31,7 @@ SHORT = timedelta(milliseconds=200)
 
 
 class Consumer:
-    """Answers as a consumer would; `held` messages are in hand until it is released."""
+    """Answers like a consumer; `held` messages are in hand until they are released."""
 
     def __init__(self) -> None:
         self.given: list[ReceivedMessage] = []
@@ -52,7 +52,7 @@ class Consumer:
 
 @pytest.fixture
 def instance(database: Database) -> Iterator[ClientInstance]:
-    """A client that is registered as a consumer of group `readers`."""
+    """A client registered as a consumer of group `readers`."""
     instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
     instance.open()
     instance.register(Registration(instance.client_id, ClientKind.CONSUMER, "readers", mqdb.__version__))
@@ -62,7 +62,7 @@ def instance(database: Database) -> Iterator[ClientInstance]:
 
 @pytest.fixture
 def consumer(instance: ClientInstance) -> Iterator[Consumer]:
-    """The consumer of that client; it answers."""
+    """The client's consumer, which answers requests."""
     consumer = Consumer()
     answers = RequestAnswers(instance, "readers", consumer)
     answers.start()
@@ -107,7 +107,7 @@ def test_a_request_for_which_there_was_no_thread_is_answered_when_there_is_one(
 
 
 def test_a_client_that_is_not_there_is_offline(broker: Connection) -> None:
-    """RocketMQ's code 1."""
+    """A client that does not exist is reported as offline: RocketMQ's code 1."""
     with pytest.raises(ClientOffline, match="nobody") as caught:
         asked(broker, "nobody")
 
@@ -124,9 +124,9 @@ def test_a_client_that_goes_meanwhile_is_offline(broker: Connection, instance: C
 
 
 def test_who_does_not_answer_in_time_is_not_asked_any_more(broker: Connection, instance: ClientInstance) -> None:
-    """RocketMQ's code 207.
+    """A client that does not answer in time is no longer asked: RocketMQ's code 207.
 
-    A request that has not begun by then does not begin later, when its caller no longer waits.
+    A request that has not begun by then never begins, because its caller no longer waits.
     """
     request_id = client_requests.ask(broker, instance.client_id, RequestKind.CONSUME_DIRECTLY, {"group": "readers"})
 
@@ -196,7 +196,7 @@ def test_a_client_that_has_lost_its_connection_sees_what_it_was_asked_when_it_is
 
 @pytest.fixture
 def route(broker: Connection) -> TopicRoute:
-    """A topic of two queues, with two messages in the second."""
+    """A topic with two queues, and two messages in the second."""
     route = topic(broker, queues=2)
     append(broker, route, "a", "b", queue_id=1)
     dispatch_all(broker)
@@ -253,7 +253,10 @@ def test_a_listener_that_hangs_in_it_does_not_keep_the_client_from_other_answers
 def test_a_client_answers_so_many_at_a_time_and_the_others_wait_as_rows(
     broker: Connection, instance: ClientInstance, consumer: Consumer, route: TopicRoute, database: Database
 ) -> None:
-    """A client does not take a thread and a connection for each row that is written."""
+    """A client answers a limited number of requests at a time; the others wait as rows.
+
+    So a row does not cost a thread and a connection each.
+    """
     consumer.is_stuck = True
     arguments = {"group": "readers", "topic": "orders", "queue_id": 1, "queue_offset": 0}
     flood = text(
@@ -280,7 +283,7 @@ def test_a_client_answers_so_many_at_a_time_and_the_others_wait_as_rows(
 def test_consumers_of_one_client_share_the_slots(
     broker: Connection, instance: ClientInstance, consumer: Consumer, route: TopicRoute
 ) -> None:
-    """The second consumer gets no signal when the first one gives a slot back."""
+    """Consumers of one client share the slots. The second consumer gets no signal when the first one frees a slot."""
     consumer.is_stuck = True
     message = {"group": "readers", "topic": "orders", "queue_id": 1, "queue_offset": 0}
     for _ in range(MAX_REQUESTS):

@@ -1,4 +1,4 @@
-"""Clients in a forked child: a shutdown there says nothing, and changes nothing of the parent's."""
+"""Clients in a forked child: a shutdown there logs nothing, and changes nothing of the parent's."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The trace of a message: its copies in the order of storing, when each was dispatched, and how groups stand to it."""
+"""The trace of a message: its copies in store order, the dispatch time of each, and the state of groups."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Traces as roles see them that do not own the broker, and as the command line prints them."""
+"""Traces as seen by roles that do not own the broker, and as printed by the command line."""
 
 import json
 from datetime import datetime, timedelta

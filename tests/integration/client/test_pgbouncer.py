@@ -1,4 +1,4 @@
-"""Clients behind a real PgBouncer with transaction pooling (MQDB_POOL_DSN); LISTEN and presence go past it."""
+"""Clients behind a real PgBouncer with transaction pooling (MQDB_POOL_DSN); LISTEN and presence bypass it."""
 
 import threading
 from collections import Counter
@@ -32,7 +32,7 @@ from tests.integration.remoting.test_sends import send
 
 @pytest.fixture
 def orders(broker: Connection) -> None:
-    """A topic of four queues."""
+    """A topic with four queues."""
     topic(broker, "orders", 4)
 
 
@@ -44,7 +44,7 @@ def producer(database: Database, pooled: PgBouncer, orders: None) -> Iterator[Pr
 
 
 def send_all_ways(producer: Producer, count: int) -> list[str]:
-    """Send `count` messages by each kind of send; returns their bodies."""
+    """Send `count` messages with each kind of send; returns their bodies."""
     sent = [f"{kind} {number}" for kind in ("sync", "batch", "async", "oneway") for number in range(count)]
     messages = {body: Message("orders", body, keys=body.replace(" ", "-")) for body in sent}
     for number in range(count):
@@ -102,7 +102,7 @@ def test_a_front_for_rocketmqs_clients_goes_through_the_pooler(
 
 
 class FailsOnce(Inbox):
-    """A listener that fails each message at first."""
+    """A listener that fails each message the first time."""
 
     def __call__(self, messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
         super().__call__(messages)

@@ -1,4 +1,4 @@
-"""Prepared statements: their parameters arrive as psycopg would write them, and a session may forget them."""
+"""Prepared statements: their parameters arrive as psycopg would send them, and the server may drop the statements."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -87,7 +87,7 @@ def test_a_rollback_by_the_driver_forgets_no_statement_for_good(session: psycopg
 
 
 def _hash_of(type_: TypeEngine[Any]) -> PreparedStatement:
-    """A statement for the hash of a value of this type as PostgreSQL writes it; -1 for NULL."""
+    """A statement that returns the hash of a value of this type as PostgreSQL formats it; -1 for NULL."""
     text = cast(bindparam("value", type_=type_), Text)
     hashed = func.hashtextextended(text, literal_column("0"))
     return PreparedStatement(select(func.coalesce(hashed, literal_column("-1"))), ["value"])

@@ -1,4 +1,4 @@
-"""Traces: which spans the clients of a process make against a real PostgreSQL, and how they hang together."""
+"""Traces: the spans that the clients of a process create with a real PostgreSQL, and their parents."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Tracing is switched on and off for all clients of a process; what is off costs nothing."""
+"""Tracing is switched on and off for all clients of a process; when it is off, it costs nothing."""
 
 import sys
 import threading
@@ -32,7 +32,7 @@ def producer(to_one: Producer) -> Producer:
 
 
 def modules_called(work: Callable[[], object]) -> set[str]:
-    """The modules of hooks and of tracing whose functions this thread calls."""
+    """The modules of hooks and tracing whose functions this thread calls."""
     called: set[str] = set()
 
     def note(frame: FrameType, event: str, _argument: object) -> None:

@@ -1,6 +1,6 @@
-"""The public functions of the client, given arguments of a wrong type: an error of mqdb.
+"""The client's public functions raise an mqdb error for arguments of a wrong type.
 
-Never Python's own, nor PostgreSQL's refusal of a value.
+They never raise one of Python's own errors, or PostgreSQL's refusal of a value.
 """
 
 import inspect
@@ -54,7 +54,7 @@ LEFT_OUT = {"run", "start", "shutdown"}
 
 
 class Listener:
-    """A listener of transactions."""
+    """A transaction listener."""
 
     def execute_local_transaction(self, message: Any, argument: Any) -> Any:
         """Never called."""
@@ -74,7 +74,7 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def call(function: Callable[..., Any], good: dict[str, Any]) -> list[str]:
-    """Call it with each wrong value for each argument. Returns the errors that are not errors of mqdb."""
+    """Call a function with each wrong value for each argument. Returns the errors that are not mqdb errors."""
     escaped = []
     for wrong in parameters(function):
         for value in WRONG:

@@ -1,4 +1,4 @@
-"""Offsets of broadcasting: each consumer reads every queue from where it left off; the broker knows nothing of it."""
+"""Broadcasting offsets: each consumer resumes every queue where it stopped, without the broker keeping any offset."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ Consumer = Callable[..., LocalFileOffsetStore]
 
 @pytest.fixture
 def route(broker: Connection) -> TopicRoute:
-    """A topic of two queues with three messages each."""
+    """A topic with two queues of three messages each."""
     route = topic(broker, queues=2)
     for queue_id in range(2):
         append(broker, route, "x", "y", "z", queue_id=queue_id)
@@ -37,7 +37,7 @@ def route(broker: Connection) -> TopicRoute:
 
 @pytest.fixture
 def consumer(tmp_path: Path) -> Iterator[Consumer]:
-    """The store of a consumer that starts when the one of that name before it has ended, as in a killed process."""
+    """The store of a consumer that starts after an earlier one of the same name has ended, as in a killed process."""
     files: dict[str, LocalOffsets] = {}
 
     def start(name: str = "a") -> LocalFileOffsetStore:
@@ -68,7 +68,7 @@ def next_offsets(owned: list[OwnedQueue]) -> list[int]:
 
 
 def send_one_more(broker: Connection, route: TopicRoute) -> None:
-    """To each queue."""
+    """Send one more message to each queue."""
     for queue_id in range(len(route.queue_keys)):
         append(broker, route, "new", queue_id=queue_id)
     dispatch_all(broker)

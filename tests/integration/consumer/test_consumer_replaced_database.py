@@ -1,7 +1,7 @@
-"""Another database behind the address of a consumer: nothing is read or committed there by the keys of the old one.
+"""Another database behind a consumer's address: nothing is read or committed there with the keys of the old one.
 
-By its keys there, `orders` of the old database is `payments`. Some tests keep the rebalance thread from helping: the
-other threads must not do harm until it has noticed the change.
+The keys of `orders` in the old database belong to `payments` in the new one. Some tests disable the rebalance thread:
+the other threads must do no harm before that thread has noticed the change.
 """
 
 import threading
@@ -54,7 +54,7 @@ HAS_BEGUN = """
 
 
 def store(database: Database, topic: str, *bodies: str, queue_id: int = 0) -> None:
-    """Messages that are there for consumers."""
+    """Store messages that consumers can read."""
     engine = create_engine(database.dsn)
     with engine.connect() as connection:
         route = find_topic(connection, topic)
@@ -66,7 +66,7 @@ def store(database: Database, topic: str, *bodies: str, queue_id: int = 0) -> No
 
 @pytest.fixture
 def stored(database: Database, second_database: Database, swap_databases: Swap) -> Swap:
-    """Both databases have messages; swaps them."""
+    """Both databases have messages; returns a function that swaps them."""
     store(database, "orders", "1", "2", "3")
     store(second_database, "payments", *(f"payment {number}" for number in range(6)))
     store(second_database, "orders", "after")
@@ -74,7 +74,7 @@ def stored(database: Database, second_database: Database, swap_databases: Swap) 
 
 
 def note_connections(consuming: Consuming) -> list[Connection]:
-    """The connections to another database that the pull thread makes from now on."""
+    """The connections to another database that the pull thread opens from now on."""
     made: list[Connection] = []
     pull, found = consuming.reader.pull, consuming.reader._instance.connections.history
     connect = pull._connect
@@ -90,7 +90,7 @@ def note_connections(consuming: Consuming) -> list[Connection]:
 
 
 class Pause:
-    """A pause at which each caller waits until it is over."""
+    """A pause in which every caller waits until the pause is over."""
 
     def __init__(self) -> None:
         self._begun, self._ended = threading.Event(), threading.Event()
@@ -131,7 +131,7 @@ def test_nothing_of_another_topic_is_delivered(stored: Swap, start: Start, way: 
 def test_no_offset_of_another_topic_is_moved(
     database: Database, second_database: Database, stored: Swap, start: Start, way: str
 ) -> None:
-    """The group has read `payments`, too, and under the same epoch."""
+    """No offset of another topic is moved, although the group has read `payments`, too, and under the same epoch."""
     second_database.connect().execute(HAS_BEGUN, [None])
     consuming = start(way)
     wait_until(lambda: len(consuming.bodies()) == 3)
@@ -222,7 +222,7 @@ def test_a_user_commits_no_offset_of_another_topic(
 def test_a_connection_to_the_old_database_is_left(
     engine: Engine, broker: Connection, second_database: Database
 ) -> None:
-    """One that lives on there pulls no queue of the new one."""
+    """A connection to the old database is dropped: if it stays open, it pulls no queue of the new database."""
     route = new_topic(broker)
     append(broker, route, "after")
     dispatch_all(broker)

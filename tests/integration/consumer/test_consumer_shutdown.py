@@ -1,4 +1,7 @@
-"""Shutdown of a consumer whose listener hangs, in each way to consume: it says so, gives up in time and gives back."""
+"""Shutdown of a consumer whose listener hangs, for each way to consume.
+
+The consumer logs a warning, gives up in time, and releases its queues.
+"""
 
 import logging
 import re
@@ -39,7 +42,7 @@ WAYS: list[Any] = [
 def started(
     database: Database, number: int, inbox: Inbox, way: dict[str, Any], options: dict[str, Any]
 ) -> PushConsumer:
-    """A member that consumes this way. Each number is a client of its own."""
+    """A started member that consumes in this way. Each number has its own client."""
     success = ConsumeOrderlyStatus.SUCCESS if way.get("orderly") else SUCCESS
 
     def listener(messages: list[Any], *_: object) -> object:
@@ -97,7 +100,7 @@ def test_a_listener_that_hangs_is_left_in_time_and_its_messages_go_to_others(
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings about the shutdown."""
+    """The log's warnings about the shutdown."""
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and "shutdown" in r.getMessage()]
 
 
@@ -186,7 +189,7 @@ def test_the_second_signal_ends_the_process_unless_the_program_has_a_handler_of_
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def own_handler(*_: object) -> None:
-        """The program's."""
+        """The program's own signal handler."""
 
     # Python's own handler of SIGINT: a Spark session of an earlier test leaves another one behind.
     signal.signal(signal.SIGINT, signal.default_int_handler)

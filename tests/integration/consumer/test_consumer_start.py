@@ -1,4 +1,4 @@
-"""A start that fails leaves nothing behind: no thread, no connection, no member, and nothing that was consumed."""
+"""A failed start leaves nothing behind: no thread, no connection, no member, and no consumed message."""
 
 import threading
 from collections.abc import Callable
@@ -35,7 +35,7 @@ PARTS = pytest.mark.parametrize(
 
 
 def fails_for_want_of_a_thread(start: Callable[[], object], *which: Any) -> None:
-    """A start that fails for want of a thread ends all threads that it has started."""
+    """Check that a start without enough threads fails and ends all threads that it has started."""
     before = threads()
     with pytest.MonkeyPatch.context() as meanwhile:
         refuse_threads(meanwhile, *which)
@@ -49,7 +49,7 @@ def threads() -> list[str]:
 
 
 def clients(broker: Connection) -> tuple[int, int]:
-    """The number of registered clients, and the number of connected ones."""
+    """The number of registered clients, and of connected ones."""
     connected = """
         SELECT count(DISTINCT application_name) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name LIKE 'mqdb %@%'
@@ -76,7 +76,10 @@ def test_a_consumer_that_gets_no_thread_leaves_nothing_behind(
 def test_no_listener_runs_before_the_last_thread_is_started(
     two_brokers: TwoBrokers, broker: Connection, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message of the first broker is in hand when there is no thread to pull from the second one."""
+    """No listener runs before the last thread is started.
+
+    A message of the first broker is already held when no thread is left to pull from the second.
+    """
     append(broker, topic(broker), "early")
     dispatch_all(broker)
     is_in_hand = threading.Event()

@@ -1,4 +1,4 @@
-"""A push consumer whose listener gets a connection: what it writes there and the offset are one transaction."""
+"""A push consumer whose listener receives a connection: the listener's writes and the offset are one transaction."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def numbers(count: int) -> list[str]:
 
 
 def send(broker: Connection, count: int, queues: int = 1) -> list[int]:
-    """Messages 0 to `count` - 1, in turn to each queue of a new topic; the keys of the queues."""
+    """Send messages 0 to `count` - 1 to the queues of a new topic in turn; returns the keys of the queues."""
     route = topic(broker, queues=queues)
     for queue_id in range(queues):
         append(broker, route, *(str(number) for number in range(queue_id, count, queues)), queue_id=queue_id)
@@ -49,7 +49,7 @@ def send(broker: Connection, count: int, queues: int = 1) -> list[int]:
 
 
 def failing_once(*bodies: str, how: Callable[[Messages, Connection], Any]) -> Callable[[Messages, Connection], Any]:
-    """Does `how` with the first call that has one of these messages, and says nothing to all others."""
+    """Runs `how` in the first call with one of these messages, and accepts all other calls."""
     left = set(bodies)
 
     def then(messages: Messages, connection: Connection) -> Any:
@@ -84,7 +84,7 @@ def test_each_message_is_written_once_and_the_offset_with_it(
 def test_a_session_may_commit_what_the_transaction_decides(
     broker: Connection, transactional_member: TransactionalMember
 ) -> None:
-    """SQLAlchemy's ORM, used as in a function that is given a connection."""
+    """A SQLAlchemy ORM session may commit what the transaction decides, as in a function that receives a connection."""
     send(broker, 3)
 
     def in_session(_messages: Messages, connection: Connection) -> None:
@@ -281,7 +281,7 @@ def test_a_transaction_that_always_meets_others_has_failed(
 
 
 def failures(connection: Connection) -> list[tuple[str, str]]:
-    """Exception and message of each dead letter."""
+    """The exception and the message of each dead letter."""
     statement = "SELECT properties ->> :exception, properties ->> :message FROM mqdb.message WHERE topic = :topic"
     names = {"exception": FailureProperty.EXCEPTION, "message": FailureProperty.MESSAGE}
     rows = connection.execute(text(statement), names | {"topic": dlq_topic("readers")})
@@ -317,7 +317,10 @@ ENDS: dict[str, tuple[Callable[[Messages, Connection], Any], str, bool]] = {
 def test_a_listener_that_does_not_leave_the_end_to_the_consumer_has_failed(
     served: Connection, transactional_member: TransactionalMember, end: str
 ) -> None:
-    """The messages of such a listener are not consumed, and the failure tells why. Its own commits cannot be undone."""
+    """A listener that ends the transaction itself has failed: its messages are not consumed, and the failure says why.
+
+    The listener's own commits cannot be undone.
+    """
     how, what, written = ENDS[end]
     send(served, 2)
     ledger = Ledger(served, failing_once("0", how=how))

@@ -32,14 +32,14 @@ def numbers(count: int) -> list[str]:
 
 
 def send(broker: Connection, count: int) -> list[int]:
-    """Messages 0 to `count` - 1 in the one queue of a new topic; its key."""
+    """Send messages 0 to `count` - 1 to the only queue of a new topic; returns its key."""
     route = topic(broker)
     append(broker, route, *numbers(count))
     return list(route.queue_keys)
 
 
 class Held:
-    """Holds the first call of a listener that has this message until it is let go."""
+    """Holds the first listener call with this message until the test releases it."""
 
     def __init__(self, body: str) -> None:
         self._body = body
@@ -68,7 +68,7 @@ def held() -> Iterator[Held]:
 
 
 def all_queues(_group: str, _client_id: str, queues: Sequence[MessageQueue], _ids: Sequence[str]) -> list[MessageQueue]:
-    """An allocation that gives each member everything: they take it from each other by force."""
+    """An allocation that gives every queue to each member, so that members take queues from each other by force."""
     return list(queues)
 
 
@@ -111,7 +111,7 @@ def test_members_that_tear_a_queue_from_each_other_consume_each_message_once(
 
 
 def takeovers(broker: Connection) -> int:
-    """The number of times that the queues of `orders` have changed hands."""
+    """The number of ownership changes of the queues of `orders`."""
     epochs = (
         "SELECT sum(epoch) FROM mqdb.consumer_offset JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id)"
     )
@@ -221,7 +221,7 @@ def test_a_commit_that_is_not_answered_happens_once(
     transactional_member: TransactionalMember,
     end: Callable[[SlowCommit, Proxy], None],
 ) -> None:
-    """Whether it has been committed, will be, or never will."""
+    """A commit without an answer happens once, whether it was committed, will be, or never will."""
     send(broker, 10)
     ledger = Ledger(broker)
     commit = SlowCommit(database)
@@ -240,7 +240,7 @@ def test_a_commit_that_is_not_answered_happens_once(
 
 
 class Observer:
-    """A hook that knows how each call ended."""
+    """A hook that records how each call ended."""
 
     hook_name = "observer"
 
@@ -255,7 +255,10 @@ class Observer:
 
 
 def test_hooks_see_how_transactions_end(broker: Connection, transactional_member: TransactionalMember) -> None:
-    """Hooks see more than the listener's answer: the listener has rolled back its second transaction."""
+    """Hooks see how transactions end, not only the listener's answer.
+
+    Here the listener has rolled back its second transaction.
+    """
     send(broker, 2)
     observer = Observer()
     rollbacks = iter([False, True])

@@ -1,4 +1,4 @@
-"""The connections that transactional listeners are given."""
+"""The connections that transactional listeners receive."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from tests.fixtures.postgres import Database
 
 @pytest.fixture
 def transactions(database: Database) -> Iterator[ListenerTransactions]:
-    """The transactions of a client on the test's own database."""
+    """The transactions of a client on the test's database."""
     instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
     instance.open()
     transactions = ListenerTransactions(instance)
@@ -24,9 +24,9 @@ def transactions(database: Database) -> Iterator[ListenerTransactions]:
 
 
 def test_a_connection_that_is_stuck_in_a_pipeline_is_thrown_away(transactions: ListenerTransactions) -> None:
-    """A connection is stuck when the server dies in the middle of a pipeline.
+    """A connection that is stuck in a pipeline is discarded.
 
-    The driver does not count it as closed.
+    A connection is stuck when the server dies in the middle of a pipeline; the driver does not consider it closed.
     """
     with transactions.begin() as connection:
         below = driver(connection).pgconn

@@ -1,4 +1,4 @@
-"""Lite pull consumers that are assigned queues, with members of their group beside them, and over several brokers."""
+"""Lite pull consumers with assigned queues, next to members of their group, and with several brokers."""
 
 import sys
 import threading
@@ -72,9 +72,9 @@ def test_a_queue_of_a_broker_that_nobody_knows_keeps_it_from_starting(broker: Co
 
 
 def test_a_new_assignment_takes_the_place_of_the_old_one(broker: Connection, lite: Lite) -> None:
-    """A queue in both assignments goes on without a gap.
+    """A new assignment replaces the old one: a queue in both assignments continues without a gap.
 
-    A queue that is only in the old one returns nothing after that, not even messages in hand.
+    A queue that is only in the old assignment returns nothing from then on, not even messages already pulled.
     """
     route = fill(broker, queues=3, count=50)
     consumer = lite(queue_ids=[0, 1])
@@ -196,7 +196,7 @@ def test_it_reads_beside_the_members_of_its_group_and_commits_nothing_of_theirs(
 def test_row_68_an_assigned_queue_whose_offset_does_not_exist_goes_on_at_another(
     broker: Connection, lite: Lite
 ) -> None:
-    """Checklist row 68: it goes on at the min offset."""
+    """Checklist row 68: an assigned queue whose offset does not exist continues at the min offset."""
     route = fill(broker)
     consumer = lite(queue_ids=[0])
     polled(consumer, 10)
@@ -317,7 +317,7 @@ def test_a_consumer_of_a_group_that_this_process_has_already_is_refused(database
 
 @pytest.fixture
 def other(second_database: Database) -> Iterator[Connection]:
-    """Broker-b."""
+    """A connection to broker-b."""
     second_database.connect().execute("UPDATE mqdb.broker SET broker_name = 'broker-b'")
     engine = create_engine(second_database.dsn)
     with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""The lite pull consumer: what polls return, what is committed, seek and pause."""
+"""The lite pull consumer: polls, commits, seek and pause."""
 
 import time
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def polled_until(body: str, consumer: LitePullConsumer, polls: int) -> list[str]
 
 
 def test_a_poll_wakes_when_a_message_arrives(broker: Connection, lite: Lite) -> None:
-    """The poll would wait for ever, which is longer than the longest wait of a thread."""
+    """A poll without a timeout, longer than the longest wait of a thread, wakes when a message arrives."""
     route = topic(broker)
     consumer = lite("orders", poll_timeout=timedelta.max, topic_metadata_check_interval=timedelta.max)
     waiting = Doing(consumer.poll)
@@ -230,7 +230,10 @@ def test_a_commit_of_what_cannot_be_is_refused(broker: Connection, lite: Lite) -
 
 
 def test_a_shutdown_commits_what_was_done_before_the_last_poll(broker: Connection, lite: Lite) -> None:
-    """RocketMQ: its offset store is persisted, and it knows what was returned when the last poll began."""
+    """A shutdown commits the messages that were consumed before the last poll.
+
+    RocketMQ persists the offset store at shutdown as well; it holds the messages returned when the last poll began.
+    """
     route = fill(broker)
     consumer = lite("orders", auto_commit_interval=NEVER)
     polled(consumer, 10)
@@ -382,7 +385,7 @@ def test_a_seek_back_is_committed_and_outlives_a_restart(broker: Connection, lit
 
 
 def test_a_queue_that_is_paused_returns_nothing_until_it_is_resumed(broker: Connection, lite: Lite) -> None:
-    """Also not what is in hand; the others go on."""
+    """A paused queue returns nothing until it is resumed, not even pulled messages; other queues are not affected."""
     route = fill(broker, queues=2, count=50)
     consumer = lite("orders")
     first = bodies(consumer.poll(SECOND))

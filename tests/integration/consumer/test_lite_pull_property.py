@@ -1,8 +1,8 @@
 """Random sequences of a user's calls to a lite pull consumer, compared with a model.
 
-One topic with three queues. The model knows of each queue what is in it, how far it was polled, what the group has
-committed, and whether it is paused. All else, messages read ahead and pulls on their way, must not be seen.
-The same seed plays the same steps, but for how much a poll that does not wait has found.
+One topic with three queues. The model has for each queue its messages, the polled offset, the group's committed offset,
+and whether the queue is paused. Everything else, such as messages read ahead and pulls under way, must be invisible.
+The same seed plays the same steps, except for the number of messages that a poll without a wait finds.
 """
 
 import random
@@ -32,7 +32,7 @@ NEVER = timedelta(hours=1)
 
 
 class Play:
-    """One consumer after the other, and the model."""
+    """One consumer after another, and the model."""
 
     def __init__(self, broker: Connection, lite: Lite, rng: random.Random) -> None:
         self.broker = broker
@@ -145,7 +145,7 @@ class Play:
         self._begin()
 
     def finish(self) -> None:
-        """Everything that is left comes."""
+        """Check that every remaining message is polled."""
         self.consumer.resume([queue_of(queue_id) for queue_id in range(QUEUES)])
         self.paused.clear()
         while self.position != self.end:

@@ -1,4 +1,4 @@
-"""Lite pull consumers that share a topic: what a move of a queue costs, and topics and offsets that do not exist."""
+"""Lite pull consumers that share a topic: the cost of moving a queue, and topics and offsets that do not exist."""
 
 import threading
 from datetime import timedelta
@@ -52,7 +52,7 @@ def test_members_share_the_queues_and_a_move_costs_neither_a_message_nor_a_dupli
 
 
 def polled_from_all(consumer: LitePullConsumer, queues: int) -> list[str]:
-    """The bodies of the first poll that returns messages of each queue, however many polls that takes."""
+    """The bodies returned until each queue has returned messages, however many polls that takes."""
     while True:
         batch = consumer.poll(SECOND)
         if len({message.queue for message in batch}) == queues:
@@ -112,7 +112,10 @@ def is_long(received: list[str], count: int) -> bool:
 
 
 def test_row_68_an_offset_that_does_not_exist_is_corrected(broker: Connection, lite: Lite) -> None:
-    """Checklist row 68: above the max offset it goes on there, below the min offset there; a pause outlives it."""
+    """Checklist row 68: an offset above the max offset is corrected to the max, below the min offset to the min.
+
+    A pause is kept.
+    """
     route = fill(broker)
     lite("orders").shutdown()
     key = {"key": route.queue_keys[0]}

@@ -1,4 +1,4 @@
-"""Reset while lite pull consumers read: they stop, take the new offsets and go on."""
+"""A reset while lite pull consumers read: they stop, take the new offsets and continue."""
 
 import logging
 from contextlib import suppress
@@ -52,7 +52,7 @@ def test_a_reset_forward_has_it_leave_out_what_lies_between(
 
 
 def test_a_commit_does_not_undo_a_reset(broker: Connection, lite: Lite) -> None:
-    """Whether the consumer has heard of it by then or not."""
+    """A commit does not undo a reset, whether or not the consumer has noticed the reset by then."""
     groups.save(broker, "readers", {})
     fill(broker)
     consumer = lite(queue_ids=[0], rebalance_interval=HOUR)

@@ -1,4 +1,4 @@
-"""Listeners of every kind give answers, and leave wishes, that are hard to look at: each fails its message alone."""
+"""Listeners of every kind return answers and set delays that are hard to inspect: each fails only its own message."""
 
 import asyncio
 import itertools
@@ -31,7 +31,10 @@ NAMES = [*(f"answer {name}" for name in ODD_ANSWERS), *(f"wish {name}" for name 
 
 
 class Answering:
-    """A listener that answers what its message names; the status of others is a text whose methods fail."""
+    """A listener that returns the answer named in its message.
+
+    For other messages the status is a string whose methods fail.
+    """
 
     def __init__(self, kind: str) -> None:
         self.good = 0

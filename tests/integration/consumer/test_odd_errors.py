@@ -1,4 +1,4 @@
-"""Listeners of every kind raise errors that are hard to look at: each message fails, and the next one comes."""
+"""Listeners of every kind raise errors that are hard to inspect: each message fails, and the next one is delivered."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ CONVERTED = {"StopIteration": "RuntimeError"}
 
 
 def send_all(broker: Connection) -> None:
-    """A message for each error, and one that is consumed behind each."""
+    """Send a message for each error, each followed by one that is consumed."""
     route = topic(broker)
     for name in ODD_ERRORS:
         append(broker, route, name, "good")
@@ -46,14 +46,14 @@ def class_of(name: str) -> str:
 
 
 def failures(broker: Connection) -> dict[str, str]:
-    """The class of the error of each dead letter, without its module."""
+    """The class of each dead letter's error, without its module."""
     statement = "SELECT text, properties ->> :name AS failure FROM mqdb.message WHERE topic = :topic"
     values = {"name": FailureProperty.EXCEPTION, "topic": dlq_topic("readers")}
     return {row.text: row.failure.rpartition(".")[2] for row in broker.execute(text(statement), values)}
 
 
 class Raising:
-    """A listener that raises the error that its message names."""
+    """A listener that raises the error named in its message."""
 
     def __init__(self, kind: str) -> None:
         self.good = 0
@@ -150,7 +150,7 @@ def test_each_error_of_a_function_of_an_application_fails_its_message_and_no_oth
 
 
 class Forbidding:
-    """A hook that forbids each send by the error that the body of its message names."""
+    """A hook that forbids each send with the error named in the message's body."""
 
     hook_name = "forbidding"
 
@@ -162,7 +162,10 @@ class Forbidding:
 def test_a_hook_may_forbid_a_send_by_each_error(
     broker: Connection, database: Database, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The caller of `send` gets the error. SystemExit and its like end the sends of a program, as they do elsewhere."""
+    """A hook may forbid a send with any error, which the caller of `send` gets.
+
+    SystemExit and similar errors end the program's sends, as elsewhere.
+    """
     caplog.set_level(logging.CRITICAL)
     topic(broker)
     names = [name for name, make in ODD_ERRORS.items() if issubclass(type(make()), Exception)]

@@ -1,4 +1,4 @@
-"""Reset and clone while the group's members are running: they stop, take the new offsets and go on."""
+"""Reset and clone while the group's members are running: they stop, take the new offsets and continue."""
 
 import threading
 from datetime import timedelta
@@ -30,7 +30,7 @@ QUICK = {
 
 @pytest.fixture
 def route(broker: Connection) -> TopicRoute:
-    """A topic of two queues with five messages each."""
+    """A topic with two queues of five messages each."""
     route = topic(broker, queues=2)
     for queue_id in range(2):
         append(broker, route, *(f"{queue_id}{letter}" for letter in "abcde"), queue_id=queue_id)
@@ -48,7 +48,7 @@ def are_owned(broker: Connection) -> bool:
 
 
 def held_by(consumer: PushConsumer) -> list[ProcessQueue]:
-    """The queues of the topic that a member has, as it knows them now."""
+    """The queues of the topic that a member currently owns, according to the member."""
     assert consumer._members is not None
     held = [held for one in consumer._members.by_broker.values() for held in one.held]
     return [one for one in held if one.queue.topic == "orders"]
@@ -76,7 +76,10 @@ def test_a_reset_back_has_running_members_consume_from_there_again(
 def test_a_reset_forward_has_running_members_leave_out_what_lies_between(
     broker: Connection, route: TopicRoute, member: Member
 ) -> None:
-    """The message that a listener has in hand is finished, for nothing; of the others none is begun."""
+    """A reset forward makes running members skip the messages in between.
+
+    A message already in the listener is finished without effect; no other is begun.
+    """
     gate = Gate("0b")
     consumer = member(gate, **QUICK)
     wait_until(lambda: "0b" in gate.waiting)
@@ -98,7 +101,11 @@ def test_a_reset_forward_has_running_members_leave_out_what_lies_between(
 def test_while_offsets_jump_to_and_fro_no_message_behind_them_is_lost(
     broker: Connection, route: TopicRoute, member: Member, engine: Engine
 ) -> None:
-    """Two members, resets back under load: in the end all that was sent has come, and all is committed."""
+    """No later message is lost while offsets jump back and forth.
+
+    Two members run while offsets are reset under load: in the end every sent message has arrived, and everything is
+    committed.
+    """
     one, two = Inbox(), Inbox()
     member(one, **QUICK)
     member(two, **QUICK)

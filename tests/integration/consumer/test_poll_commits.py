@@ -1,4 +1,4 @@
-"""Commits by polls are appended, and fenced: a kill or a reset in the midst of them takes nothing back."""
+"""Commits by polls are appended and fenced: a kill or a reset in the middle of them undoes nothing."""
 
 import random
 import threading
@@ -54,7 +54,10 @@ def test_polls_with_commits_update_no_row_and_whoever_takes_the_queue_goes_on_be
 
 
 def test_a_commit_without_news_asks_nothing(broker: Connection, database: Database, lite: Lite) -> None:
-    """The tables of offsets are locked, so a commit that used them would wait."""
+    """A commit without new offsets runs no statement.
+
+    The offset tables are locked, so any statement that uses them would wait.
+    """
     fill(broker)
     consumer = lite("orders", auto_commit=False, auto_commit_interval=NEVER, pull_batch_size=5)
     consumer.poll(timedelta(seconds=20))
@@ -81,7 +84,7 @@ def test_what_a_selector_passes_by_is_committed_as_well(broker: Connection, lite
 
 
 class Committing(threading.Thread):
-    """An owner that commits as fast as it can, until it has lost the queue. Now and then it folds."""
+    """An owner that commits as fast as possible until it loses the queue, and folds the commits now and then."""
 
     def __init__(self, engine: Engine, owned: OwnedQueue, rng: random.Random) -> None:
         super().__init__(daemon=True)
@@ -109,7 +112,7 @@ class Committing(threading.Thread):
 
 
 def _take(broker: Connection, route: TopicRoute) -> int:
-    """Take the queue by force, as another member. During a commit the queue is left out, and tried again."""
+    """Take the queue by force, as another member. The queue is skipped during a commit, and tried again."""
     while True:
         for taken in take_queues(broker, "readers", "b", route.queue_keys, FROM_FIRST_OFFSET, force=True):
             return taken.next_offset
@@ -124,7 +127,10 @@ def _reset(broker: Connection, _route: TopicRoute) -> int:
 def test_nothing_is_committed_any_more_once_a_queue_is_taken_or_reset(
     broker: Connection, engine: Engine, take_away: Callable[[Connection, TopicRoute], int]
 ) -> None:
-    """Each at a random moment, also in the middle of a commit. A commit that had returned by then counts."""
+    """No commit succeeds once a queue is taken or reset, at random moments, even in the middle of a commit.
+
+    Commits that had returned by then count.
+    """
     rng = fuzz_random()
     route = fill(broker)
     [key] = route.queue_keys

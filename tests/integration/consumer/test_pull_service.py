@@ -1,4 +1,4 @@
-"""The pull service against a real broker: flow control, queues that cannot be read, announcements that get lost."""
+"""The pull service with a real broker: flow control, unreadable queues, and lost announcements."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -72,7 +72,10 @@ def consume(service: PullService, queue: ProcessQueue, count: int) -> None:
 def test_row_66_a_queue_is_pulled_up_to_its_limit_and_again_when_a_quarter_is_done(
     broker: Connection, pulling: Pulling
 ) -> None:
-    """Checklist row 66: about 1,000 messages and the last pull, whatever there is."""
+    """Checklist row 66: a queue is pulled up to its limit, and again once a quarter is consumed.
+
+    The limit is about 1,000 messages and the last pull.
+    """
     route = topic(broker, queues=2)
     for queue_id in range(2):
         append(broker, route, *("x" for _ in range(1_500)), queue_id=queue_id)
@@ -90,7 +93,7 @@ def test_row_66_a_queue_is_pulled_up_to_its_limit_and_again_when_a_quarter_is_do
 
 
 class Watched(ProcessQueue):
-    """A process queue that counts how often a pull looks at it, and puts something into it."""
+    """A process queue that counts how often a pull checks it and adds messages to it."""
 
     looks = puts = 0
 
@@ -155,7 +158,10 @@ def test_messages_are_found_without_any_announcement(broker: Connection, pulling
 def test_row_68_an_offset_that_does_not_exist_is_reported_with_a_legal_one(
     broker: Connection, pulling: Pulling, offset: int, legal: int
 ) -> None:
-    """Checklist row 68: beyond max is max, below min is min. The queue is dropped, its messages are of no use."""
+    """Checklist row 68: an offset beyond the max is reported with the max, one below the min with the min.
+
+    The queue is dropped, and its messages are discarded.
+    """
     route = topic(broker)
     append(broker, route, "0", "1", "2")
     dispatch_all(broker)
@@ -249,9 +255,9 @@ def test_a_queue_that_was_removed_is_not_pulled(broker: Connection, pulling: Pul
 def test_a_topic_whose_pull_is_refused_does_not_hold_up_the_others(
     broker: Connection, pulling: Pulling, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The pauses of a refused topic become longer and longer.
+    """A topic whose pull is refused does not hold up other topics, although its pauses become longer and longer.
 
-    Arrivals of another topic are pulled during these pauses.
+    New messages of other topics are pulled during these pauses.
     """
     caplog.set_level("INFO")
     orders, bills = topic(broker), topic(broker, "bills")
@@ -283,7 +289,10 @@ def test_a_topic_whose_pull_is_refused_does_not_hold_up_the_others(
 def test_only_the_topic_that_is_the_reason_rests_if_several_are_pulled_together(
     broker: Connection, pulling: Pulling, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Topics with the same selector are pulled in one statement."""
+    """Only the topic that causes a refusal pauses, even if it is pulled together with others.
+
+    Topics with the same selector are pulled in one statement.
+    """
     routes = {name: topic(broker, name) for name in ("bills", "fees", "taxes")}
     broker.execute(
         text("""CREATE OR REPLACE FUNCTION mqdb.java_double(string text) RETURNS double precision LANGUAGE plpgsql
@@ -330,7 +339,7 @@ TOPICS, QUEUES = 50, 2
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """The number of calls of each statement by the service."""
+    """The number of the service's calls of each statement."""
     counts = dict.fromkeys(("progress", "unread", "pull"), 0)
 
     def count(name: str) -> None:
@@ -353,7 +362,7 @@ def many_queues(broker: Connection, limits: FlowLimits = LIMITS) -> tuple[list[T
 
 
 def filters_of(routes: list[TopicRoute]) -> dict[str, MessageFilter]:
-    """Every third topic by tag, every third by a selector; all messages match."""
+    """Filter every third topic by tag and every third by a selector; all messages match."""
     kinds: list[MessageFilter] = [
         parse_tag_expression("*"),
         parse_tag_expression("TagA || TagB"),
@@ -384,9 +393,10 @@ def test_many_idle_queues_cost_one_cheap_question(
 def test_no_message_waits_for_the_sweep_if_it_was_announced_and_none_is_lost_if_it_was_not(
     broker: Connection, pulling: Pulling, monkeypatch: pytest.MonkeyPatch, is_net: bool
 ) -> None:
-    """Random arrivals in 100 queues of three kinds of filters. At the same time queues are consumed, lost and gained.
+    """Messages arrive at random in 100 queues with three kinds of filters, while queues are consumed, lost and gained.
 
-    Each announcement comes late, as keys or as `a:*`, and there is no sweep; or none comes, and there is one.
+    Either each announcement comes late, as keys or as `a:*`, and there is no sweep, or no announcement comes and sweeps
+    run.
     """
     rng = fuzz_random()
     monkeypatch.setattr(pull_service, "MIN_POLL_SECONDS", 0.01 if is_net else 600.0)
@@ -429,7 +439,10 @@ def test_no_message_waits_for_the_sweep_if_it_was_announced_and_none_is_lost_if_
 
 
 def test_arrivals_of_an_open_lane_are_swept(broker: Connection) -> None:
-    """A lane has checkpoints of its own, so that of dispatch says nothing."""
+    """Arrivals in an open lane are found by a sweep.
+
+    A lane has its own checkpoints, so dispatch's checkpoint says nothing about the lane.
+    """
     before = progress(broker)
     assert before == progress(broker)
     assert before.seq is not None

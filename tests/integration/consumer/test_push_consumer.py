@@ -1,4 +1,4 @@
-"""The push consumer from subscription to listener: which messages it gets, and what becomes of its answers."""
+"""The push consumer from subscription to listener: the messages that it receives, and the effect of its answers."""
 
 import logging
 import threading
@@ -87,7 +87,10 @@ def test_bodies_of_one_pull_are_limited_and_all_come(broker: Connection, member:
 
 
 def test_row_50_a_new_group_under_last_offset_sees_only_what_is_newer(broker: Connection, member: Member) -> None:
-    """Checklist row 50. RocketMQ reads all of a young topic; mqdb does not, as its design says."""
+    """Checklist row 50: a new group with LAST_OFFSET sees only newer messages.
+
+    RocketMQ reads all messages of a young topic; mqdb does not, by design.
+    """
     route = topic(broker, queues=2)
     append(broker, route, *(f"old {number}" for number in range(10)))
     dispatch_all(broker)
@@ -131,7 +134,10 @@ def test_a_group_goes_on_where_it_was(broker: Connection, member: Member) -> Non
 def test_a_topic_that_does_not_exist_yet_is_waited_for(
     broker: Connection, member: Member, where: ConsumeFromWhere, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All that is in it came after the subscription, so none of it is too old."""
+    """A consumer waits for a topic that does not exist yet.
+
+    All its messages are newer than the subscription, so none is too old.
+    """
     inbox = Inbox()
     consumer = member(inbox, consume_from_where=where)
     assert consumer.assignment == ()
@@ -182,7 +188,10 @@ FAILURES: dict[str, tuple[Any, str]] = {
 def test_row_55_what_a_listener_fails_is_sent_back(
     broker: Connection, member: Member, caplog: pytest.LogCaptureFixture, failure: str
 ) -> None:
-    """Checklist row 55: None and exceptions are RECONSUME_LATER; it waits at level 3, and its queue goes on."""
+    """Checklist row 55:
+
+    None and exceptions count as RECONSUME_LATER; the message waits at level 3, and its queue continues.
+    """
     failing, logged = FAILURES[failure]
     route = topic(broker)
     inbox = Inbox()
@@ -216,7 +225,10 @@ def test_a_slow_message_does_not_hold_up_its_queue(broker: Connection, member: M
 
 
 def test_a_message_that_takes_long_does_not_stop_its_queue(broker: Connection, member: Member) -> None:
-    """Nor does the span rule, which lets a queue run ahead of its oldest message step by step."""
+    """A slow message does not stop its queue.
+
+    Neither does the span rule, which lets a queue run ahead of its oldest message step by step.
+    """
     route = topic(broker)
     append(broker, route, "slow", *(f"{number}" for number in range(200)))
     gate = Gate("slow")
@@ -320,7 +332,10 @@ def test_run_in_any_thread_ends_with_a_shutdown_by_another(broker: Connection, d
 
 
 def test_row_4_a_group_has_one_consumer_in_a_process(broker: Connection, database: Database) -> None:
-    """Checklist row 4: the second start fails, the first works on."""
+    """Checklist row 4: a group has one consumer in a process.
+
+    The second start fails, and the first consumer keeps running.
+    """
     route = topic(broker)
     inbox = Inbox()
     first, second = PushConsumer("readers", database.dsn), PushConsumer("readers", database.dsn)

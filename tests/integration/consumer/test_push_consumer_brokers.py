@@ -1,4 +1,4 @@
-"""The push consumer over several brokers: it reads all of them, and what befalls one changes nothing on the others."""
+"""The push consumer with several brokers: it reads all of them, and trouble with one does not affect the others."""
 
 import logging
 import threading
@@ -33,7 +33,7 @@ SOON = timedelta(milliseconds=20)
 
 @dataclass
 class Broker:
-    """One of the brokers, as a sender and its operator see it."""
+    """One of the brokers, as seen by a sender and its operator."""
 
     name: str
     dsn: str
@@ -43,14 +43,14 @@ class Broker:
         return topic(self.connection, name, queues)
 
     def send(self, route: TopicRoute, count: int, label: str = "") -> list[str]:
-        """Send `count` messages to the queues in turn. Returns their bodies, which name the broker."""
+        """Send `count` messages to the queues in turn. Returns their bodies, which contain the broker's name."""
         bodies = [f"{self.name}{label} {number}" for number in range(count)]
         for number, body in enumerate(bodies):
             append(self.connection, route, body, queue_id=number % len(route.queue_keys))
         return bodies
 
     def committed(self, route: TopicRoute, group: str = "readers") -> list[int]:
-        """The group's offset in each queue, 0 if it has no offset."""
+        """The group's offset in each queue, or 0 without an offset."""
         offsets = committed_offsets(self.connection, group, route.queue_keys)
         return [offsets.get(key, 0) for key in route.queue_keys]
 
@@ -301,7 +301,10 @@ def test_shutdown_leaves_the_group_on_all_brokers(a: Broker, b: Broker, both: di
 def test_shutdown_drops_the_queues_of_all_brokers_before_it_waits_for_a_listener(
     a: Broker, b: Broker, both: dict[str, str], member: Member
 ) -> None:
-    """A member elsewhere gets the queues of the second broker, although a listener of the first one runs."""
+    """Shutdown drops the queues of all brokers before it waits for a listener.
+
+    So another member gets the queues of the second broker while a listener of the first one runs.
+    """
     on_a, on_b = a.topic(queues=1), b.topic(queues=1)
     gate, other = Gate("broker-a 0"), Inbox()
     consumer = member(gate, brokers=both)

@@ -1,4 +1,4 @@
-"""Offsets: how far a group is said to have come, and when that is written down."""
+"""Offsets: the reported progress of a group, and when it is stored."""
 
 from datetime import timedelta
 
@@ -21,7 +21,10 @@ def committed(broker: Connection, route: TopicRoute) -> int:
 
 
 def test_row_51_the_lowest_unfinished_offset_is_committed(broker: Connection, member: Member) -> None:
-    """Checklist row 51: 10, 20, 21 and 23 match; what lies between them and behind does not hold the offset back."""
+    """Checklist row 51: the lowest unfinished offset is committed. 10, 20, 21 and 23 match.
+
+    Messages between and after them do not hold the offset back.
+    """
     route = topic(broker)
     for number in range(30):
         append(broker, route, f"{number}", tag="A" if number in (10, 20, 21, 23) else "B")
@@ -41,7 +44,7 @@ def test_row_51_the_lowest_unfinished_offset_is_committed(broker: Connection, me
 
 
 def test_row_69_offsets_are_committed_at_the_interval(broker: Connection, member: Member) -> None:
-    """Checklist row 69, with a shorter interval than 5 s; and only what has changed."""
+    """Checklist row 69, with an interval shorter than 5 s: only changed offsets are committed."""
     route = topic(broker, queues=2)
     inbox = Inbox()
     member(inbox, persist_consumer_offset_interval=SOON)
@@ -58,7 +61,7 @@ def test_row_69_offsets_are_committed_at_the_interval(broker: Connection, member
 
 
 def test_row_69_offsets_are_committed_at_shutdown(broker: Connection, member: Member) -> None:
-    """Checklist row 69."""
+    """Checklist row 69: offsets are committed at shutdown."""
     route = topic(broker)
     inbox = Inbox()
     consumer = member(inbox, persist_consumer_offset_interval=timedelta(hours=1))
@@ -72,7 +75,7 @@ def test_row_69_offsets_are_committed_at_shutdown(broker: Connection, member: Me
 
 
 def test_row_68_an_offset_beyond_the_end_is_corrected_for_good(broker: Connection, member: Member) -> None:
-    """Checklist row 68: it goes on at the max offset, and the stored offset goes back to that as well."""
+    """Checklist row 68: a group beyond the end continues at the max offset, which is stored as well."""
     route = topic(broker)
     append(broker, route, "0", "1", "2")
     dispatch_all(broker)
@@ -96,7 +99,7 @@ def test_row_68_an_offset_beyond_the_end_is_corrected_for_good(broker: Connectio
 def test_row_68_an_offset_that_retention_has_passed_is_corrected_to_the_first_that_is_left(
     broker: Connection, member: Member
 ) -> None:
-    """Checklist row 68."""
+    """Checklist row 68: an offset that retention has passed is corrected to the first existing offset."""
     route = topic(broker)
     append(broker, route, "0", "1", "2", "3")
     dispatch_all(broker)

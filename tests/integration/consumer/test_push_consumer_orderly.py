@@ -1,4 +1,4 @@
-"""Orderly consumption by members of a group: order over joins, leaves and lost connections, and what failures do."""
+"""Orderly consumption by members of a group: order across joins, leaves and lost connections, and failures."""
 
 import threading
 import time
@@ -42,7 +42,7 @@ def locks(broker: Connection) -> int:
 
 @contextmanager
 def traffic(engine: Engine, route: TopicRoute) -> Iterator[list[int]]:
-    """Messages to all queues until the end of the block; how many were sent, in a list of one."""
+    """Sends messages to all queues until the end of the block; yields a list with the number of sent messages."""
     sent, stopping = [0], threading.Event()
 
     def work() -> None:
@@ -68,7 +68,7 @@ def traffic(engine: Engine, route: TopicRoute) -> Iterator[list[int]]:
 def test_row_61_each_queue_comes_in_order_and_one_call_at_a_time(
     broker: Connection, orderly_member: OrderlyMember, batch: int
 ) -> None:
-    """Checklist row 61."""
+    """Checklist row 61: each queue is consumed in order, one call at a time."""
     route = topic(broker, queues=4)
     witness = Witness()
     members = [orderly_member(witness, consume_message_batch_max_size=batch) for _ in range(2)]
@@ -83,7 +83,7 @@ def test_row_61_each_queue_comes_in_order_and_one_call_at_a_time(
 def test_order_holds_while_members_join_and_leave(
     broker: Connection, engine: Engine, orderly_member: OrderlyMember
 ) -> None:
-    """No message comes twice either."""
+    """Order holds while members join and leave, and no message is delivered twice."""
     route = topic(broker, queues=8)
     witness = Witness()
 
@@ -106,7 +106,10 @@ def test_order_holds_while_members_join_and_leave(
 
 
 def test_the_longest_durations_are_no_trouble(broker: Connection, orderly_member: OrderlyMember) -> None:
-    """All but one may be longer than a thread can wait, and than PostgreSQL has times for."""
+    """The longest durations cause no trouble.
+
+    All but one may exceed the longest wait of a thread, and PostgreSQL's range of times.
+    """
     route = topic(broker)
     script = Script()
     names = ("persist_consumer_offset_interval", "rebalance_interval", "hand_over_grace", "consume_timeout")
@@ -121,7 +124,10 @@ def test_the_longest_durations_are_no_trouble(broker: Connection, orderly_member
 def test_a_queue_changes_hands_when_its_listener_has_returned_and_not_before(
     broker: Connection, orderly_member: OrderlyMember
 ) -> None:
-    """The second member's patience ends before, but a locked queue is not taken by force."""
+    """A queue changes hands only after its listener has returned.
+
+    The second member's patience ends earlier, but a locked queue is not taken by force.
+    """
     route = topic(broker, queues=2)
     expiry = timedelta(seconds=6)
     entered, leave = threading.Event(), threading.Event()
@@ -154,7 +160,10 @@ def test_a_queue_changes_hands_when_its_listener_has_returned_and_not_before(
 def test_a_member_that_is_cut_off_starts_no_listener_while_another_one_takes_over(
     broker: Connection, proxy: Proxy, orderly_member: OrderlyMember
 ) -> None:
-    """Checklist row 65: it takes its lock as expired earlier than the broker does."""
+    """Checklist row 65: a member that is cut off starts no listener while another takes over.
+
+    The member treats its lock as expired earlier than the broker does.
+    """
     route = topic(broker)
     expiry = timedelta(seconds=1)
     seen: list[tuple[str, int, float]] = []
@@ -190,7 +199,10 @@ def test_a_member_that_is_cut_off_starts_no_listener_while_another_one_takes_ove
 def test_a_member_that_cannot_renew_for_a_while_goes_on_where_it_was(
     broker: Connection, proxy: Proxy, orderly_member: OrderlyMember
 ) -> None:
-    """Without another member the lock stays with its owner, expired or not."""
+    """A member that cannot renew for a while continues at its offset.
+
+    If there is no other member, the lock stays with its owner, expired or not.
+    """
     route = topic(broker)
     witness = Witness()
 
@@ -212,7 +224,7 @@ def test_a_member_that_cannot_renew_for_a_while_goes_on_where_it_was(
 
 
 def stand_still(witness: Witness) -> int:
-    """Waits until it consumes nothing more; how many it has."""
+    """Wait until nothing more is consumed; returns the number of consumed messages."""
     while True:
         count = len(witness.bodies)
         since = time.monotonic()
@@ -225,7 +237,7 @@ def stand_still(witness: Witness) -> int:
 
 
 def test_row_62_the_head_blocks_its_queue_and_no_other(broker: Connection, orderly_member: OrderlyMember) -> None:
-    """Checklist row 62."""
+    """Checklist row 62: a failing head blocks its own queue and no other."""
     route = topic(broker, queues=2)
     tries: list[int] = []
     may_pass = threading.Event()
@@ -249,7 +261,10 @@ def test_row_62_the_head_blocks_its_queue_and_no_other(broker: Connection, order
 
 
 def test_row_63_what_fails_too_often_is_a_dead_letter(broker: Connection, orderly_member: OrderlyMember) -> None:
-    """Checklist row 63: a maximum of two retries is three deliveries; then the queue goes on."""
+    """Checklist row 63: with a maximum of two retries a message is dead after three deliveries.
+
+    Then the queue continues.
+    """
     route = topic(broker)
     script = Script(SUCCESS, *[lambda: 1 / 0] * 3)
     member = orderly_member(script, max_reconsume_times=2)
@@ -267,7 +282,7 @@ def test_row_63_what_fails_too_often_is_a_dead_letter(broker: Connection, orderl
 def test_row_64_what_was_not_committed_comes_again_after_a_restart(
     broker: Connection, orderly_member: OrderlyMember
 ) -> None:
-    """Checklist row 64."""
+    """Checklist row 64: uncommitted messages are delivered again after a restart."""
     route = topic(broker)
     append(broker, route, *(f"{number}" for number in range(6)))
     script = Script(SUCCESS, COMMIT, *[SUCCESS] * 4, auto_commit=False)
@@ -283,7 +298,7 @@ def test_row_64_what_was_not_committed_comes_again_after_a_restart(
 
 
 def test_a_commit_says_that_all_before_it_is_done(broker: Connection, orderly_member: OrderlyMember) -> None:
-    """Ten messages for one piece of work, answered as the documentation says."""
+    """A commit covers all earlier messages. Ten messages form one piece of work, answered as documented."""
     route = topic(broker)
     gathered: list[bytes] = []
 

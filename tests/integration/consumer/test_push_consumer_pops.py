@@ -1,4 +1,4 @@
-"""Push consumers of a group that pops: the same listeners, and no member owns a queue."""
+"""Push consumers of a group that pops: the same listeners, but no member owns a queue."""
 
 import random
 import threading
@@ -126,7 +126,7 @@ def test_a_part_of_a_batch_is_acknowledged(broker: Connection, member: Member, g
 
 
 def test_a_listener_that_runs_for_long_keeps_its_messages(broker: Connection, member: Member, group: str) -> None:
-    """The time is prolonged before it has passed."""
+    """A long-running listener keeps its messages: their invisible time is prolonged before it has passed."""
     route = topic(broker)
     gate, other = Gate("slow"), Inbox()
     member(gate, pop_invisible_time=timedelta(seconds=5))
@@ -315,7 +315,10 @@ def test_a_listener_that_needs_a_queue_is_refused(
 
 
 def test_a_consumer_follows_its_group(broker: Connection, member: Member, group: str) -> None:
-    """The messages in hand are finished first. They neither come again nor hold up the messages after them."""
+    """A consumer follows its group to another mode.
+
+    Its current messages are finished first; they are not delivered again, and do not hold up later ones.
+    """
     route = topic(broker)
     gate = Gate("slow")
     consumer = member(gate)
@@ -340,7 +343,10 @@ def test_a_consumer_follows_its_group(broker: Connection, member: Member, group:
 def test_a_consumer_goes_on_when_the_other_member_cannot_begin(
     broker: Connection, database: Database, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group has changed back in the meantime, so the consumer needs its former member again."""
+    """A consumer continues when its new member cannot start.
+
+    The group has changed back by then, so the consumer needs its former member again.
+    """
     route = topic(broker)
     monkeypatch.setattr(following_member, "_AGAIN_SECONDS", 0.05)
 

@@ -1,4 +1,4 @@
-"""Members that come, go, hang and lose their connection: who reads which queue, and what it costs."""
+"""Members that join, leave, hang and lose their connections: who reads which queue, and the cost of each change."""
 
 import threading
 import time
@@ -27,12 +27,12 @@ SOON = timedelta(milliseconds=20)
 
 
 def assignment(*members: PushConsumer) -> list[list[int]]:
-    """The queue numbers of each member, those with the first numbers first."""
+    """The queue ids of each member, sorted by first id."""
     return sorted([queue.queue_id for queue in member.assignment] for member in members)
 
 
 class Traffic:
-    """Messages to all queues of a topic, one after the other, from a thread of its own."""
+    """Sends messages to all queues of a topic, one after another, from a separate thread."""
 
     def __init__(self, engine: Engine, route: TopicRoute) -> None:
         self._engine = engine
@@ -59,7 +59,7 @@ class Traffic:
 
 
 def test_row_46_members_share_the_messages_without_overlap(broker: Connection, member: Member) -> None:
-    """Checklist row 46."""
+    """Checklist row 46: members share the messages without overlap."""
     route = topic(broker, queues=4)
     first, second = Inbox(), Inbox()
     members = [member(first), member(second)]
@@ -77,7 +77,7 @@ def test_row_46_members_share_the_messages_without_overlap(broker: Connection, m
 
 @pytest.mark.long
 def test_row_48_queues_are_shared_averagely(broker: Connection, member: Member) -> None:
-    """Checklist row 48: 8 queues, 3 members."""
+    """Checklist row 48: 8 queues are shared averagely by 3 members."""
     topic(broker, queues=8)
 
     members = [member(Inbox()) for _ in range(3)]
@@ -86,7 +86,7 @@ def test_row_48_queues_are_shared_averagely(broker: Connection, member: Member) 
 
 
 def test_row_49_more_members_than_queues(broker: Connection, member: Member) -> None:
-    """Checklist row 49: the third of two queues' members is idle until one leaves."""
+    """Checklist row 49: with two queues the third member is idle until another one leaves."""
     route = topic(broker, queues=2)
     inbox = Inbox()
     members = [member(inbox) for _ in range(3)]
@@ -227,7 +227,7 @@ def test_a_topic_without_the_permission_to_read_is_not_read(broker: Connection, 
 
 
 def kill_connections(broker: Connection, pattern: str = "mqdb %") -> int:
-    """Ends the server side of the consumers' connections; how many."""
+    """Terminate the backends of the consumers' connections; returns how many."""
     killed = broker.execute(
         text(
             """SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -268,7 +268,10 @@ CHANGED = "SELECT pg_notify('mqdb', 'm:readers')"
 
 
 def test_a_member_that_was_given_up_keeps_the_queues_that_nobody_has_had(broker: Connection, member: Member) -> None:
-    """The messages in hand are not given to the listener twice."""
+    """A member that was given up keeps the queues that no other member has had.
+
+    Its listener does not get the held messages twice.
+    """
     route = topic(broker)
     append(broker, route, *(f"{number}" for number in range(50)))
     gate = Gate("0")
@@ -290,7 +293,10 @@ def test_a_member_that_was_given_up_keeps_the_queues_that_nobody_has_had(broker:
 def test_a_member_that_was_given_up_reads_again_what_another_one_has_had(
     broker: Connection, member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other one may have committed more, or less; what it was given before it was given up does not count."""
+    """A member that was given up rereads the queues that another member has had.
+
+    That member may have committed more or less; messages held before no longer count.
+    """
     route = topic(broker)
     append(broker, route, *(f"{number}" for number in range(50)))
     gate = Gate("0")
@@ -311,7 +317,7 @@ def test_a_member_that_was_given_up_reads_again_what_another_one_has_had(
 
 
 def test_a_member_that_was_taken_out_of_its_group_comes_back(broker: Connection, member: Member) -> None:
-    """This happens after a heartbeat that comes too late."""
+    """A member that was removed from its group comes back, for example after a late heartbeat."""
     route = topic(broker, queues=2)
     inbox = Inbox()
     consumer = member(inbox)
@@ -338,7 +344,10 @@ def owner(broker: Connection) -> object:
 def test_a_member_whose_connection_closes_is_replaced_within_two_seconds(
     broker: Connection, engine: Engine, member: Member
 ) -> None:
-    """Checklist row 70, without a broker process that looks after the members: the other members do."""
+    """Checklist row 70: a member whose connection closes is replaced by the others within two seconds.
+
+    No broker process watches the members here.
+    """
     route = topic(broker, queues=2)
     inbox = Inbox()
     alone = member(inbox)

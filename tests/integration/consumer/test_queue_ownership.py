@@ -25,7 +25,7 @@ FIRST, LAST, TIMESTAMP = FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere.T
 
 @pytest.fixture
 def route(broker: Connection, engine: Engine) -> Iterator[TopicRoute]:
-    """A topic of two queues with three messages each, and members `a` and `b` of group `readers`."""
+    """A topic with two queues of three messages each, and members `a` and `b` of group `readers`."""
     route = topic(broker, queues=2)
     for queue_id in range(2):
         append(broker, route, "x", "y", "z", queue_id=queue_id)
@@ -38,7 +38,7 @@ def route(broker: Connection, engine: Engine) -> Iterator[TopicRoute]:
 
 
 def test_a_new_group_starts_where_it_says(broker: Connection, route: TopicRoute) -> None:
-    """Checklist row 50: LAST_OFFSET is the max offset, always."""
+    """Checklist row 50: a new group starts where its setting says; LAST_OFFSET is always the max offset."""
     membership.register(broker, Registration("c", ClientKind.CONSUMER, "others", "test"))
 
     first = take_queues(broker, "readers", "a", route.queue_keys, FIRST)
@@ -49,7 +49,7 @@ def test_a_new_group_starts_where_it_says(broker: Connection, route: TopicRoute)
 
 
 def test_a_new_group_starts_at_a_time_in_each_queue(broker: Connection, route: TopicRoute) -> None:
-    """Once the group has an offset, the time has no effect."""
+    """A new group starts at a time in each queue. Once the group has an offset, the time has no effect."""
     hour = timedelta(hours=1)
     begin = datetime.now(UTC)
     broker.execute(text("SET mqdb.clock_offset = '1 h'"))
@@ -82,7 +82,10 @@ def test_a_queue_added_later_is_read_from_its_beginning(broker: Connection, rout
 
 
 def test_a_new_group_starts_in_all_queues_at_once(broker: Connection, route: TopicRoute) -> None:
-    """Each member takes its own share, and the second one is a little later than the first."""
+    """A new group starts in all queues at once.
+
+    Each member takes its own share, the second one a little later than the first.
+    """
     mine, others = route.queue_keys
     take_queues(broker, "readers", "a", [mine], LAST)
     append(broker, route, "new", queue_id=1)
@@ -164,7 +167,7 @@ def test_queues_of_a_member_that_leaves_are_free(broker: Connection, route: Topi
 
 
 def test_a_closed_connection_is_a_member_that_is_gone(broker: Connection, engine: Engine) -> None:
-    """Checklist row 70, the closed half."""
+    """Checklist row 70: a member whose connection closes is gone."""
     session = engine.connect()
     membership.announce(session, "fragile")
     membership.register(broker, Registration("fragile", ClientKind.CONSUMER, "readers", "test"))
@@ -178,7 +181,7 @@ def test_a_closed_connection_is_a_member_that_is_gone(broker: Connection, engine
 
 
 def test_a_silent_member_is_given_up_after_the_expiry(broker: Connection, route: TopicRoute) -> None:
-    """Checklist row 70, the silent half; the clock is moved."""
+    """Checklist row 70: a silent member is given up after the expiry, for which the test moves the clock."""
     broker.execute(text("SET mqdb.clock_offset = '121 s'"))
     assert membership.heartbeat(broker, "b")
 
@@ -243,7 +246,7 @@ def test_of_two_sessions_that_announce_at_once_one_is_refused(
 
 
 def test_who_comes_back_while_the_dead_are_removed_stays(broker: Connection, engine: Engine, orphan: str) -> None:
-    """Nor does the removal wait for them."""
+    """A member that comes back while dead members are removed stays. The removal does not wait for it."""
     with engine.connect() as session, engine.connect() as reaper:
         with transaction(session):
             membership.announce(session, orphan)

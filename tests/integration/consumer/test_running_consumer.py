@@ -1,4 +1,4 @@
-"""Requests of people to a running consumer: its status, to consume one message now, to stand still for a while."""
+"""Requests from operators to a running consumer: report its status, consume one message now, pause for a while."""
 
 import threading
 from typing import Any
@@ -60,7 +60,7 @@ LISTENERS: dict[str, Any] = {
 def test_row_73_a_message_is_consumed_directly_without_an_effect(
     broker: Connection, member: Member, result: str
 ) -> None:
-    """Checklist row 73."""
+    """Checklist row 73: a message is consumed directly, without changing the offset."""
     route = topic(broker)
     append(broker, route, "old")
     dispatch_all(broker)
@@ -77,7 +77,7 @@ def test_row_73_a_message_is_consumed_directly_without_an_effect(
 
 
 def test_row_72_a_suspended_consumer_finishes_what_it_has_and_pulls_no_more(broker: Connection, member: Member) -> None:
-    """Checklist row 72."""
+    """Checklist row 72: a suspended consumer finishes the messages that it has, and pulls no more."""
     route = topic(broker)
     gate = Gate("0")
     consumer = member(gate)
@@ -98,7 +98,7 @@ def test_row_72_a_suspended_consumer_finishes_what_it_has_and_pulls_no_more(brok
 
 
 def wait_until_nothing_is_pulled(suspended: PushConsumer) -> None:
-    """A pull that is on its way still brings what it finds."""
+    """Wait until no pull is under way: such a pull still returns its messages."""
     assert suspended._members is not None
     pulling = member_of(suspended._members).pull
     # The pull thread sets it where it then looks whether it is suspended.
@@ -155,7 +155,10 @@ def test_what_is_for_a_running_consumer_is_refused_before(broker: Connection) ->
 
 
 def test_limits_of_a_topic_are_shared_by_its_queues(broker: Connection, member: Member) -> None:
-    """Checklist row 66: 40 messages in hand over 4 queues are 10 of each, and what the last pull brings."""
+    """Checklist row 66: the limits of a topic are shared by its queues.
+
+    40 messages over 4 queues are 10 for each queue, plus those of the last pull.
+    """
     route = topic(broker, queues=4)
     for queue_id in range(4):
         append(broker, route, *(f"{queue_id} {number}" for number in range(100)), queue_id=queue_id)

@@ -1,4 +1,4 @@
-"""The simple consumer: receive, acknowledge, come again; many workers on one queue."""
+"""The simple consumer: receive, acknowledge, redelivery, and many workers on one queue."""
 
 import threading
 from datetime import timedelta
@@ -118,7 +118,7 @@ def test_filters_pass_over_the_others(broker: Connection, simple: Simple) -> Non
 
 
 def test_many_workers_share_one_queue(broker: Connection, simple: Simple) -> None:
-    """Each gets a share, no message comes twice, and none is lost."""
+    """Many workers share one queue: each gets a share, and no message is delivered twice or lost."""
     count, workers = 400, 8
     append(broker, topic(broker), *(str(n) for n in range(count)))
     dispatch_all(broker)

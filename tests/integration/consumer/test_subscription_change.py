@@ -1,4 +1,4 @@
-"""Subscriptions that change on several brokers: on all of them, or on none."""
+"""A changed subscription takes effect on all of several brokers, or on none."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from tests.fixtures.producers import TwoBrokers
 
 @pytest.fixture
 def broker_b(two_brokers: TwoBrokers) -> Iterator[Connection]:
-    """A connection to the second broker; `broker` is one to the first."""
+    """A connection to the second broker; `broker` is connected to the first."""
     engine = create_engine(two_brokers.b.dsn)
     with engine.connect() as connection:
         yield connection
@@ -25,7 +25,7 @@ def broker_b(two_brokers: TwoBrokers) -> Iterator[Connection]:
 
 
 def stored(broker: Connection) -> tuple[dict[str, str], int]:
-    """The subscriptions of group `readers`, and their version."""
+    """The subscriptions of group `readers` and their version."""
     expressions = broker.execute(text("SELECT topic, expression FROM mqdb.subscription"))
     version = broker.scalar(text("SELECT subscription_version FROM mqdb.subscription_group"))
     return {row.topic: row.expression for row in expressions}, version or 0
@@ -34,7 +34,10 @@ def stored(broker: Connection) -> tuple[dict[str, str], int]:
 def test_what_one_broker_refuses_changes_on_none_and_can_be_made_with_a_higher_version(
     two_brokers: TwoBrokers, broker: Connection, broker_b: Connection, member: Member
 ) -> None:
-    """The first broker has accepted a version by then, to which the group cannot go back by announcing it."""
+    """A change that one broker refuses takes effect on no broker, and can be made later with a higher version.
+
+    By then the first broker has accepted a version to which the group cannot return by announcing it.
+    """
     for connection in (broker, broker_b):
         topic(connection)
         topic(connection, "payments")
@@ -58,7 +61,10 @@ def test_what_one_broker_refuses_changes_on_none_and_can_be_made_with_a_higher_v
 def test_a_start_that_one_broker_refuses_changes_nothing_on_the_others(
     two_brokers: TwoBrokers, broker: Connection, broker_b: Connection, member: Member
 ) -> None:
-    """The first broker has accepted the new member's version by then."""
+    """A start that one broker refuses changes nothing on the others.
+
+    The first broker has accepted the new member's version by then.
+    """
     for connection in (broker, broker_b):
         topic(connection)
     brokers = {"broker-a": two_brokers.a.dsn, "broker-b": two_brokers.b.dsn}

@@ -1,4 +1,4 @@
-"""The view mqdb.dlq tells the story of each dead letter, and people find the ones they mean."""
+"""The view mqdb.dlq shows the history of each dead letter, and filters find the wanted ones."""
 
 import zlib
 from dataclasses import replace
@@ -30,7 +30,7 @@ from tests.fixtures.postgres import Database
 
 
 def row_at(connection: Connection, log_pos: int) -> dict[str, object]:
-    """A row of the view, which has to be the only one of its position."""
+    """The only row of the view with this position."""
     statement = text("SELECT * FROM mqdb.dlq WHERE log_pos = :log_pos")
     return dict(connection.execute(statement, {"log_pos": log_pos}).mappings().one())
 
@@ -173,7 +173,7 @@ def test_what_is_long_comes_last_and_every_column_has_a_comment(conn: Connection
 
 @pytest.fixture
 def letters(broker: Connection) -> dict[str, int]:
-    """Four letters by their bodies; each died a minute after the one before, the last one now."""
+    """Four dead letters by body; each died a minute after the previous one, the last one now."""
     later = replace(FAILURE, exception="TimeoutError", message="50% of nothing")
     places = {}
     for minutes, body, group, topic_name, tag, failure in (
@@ -190,7 +190,7 @@ def letters(broker: Connection) -> dict[str, int]:
 
 
 def bodies(connection: Connection, wanted: DeadLetterFilter) -> str:
-    """The bodies of the letters that meet it, the oldest first; by each of the ways to ask."""
+    """The bodies of the dead letters that match a filter, oldest first, by each way to query them."""
     listed = list_dead_letters(connection, wanted)
     read = list(read_dead_letters(connection, wanted))
     assert [letter.log_pos for letter in listed] == [letter.log_pos for letter in read][::-1]

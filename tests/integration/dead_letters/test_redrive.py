@@ -1,4 +1,4 @@
-"""A redrive sends dead letters back to work: which copies it makes, what it refuses, and that nothing comes twice."""
+"""A redrive sends dead letters back: the copies that it makes, its refusals, and that no message is copied twice."""
 
 import zlib
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ ALL = Redrive("all")
 
 
 def redrive_one(connection: Connection, log_pos: int, how: Redrive = ALL) -> dict[str, Any]:
-    """The copy that a redrive of one message makes."""
+    """The copy that a redrive of one message creates."""
     (result,) = redrive_messages(connection, [log_pos], how)
     assert (result.status, result.error) == (RedriveStatus.REDRIVEN, None)
     assert result.new_log_pos is not None

@@ -1,4 +1,4 @@
-"""For any messages and any filter: a redrive moves what its dry run lists, each once, and keeps book of it."""
+"""For any messages and any filter, a redrive moves each message that its dry run lists once, and records it."""
 
 import itertools
 import signal
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Letter:
-    """The properties of a letter that a filter can compare."""
+    """The properties of a dead letter that a filter can compare."""
 
     is_of_other_group: bool
     topic: str
@@ -46,7 +46,7 @@ filters = st.builds(
 
 
 def is_meant(letter: Letter, log_pos: int, wanted: DeadLetterFilter) -> bool:
-    """Whether the filter selects a letter, computed in Python."""
+    """Whether the filter selects a dead letter, computed in Python."""
     conditions = {
         None: True,
         "tags is null": letter.tag is None,
@@ -141,7 +141,7 @@ def test_a_redrive_moves_what_its_dry_run_lists_each_once_also_when_it_is_stoppe
 
 
 def assert_books_are_right(connection: Connection, group: str, before: int) -> None:
-    """Each result names a copy of its message, and each copy has its result."""
+    """Each result refers to a copy of its message, and each copy has a result."""
     found = results(connection)[before:]
     assert sorted(new or -1 for _, _, new in found) == redriven(connection, group)
     for log_pos, status, new_log_pos in found:

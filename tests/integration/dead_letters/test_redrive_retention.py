@@ -1,4 +1,4 @@
-"""Retention and redrives: a redrive is known as long as the log holds any record of it."""
+"""Retention and redrives: a redrive is remembered as long as the log holds any of its records."""
 
 from collections.abc import Callable
 from datetime import UTC, timedelta
@@ -44,14 +44,14 @@ Keep = Callable[..., Kept]
 
 @pytest.fixture
 def orders(broker: Connection, database: Database) -> TopicRoute:
-    """A topic in a log of small segments."""
+    """A topic in a log with small segments."""
     small_segments(database.connect(), SIZE)
     return topic(broker, "orders")
 
 
 @pytest.fixture
 def keep(broker: Connection, orders: TopicRoute, scheduler: BackgroundScheduler) -> Keep:
-    """Append messages, and have the segment keeper look at them after four days."""
+    """Append messages, and run the segment keeper four days later."""
     days = 0
 
     def keep(messages: int = SIZE) -> Kept:
@@ -71,7 +71,7 @@ def keep(broker: Connection, orders: TopicRoute, scheduler: BackgroundScheduler)
 
 
 def first_position(connection: Connection) -> int:
-    """The first one that the log holds."""
+    """The first position that the log holds."""
     position: int = connection.execute(text("SELECT min(start_pos) FROM mqdb.segment")).scalar_one()
     return position
 

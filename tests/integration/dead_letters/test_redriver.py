@@ -1,4 +1,4 @@
-"""A redrive that a broker ends."""
+"""A redrive whose session the server terminates."""
 
 import pytest
 from sqlalchemy import Connection, Engine, text

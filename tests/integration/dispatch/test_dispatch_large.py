@@ -1,4 +1,4 @@
-"""A transaction of many records: no statement of dispatch takes more of it than it was asked for."""
+"""A transaction with many records: no dispatch statement takes more of them than requested."""
 
 from datetime import timedelta
 
@@ -37,7 +37,11 @@ def queue(log: Connection) -> int:
 def test_no_batch_takes_more_stragglers_than_it_was_asked_for(
     log: Connection, database: Database, queue: int, service: str, kind: str
 ) -> None:
-    """`late` was in progress when the round before began, `younger` has taken its positions and got its xid since."""
+    """No batch takes more stragglers than requested.
+
+    The transaction of kind `late` was in progress when the previous round began; `younger` has taken its positions and
+    received its xid since.
+    """
     writer, other = database.connect(), database.connect()
     writer.execute("BEGIN")
     if kind == "late":
@@ -92,7 +96,10 @@ def test_no_batch_passes_over_too_many_records_in_progress(
 
 
 def test_a_time_out_of_the_session_stops_no_dispatch_for_good(log: Connection, database: Database, queue: int) -> None:
-    """A transaction of many sends commits behind other traffic: each statement takes a part of it."""
+    """A session's time-out does not stop dispatch for good.
+
+    A transaction of many sends commits behind other traffic, and each statement takes a part of it.
+    """
     writer = database.connect()
     writer.execute("BEGIN")
     append(writer, queue, 20_000)
@@ -141,7 +148,10 @@ def test_a_round_without_messages_reads_none_of_the_log(log: Connection, queue: 
 
 
 def test_messages_of_other_queues_do_not_wait_for_a_large_transaction(log: Connection, database: Database) -> None:
-    """Messages behind it in its own queues wait: no message overtakes one that was committed before its send."""
+    """Messages in other queues do not wait for a large transaction.
+
+    Later messages in the transaction's own queues wait: no message overtakes one that was committed before its send.
+    """
     large, small = create_topic(log, "large")[0], create_topic(log, "small")[0]
     writer = database.connect()
     writer.execute("BEGIN")
@@ -189,7 +199,10 @@ def test_the_lane_ends_while_others_go_on(log: Connection, database: Database) -
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_no_call_reads_all_of_a_second_large_transaction(log: Connection, database: Database, end: str) -> None:
-    """The second one has written to the queue of the first one, so dispatch passes over it; or it was rolled back."""
+    """No call reads all of a second large transaction.
+
+    The second one was rolled back, or has written to the queue of the first one, so that dispatch skips it.
+    """
     large, small = create_topic(log, "large")[0], create_topic(log, "small")[0]
     first, second = database.connect(), database.connect()
     for writer, count in ((first, 2_000), (second, 10_000)):
@@ -232,9 +245,10 @@ def test_a_timer_of_a_large_transaction_can_be_recalled_before_it_is_dispatched(
 
 
 def test_each_large_transaction_has_a_lane_of_its_own(log: Connection, database: Database) -> None:
-    """A second one, which comes while the first one has a lane, does not hold up other queues either.
+    """Each large transaction has its own lane.
 
-    A queue of both waits for both.
+    A second one does not hold up other queues while the first one has a lane. A queue with records of both waits for
+    both.
     """
     one, both, two, small = create_topic(log, "large", 3) + create_topic(log, "small")
     first, second = database.connect(), database.connect()
@@ -282,7 +296,10 @@ def test_the_queues_of_a_large_transaction_are_found_without_its_records(log: Co
 def test_a_timer_that_was_delivered_is_not_recalled_while_dispatch_is_amid_stragglers(
     log: Connection, database: Database, engine: Engine
 ) -> None:
-    """The checkpoint has the snapshot of the round before then, in which the message is not visible."""
+    """A delivered timer is not recalled while dispatch is in the middle of stragglers.
+
+    The checkpoint has the snapshot of the previous round, in which the message is not visible.
+    """
     create_topic(log, "orders")
     writer = database.connect()
     writer.execute("BEGIN")

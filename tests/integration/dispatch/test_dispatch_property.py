@@ -1,6 +1,6 @@
-"""Dispatch under random interleavings: nothing lost, doubled or reordered, offsets dense and never changed.
+"""Dispatch under random interleavings loses, duplicates and reorders nothing, and offsets are dense and never change.
 
-MQDB_DISPATCH_SEEDS says how many seeds to play, else MQDB_FUZZ_CASES. A failing one is printed with its steps.
+MQDB_DISPATCH_SEEDS, else MQDB_FUZZ_CASES, is the number of seeds to play. A failing seed is printed with its steps.
 """
 
 import os
@@ -138,7 +138,10 @@ UNFROZEN_STRAGGLERS = (
 def test_who_commits_between_two_batches_of_stragglers_is_not_lost(
     database: Database, log: Connection, is_broken: bool
 ) -> None:
-    """The snapshot is frozen until the last of them. Random interleavings seldom come to this."""
+    """A transaction that commits between two batches of stragglers is not lost.
+
+    The snapshot is frozen until the last of them. Random interleavings seldom reach this case.
+    """
     [queue] = create_topic(log, "orders")
     dispatch(log)
     if is_broken:
@@ -158,7 +161,7 @@ def test_who_commits_between_two_batches_of_stragglers_is_not_lost(
 
 
 class Writer:
-    """Sends many transactions, one after the other; keeps the positions of those that committed."""
+    """Sends many transactions, one after another; records the positions of the committed ones."""
 
     def __init__(self, connection: Connection, queue_key: int, seed: int) -> None:
         self.connection = connection
@@ -190,7 +193,10 @@ class Writer:
 
 
 def test_writers_dispatchers_and_readers_at_once(database: Database, log: Connection) -> None:
-    """The races within one call of dispatch, which the steps of one thread cannot reach."""
+    """Writers, dispatchers and readers run at once.
+
+    This covers races within one call of dispatch, which the steps of one thread cannot reach.
+    """
     small_segments(log, 300, ahead=40)
     (queue,) = create_topic(log, "orders")
     writers = [Writer(database.connect(), queue, seed) for seed in range(4)]

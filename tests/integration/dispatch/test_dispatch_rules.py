@@ -1,4 +1,4 @@
-"""The rules of dispatch, one by one. Each was found by breaking something."""
+"""The rules of dispatch, one by one. Each rule was found by breaking something."""
 
 from itertools import product
 
@@ -29,7 +29,10 @@ SERVICES = ("dispatch", "index_keys")
 
 
 def test_only_read_committed_is_accepted(log: Connection) -> None:
-    """A snapshot older than the lock would write a checkpoint that runs backwards."""
+    """Dispatch only accepts READ COMMITTED.
+
+    A snapshot older than the lock would write a checkpoint that runs backwards.
+    """
     for service, level in product(SERVICES, ("REPEATABLE READ", "SERIALIZABLE")):
         log.execute(f"BEGIN ISOLATION LEVEL {level}")
 
@@ -41,7 +44,10 @@ def test_only_read_committed_is_accepted(log: Connection) -> None:
 
 
 def test_a_transaction_that_has_written_is_refused(log: Connection, queue: int) -> None:
-    """The transaction's own records are invisible to its snapshots. The next round would take them for dispatched."""
+    """Dispatch refuses a transaction that has written.
+
+    The transaction's own records are invisible to its snapshots, and the next round would treat them as dispatched.
+    """
     for service, is_rolled_back in product(SERVICES, (False, True)):
         log.execute("BEGIN")
         log.execute("SAVEPOINT before")
@@ -115,7 +121,10 @@ def test_checkpoints_are_numbered_without_gaps(log: Connection, queue: int) -> N
 
 
 def test_the_very_first_message_is_dispatched(log: Connection, queue: int) -> None:
-    """Positions up to the tail of an adopted database count as dispatched. An unused sequence has no tail yet."""
+    """The very first message is dispatched.
+
+    Positions up to the tail of an adopted database count as dispatched, but an unused sequence has no tail yet.
+    """
     sent = append(log, queue)
 
     dispatch_all(log)
@@ -160,7 +169,10 @@ def test_a_transaction_in_progress_holds_back_only_its_own_records(
 def test_a_late_committer_is_found_though_no_position_is_taken_any_more(
     log: Connection, database: Database, queue: int
 ) -> None:
-    """A poll that only looked at the sequence would strand it."""
+    """A late committer is found even if no further position is taken.
+
+    A poll that only checked the sequence would miss it.
+    """
     writer = database.connect()
     writer.execute("BEGIN")
     late = append(writer, queue)
@@ -191,7 +203,10 @@ def test_a_late_committer_is_found_in_the_last_round_of_many(log: Connection, da
 
 
 def test_a_position_may_be_older_than_the_xid_of_its_record(log: Connection, database: Database, queue: int) -> None:
-    """No snapshot has seen the transaction when dispatch passes its position."""
+    """A position may be older than the xid of its record.
+
+    No snapshot has seen the transaction when dispatch passes the position.
+    """
     writer = database.connect()
     held = begin_with_a_position(writer)
     early = append(log, queue, 2)
@@ -278,7 +293,10 @@ def test_a_round_is_cut_into_batches_and_says_so(log: Connection, queue: int) ->
 
 
 def test_a_round_has_one_snapshot(log: Connection, database: Database, queue: int) -> None:
-    """Records that become visible during a round wait for the next one: no record is lost or taken twice."""
+    """A round has one snapshot.
+
+    Records that become visible during a round wait for the next one, so none is lost or taken twice.
+    """
     writer = database.connect()
     writer.execute("BEGIN")
     late = append(writer, queue)
@@ -298,7 +316,10 @@ def test_a_round_has_one_snapshot(log: Connection, database: Database, queue: in
 
 
 def test_the_end_of_a_round_is_not_called_idle(log: Connection, database: Database, queue: int) -> None:
-    """A loop that stops at IDLE has dispatched all that was committed before its last call."""
+    """The end of a round is not reported as IDLE.
+
+    A loop that stops at IDLE has dispatched everything committed before its last call.
+    """
     writer = database.connect()
     early = append(log, queue)
     writer.execute("BEGIN")
@@ -343,7 +364,10 @@ def test_an_idle_dispatch_writes_no_checkpoint_and_takes_no_xid(
 
 
 def test_an_empty_checkpoint_comes_at_most_once_a_second(log: Connection, database: Database, queue: int) -> None:
-    """While others take positions, that is. Minutes instead of seconds, because the machine may be busy."""
+    """An idle checkpoint is written at most once a second while others take positions.
+
+    The test uses minutes instead of seconds, because the machine may be busy.
+    """
     writer = database.connect()
     writer.execute("BEGIN")
     seqs = []
@@ -378,7 +402,10 @@ def test_a_big_open_transaction_is_not_read_again_and_again(log: Connection, dat
 
 
 def test_an_aborted_transaction_is_not_read(log: Connection, database: Database, queue: int) -> None:
-    """The xid of the transaction counts as one that has just ended until a checkpoint says that it is over."""
+    """An aborted transaction is not read.
+
+    Its xid counts as one that has just ended until a checkpoint says that it is over.
+    """
     writer = database.connect()
     writer.execute("BEGIN")
     append(writer, queue, 1000)
@@ -444,7 +471,10 @@ def test_dispatch_makes_partitions_when_the_keeper_is_late(log: Connection) -> N
 def test_a_segment_knows_the_lowest_position_that_a_late_committer_has_brought(
     log: Connection, database: Database
 ) -> None:
-    """Retention keeps the record for as long as an entry points to it."""
+    """A segment stores the lowest position that a late committer has brought.
+
+    Retention keeps the record as long as an entry refers to it.
+    """
     small_segments(log, 4)
     queue = create_topic(log, "orders")[0]
     writer = database.connect()
@@ -463,7 +493,10 @@ def test_a_segment_knows_the_lowest_position_that_a_late_committer_has_brought(
 
 
 def test_one_entry_for_each_offset_of_each_queue(log: Connection, database: Database) -> None:
-    """No key can say so, because it would need the segment; the lock of dispatch sees to it."""
+    """Each offset of each queue has one entry.
+
+    No key can enforce this, because it would need the segment; the lock of dispatch does.
+    """
     small_segments(log, 4, ahead=20)
     queues = create_topic(log, "orders", 3)
     writer = database.connect()
@@ -488,7 +521,10 @@ def test_one_entry_for_each_offset_of_each_queue(log: Connection, database: Data
 def test_a_dispatch_waits_for_the_disk_and_for_no_standby_whatever_the_session_has_chosen(
     log: Connection, queue: int
 ) -> None:
-    """Offsets that anybody was shown must survive a crash."""
+    """Dispatch waits for the disk, and for no standby, whatever the session has chosen.
+
+    Offsets that any reader has seen must survive a crash.
+    """
     for chosen in ("off", "local", "remote_write", "on", "remote_apply"):
         append(log, queue)
         log.execute(f"SET synchronous_commit = {chosen}")
@@ -549,7 +585,7 @@ def test_more_queues_than_fit_are_announced_by_a_star(log: Connection, database:
 
 
 def test_nothing_but_arrivals_is_announced(log: Connection, database: Database, queue: int) -> None:
-    """A NOTIFY in a transaction that sends would serialise all commits of the server."""
+    """Only arrivals are announced. A NOTIFY in a sending transaction would serialise all commits of the server."""
     listener = database.connect()
     listener.execute("LISTEN mqdb")
     listener.execute("LISTEN mqdb_arrivals")

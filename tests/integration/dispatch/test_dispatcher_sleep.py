@@ -1,4 +1,4 @@
-"""The dispatcher sleeps while no message is sent, and no message waits for the end of its longest sleep."""
+"""The dispatcher sleeps while no message is sent, and no message has to wait until its longest sleep ends."""
 
 import os
 import signal
@@ -41,7 +41,10 @@ def backend(database: Database) -> int:
     "isolation", usually("REPEATABLE READ", of=["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 )
 def test_a_transaction_that_began_before_the_sleep_wakes_it(sleepy: Database, isolation: str) -> None:
-    """The transaction's snapshot shows a time at which the dispatcher was awake."""
+    """A transaction that began before the sleep wakes the dispatcher.
+
+    The transaction's snapshot shows a time at which the dispatcher was awake.
+    """
     log = sleepy.connect()
     [queue] = create_topic(log, "orders")
     writer = sleepy.connect()
@@ -73,7 +76,10 @@ def test_a_transaction_that_has_written_keeps_it_awake(sleepy: Database) -> None
 def test_it_does_not_sleep_at_the_end_of_a_round_that_somebody_has_begun(
     database: Database, log: Connection, queue: int, engine: Engine
 ) -> None:
-    """The round does not include records that were committed after its start, while the dispatcher was awake."""
+    """The dispatcher does not sleep at the end of a round that another session has begun.
+
+    That round lacks records committed after its start, while the dispatcher was awake.
+    """
     append(log, queue, 2)
     with engine.connect() as connection:
         assert dispatch(connection, 1).more
@@ -85,7 +91,10 @@ def test_it_does_not_sleep_at_the_end_of_a_round_that_somebody_has_begun(
 
 
 def test_messages_that_come_fast_keep_it_awake(sleepy: Database) -> None:
-    """Then no sender need notify. It says so when it starts, whatever was said before."""
+    """Messages in quick succession keep the dispatcher awake, so that no sender need notify.
+
+    The dispatcher records this when it starts, whatever was recorded before.
+    """
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
     log = sleepy.connect()
     [queue] = create_topic(log, "orders")
@@ -125,7 +134,10 @@ def test_messages_of_sql_wake_it(sleepy: Database) -> None:
 
 
 def test_it_sleeps_no_longer_if_another_session_has_said_that_it_is_awake(sleepy: Database) -> None:
-    """An old leader that hangs for a while may say this. Then no sender notifies the dispatcher."""
+    """The dispatcher sleeps no longer if another session has recorded that it is awake.
+
+    An old leader that hung for a while may do so, and then no sender notifies the dispatcher.
+    """
     log = sleepy.connect()
     [queue] = create_topic(log, "orders")
     with asleep(sleepy):
@@ -161,7 +173,10 @@ def test_it_hears_of_messages_that_came_while_its_connection_was_lost(sleepy: Da
 
 
 def test_a_server_that_has_crashed_takes_it_for_awake(notifying: EmbeddedPostgres) -> None:
-    """The dispatcher has lost its connection, so a sender could not wake it. The state is not in the WAL."""
+    """After a server crash the dispatcher counts as awake.
+
+    It has lost its connection, so a sender could not wake it. The state is not in the WAL.
+    """
     with new_database(notifying) as database:
         migrations.upgrade(database.dsn)
         database.rows("SELECT setval('mqdb.dispatcher_state', 1)")
@@ -177,7 +192,7 @@ def test_a_server_that_has_crashed_takes_it_for_awake(notifying: EmbeddedPostgre
 
 
 def has_no_state(database: Database) -> bool:
-    """False too while the server recovers, or has not noticed yet that it has to."""
+    """Whether there is no state; also False while the server recovers, or has not noticed yet that it must recover."""
     with suppress(psycopg.OperationalError):
         return state(database) is None
     return False
@@ -228,7 +243,7 @@ def rest_of_a_round(_database: Database, log: Connection, connection: sqlalchemy
 
 
 def rest_of_stragglers(database: Database, log: Connection, connection: sqlalchemy.Connection) -> None:
-    """Leave records of transactions that were not in progress when the round before began, and had taken positions."""
+    """Leave records of transactions that had taken positions but were not in progress when the previous round began."""
     [queue] = create_topic(log, "orders")
     writers = [database.connect() for _ in range(2)]
     held = [begin_with_a_position(writer) for writer in writers]
@@ -241,7 +256,7 @@ def rest_of_stragglers(database: Database, log: Connection, connection: sqlalche
 
 
 def rest_of_a_lane(database: Database, log: Connection, connection: sqlalchemy.Connection) -> None:
-    """Dispatch itself has found all that there was when it last looked."""
+    """Leave records in a lane. Dispatch itself has found everything that existed when it last looked."""
     large, small = create_topic(log, "orders", 2)
     writer = database.connect()
     writer.execute("BEGIN")
@@ -257,7 +272,10 @@ def rest_of_a_lane(database: Database, log: Connection, connection: sqlalchemy.C
 
 
 def what_was_in_progress(database: Database, log: Connection, connection: sqlalchemy.Connection) -> None:
-    """In the snapshot of the last batch. Its xid is older than that of a message which this batch has found."""
+    """Leave a transaction that was in progress in the snapshot of the last batch.
+
+    Its xid is older than that of a message in this batch.
+    """
     [queue] = create_topic(log, "orders")
     writer = database.connect()
     writer.execute("BEGIN")
@@ -278,7 +296,7 @@ def test_the_quick_way_is_closed_if_the_last_batch_has_left_something(
     engine: Engine,
     leave: Callable[[Database, Connection, sqlalchemy.Connection], None],
 ) -> None:
-    """Nobody else has written since the batch."""
+    """The fast path is closed if the last batch has left records behind, even if no other session has written since."""
     with engine.connect() as connection:
         dispatch(connection)
         leave(database, log, connection)

@@ -1,4 +1,4 @@
-"""Appends that place their records: when they do, when they leave it to dispatch, and what others see of it."""
+"""Appends that place their records: when they do so, when they leave it to dispatch, and what others see."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ STILL_ASLEEP = "SELECT setval('mqdb.dispatcher_state', 1)"
 
 @pytest.fixture
 def queue(log: Connection) -> int:
-    """A queue of a log in which nothing waits."""
+    """A queue in a log without undispatched records."""
     [queue] = create_topic(log, "orders")
     dispatch(log)  # the database may be a copy, and is adopted then
     settle(log)
@@ -83,7 +83,10 @@ def behind_many_that_wait(_database: Database, log: Connection, queue: int) -> N
 
 
 def in_a_round_that_is_not_over(database: Database, log: Connection, queue: int) -> None:
-    """The first checkpoint of that round has the seq of the one that the mark relies on, and was rolled back."""
+    """During an unfinished round.
+
+    Its first checkpoint has the seq of the one that the mark relies on, which was rolled back.
+    """
     append(log, queue, 2)
     log.execute(STILL_ASLEEP)
     other = database.connect(autocommit=False)
@@ -98,12 +101,12 @@ def in_a_restored_database(_database: Database, log: Connection, queue: int) -> 
 
 
 def with_asynchronous_commits(_database: Database, log: Connection, _queue: int) -> None:
-    """A crash takes such a commit back, and the offset may have been stored elsewhere by then."""
+    """Use asynchronous commits. A crash undoes such a commit, when the offset may already be stored elsewhere."""
     log.execute("SET synchronous_commit = off")
 
 
 def in_a_transaction_with_one_snapshot(_database: Database, log: Connection, _queue: int) -> None:
-    """The snapshot of such a transaction is older than the lock."""
+    """Use a transaction with one snapshot, which is older than the lock."""
     log.execute("SET default_transaction_isolation = 'repeatable read'")
 
 
@@ -164,7 +167,7 @@ def behind_one_that_was_rolled_back(database: Database, _log: Connection, queue:
 
 
 def with_the_mark_of_another_history(_database: Database, log: Connection, _queue: int) -> list[int]:
-    """Set the mark of another history, as a dump brings it along."""
+    """Set the mark of another history, as a restored dump has it."""
     log.execute("SELECT setval('mqdb.placed', pg_sequence_last_value('mqdb.placed') # 4711)")
     return []
 
@@ -206,7 +209,10 @@ def test_it_places_first_what_waits(
 
 
 def test_a_sender_that_does_not_read_its_answer_keeps_no_lock(database: Database, log: Connection, queue: int) -> None:
-    """The sender is stopped, or far away. The statement and its commit are one message to the server."""
+    """A sender that does not read its answer keeps no lock, even if it is stopped or far away.
+
+    The statement and its commit are one message to the server.
+    """
     listener, sender = database.connect(), database.connect()
     listener.execute("LISTEN mqdb_arrivals")
     statement, values = send.statement_for(some_records(queue, 1), places=True)
@@ -221,9 +227,9 @@ def test_a_sender_that_does_not_read_its_answer_keeps_no_lock(database: Database
 
 
 def test_an_append_that_takes_three_round_trips_places_nothing(database: Database, log: Connection, queue: int) -> None:
-    """An append takes three behind a pooler, if READ COMMITTED is not the default.
+    """An append that takes three round trips places nothing.
 
-    It would keep the lock for two of them.
+    An append takes three behind a pooler if READ COMMITTED is not the default, and would keep the lock for two of them.
     """
     database.set_default("default_transaction_isolation", "repeatable read")
     engine = create_engine(database.dsn, prepared=False)
@@ -251,7 +257,10 @@ def test_an_append_that_fails_leaves_no_gap(log: Connection, queue: int) -> None
 
 
 def test_rounds_pass_over_what_is_placed_and_say_once_a_second_how_far_they_are(log: Connection, queue: int) -> None:
-    """The key index follows these reports, and dispatch looks for late records from there on."""
+    """Rounds skip placed records, and report their progress once a second.
+
+    The key index follows these reports, and dispatch looks for late records from there on.
+    """
     append_placed(log, queue)
     dispatch(log)  # the checkpoint before is old
     append_placed(log, queue, 19)
@@ -337,7 +346,7 @@ def test_the_property_fails_without_each_of_the_rules(database: Database, engine
 
 
 def test_the_property_fails_if_what_is_placed_keeps_its_xid(database: Database, engine: Engine) -> None:
-    """Dispatch would find it, too."""
+    """The property test fails if placed records keep their xid, because dispatch would find them, too."""
     with engine.connect() as retention:
         sessions = Sessions(database, retention)
         sessions.observer.execute(

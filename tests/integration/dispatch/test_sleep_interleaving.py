@@ -1,7 +1,7 @@
-"""A dispatcher falls asleep among senders, in random interleavings: no message waits for a wake that does not come.
+"""A dispatcher falls asleep among senders in random interleavings: no message waits for a wake-up that never comes.
 
-One thread takes the steps of all sessions. `mqdb.fall_asleep` has a thread of its own: advisory locks hold it up, and
-other steps come between its statements. The dispatcher keeps to the rules of `mqdb.service.dispatcher`.
+One thread takes the steps of all sessions. `mqdb.fall_asleep` runs in a separate thread: advisory locks stop it, so
+that other steps come between its statements. The dispatcher follows the rules of `mqdb.service.dispatcher`.
 """
 
 import random
@@ -48,7 +48,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Writer:
-    """A session, and how many records its transaction has sent: None outside of a transaction."""
+    """A session and the number of records that its transaction has sent; None outside a transaction."""
 
     connection: Connection
     records: int | None = None
@@ -56,7 +56,7 @@ class Writer:
 
 
 class Interleaving:
-    """One run after the other, on the same sessions."""
+    """Interleavings, one after another on the same sessions."""
 
     def __init__(
         self, database: Database, sleeper: sqlalchemy.Connection, thread: ThreadPoolExecutor, gates: int
@@ -79,7 +79,7 @@ class Interleaving:
         self.gate: int | None = None
 
     def play(self, seed: int) -> None:
-        """Raises Violation."""
+        """Play the interleaving of a seed. Raises Violation."""
         self.random = random.Random(seed)
         self.history = [f"seed {seed}"]
         stay_awake(self.sleeper)
@@ -139,14 +139,14 @@ class Interleaving:
             self.waiting += self._append(writer)
 
     def _place(self) -> None:
-        """Place records as a producer does: they do not wait, nor do the records before them."""
+        """Place records as a producer does: neither these records nor earlier ones wait."""
         if writer := self._writer(busy=False):
             found = log.append_placed(writer.connection, self.queue, self.random.choice(COUNTS))
             self._tell(f"writer {self.writers.index(writer)} sends {found}")
             self.waiting = scalar(self.other, WAITING)
 
     def _begin(self) -> None:
-        """Begin a transaction, perhaps with a snapshot, which may be older than the sleep."""
+        """Begin a transaction, perhaps with a snapshot that is older than the sleep."""
         if writer := self._writer(busy=False):
             isolation = self.random.choice(("READ COMMITTED", "REPEATABLE READ"))
             self._run(writer, f"BEGIN ISOLATION LEVEL {isolation}; SELECT FROM mqdb.topic")
@@ -194,7 +194,7 @@ class Interleaving:
     # -- what dispatchers do --------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        """A client does so, which has taken the dispatcher for dead."""
+        """Dispatch as a client that considers the dispatcher dead."""
         self._count(log.dispatch(self.other, self.random.choice(BATCHES)))
 
     def _round(self) -> None:
@@ -220,7 +220,7 @@ class Interleaving:
             self._come_to_gate()
 
     def _come_to_gate(self) -> None:
-        """Returns when it waits at a gate, or is done."""
+        """Wait until the dispatcher has reached a gate, or has finished."""
         assert self.falling is not None
         while not self.falling.done():
             found = self.other.execute(
@@ -243,7 +243,7 @@ class Interleaving:
         self.waiting -= result.messages
 
     def _hears(self) -> bool:
-        """Whether the dispatcher was woken. An answer of the server brings the notifications, too."""
+        """Whether the dispatcher was woken. An answer from the server also delivers the notifications."""
         self.is_woken = look(self.sleeper).is_woken or self._notifications() or self.is_woken
         return self.is_woken
 
@@ -271,9 +271,9 @@ def play_all(database: Database, seeds: Iterable[int], mutation: Sequence[tuple[
 
 
 def put_gates(connection: Connection, mutation: Sequence[tuple[str, str]]) -> int:
-    """Replace texts of mqdb.fall_asleep, and let it be held up behind each statement, by advisory locks 0, 1, ...
+    """Replace parts of mqdb.fall_asleep, and add a gate after each statement, with advisory locks 0, 1, ...
 
-    Returns how many.
+    Returns the number of gates.
     """
     definition = scalar(connection, "SELECT pg_get_functiondef(%s::regprocedure)", [FALL_ASLEEP])
     for text, replacement in mutation:

@@ -1,4 +1,4 @@
-"""The doctor's checks of services, log, groups and schedule: each finds what it is for, and else nothing."""
+"""The doctor's checks of services, log, groups and schedule each find their problem, and nothing else."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -239,7 +239,7 @@ def test_a_segment_that_is_kept_by_what_waits(
 
 
 def _leave_first_segment(connection: Connection, state: str) -> None:
-    """Four days ago dispatch has gone on to the second one."""
+    """Four days ago, dispatch moved on to the second segment."""
     first = "segment = (SELECT min(segment) FROM mqdb.segment)"
     connection.exec_driver_sql(
         f"UPDATE mqdb.segment SET state = '{state}', closed_at = mqdb.now() - interval '97 hours' WHERE {first}"
@@ -255,7 +255,7 @@ def _leave_first_segment(connection: Connection, state: str) -> None:
 
 
 def _read(connection: Connection, group: str, *, updated: str = "now", owner: str | None = None) -> None:
-    """A group with an offset in `orders`, at its beginning, and a subscription."""
+    """A group with a subscription, and an offset at the beginning of `orders`."""
     create_group(connection, group)
     connection.exec_driver_sql(
         """INSERT INTO mqdb.consumer_offset (group_id, queue_key, next_offset, owner, updated_at)

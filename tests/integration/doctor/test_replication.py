@@ -1,4 +1,4 @@
-"""The doctor's checks of replication, on a primary and on its standby: each finds what it is for."""
+"""The doctor's checks of replication, on a primary and on its standby, each find their problem."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -206,7 +206,10 @@ def test_sends_that_are_to_wait_for_a_standby_and_have_none(standby: Standby, at
 
 
 def test_the_doctor_ends_no_session_that_waits_for_a_standby(standby: Standby, at_primary: Connection) -> None:
-    """Nor one that waits behind it, here the second of three."""
+    """The doctor does not end a session that waits for a standby.
+
+    The same holds for a session that waits behind it, here the second of three.
+    """
     with (
         closing(psycopg.connect(standby.primary.dsn)) as second,
         closing(psycopg.connect(standby.primary.dsn)) as third,
@@ -326,7 +329,10 @@ def test_a_slot_that_keeps_the_log(shared_database: Database) -> None:
 
 
 def test_a_slot_whose_log_is_gone() -> None:
-    """The state after a standby was away for a night: PostgreSQL keeps only as much WAL as it may."""
+    """A replication slot whose WAL is gone, as after a standby was down for a night:
+
+    PostgreSQL keeps only a limited amount of WAL.
+    """
     settings = {"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"}
     with home_with_cluster() as home, EmbeddedPostgres(home, durable=False, settings=settings) as server:
         database = Database(server.dsn, superuser_dsn(server, "mqdb"))

@@ -1,4 +1,4 @@
-"""The doctor's findings for a role that does not own the broker; each check is tested and described."""
+"""The doctor's findings for a role that does not own the broker; each check is tested and documented."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def shop(owner: Admin, principal: Principal) -> Iterator[Admin]:
-    """A role with a few rights, and what it may not know of."""
+    """A role with a few rights, and data that it may not see."""
     owner.crons.add("tick", "@hourly", Message("secret", "x"))
     owner.crons.pause("tick")
     with Admin(principal("shop", send=["orders"], read=["orders"], group=["billing"])) as admin:

@@ -1,4 +1,4 @@
-"""The doctor's checks of the server and of its sessions: each finds what it is for, and what it tells to do helps."""
+"""The doctor's checks of the server and of its sessions each find their problem, and the suggested remedy works."""
 
 import struct
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ FAIL, WARN, INFO, OK = FindingStatus.FAIL, FindingStatus.WARN, FindingStatus.INF
 
 @pytest.fixture
 def other(shared_database: Database) -> Iterator["psycopg.Connection[object]"]:
-    """Somebody else's session, which begins its transactions by itself."""
+    """Another user's session, which begins its transactions by itself."""
     with closing(psycopg.connect(shared_database.dsn)) as connection:
         yield connection
 
 
 @pytest.fixture
 def replication_slot(shared_database: Database) -> Iterator[str]:
-    """A slot whose standby has told which snapshot it needs, and has gone. It belongs to the server."""
+    """A server-wide slot whose standby has reported the snapshot that it needs, and has disconnected."""
     name = f"doctor_{uuid4().hex}"
     with closing(psycopg.connect(shared_database.superuser_dsn, autocommit=True)) as superuser:
         superuser.execute("SELECT pg_create_physical_replication_slot(%s, true)", [name])
@@ -47,7 +47,7 @@ def replication_slot(shared_database: Database) -> Iterator[str]:
 
 
 def _give_feedback(superuser: "psycopg.Connection[tuple[object, ...]]", slot: str) -> None:
-    """Send the feedback of a hot standby with hot_standby_feedback, and nothing else."""
+    """Send the feedback that a hot standby sends with hot_standby_feedback, and nothing else."""
     row = superuser.execute(
         """SELECT pg_snapshot_xmin(pg_current_snapshot())::text, restart_lsn
            FROM pg_replication_slots WHERE slot_name = %s""",
@@ -337,7 +337,10 @@ def test_a_replication_slot_that_nobody_reads(
 
 
 def _wait_until_nothing_is_hidden(connection: Connection) -> None:
-    """A superuser's session of the test before ends a moment after it is closed, and the owner sees little of it."""
+    """Wait until no superuser session of an earlier test is left.
+
+    It ends a moment after it was closed, and the owner can see little of it.
+    """
     superusers = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
     wait_until(lambda: connection.exec_driver_sql(superusers).scalar_one() == 0)
 
@@ -376,7 +379,7 @@ def test_sessions_of_roles_of_which_the_owner_sees_little(
 
 @contextmanager
 def _waiting(shared_database: Database, statement: bytes) -> Iterator[int]:
-    """A session that waits for the end of its statement; its backend."""
+    """A session that waits for its statement to end; yields its backend."""
     with closing(psycopg.connect(shared_database.dsn, autocommit=True)) as connection:
         connection.pgconn.send_query(statement)
         yield connection.info.backend_pid
@@ -455,7 +458,7 @@ def test_a_check_that_takes_too_long_keeps_no_other_from_its_turn(
 
 
 def query_of(connection: Connection) -> str:
-    """The time-out that the session has."""
+    """The session's time-out."""
     return str(connection.exec_driver_sql("SHOW statement_timeout").scalar_one())
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/applications.md, word for word: an application, and a program of FastAPI's around it."""
+"""The examples of docs/applications.md, word for word: an application, and a FastAPI program around it."""
 
 import asyncio
 import importlib

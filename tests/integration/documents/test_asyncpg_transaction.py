@@ -1,4 +1,4 @@
-"""The example of docs/asyncio.md for asyncpg, word for word."""
+"""The asyncpg example of docs/asyncio.md, word for word."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "asyncio.md"
 
 
 async def run_example(dsn: str, *, fails: bool) -> str:
-    """Run the block in a function, and undo its transaction if it `fails`; returns the id of its message."""
+    """Run the block in a function, and roll its transaction back if it `fails`; returns the id of its message."""
     import asyncpg
 
     [block] = [each for each in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "# asyncpg" in each]

@@ -1,7 +1,7 @@
-"""Every block of code on README and the pages of docs: it runs here or in a test that is named here, or is checked.
+"""Every code block in the README and the pages of docs runs here or in a named test, or is checked.
 
-A Python block that does not run is compiled, and what it imports from mqdb exists. A command of mqdb is read by the
-parser of the command line. Blocks of other languages are read by the tools that they are for.
+A Python block that does not run is compiled, and its imports from mqdb exist. An mqdb command is parsed by the command
+line. Blocks in other languages are parsed by the tools for which they are written.
 """
 
 import ast
@@ -100,7 +100,7 @@ NOT_READ: Final = {"java": "tests/remoting", "diff": "tests/unit/test_spark_from
 
 
 def way_of(block: Block) -> str:
-    """The test or the check of a block."""
+    """The test or the check that covers a block."""
     ways = [
         test
         for page, languages, words, test in RUN_ELSEWHERE
@@ -178,7 +178,7 @@ def test_a_command_is_one_that_its_program_takes(block: Block) -> None:
 
 
 def check_command(program: str, *arguments: str) -> None:
-    """Fails if the command is wrong, as far as one can see without running it."""
+    """Fail if the command is wrong, as far as can be seen without running it."""
     if program == "mqdb":
         command: Any = typer.main.get_command(app)
         while hasattr(command, "commands"):

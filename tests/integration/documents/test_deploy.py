@@ -1,4 +1,4 @@
-"""The files in deploy/ are valid for the tools that read them, and name only things that mqdb has."""
+"""The files in deploy/ are valid for the tools that read them, and refer only to existing parts of mqdb."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def shown() -> set[str]:
-    """The metrics that the dashboard of Grafana asks for."""
+    """The metrics that the Grafana dashboard queries."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     return {name for panel in panels for each in panel["targets"] for name in METRIC.findall(each["expr"])}
 

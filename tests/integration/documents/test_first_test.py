@@ -1,4 +1,4 @@
-"""The first test of tests/README.md passes, and fails if the tag is another one."""
+"""The first test in tests/README.md passes, and fails for a different tag."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def first_test(tag: str = "paid") -> Callable[[Connection], None]:
-    """The test of the page, whose sender sends this tag."""
+    """The test on the page, changed to send this tag."""
     [code] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     names: dict[str, Callable[[Connection], None]] = {}
     exec(code.replace('tag="paid"', f'tag="{tag}"'), names)

@@ -1,4 +1,4 @@
-"""The examples of docs/outbox.md for sends inside a user's own transaction, word for word."""
+"""The examples of docs/outbox.md for sends in a user's own transaction, word for word."""
 
 import json
 import re
@@ -35,7 +35,7 @@ class Account(Base):
 
 
 def example(words: str) -> str:
-    """The only block of the page that holds these words."""
+    """The only block of the page that contains these words."""
     blocks = re.findall(r"```\w+\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     [block] = [block for block in blocks if words in block]
     return str(block)
@@ -135,7 +135,7 @@ def test_the_transaction_of_django_sends(account: Connection, database: Database
 
 @pytest.fixture
 def granted(account: Connection, database: Database, role: MakeRole, tmp_path: Path) -> dict[str, str]:
-    """The DSNs of the roles of the example, which have the rights that it gives."""
+    """The DSNs of the example's roles, with the rights that the example grants."""
     account.execute(KNOW_ITSELF)
     dsns = {name: role(name) for name in ("app", "billing")}
     place = Place(tmp_path, database.dsn)

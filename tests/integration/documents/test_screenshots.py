@@ -1,4 +1,4 @@
-"""The script that makes the pictures of the dashboard."""
+"""The script that takes the screenshots of the dashboard."""
 
 import struct
 from pathlib import Path

@@ -50,14 +50,14 @@ class Page:
         self._environment = postgres_environment() | addresses | {"PATH": programs}
 
     def run(self, section: str) -> None:
-        """All commands of a section, but for those that say where the servers are."""
+        """Run all commands of a section, except those that set the addresses of the servers."""
         for block in re.findall(r"```sh\n(.*?)```", self._sections[section], re.DOTALL):
             if not block.startswith("export"):
                 done = self.call("bash", "-e", "-c", block)
                 assert done.returncode == 0, block + done.stdout + done.stderr
 
     def call(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """A command, and what it says."""
+        """Run a command; returns its output."""
         return subprocess.run(
             command, cwd=self._directory, env=self._environment, capture_output=True, text=True, check=False
         )
@@ -69,7 +69,7 @@ def enter(body: str, connection: Connection) -> None:
 
 
 def read(dsn: str, directory: Path, received: dict[str, list[str]], count: int) -> None:
-    """A consumer of each kind reads until it has received so many messages in all, and leaves."""
+    """Let a consumer of each kind read until it has received `count` messages in all, and leave."""
     with starting(dsn, directory) as start:
         for way in WAYS:
             effect = {"effect": enter} if "exactly once" in way else {}

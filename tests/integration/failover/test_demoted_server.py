@@ -1,6 +1,7 @@
-"""A proxy, a virtual IP or a service that leads to the old primary for a while, which is a standby by then.
+"""A proxy, a virtual IP or a service still leads to the old primary for a while, which has become a standby.
 
-Nobody stays there: a send waits for the primary, and each client goes on when the address leads to the primary again.
+No client stays there: a send waits for the primary, and each client continues once the address leads to the primary
+again.
 """
 
 import itertools
@@ -34,7 +35,7 @@ def way(standby: Standby, replicated: Database) -> Iterator[Proxy]:
 
 
 def switch_over(way: Proxy, dsn: str) -> None:
-    """All connections are closed, and new ones lead to another server."""
+    """Close all connections, and lead new ones to another server."""
     way.cut()
     way.lead_to(dsn)
     way.restore()

@@ -1,4 +1,4 @@
-"""A standby that is promoted before its first restart point after the schema was made."""
+"""A standby is promoted before its first restart point after the creation of the schema."""
 
 import psycopg
 
@@ -17,7 +17,10 @@ from tests.fixtures.standby import Standby
 
 
 def test_a_broker_works_after_an_early_fail_over() -> None:
-    """PostgreSQL may have lost an unlogged sequence, which a trigger of each append reads."""
+    """A broker works after an early fail-over.
+
+    PostgreSQL may have lost an unlogged sequence, which a trigger reads in each append.
+    """
     with (
         home_with_cluster() as home,
         EmbeddedPostgres(home, durable=False) as primary,

@@ -1,4 +1,4 @@
-"""A server that hangs while the kernel answers for it: clients find out, cut their connections and go on elsewhere."""
+"""A server hangs while its kernel still answers: clients notice, cut their connections, and continue elsewhere."""
 
 import logging
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ SESSIONS = f"""
 
 @pytest.fixture
 def way(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[StrandingProxy]:
-    """A way to the test's own database, which has the topic `orders`. Clients are patient for 1 s instead of 15."""
+    """A proxy to the test's database, which has the topic `orders`. Clients wait for 1 s instead of 15."""
     monkeypatch.setattr(silence, "PATIENCE_SECONDS", 1.0)
     create_topic(database.connect(), "orders", 4)
     with StrandingProxy(database.dsn) as way:
@@ -39,7 +39,7 @@ def way(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Strandi
 
 @contextmanager
 def reading(dsn: str) -> Iterator[Inbox]:
-    """A consumer with one message consumed."""
+    """A consumer that has consumed one message."""
     inbox = Inbox()
     consumer = PushConsumer("readers", dsn)
     consumer.subscribe("orders")
@@ -49,7 +49,7 @@ def reading(dsn: str) -> Iterator[Inbox]:
 
 
 def send(database: Database, body: str) -> None:
-    """Send by a producer with a connection of its own, not through the proxy."""
+    """Send with a new producer, without the proxy."""
     with Producer("senders", settings=load_settings(dsn=database.dsn)) as producer:
         producer.send(Message("orders", body))
 

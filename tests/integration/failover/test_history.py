@@ -1,4 +1,4 @@
-"""A database that goes back while clients keep their positions: nothing that is in its log is skipped."""
+"""A database goes back while clients keep their positions: no message in its log is skipped."""
 
 import logging
 import os
@@ -63,7 +63,10 @@ def test_an_older_copy_of_the_directory_that_has_grown_past_the_position(
 
 @pytest.mark.parametrize("way", usually("exactly once", of=WAYS))
 def test_an_older_copy_that_is_behind_the_position(past: Past, way: str, tmp_path: Path) -> None:
-    """A pull above the end of its queue goes on at the committed offset, not at the end."""
+    """An older copy may end before the position of a client.
+
+    A pull beyond the end of its queue continues at the committed offset, not at the end.
+    """
     kept, lost, new = numbered("kept", 20), numbered("lost", 40), numbered("new", 8)
     past.store(*kept)
     past.save("older")
@@ -83,7 +86,10 @@ def test_an_older_copy_that_is_behind_the_position(past: Past, way: str, tmp_pat
 def test_a_server_that_was_stopped_and_started_has_lost_nothing(
     past: Past, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Committed messages do not come again, and the log has no warning."""
+    """A server that was stopped and started has lost nothing.
+
+    Committed messages are not delivered again, and the log has no warning.
+    """
     before, after = numbered("before", 20), numbered("after", 20)
     past.store(*before)
     with starting(past.dsn, tmp_path) as start:
@@ -141,7 +147,10 @@ def test_a_broadcasting_consumer_whose_log_proves_nothing_reads_all_of_it(past: 
 def test_a_message_whose_listener_runs_does_not_come_again_before_it_has_returned(
     past: Past, way: str, tmp_path: Path
 ) -> None:
-    """After a restart the queue is lost, and taken again: one listener of it is enough."""
+    """A message whose listener is running is not delivered again before the listener returns.
+
+    After a restart the queue is lost and taken again, but only one listener may run on it.
+    """
     may_return, has_waited = threading.Event(), threading.Event()
     with starting(past.dsn, tmp_path) as start:
         consuming = start(way, lambda _body: may_return.wait(60) and None)
@@ -170,7 +179,10 @@ def test_a_message_whose_listener_runs_does_not_come_again_before_it_has_returne
 
 
 def test_it_changes_when_the_server_recovers_from_the_crash_of_one_backend(past: Past) -> None:
-    """The start of the server does not change then, and changes that were not written yet are gone."""
+    """The history changes when the server recovers from the crash of one backend.
+
+    The server's start time does not change then, although unwritten changes are gone.
+    """
     with psycopg.connect(past.dsn, autocommit=True) as victim:
         before = query(past.dsn, "SELECT mqdb.history()")
         assert query(past.dsn, "SELECT mqdb.history()") == before
@@ -190,7 +202,11 @@ def test_it_changes_when_the_server_recovers_from_the_crash_of_one_backend(past:
 def test_a_queue_that_has_the_key_of_a_lost_one_gets_nothing_of_its_topic(
     past: Past, monkeypatch: pytest.MonkeyPatch, is_pooled: bool, schedule: dict[str, Any]
 ) -> None:
-    """The one was made after the copy, the other after the return. The lost one is made again automatically."""
+    """A queue that has the key of a lost one receives no message of the lost topic.
+
+    The lost queue was made after the copy, the other one after the return; the lost topic is created again
+    automatically.
+    """
     if is_pooled:
         monkeypatch.setenv("MQDB_POOL_DSN", past.dsn)
     past.save("older")

@@ -29,7 +29,7 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 
 @dataclass
 class Held:
-    """A queue that is owned and locked, with three messages."""
+    """An owned and locked queue with three messages."""
 
     owned: OwnedQueue
     positions: list[int]

@@ -1,6 +1,6 @@
-"""A whole log that moves to another server: its positions stay what they are.
+"""A whole log moves to another server, and its positions keep their meaning.
 
-No message comes again, and no warning is logged.
+No message is delivered again, and no warning is logged.
 """
 
 import logging
@@ -28,7 +28,7 @@ MESSAGES: Final = 20
 
 
 class Readers:
-    """A consumer of every kind, each in a group of its own."""
+    """A consumer of every kind, each in a separate group."""
 
     def __init__(self, start: Start, past: Past, directory: Path) -> None:
         self._past, self._directory = past, directory
@@ -36,7 +36,7 @@ class Readers:
         self._sent: list[str] = []
 
     def consume(self, *bodies: str) -> None:
-        """Returns when each of them has received these messages, and has committed that."""
+        """Wait until each consumer has received these messages and committed them."""
         self._past.store(*bodies)
         self._sent += bodies
         for reader in self._readers.values():
@@ -73,7 +73,10 @@ class Readers:
             return {(group_id, queue_key): epoch for group_id, queue_key, epoch in rows}
 
     def have_taken_again(self, before: dict[tuple[int, int], int]) -> bool:
-        """Whether all have noticed that the server was restarted. Messages that they poll before come again."""
+        """Whether all consumers have noticed the server's restart.
+
+        Messages that they poll earlier are delivered again.
+        """
         now = self.epochs()
         return now.keys() == before.keys() and all(now[each] > before[each] for each in before)
 
@@ -89,7 +92,10 @@ class Readers:
 
 @contextmanager
 def reading(past: Past, directory: Path, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """All readers have read something before, and read on after. No word of another history."""
+    """All consumers have read some messages before the block, and continue after it.
+
+    The log mentions no other history.
+    """
     with starting(past.dsn, directory) as start:
         readers = Readers(start, past, directory)
         readers.consume(*(f"before {number}" for number in range(MESSAGES)))
@@ -131,7 +137,7 @@ def test_pg_upgrade_from_15_to_18(oldest: PostgresBinaries, tmp_path: Path, capl
 
 
 def upgrade(home: Path, old: PostgresBinaries, new: PostgresBinaries) -> None:
-    """Replace the directory by a cluster that pg_upgrade has made."""
+    """Replace the directory with a cluster made by pg_upgrade."""
     account = service_account()
     target, workplace = home / "upgraded", home / "workplace"
     workplace.mkdir()

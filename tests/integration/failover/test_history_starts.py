@@ -1,4 +1,4 @@
-"""Groups, offsets and results that the database has lost by going back: a client goes on without skipping anything."""
+"""Groups, offsets and results were lost when the database went back: clients continue without skipping any message."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,7 +24,7 @@ LAST = ConsumeFromWhere.LAST_OFFSET
 
 
 def numbered(name: str, count: int = 2 * QUEUES) -> list[str]:
-    """The same number for each queue."""
+    """Numbered bodies, the same number of messages for each queue."""
     return [f"{name} {number:02}" for number in range(count)]
 
 
@@ -46,7 +46,10 @@ def wait_assigned(consuming: Consuming, past: Past) -> None:
 
 @pytest.mark.parametrize("way", usually("lite pull", of=WAYS))
 def test_a_group_that_an_older_copy_lacks_gets_what_was_sent_since(past: Past, way: str, tmp_path: Path) -> None:
-    """The group begins at the last offset, and that was long before the return."""
+    """A group that an older copy lacks gets the messages sent since.
+
+    The group begins at the last offset as of long before the return.
+    """
     past.save("older")
     with Proxy(past.dsn) as door, starting(door.dsn, tmp_path) as start:
         consuming = start(way, consume_from_where=LAST)
@@ -63,7 +66,7 @@ def test_a_group_that_an_older_copy_lacks_gets_what_was_sent_since(past: Past, w
 
 @pytest.fixture
 def reading_all(past: Past, tmp_path: Path) -> Callable[..., Consuming]:
-    """Makes a reader of queues that the user has chosen, who keeps the offsets and has begun with the first ones."""
+    """Makes a reader of queues chosen by the user, which keeps its offsets and began at the first ones."""
 
     def make(start: Callable[..., Consuming]) -> Consuming:
         consuming = start("assigned", auto_commit=False, consume_from_where=LAST)
@@ -139,7 +142,10 @@ def test_an_offset_of_a_message_that_the_log_has_lost_is_not_committed(past: Pas
 
 
 def test_a_delayed_message_that_is_delivered_again_proves_nothing(past: Past, tmp_path: Path) -> None:
-    """The new copy has the same id, at the same offset and position. The message before it is another one."""
+    """A delayed message that is delivered again proves nothing.
+
+    The new copy has the same id, offset and position, but the message before it is different.
+    """
 
     def deliver() -> None:
         with past._connected() as connection:
@@ -177,7 +183,10 @@ def test_the_offset_of_a_lost_message_is_not_that_of_another_one(past: Past) -> 
 
 
 def test_a_member_can_join_a_group_that_the_copy_did_not_have(past: Past, tmp_path: Path) -> None:
-    """The members of the group have entered it again, and know their subscriptions."""
+    """A member can join a group that the copy did not contain.
+
+    The group's members have registered it again, with their subscriptions.
+    """
     past.save("older")
     with starting(past.dsn, tmp_path) as start:
         consuming = start("concurrently")

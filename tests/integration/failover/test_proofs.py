@@ -1,4 +1,4 @@
-"""Proofs of positions: what the log has to hold for a position to mean what it meant."""
+"""Proofs of positions: the log entries that must exist for a position to keep its meaning."""
 
 from datetime import timedelta
 from uuid import uuid4

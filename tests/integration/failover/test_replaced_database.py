@@ -1,4 +1,4 @@
-"""Another database behind the same address: nothing is stored there by the numbers of the old one."""
+"""Another database behind the same address: nothing is stored there with the numbers of the old one."""
 
 import time
 from collections.abc import Callable
@@ -62,7 +62,10 @@ def test_a_database_of_another_broker_gets_nothing(
 
 
 def test_what_is_asked_beside_the_appends_goes_to_the_new_database_too(database: Database, to_one: Producer) -> None:
-    """A connection that is left to the old one would tell of topics there for ever."""
+    """Queries beside the appends go to the new database, too.
+
+    A connection to the old database would report its topics for ever.
+    """
     to_one.send(Message("orders", "before"))
     link = link_of(to_one)
     late = BrokerUnavailable("the test", "no answer")
@@ -84,7 +87,10 @@ def test_what_is_asked_beside_the_appends_goes_to_the_new_database_too(database:
 
 
 def test_a_route_that_is_newer_than_the_refused_one_is_kept(to_one: Producer) -> None:
-    """Many sends in flight are refused after a restart, and the first of them has asked for the route again."""
+    """A route newer than the refused one is kept.
+
+    Many sends under way are refused after a restart, and the first of them has already asked for the route again.
+    """
     to_one.send(Message("orders", "x"))
     assert to_one._running is not None
     link, routes = link_of(to_one), to_one._running.routes
@@ -146,7 +152,10 @@ def test_a_connection_that_was_cut_comes_back(engine: Engine) -> None:
 def test_a_topic_that_exists_is_found_although_the_first_question_after_the_swap_is_not_answered(
     database: Database, second_database: Database, swap_databases: Callable[[], None]
 ) -> None:
-    """The route of before says nothing then, not even for want of a better one."""
+    """An existing topic is found even if the first query after the swap fails.
+
+    The old route is not used then, not even for lack of a better one.
+    """
     with producer_of(database.dsn) as producer:
         producer.send(Message("orders", "before"))
         link = link_of(producer)

@@ -1,4 +1,4 @@
-"""A new connection finds out which waits for a server are in vain."""
+"""A new connection finds out which waits for a server are useless."""
 
 import math
 import time
@@ -42,7 +42,10 @@ def test_a_refusal_is_an_answer_and_a_server_that_starts_gives_none(text: str, f
 
 
 def test_a_new_connection_that_breaks_before_its_answer_says_nothing(engine: Engine) -> None:
-    """This holds for each class of the driver's errors: the services take their connections from an engine."""
+    """A new connection that breaks before its answer proves nothing.
+
+    This holds for each error class of the driver: the services take connections from an engine.
+    """
 
     @contextmanager
     def connect() -> Iterator[Connection]:

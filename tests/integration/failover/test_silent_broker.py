@@ -1,4 +1,4 @@
-"""A broker that keeps silent, or connections that stand still: no client waits for them for ever."""
+"""A broker is silent, or its connections hang: no client waits for them for ever."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -42,7 +42,7 @@ BLOCKED = """
 
 @pytest.fixture
 def stranding(database: Database) -> Iterator[StrandingProxy]:
-    """A way to the test's own database, which has the topic `orders`."""
+    """A stranding proxy to the test's database, which has the topic `orders`."""
     create_topic(database.connect(), "orders", 4)
     with StrandingProxy(database.dsn) as proxy:
         yield proxy
@@ -96,7 +96,7 @@ def test_a_new_connection_that_answers_in_time_stays(engine: Engine) -> None:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shutdown loses its patience soon."""
+    """Makes a shutdown give up soon."""
     monkeypatch.setattr(leaving, "LEAVE_SECONDS", 0.2)
 
 
@@ -107,7 +107,7 @@ def locked(database: Database, table: str) -> psycopg.Connection[Any]:
 
 
 def beat(producer: Producer) -> None:
-    """Have it give a sign of life now, and ask for its routes again."""
+    """Make the producer send a heartbeat now, and ask for its routes again."""
     instance = link_of(producer).instance
     instance._heartbeat.in_seconds(0)
     instance._notifications.wake()
@@ -133,7 +133,7 @@ def test_a_shutdown_does_not_wait_for_somebody_s_lock(database: Database, table:
 
 
 def producer_that_beats(dsn: str) -> Callable[[], None]:
-    """The shutdown of one that is about to give a sign of life."""
+    """The shutdown of a producer that is about to send a heartbeat."""
     producer = producer_of(dsn)
     producer.start()
     producer.send(Message("orders", "x"))
@@ -146,7 +146,7 @@ def producer_that_beats(dsn: str) -> Callable[[], None]:
 
 
 def producer_that_sends(dsn: str) -> Callable[[], None]:
-    """The shutdown of one whose last send fails."""
+    """The shutdown of a producer whose last send fails."""
     producer = producer_of(dsn, timeout="1s")
     producer.start()
     producer.send(Message("orders", "x"))
@@ -160,7 +160,7 @@ def producer_that_sends(dsn: str) -> Callable[[], None]:
 
 
 def push_consumer(dsn: str) -> Callable[[], None]:
-    """The shutdown of a consumer that owns queues."""
+    """The shutdown of a push consumer that owns queues."""
     consumer = PushConsumer("readers", dsn=dsn)
     consumer.subscribe("orders")
     consumer.register_listener(lambda _: None)
@@ -170,7 +170,7 @@ def push_consumer(dsn: str) -> Callable[[], None]:
 
 
 def lite_pull_consumer(dsn: str) -> Callable[[], None]:
-    """The shutdown of a consumer that owns queues."""
+    """The shutdown of a lite pull consumer that owns queues."""
     consumer = LitePullConsumer("readers", dsn=dsn)
     consumer.subscribe("orders")
     consumer.start()
@@ -201,7 +201,7 @@ def test_a_shutdown_does_not_wait_for_a_broker_that_keeps_silent(
 
 @pytest.fixture
 def to_both(two_brokers: TwoBrokers, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
-    """A producer that has asked each of two brokers already; `proxy` is its way to `broker-a`."""
+    """A producer that has already contacted both brokers; `proxy` is its way to `broker-a`."""
     monkeypatch.setattr(publish_routes, "_SHARE_OF_ONE", 0.02)
     create_topic(two_brokers.b.connect(), "orders", 4)
     with producer_of(dsn_of_two(proxy.dsn, two_brokers.b.dsn)) as producer:

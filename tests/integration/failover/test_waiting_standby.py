@@ -1,4 +1,4 @@
-"""A synchronous standby that does not answer: only those wait who have asked for a second copy."""
+"""A synchronous standby does not answer: only senders that asked for a second copy wait."""
 
 import itertools
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def consuming(replicated: Database, topic: str, inbox: Inbox) -> Iterator[None]:
 
 
 class FailsOnce(Inbox):
-    """Each message fails the first time, and comes again a second later."""
+    """A listener that fails each message the first time; the message is delivered again a second later."""
 
     def __call__(self, messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
         if any(message.reconsume_times == 0 and message.body == b"again" for message in messages):
@@ -77,7 +77,10 @@ def test_services_and_new_members_wait_for_no_standby(
 def test_an_append_that_waits_for_the_standby_places_nothing(
     replicated: Database, topic: str, synchronous_commit: str, places: bool
 ) -> None:
-    """A placed append would keep the lock of dispatch until the standby answers."""
+    """An append that waits for the standby places nothing.
+
+    A placed append would keep the lock of dispatch until the standby answers.
+    """
     log = replicated.connect(options="-c synchronous_commit=local")
     queue = scalar(
         log, "SELECT min(queue_key) FROM mqdb.queue JOIN mqdb.topic USING (topic_id) WHERE topic = %s", [topic]
@@ -93,7 +96,10 @@ def test_an_append_that_waits_for_the_standby_places_nothing(
 def test_a_send_that_waits_for_the_standby_holds_up_nobody_else(
     standby: Standby, replicated: Database, topic: str, served: Server
 ) -> None:
-    """The commit of such a send may notify the dispatcher, and PostgreSQL lets one such commit wait for another."""
+    """A send that waits for the standby holds up no other session.
+
+    Its commit may notify the dispatcher, and PostgreSQL makes one such commit wait for another.
+    """
     settings = load_settings(dsn=replicated.dsn, send_message_timeout="20s")
     inbox = Inbox()
     with (

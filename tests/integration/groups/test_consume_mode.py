@@ -1,4 +1,4 @@
-"""Groups that change between pull and pop: no queue is read in both ways, and what is in flight is not lost."""
+"""Groups that change between pull and pop: no queue is read in both modes, and no message in flight is lost."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The view mqdb.consumer_lag: what each group has yet to consume, in messages and in seconds."""
+"""The view mqdb.consumer_lag: the backlog of each group, in messages and in seconds."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -33,7 +33,7 @@ def route(broker: Connection) -> TopicRoute:
 
 @pytest.fixture
 def owned(broker: Connection, route: TopicRoute) -> list[OwnedQueue]:
-    """Both queues, taken by member `m` of group `readers`, which begins with the first message."""
+    """Both queues, owned by member `m` of group `readers`, which begins with the first message."""
     groups.save(broker, "readers", {})
     return take_queues(broker, "readers", "m", route.queue_keys, FROM_FIRST_OFFSET)
 
@@ -110,7 +110,10 @@ def test_an_offset_behind_the_end_is_no_lag(broker: Connection, owned: list[Owne
 def test_the_oldest_message_that_is_not_consumed_is_named_by_its_position(
     broker: Connection, route: TopicRoute, owned: list[OwnedQueue]
 ) -> None:
-    """The entry of this message may stand alone, or anywhere in a run."""
+    """The view names the position of the oldest unconsumed message.
+
+    The message's entry may stand alone, or anywhere in a run.
+    """
     for batch in ("e", "fgh", "i", "j", "kl"):
         append(broker, route, *batch)
         dispatch_all(broker)
@@ -132,7 +135,7 @@ LEVEL_3 = Retry(3)
 
 
 def fail(broker: Connection, *offsets: int, group: str = "readers", retry: Retry = LEVEL_3) -> None:
-    """Have the group fail messages of queue 0 of the topic, and commit all that is there."""
+    """Have the group fail messages in queue 0 of the topic, and commit the whole queue."""
     rows = broker.execute(text("SELECT queue_offset, log_pos FROM mqdb.message WHERE topic = 'orders'"))
     positions = {row.queue_offset: row.log_pos for row in rows}
     queue, failure = MessageQueue("orders", "broker-a", 0), Failure.later("m", datetime.now(UTC))
@@ -142,7 +145,7 @@ def fail(broker: Connection, *offsets: int, group: str = "readers", retry: Retry
 
 
 def waiting(broker: Connection) -> dict[tuple[str, int], tuple[int, int]]:
-    """Lag and what waits of each queue that has either."""
+    """The lag and the waiting retries of each queue that has either."""
     return {(each.topic, each.queue_id): (each.lag, each.waiting) for each in lag(broker) if each.lag or each.waiting}
 
 

@@ -1,4 +1,4 @@
-"""Exactly once in the broker: two fences, each enough by itself, and offsets that are folded and never lost."""
+"""Exactly once in the broker: two fences, each sufficient alone, and offsets that are folded but never lost."""
 
 import os
 import random
@@ -41,7 +41,7 @@ def race(broker: Connection, engine: Engine) -> Iterator[Race]:
 
 
 def violation(race: Race, seed: int) -> str:
-    """The fault in the outcome of one seed, with its history; "" if there is no fault."""
+    """The violation in the outcome of one seed, with its history; "" if there is no violation."""
     race.play(seed)
     consumed, next_offset = race.consumed(), race.next_offset()
     if consumed == list(range(next_offset)):
@@ -78,7 +78,11 @@ def without(monkeypatch: pytest.MonkeyPatch, broker: Connection, parts: list[str
 def test_no_offset_is_consumed_by_two_transactions_and_none_is_skipped(
     race: Race, broker: Connection, monkeypatch: pytest.MonkeyPatch, parts: list[str], constraints: list[str]
 ) -> None:
-    """Two members take the queue by force, give it back, are given up, and do not learn whether a commit happened."""
+    """No offset is consumed by two transactions, and none is skipped.
+
+    Two members take the queue by force, give it back, are given up, and sometimes do not learn whether a commit
+    happened.
+    """
     without(monkeypatch, broker, parts, constraints)
 
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
@@ -107,7 +111,7 @@ def test_the_race_finds_out_what_a_fence_cannot_do_without(
 
 @pytest.fixture
 def owned(broker: Connection) -> OwnedQueue:
-    """A queue of which member `a` has consumed nothing."""
+    """An owned queue of which member `a` has consumed nothing."""
     broker.execute(text("INSERT INTO mqdb.subscription_group (group_name) VALUES ('readers')"))
     [owned] = take_queues(broker, GROUP, "a", topic(broker).queue_keys, FIRST)
     return owned
@@ -119,7 +123,7 @@ def store() -> ExactlyOnceOffsetStore:
 
 
 def consume(engine: Engine, owned: OwnedQueue, first: int, end: int, segment: int = 0, client_id: str = "a") -> None:
-    """A transaction that consumes the offsets from `first` up to `end`."""
+    """Run a transaction that consumes the offsets from `first` up to `end`."""
     batch = OffsetCommit(owned.queue_key, owned.epoch, first, end, segment)
     with engine.connect().execution_options(isolation_level="READ COMMITTED") as connection:
         connection.begin()
@@ -128,7 +132,7 @@ def consume(engine: Engine, owned: OwnedQueue, first: int, end: int, segment: in
 
 
 def stored(broker: Connection, owned: OwnedQueue) -> tuple[int, int]:
-    """The offset in the row that is folded into, and the number of commits that are not folded yet."""
+    """The offset in the folded row, and the number of commits that are not folded yet."""
     offset = broker.scalar(text(f"SELECT next_offset FROM mqdb.consumer_offset WHERE queue_key = {owned.queue_key}"))
     assert isinstance(offset, int)
     return offset, broker.scalar(text("SELECT count(*) FROM mqdb.offset_commit")) or 0
@@ -199,7 +203,7 @@ def test_commits_are_folded_into_the_offset_that_all_can_see(
 def test_messages_that_nobody_asked_for_are_passed_by(
     broker: Connection, engine: Engine, owned: OwnedQueue, store: ExactlyOnceOffsetStore
 ) -> None:
-    """If a filter matches nothing, the offset moves on without a transaction."""
+    """Filtered-out messages are skipped: if a filter matches nothing, the offset advances without a transaction."""
     consume(engine, owned, 0, 5)
     store.commit(broker, [owned._replace(next_offset=9)])
     consume(engine, owned, 9, 10)
@@ -233,7 +237,10 @@ def test_what_an_old_owner_folds_is_refused(
 def test_what_others_have_passed_by_does_not_come_back(
     broker: Connection, engine: Engine, owned: OwnedQueue, store: ExactlyOnceOffsetStore
 ) -> None:
-    """A member that was killed has left a commit behind, and others go on that are not transactional."""
+    """Messages that others have passed are not delivered again.
+
+    A killed member has left a commit behind, and non-transactional members continue.
+    """
     consume(engine, owned, 0, 5)
     BrokerOffsetStore(GROUP, "a").commit(broker, [owned._replace(next_offset=20)])
 

@@ -1,4 +1,4 @@
-"""Groups as people see and change them."""
+"""Groups as operators see and change them."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ def join(
     group: str = "readers",
     model: MessageModel = MessageModel.CLUSTERING,
 ) -> None:
-    """Register a member; without a session it is one whose connection is gone."""
+    """Register a member; without a session, its connection counts as lost."""
     if session is not None:
         membership.announce(session, client_id)
     subscriptions = [SubscriptionData("orders", "TAG", "a || b")]
@@ -46,7 +46,7 @@ def join(
 
 @pytest.fixture
 def route(broker: Connection) -> TopicRoute:
-    """A topic of two queues with four messages in each."""
+    """A topic with two queues of four messages each."""
     route = topic(broker, queues=2)
     for queue_id in range(2):
         append(broker, route, *"abcd", queue_id=queue_id)

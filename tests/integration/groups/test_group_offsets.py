@@ -1,4 +1,4 @@
-"""Offsets without an owner: the offset at which a group reads on, and commits that must not disturb its members."""
+"""Offsets without an owner: the offset at which a group resumes, and commits that must not disturb its members."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ FIRST, LAST, TIMESTAMP = FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere.T
 
 @pytest.fixture
 def route(broker: Connection) -> TopicRoute:
-    """A topic of two queues with three messages each."""
+    """A topic with two queues of three messages each."""
     route = topic(broker, queues=2)
     for queue_id in range(2):
         append(broker, route, "x", "y", "z", queue_id=queue_id)
@@ -44,7 +44,7 @@ def a_member(broker: Connection, engine: Engine) -> Iterator[str]:
 
 
 def at(route: TopicRoute, *offsets: int) -> list[ReadQueue]:
-    """Positions in the first queues, which were never reset."""
+    """Positions in the first queues, none of which was ever reset."""
     return [ReadQueue(key, offset, 1, None) for key, offset in zip(route.queue_keys, offsets, strict=False)]
 
 
@@ -106,7 +106,10 @@ def test_a_commit_is_refused_where_a_member_has_the_queue(broker: Connection, ro
 
 
 def test_a_commit_is_refused_where_a_queue_is_locked(broker: Connection, route: TopicRoute, a_member: str) -> None:
-    """A consumer in order may be in the middle of a message, even when it is no longer a member."""
+    """A commit is refused if a queue is locked.
+
+    An orderly consumer may be in the middle of a message, even if it is no longer a member.
+    """
     queue_locks.take_queues(broker, "readers", a_member, route.queue_keys[:1], FIRST, expiry=timedelta(minutes=1))
     broker.execute(text("DELETE FROM mqdb.client"))
 
@@ -116,7 +119,10 @@ def test_a_commit_is_refused_where_a_queue_is_locked(broker: Connection, route: 
 def test_a_member_that_comes_back_notices_that_somebody_else_has_committed(
     broker: Connection, route: TopicRoute, a_member: str
 ) -> None:
-    """The member was given up and is registered again. The messages that it had in hand no longer count."""
+    """A returning member notices that another client has committed.
+
+    The member was given up and is registered again, so the messages that it held no longer count.
+    """
     [owned, _] = take_queues(broker, "readers", a_member, route.queue_keys, FIRST)
     broker.execute(text("DELETE FROM mqdb.client"))
 
@@ -181,7 +187,10 @@ def test_a_member_starts_where_it_says_in_queues_that_nobody_has_committed(
 
 
 def test_a_group_is_at_home_in_a_topic_when_a_member_has_had_a_queue_of_it(broker: Connection, a_member: str) -> None:
-    """A queue that is added then is read from its beginning, also where all there was came from other commits."""
+    """A group is at home in a topic once a member has owned one of its queues.
+
+    A queue added later is read from its beginning, even if all existing offsets came from other commits.
+    """
     before = topic(broker, "bills")
     commit_without_owner(broker, "readers", at(before, 0))
     take_queues(broker, "readers", a_member, before.queue_keys, LAST)

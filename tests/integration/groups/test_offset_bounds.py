@@ -1,4 +1,4 @@
-"""Numbers at the ends of their type, which a member writes for its group, do not stop operations on the group."""
+"""Extreme numbers that a member stores for its group do not stop operations on the group."""
 
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 @pytest.fixture
 def mallory(owner: Admin, broker: Connection, principal: Principal) -> Iterator[Session]:
-    """A member of group `billing`, which has read one of two messages in each queue of `orders`."""
+    """A member of group `billing` that has read one of two messages in each queue of `orders`."""
     dsn = principal("mallory", read=["orders"], group=["billing"])
     owner.groups.update("billing")
     route = topics.find_topic(broker, "orders")

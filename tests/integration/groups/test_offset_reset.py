@@ -1,4 +1,4 @@
-"""Reset and clone: a group goes on at the offsets that an operator sets, whether its members are online or not."""
+"""Reset and clone: a group continues at the offsets that an operator sets, whether its members are online or not."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,7 @@ EARLIEST, LATEST = Boundary.EARLIEST, Boundary.LATEST
 
 @pytest.fixture
 def route(broker: Connection) -> TopicRoute:
-    """A topic of two queues with five messages each, and a group `readers` that does not know it."""
+    """A topic with two queues of five messages each, and a group `readers` that has never read the topic."""
     route = topic(broker, queues=2)
     for queue_id in range(2):
         append(broker, route, *(f"{queue_id}{letter}" for letter in "abcde"), queue_id=queue_id)
@@ -47,7 +47,7 @@ def route(broker: Connection) -> TopicRoute:
 
 @pytest.fixture
 def owned(broker: Connection, route: TopicRoute) -> list[OwnedQueue]:
-    """Both queues, taken by member `m`; it has consumed three messages of each."""
+    """Both queues, owned by member `m`, which has consumed three messages of each."""
     owned = take_queues(broker, "readers", "m", route.queue_keys, FROM_FIRST_OFFSET)
     commit_offsets(broker, "readers", [queue._replace(next_offset=3) for queue in owned])
     return owned
@@ -124,7 +124,10 @@ def test_a_group_that_is_new_to_the_topic_gets_its_offsets(broker: Connection, r
 def test_it_says_how_many_messages_come_again_and_how_many_are_skipped(
     broker: Connection, route: TopicRoute, owned: list[OwnedQueue]
 ) -> None:
-    """Messages that retention has dropped neither come again nor are skipped."""
+    """A reset reports how many messages are delivered again or skipped.
+
+    Messages dropped by retention count as neither.
+    """
     back = reset_offsets(broker, "readers", "orders", 1, dry_run=True)
     forward = reset_offsets(broker, "readers", "orders", LATEST, dry_run=True)
     broker.execute(text("UPDATE mqdb.queue SET base_offset = 2"))
@@ -165,7 +168,7 @@ def test_each_change_is_noted_with_the_reason(broker: Connection, route: TopicRo
 
 
 def test_topic_and_group_have_to_exist(broker: Connection, route: TopicRoute) -> None:
-    """The codes 17 and 26 of RocketMQ; the topic is looked for first."""
+    """Topic and group must exist, else RocketMQ's codes 17 and 26 are returned; the topic is checked first."""
     with pytest.raises(TopicNotFound):
         reset_offsets(broker, "nobody", "nothing", EARLIEST)
     with pytest.raises(GroupNotFound, match="nobody"):
@@ -191,7 +194,10 @@ def test_a_time_has_to_know_its_zone(broker: Connection, route: TopicRoute) -> N
 
 
 def test_one_queue_of_a_topic_that_the_group_has_never_read_is_refused(broker: Connection, route: TopicRoute) -> None:
-    """The group would count as one that knows the topic then, and begin with the first message of all other queues."""
+    """A reset of one queue in a topic that the group has never read is refused.
+
+    Otherwise the group would start at the first message in all other queues.
+    """
     with pytest.raises(ParameterInvalid, match="reset all queues"):
         reset_offsets(broker, "readers", "orders", LATEST, queue_id=1)
 
@@ -200,7 +206,7 @@ def test_one_queue_of_a_topic_that_the_group_has_never_read_is_refused(broker: C
 
 @pytest.fixture
 def session(engine: Engine) -> Iterator[Connection]:
-    """A connection that holds the presence of those who are registered."""
+    """A connection that holds the presence of registered members."""
     with engine.connect() as session:
         yield session
 
@@ -331,7 +337,7 @@ def test_a_member_that_does_not_let_go_is_not_waited_for_without_end(
 
 
 def test_a_clone_stands_where_its_source_stands(broker: Connection, route: TopicRoute, owned: list[OwnedQueue]) -> None:
-    """The clone also includes offsets that the source has committed exactly once."""
+    """A clone has the offsets of its source, including those committed exactly once."""
     commit_offsets(broker, "readers", [owned[1]._replace(next_offset=4)])
     broker.execute(
         text(

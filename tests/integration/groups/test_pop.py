@@ -1,4 +1,4 @@
-"""Pop: messages are in flight, acknowledged, come again, or end in the dead letter queue."""
+"""Pop: messages are in flight, acknowledged, delivered again, or moved to the dead letter queue."""
 
 import random
 from collections.abc import Callable
@@ -355,7 +355,10 @@ def test_a_pop_that_is_rolled_back_has_not_happened(make_queues: Callable[..., Q
 
 
 def test_a_queue_that_lags_behind_the_window_loses_nothing(make_queues: Callable[..., Queues]) -> None:
-    """A reader remembers the segments of its last reads; the messages of another queue may lie before them."""
+    """A queue behind the window loses nothing.
+
+    A reader remembers the segments of its last reads, and the messages of another queue may lie before them.
+    """
     orders = make_queues(queues=2)
     small_segments(driver(orders.broker), 10, ahead=8)
     orders.send("early-0", "early-1", "early-2", queue_id=1)
@@ -550,9 +553,9 @@ def test_messages_are_returned_if_an_error_comes_after_them(
 
 
 def test_an_old_snapshot_makes_a_pop_no_slower(make_queues: Callable[..., Queues], database: Database) -> None:
-    """An old snapshot keeps dead rows.
+    """An old snapshot, which keeps dead rows, makes a pop no slower.
 
-    A pop reads no dead row: it reads one commit of the cursor, and the rows that are due since the last look.
+    A pop reads no dead rows: it reads one commit of the cursor, and the rows that have become due since the last pop.
     """
     orders = make_queues()
     orders.send(*(str(n) for n in range(120)))
@@ -579,7 +582,7 @@ def test_an_old_snapshot_makes_a_pop_no_slower(make_queues: Callable[..., Queues
 
 
 def buffers(broker: Connection) -> int:
-    """Hits of shared buffers in this database, all sessions'."""
+    """Shared buffer hits in this database, over all sessions."""
     broker.execute(text("SELECT pg_stat_force_next_flush()"))
     broker.execute(text("SELECT pg_stat_clear_snapshot()"))
     return (
@@ -606,7 +609,10 @@ def test_bad_times_are_refused(make_queues: Callable[..., Queues], invisible: ti
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_and_nothing_is_had_twice_at_a_time(make_queues: Callable[..., Queues], seed: int) -> None:
-    """Workers pop, acknowledge, fail, forget and come late, in random turns, while messages come."""
+    """No message is lost, or held by two workers at a time.
+
+    Workers pop, acknowledge, fail, forget and come late in random turns, while messages arrive.
+    """
     chance = random.Random(seed)
     orders = make_queues(queues=3, retry_max_times=10**6)
     held: dict[str, tuple[ReceivedMessage, float]] = {}

@@ -26,7 +26,7 @@ GROUP = "workers"
 
 
 class Sql(NamedTuple):
-    """A session that pops, and the topic."""
+    """A session that pops, and its topic."""
 
     broker: Connection
     route: TopicRoute
@@ -49,7 +49,7 @@ class Sql(NamedTuple):
 
 @pytest.fixture
 def make(broker: Connection) -> Callable[..., Sql]:
-    """Make the topic and the group, which begins at the first message. The clock stands still."""
+    """Create the topic and a group that begins at the first message, and stop the clock."""
 
     def make_sql(queues: int = 1, **settings: Any) -> Sql:
         stop_clock(broker)

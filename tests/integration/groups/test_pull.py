@@ -1,4 +1,4 @@
-"""Pull: RocketMQ's verdicts on an offset, tags, limits, several queues in one answer."""
+"""Pull: RocketMQ's verdicts on an offset, tags, limits, and several queues in one answer."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_what_is_not_dispatched_is_not_there_yet(broker: Connection) -> None:
 
 
 def test_the_verdict_on_an_offset(broker: Connection) -> None:
-    """Queue of min offset 2 and max offset 5 (retention has passed 0 and 1)."""
+    """The queue has min offset 2 and max offset 5: retention has dropped 0 and 1."""
     route = topic(broker)
     append(broker, route, *"abcde")
     dispatch_all(broker)
@@ -131,7 +131,10 @@ def test_an_answer_ends_at_the_byte_limit_but_never_empty(broker: Connection) ->
 
 
 def test_the_horizon_of_an_answer_serves_the_next(broker: Connection) -> None:
-    """Over several segments: hints prune partitions, and never hide a message."""
+    """The horizon of an answer can be used for the next pull.
+
+    Over several segments, such hints prune partitions but never hide a message.
+    """
     broker.execute(text("UPDATE mqdb.broker SET segment_size = 50"))
     broker.execute(text("SELECT setval('mqdb.log_pos', (SELECT max(end_pos) - 20 FROM mqdb.segment))"))
     route = topic(broker)
@@ -151,7 +154,10 @@ def test_the_horizon_of_an_answer_serves_the_next(broker: Connection) -> None:
 
 
 def test_a_record_outside_the_window_is_found_all_the_same(broker: Connection) -> None:
-    """A late committer may lower the lowest position of a segment behind a reader's back."""
+    """A record outside the window is found nevertheless.
+
+    A late committer may lower the lowest position of a segment unnoticed by a reader.
+    """
     route = topic(broker)
     append(broker, route, "first")
     dispatch_all(broker)
@@ -166,9 +172,9 @@ def test_a_record_outside_the_window_is_found_all_the_same(broker: Connection) -
     "wanted", [None, parse_tag_expression("A"), compile_selector("TAGS = 'A'")], ids=["all", "tag", "selector"]
 )
 def test_a_sparse_queue_is_read_across_many_segments(broker: Connection, wanted: MessageFilter | None) -> None:
-    """The next message of the queue lies far behind the window of the last one.
+    """A sparse queue is read across many segments: its next message lies far beyond the window of the last one.
 
-    A filter must not take that for no match.
+    A pull with a filter must not treat this as the absence of matches.
     """
     broker.execute(text("UPDATE mqdb.broker SET segment_size = 10"))
     broker.execute(text("SELECT setval('mqdb.log_pos', (SELECT max(end_pos) - 5 FROM mqdb.segment))"))
@@ -225,7 +231,7 @@ def test_a_queue_of_another_history_is_left_out(broker: Connection) -> None:
 
 
 def test_a_horizon_of_another_history_hides_nothing(broker: Connection) -> None:
-    """There the log had come to a later segment."""
+    """A horizon of another history hides nothing, although the log of that history had reached a later segment."""
     route = topic(broker)
     append(broker, route, *map(str, range(30)))
     dispatch_all(broker)

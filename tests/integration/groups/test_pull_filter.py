@@ -1,4 +1,4 @@
-"""Pull with a filter: how far it looks, what it goes on behind, what it reads, over one segment and over many."""
+"""Pull with a filter: how far it searches, its next offset, and what it reads, over one segment and over many."""
 
 import random
 
@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("wanted", [TAG_A, RED], ids=["tag", "selector"])
 
 
 def send(connection: Connection, route: TopicRoute, *wishes: bool, size: int = 1, queue_id: int = 0) -> None:
-    """A message for each, numbered in its body: those that are wished for have tag A and the color red."""
+    """Send one message for each wish, numbered in its body: wanted messages have tag A and the color red."""
     messages = [
         Message("orders", str(n).ljust(size), "A" if wish else "B", properties={"color": "red" if wish else "blue"})
         for n, wish in enumerate(wishes)
@@ -33,7 +33,7 @@ def send(connection: Connection, route: TopicRoute, *wishes: bool, size: int = 1
 
 
 def small_segments(connection: Connection, size: int) -> None:
-    """Lets the next segments be so small, and the log be at the end of those that there are."""
+    """Give the next segments this size, and move the log to the end of the existing ones."""
     connection.execute(text("UPDATE mqdb.broker SET segment_size = :size"), {"size": size})
     connection.execute(text("SELECT setval('mqdb.log_pos', (SELECT max(end_pos) - 1 FROM mqdb.segment))"))
 
@@ -95,7 +95,7 @@ def test_a_selector_looks_at_800_messages(broker: Connection) -> None:
 
 
 def test_tags_are_compared_up_to_the_end_of_the_queue(broker: Connection) -> None:
-    """The index says that none of them is there."""
+    """Tags are compared up to the end of the queue: the index shows that none of them matches."""
     route = topic(broker)
     send(broker, route, *[False] * 2000)
 
@@ -127,7 +127,10 @@ def test_no_queue_is_too_many_to_compare_a_few_of_its_tags(broker: Connection, m
 
 @BOTH
 def test_a_filter_changes_nothing_about_where_a_queue_ends(broker: Connection, wanted: MessageFilter) -> None:
-    """Queue of min offset 2 and max offset 5 (retention has passed 0 and 1)."""
+    """A filter does not change the bounds of a queue.
+
+    Min offset 2 and max offset 5, because retention has dropped 0 and 1.
+    """
     route = topic(broker)
     send(broker, route, *[True] * 5)
     broker.execute(text("UPDATE mqdb.queue SET base_offset = 2 WHERE queue_key = :key"), {"key": route.queue_keys[0]})
@@ -166,7 +169,10 @@ def test_a_filter_without_tags_matches_none(broker: Connection) -> None:
 
 @BOTH
 def test_what_was_passed_over_is_not_opened_again(broker: Connection, wanted: MessageFilter) -> None:
-    """A reader who finds nothing gets ahead in segments, too: the next pull need not look into the old ones."""
+    """Segments that were passed are not opened again.
+
+    A reader that finds nothing advances in segments, too, so the next pull skips the old ones.
+    """
     route = topic(broker)
     small_segments(broker, 10)
     for _ in range(6):
@@ -189,7 +195,10 @@ def test_what_was_passed_over_is_not_opened_again(broker: Connection, wanted: Me
 
 @BOTH
 def test_an_answer_that_its_window_ends_goes_on_there(broker: Connection, wanted: MessageFilter) -> None:
-    """Two segments of ten messages each are open; the scan limit would reach much further."""
+    """An answer that ends at its window continues there.
+
+    Two segments of ten messages each are open; the scan limit would reach much further.
+    """
     route = topic(broker)
     small_segments(broker, 10)
     for _ in range(6):
@@ -206,7 +215,10 @@ def test_an_answer_that_its_window_ends_goes_on_there(broker: Connection, wanted
 
 @BOTH
 def test_a_record_outside_the_window_is_found_all_the_same(broker: Connection, wanted: MessageFilter) -> None:
-    """A late committer may lower the lowest position of a segment behind a reader's back."""
+    """A record outside the window is found nevertheless.
+
+    A late committer may lower the lowest position of a segment unnoticed by a reader.
+    """
     route = topic(broker)
     send(broker, route, False, True)
     too_high = Horizon(1, {1: SegmentBounds(10**9, 10**9 + 1), 2: SegmentBounds(10**9, 10**9 + 1)})
@@ -218,7 +230,7 @@ def test_a_record_outside_the_window_is_found_all_the_same(broker: Connection, w
 
 @BOTH
 def test_an_entry_without_its_record_is_an_error(broker: Connection, wanted: MessageFilter) -> None:
-    """Nobody knows whether it would have matched a selector."""
+    """An entry without its record is an error, because the record might have matched the selector."""
     route = topic(broker)
     send(broker, route, True)
     broker.execute(text("DELETE FROM mqdb.commit_log"))

@@ -1,6 +1,6 @@
-"""A filtered pull that is walked to the end of a queue returns exactly what the filter lets pass of all messages.
+"""Filtered pulls up to the end of a queue return exactly the messages that match the filter.
 
-Seeds choose tags, properties, how messages are cut into segments and batches, and the limits of each pull.
+The seed chooses tags, properties, the division of messages into segments and batches, and the limits of each pull.
 """
 
 import random
@@ -27,7 +27,7 @@ TAGS = (None, "A", "Aa", "BB", "C", "rare")  # Aa and BB have one code
 
 
 class Case(NamedTuple):
-    """A filter, and what it says of a message, in Python."""
+    """A filter, and its verdict on a message, computed in Python."""
 
     wanted: MessageFilter
     passes: Callable[[ReceivedMessage], bool]
@@ -78,7 +78,7 @@ def fill(connection: Connection, route: TopicRoute, chance: random.Random) -> No
 def walk(
     connection: Connection, route: TopicRoute, wanted: MessageFilter | None, chance: random.Random
 ) -> list[list[int]]:
-    """Offsets of the messages of each queue that a reader with this filter takes, up to the end of all queues."""
+    """Offsets of the messages that a reader with this filter receives from each queue, up to the end of all queues."""
     found: list[list[int]] = [[] for _ in range(QUEUES)]
     requests = [request(route, 0, queue_id) for queue_id in range(QUEUES)]
     horizon = UNKNOWN_HORIZON

@@ -1,4 +1,7 @@
-"""Refusals by the fences of appends and commits: nothing is stored, and PostgreSQL says so in a sentence of mqdb."""
+"""Refusals by the fences of appends and commits.
+
+Nothing is stored, and PostgreSQL reports the refusal in one sentence.
+"""
 
 from datetime import UTC, datetime
 from itertools import product
@@ -37,7 +40,7 @@ def record(route: TopicRoute, **changes: Any) -> Record:
 
 
 def refusal(error: MqdbError) -> str:
-    """The SQLSTATE, and all that PostgreSQL's log has of the error."""
+    """The SQLSTATE, and everything that PostgreSQL's log has about the error."""
     cause = error.__cause__
     assert isinstance(cause, psycopg.Error)
     said = cause.diag
@@ -50,7 +53,10 @@ def log_is_empty(broker: Connection) -> bool:
 
 
 def test_an_append_to_a_queue_that_is_gone_says_so(broker: Connection) -> None:
-    """One record or some, to one queue or several, that wait or do not."""
+    """An append to a deleted queue reports that the queue is gone.
+
+    The cases are one record or several, to one queue or several, waiting or not.
+    """
     gone, there = topic(broker), topic(broker, "others", 2)
     admin.delete_topic(broker, "orders")
     others: tuple[list[Record], ...] = (

@@ -1,4 +1,4 @@
-"""Queue locks: no member gets a queue before its owner has unlocked it, or could have known that its lock is over."""
+"""Queue locks: no member gets a queue before the owner has unlocked it, or could have known that the lock expired."""
 
 import random
 import threading
@@ -36,7 +36,7 @@ LIMITS = FlowLimits(messages=1_000, body_bytes=1_000_000, span=2_000)
 
 @pytest.fixture
 def route(broker: Connection, engine: Engine) -> Iterator[TopicRoute]:
-    """A topic of three queues, and members `a` and `b` of group `readers`."""
+    """A topic with three queues, and members `a` and `b` of group `readers`."""
     route = topic(broker, queues=3)
     with engine.connect() as session:
         for client_id in ("a", "b"):
@@ -63,7 +63,7 @@ def later(broker: Connection, seconds: int) -> None:
 
 
 def give_up(broker: Connection, client_id: str) -> None:
-    """Give a member up, as the broker does if it is silent or its connection is closed."""
+    """Give up a member, as the broker does if the member is silent or its connection is closed."""
     broker.execute(text("DELETE FROM mqdb.client WHERE client_id = :id"), {"id": client_id})
     broker.execute(text("UPDATE mqdb.consumer_offset SET owner = NULL WHERE owner = :id"), {"id": client_id})
 
@@ -72,7 +72,10 @@ def give_up(broker: Connection, client_id: str) -> None:
 
 
 def test_row_65_a_lock_outlives_its_owner_for_60_seconds(broker: Connection, route: TopicRoute) -> None:
-    """Checklist row 65, the broker's half; the clock is moved."""
+    """Checklist row 65, the broker's half.
+
+    A lock outlives its owner for 60 seconds, for which the test moves the clock.
+    """
     stop_clock(broker)
     assert len(take(broker, "a", route)) == 3
     give_up(broker, "a")
@@ -141,7 +144,10 @@ def test_a_member_that_was_given_up_takes_its_own_again(broker: Connection, rout
 def test_a_queue_without_a_lock_can_be_owned_by_one_that_consumes_concurrently(
     broker: Connection, route: TopicRoute
 ) -> None:
-    """A group that changes from one way of consuming to the other does it in order as well."""
+    """A queue without a lock can be owned by a member that consumes concurrently.
+
+    So queues are also handed over in order while a group changes from one way of consuming to the other.
+    """
     offsets.take_queues(broker, "readers", "a", route.queue_keys, FIRST)
 
     assert take(broker, "b", route) == []
@@ -241,7 +247,7 @@ def test_a_take_that_fails_leaves_no_lock(broker: Connection, route: TopicRoute)
 
 
 def wait_for_lock(engine: Engine) -> None:
-    """Wait until some session waits for another one's lock."""
+    """Wait until a session waits for another session's lock."""
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
@@ -250,7 +256,7 @@ def wait_for_lock(engine: Engine) -> None:
 
 
 class Hold(NamedTuple):
-    """A member believed a queue to be its own between these times."""
+    """A period in which a member believed that it owned a queue."""
 
     queue_key: int
     member: str
@@ -258,13 +264,13 @@ class Hold(NamedTuple):
     ends: float
 
     def overlaps(self, other: "Hold") -> bool:
-        """Whether another member believed the same at the same time."""
+        """Whether another member believed that it owned the queue during the same period."""
         is_rival = self.queue_key == other.queue_key and self.member != other.member
         return is_rival and self.begins < other.ends and other.begins < self.ends
 
 
 class Contender(threading.Thread):
-    """A member that takes what it can by force, renews now and then, and gives back, forgets or abandons it."""
+    """A member that takes queues by force, renews locks now and then, and gives queues back, or forgets them."""
 
     def __init__(self, engine: Engine, name: str, route: TopicRoute, seed: int, ends_at: float) -> None:
         super().__init__(name=name)

@@ -40,7 +40,7 @@ def group(broker: Connection) -> str:
 
 @pytest.fixture
 def orders(broker: Connection) -> list[int]:
-    """Positions of three messages in queue 2 of a topic."""
+    """Positions of three messages in queue 2 of the topic."""
     route = topic(broker, "orders", queues=4)
     message = Message("orders", "a body", "Paid", ["k1", "k2"], {"colour": "red"}, flag=7)
     return append(broker, route, message, "second", "third", queue_id=2)
@@ -60,18 +60,21 @@ def record(broker: Connection, log_pos: int) -> dict[str, Any]:
 
 
 def newest(broker: Connection) -> dict[str, Any]:
-    """The newest record: the copy."""
+    """The newest record, which is the copy."""
     return record(broker, broker.scalar(text("SELECT max(log_pos) FROM mqdb.commit_log")) or 0)
 
 
 def fail(broker: Connection, log_pos: int, delay_level: int = 0, failure: Failure = LATER) -> dict[str, Any]:
-    """Send one message back; the copy."""
+    """Send one message back; returns the copy."""
     send_back(broker, GROUP, [request(log_pos, delay_level, failure)])
     return newest(broker)
 
 
 def as_retry(broker: Connection, copy: Mapping[str, Any]) -> SendBackRequest:
-    """The copy fails again, pulled from the retry topic. Its record stands in the schedule topic still: no matter."""
+    """Have the copy fail again, as pulled from the retry topic.
+
+    Its record is still in the schedule topic, which does not matter.
+    """
     return SendBackRequest(copy["log_pos"], MessageQueue(retry_topic(GROUP), "broker-a", 0), 0, LATER)
 
 

@@ -20,13 +20,13 @@ from tests.fixtures.variants import case
 
 
 def kind_and_text(subscription: str) -> tuple[str, str]:
-    """An expression with `SQL92 ` before it is one; others are tags."""
+    """Parse a subscription: text after `SQL92 ` is an SQL92 expression, any other text a tag expression."""
     expression = subscription.removeprefix("SQL92 ")
     return ("TAG" if expression == subscription else "SQL92", expression)
 
 
 class Present:
-    """Consumers as the broker sees them."""
+    """Consumers as registered in the broker."""
 
     def __init__(self, broker: Connection, engine: Engine) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""Clients of the front for RocketMQ 5's SDKs: settings, lives and deaths, rights, and fronts that restart."""
+"""Clients of the front for RocketMQ 5's SDKs: settings, connects and disconnects, rights, and fronts that restart."""
 
 import asyncio
 import threading
@@ -37,7 +37,7 @@ MEMBERS = "SELECT client_id, group_name, language FROM mqdb.client WHERE kind = 
 
 
 def begun(fronts: GrpcFronts, group: str = "workers", **filters: str) -> pb.TelemetryCommand:
-    """Have a group begin in topics; the answer to the settings."""
+    """Have a group begin in topics; returns the answer to its settings."""
     stream = fronts.connect("first").telemetry()
     answer = stream.ask(subscription(group, **(filters or {"orders": "*"})))
     stream.close()
@@ -134,7 +134,10 @@ def test_a_client_that_has_vanished_leaves_its_groups(
 def test_who_subscribes_to_something_else_than_its_group_reads_nothing(
     broker: Connection, grpc_fronts: GrpcFronts
 ) -> None:
-    """The other members of the group would never get the messages that its filter passes over."""
+    """A member whose subscription differs from its group's reads nothing.
+
+    Otherwise the other members would never get the messages that its filter skips.
+    """
     topic(broker, "orders")
     grpc_fronts.connect("one").telemetry().ask(subscription("workers", orders="a"))
     other = grpc_fronts.connect("other")
@@ -147,7 +150,10 @@ def test_who_subscribes_to_something_else_than_its_group_reads_nothing(
 
 
 def test_a_filter_that_its_group_does_not_have_reads_nothing(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """The settings of the client have not come yet, or it has subscribed to something else since."""
+    """A filter that the group does not have reads nothing.
+
+    The client's settings have not arrived yet, or the client has changed its subscription since.
+    """
     topic(broker, "orders")
     one = grpc_fronts.connect("one")
     one.telemetry().ask(subscription("workers", orders="*"))
@@ -195,7 +201,10 @@ def test_a_client_that_was_refused_and_has_left_comes_not_back(
 def test_a_receive_that_is_given_up_keeps_nobody_busy(
     broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind one that waits: what is over would end each wait of the list at once."""
+    """A cancelled receive causes no further work.
+
+    It stands behind a waiting one, and an expired entry would end each wait of the list at once.
+    """
     pops: list[int] = []
     pop_some = BrokerPops.pop
 
@@ -238,7 +247,10 @@ def test_a_client_that_was_refused_is_taken_when_the_others_have_left(
 def test_a_receive_waits_for_the_database_as_for_messages(
     broker: Connection, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SDKs that are refused come again at once, with thousands of calls a second."""
+    """A receive waits for the database as it waits for messages.
+
+    SDKs retry a refused receive at once, with thousands of calls a second.
+    """
     monkeypatch.setattr(database, "AGAIN_SECONDS", 0.1)
     topic(broker, "orders")
     with closing(GrpcFronts(Database(proxy.dsn))) as fronts:
@@ -359,7 +371,7 @@ def test_what_is_popped_in_the_moment_in_which_its_client_goes_comes_to_another(
     waiter = receiving._Waiter
 
     class Gone(waiter):  # type: ignore[misc, valid-type]
-        """A waiter whose call is cancelled in the turn of the loop in which it gets its messages."""
+        """A waiter whose call is cancelled in the same turn of the event loop in which it gets its messages."""
 
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)
@@ -388,7 +400,11 @@ def test_what_is_popped_in_the_moment_in_which_its_client_goes_comes_to_another(
 def test_a_receive_that_is_repeated_brings_the_messages_of_the_lost_answer(
     broker: Connection, grpc_fronts: GrpcFronts
 ) -> None:
-    """In order: a lost answer neither blocks its queue until the time has passed, nor counts as a delivery."""
+    """A repeated receive returns the messages of the lost answer.
+
+    With an orderly group, a lost answer neither blocks the queue until the invisible time has passed, nor counts as a
+    delivery.
+    """
     topic(broker, "orders")
     begun(grpc_fronts)
     broker.exec_driver_sql("UPDATE mqdb.subscription_group SET consume_message_orderly = true")
@@ -412,7 +428,10 @@ def test_a_receive_that_is_repeated_brings_the_messages_of_the_lost_answer(
 def test_what_a_client_gets_before_its_connection_is_lost_is_not_prolonged(
     broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch, is_back_before: bool
 ) -> None:
-    """The answer may be lost with the connection, and the client lives: no client would get the message for hours."""
+    """Messages that a client received before it lost its connection are not prolonged.
+
+    The answer may be lost with the connection while the client lives: no client would get the message for hours.
+    """
     monkeypatch.setattr(in_flight, "_LOOK_SECONDS", 0.05)
     topic(broker, "orders")
     begun(grpc_fronts)
@@ -444,7 +463,10 @@ def test_what_a_client_gets_before_its_connection_is_lost_is_not_prolonged(
 
 
 def test_a_front_that_is_started_anew_serves_who_comes_at_once(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """RocketMQ's own proxy refuses receives and heartbeats until settings come again, after five minutes."""
+    """A restarted front serves returning clients at once.
+
+    RocketMQ's own proxy refuses receives and heartbeats until the settings come again, after five minutes.
+    """
     topic(broker, "orders")
     begun(grpc_fronts)
     client = grpc_fronts.connect()
@@ -558,7 +580,10 @@ def test_a_client_consumes_the_message_that_it_is_given(
 
 
 def test_topics_of_a_namespace_are_others(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """RocketMQ's own proxy passes the namespace over: what is sent in one is read in all."""
+    """Topics of a namespace are separate topics.
+
+    RocketMQ's own proxy ignores the namespace: a message sent in one namespace is read in all.
+    """
     topic(broker, "orders")
     topic(broker, "ns%orders")
     stream = grpc_fronts.connect("inside", namespace="ns").telemetry()
@@ -668,7 +693,10 @@ def test_the_sender_of_a_half_message_is_asked_and_another_if_it_is_gone(
     monkeypatch: pytest.MonkeyPatch,
     access_key: str,
 ) -> None:
-    """Clients of one key are asked about the half messages of that key."""
+    """The sender of a half message is asked about it, or, if it is gone, another producer.
+
+    Clients of one key are only asked about half messages of that key.
+    """
     monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
     topic(broker, "orders")
     if access_key:
@@ -728,7 +756,7 @@ def test_a_front_speaks_tls_with_a_certificate_that_it_has_made(broker: Connecti
 
 
 def test_two_fronts_share_a_port(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """A message that one front has given out can be acknowledged at the other one."""
+    """Two fronts share a port: a message that one front has delivered can be acknowledged at the other."""
     topic(broker, "orders")
     first = grpc_fronts.start(shares_port=True)
     begun(grpc_fronts)

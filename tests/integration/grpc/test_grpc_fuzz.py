@@ -1,6 +1,6 @@
-"""Random calls of the front for RocketMQ 5's SDKs: each gets an answer that the front has foreseen.
+"""Random calls of the front for RocketMQ 5's SDKs: each gets an expected kind of answer.
 
-Afterwards the front still takes a message, and gives it to a consumer.
+Afterwards the front still accepts a message, and delivers it to a consumer.
 """
 
 import logging
@@ -34,7 +34,7 @@ odd_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.
 
 
 def mostly(usual: Any, odd: st.SearchStrategy[Any], share: int = 6) -> st.SearchStrategy[Any]:
-    """The usual value, and one time in `share` an odd one. A call with many odd fields would end at the first."""
+    """The usual value, or, one time in `share`, an odd one. A call with many odd fields would fail at the first."""
     return st.integers(0, share - 1).flatmap(lambda number: odd if number == share - 1 else st.just(usual))
 
 
@@ -53,7 +53,7 @@ timestamps = st.builds(Timestamp, seconds=seconds, nanos=nanos)
 
 
 def maybe(strategy: st.SearchStrategy[Any], share: int = 6) -> st.SearchStrategy[Any]:
-    """A field that is mostly missing."""
+    """A field that is usually missing."""
     return mostly(None, strategy, share)
 
 
@@ -263,7 +263,7 @@ def unforeseen_of(name: str) -> Iterator[Unforeseen]:
 
 @pytest.fixture
 def client(broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch) -> GrpcClient:
-    """A client whose group `workers` has begun in the topic `orders`. Receives do not wait."""
+    """A client whose group `workers` has begun in the topic `orders`. Receives do not wait for messages."""
     monkeypatch.setattr(consuming, "_SHORTEST_POLL", timedelta(milliseconds=20))
     monkeypatch.setattr(consuming, "LONGEST_POLL", timedelta(milliseconds=20))
     topic(broker, "orders", 2)
@@ -280,7 +280,7 @@ def client(broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.Monk
 
 
 def assert_serves(broker: Connection, client: GrpcClient) -> None:
-    """The front takes a message, and gives it to a consumer."""
+    """Check that the front accepts a message, and delivers it to a consumer."""
     assert client.send("orders", "as ever").status.code == pb.Code.OK
     dispatch_all(broker)
 
@@ -293,7 +293,7 @@ def assert_serves(broker: Connection, client: GrpcClient) -> None:
 
 
 def check(status: pb.Status, unforeseen: Unforeseen) -> None:
-    """The front has chosen the status, and the database has refused no statement."""
+    """Check that the front has chosen the status, and that the database has refused no statement."""
     assert status.code not in (pb.Code.CODE_UNSPECIFIED, pb.Code.INTERNAL_ERROR), status
     unforeseen.check()
 

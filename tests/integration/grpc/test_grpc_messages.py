@@ -347,7 +347,10 @@ def test_a_message_that_has_failed_too_often_for_its_client_is_dead(broker: Conn
 
 
 def test_what_a_client_does_not_get_any_more_goes_to_another(broker: Connection, client: GrpcClient) -> None:
-    """The client has gone while it waited; the message may have been popped for it."""
+    """A message that one client can no longer receive goes to another.
+
+    The client left while it waited; the message may have been popped for it.
+    """
     frames = client.begin_receive("workers", "orders", poll=20, invisible=3600)
     frames.cancel()
     sent(broker, client, "1")
@@ -358,7 +361,10 @@ def test_what_a_client_does_not_get_any_more_goes_to_another(broker: Connection,
 
 
 def test_the_request_of_a_receive_says_all(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """No settings have come, and the front knows neither the client nor the group. A new group begins at the end."""
+    """A receive request contains everything that the front needs.
+
+    No settings have arrived, and both the client and the group are new to the front. A new group begins at the end.
+    """
     route = topic(broker, "orders")
     append(broker, route, "before")
     dispatch_all(broker)

@@ -1,4 +1,4 @@
-"""The front for RocketMQ 5's SDKs in processes: `mqdb serve` and `mqdb grpc`, which are interrupted and killed."""
+"""The front for RocketMQ 5's SDKs in processes: `mqdb serve` and `mqdb grpc` are interrupted and killed."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ Code = pb.Code
 
 
 def addresses(process: Running) -> dict[str, str]:
-    """The addresses that a process prints before the line with "Ctrl-C", by name."""
+    """The addresses that a process prints before the line with "Ctrl-C", by service."""
     found = {}
     while "Ctrl-C" not in (line := process.line()):
         name, _, address = line.strip().rpartition(" ")

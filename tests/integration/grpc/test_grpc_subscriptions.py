@@ -1,4 +1,4 @@
-"""Groups of RocketMQ 5's SDKs that subscribe to something else while they run."""
+"""Groups of RocketMQ 5's SDKs that change their subscriptions while they run."""
 
 import pytest
 from sqlalchemy import Connection
@@ -26,7 +26,10 @@ def joined(fronts: GrpcFronts, client_id: str, **filters: str) -> tuple[GrpcClie
 
 
 def test_new_members_read_a_topic_more_beside_the_old_ones(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """This happens in a deployment that replaces one process after the other, if one of the old ones starts again."""
+    """New members read an additional topic next to old ones.
+
+    This happens in a rolling deployment, if one of the old processes restarts.
+    """
     for name in ("orders", "payments"):
         topic(broker, name)
     old, _ = joined(grpc_fronts, "old", orders="a")
@@ -44,7 +47,10 @@ def test_new_members_read_a_topic_more_beside_the_old_ones(broker: Connection, g
 
 
 def test_a_member_reads_a_topic_more_that_it_had_not_told(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """Java's `subscribe` is heard of by its receives. Those of the topics before wait on."""
+    """A member reads an additional topic that it had not announced.
+
+    Java's `subscribe` only shows in its receives; the receives of its earlier topics keep waiting.
+    """
     for name in ("orders", "payments"):
         topic(broker, name)
     one, _ = joined(grpc_fronts, "one", orders="*")
@@ -79,7 +85,10 @@ def test_a_receive_by_the_filter_of_before_passes_over_nothing(broker: Connectio
 def test_members_that_all_change_their_filter_agree(
     broker: Connection, grpc_fronts: GrpcFronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members that change first read nothing until the last one has changed, and no message is passed over."""
+    """Members that all change their filter agree in the end.
+
+    Members that change first read nothing until the last one has changed, and no message is skipped.
+    """
     monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
     topic(broker, "orders")
     both = [joined(grpc_fronts, client_id, orders="a") for client_id in ("one", "other")]
@@ -99,7 +108,10 @@ def test_members_that_all_change_their_filter_agree(
 
 
 def test_a_refused_member_may_go_on_by_the_filter_of_its_group(broker: Connection, grpc_fronts: GrpcFronts) -> None:
-    """Java's settings tell a changed filter, and its receives go on with the one of before."""
+    """A refused member may continue with its group's filter.
+
+    Java's settings announce a changed filter while its receives still use the old one.
+    """
     topic(broker, "orders")
     one, stream = joined(grpc_fronts, "one", orders="a")
     joined(grpc_fronts, "other", orders="a")

@@ -1,4 +1,4 @@
-"""Append: what is stored, in which order, and what is refused as a whole."""
+"""Append: which records are stored, in which order, and which batches are refused as a whole."""
 
 import json
 from datetime import UTC, datetime

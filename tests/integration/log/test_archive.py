@@ -1,4 +1,4 @@
-"""The catalogue of the archive, and retention that drops only what stands in it."""
+"""The catalogue of the archive, and retention that drops only archived segments."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -46,7 +46,8 @@ Keep = Callable[[SegmentKeeperConfig], KeeperCounts]
 def original(postgres: EmbeddedPostgres, template_database: str) -> Iterator[str]:
     """Name of a database to be copied.
 
-    It has orders of two queues in segments of ten records, of which two are sealed; the third has one.
+    The database has orders in two queues, in segments of ten records. Two segments are sealed; the third has one
+    record.
     """
     with new_database(postgres, template_database) as database:
         small_segments(database.connect(), 10, ahead=6)
@@ -65,14 +66,14 @@ def original(postgres: EmbeddedPostgres, template_database: str) -> Iterator[str
 
 @pytest.fixture
 def database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
-    """A copy for one test."""
+    """A copy of the database for one test."""
     with new_database(postgres, original) as database:
         yield database
 
 
 @pytest.fixture
 def keep(broker: Connection, scheduler: BackgroundScheduler) -> Keep:
-    """A round of the segment keeper."""
+    """Run a round of the segment keeper."""
 
     def keep(config: SegmentKeeperConfig = CONFIG) -> KeeperCounts:
         return SegmentKeeper(Context(lambda: broker), scheduler, config).run_once(broker)
@@ -81,7 +82,7 @@ def keep(broker: Connection, scheduler: BackgroundScheduler) -> Keep:
 
 
 def archive_first(broker: Connection) -> None:
-    """Say that the oldest segment is archived."""
+    """Record that the oldest segment is archived."""
     assert archive.record(broker, as_archived(archive.plan(broker)[0]))
 
 
@@ -144,7 +145,7 @@ def test_the_catalogue_gives_back_what_it_was_told(broker: Connection) -> None:
 
 @pytest.fixture
 def payments(broker: Connection) -> None:
-    """A third segment is full, of nine payments and an order, and archived for the payments."""
+    """A full third segment with nine payments and an order, archived for the payments only."""
     append(broker, topic(broker, "payments"), *"123456789")
     seal_full(broker)
     archive.record(broker, as_archived(archive.plan(broker, ["payments"])[2], "file:/archive/run=payments"))
@@ -265,7 +266,10 @@ def test_a_full_disk_takes_nothing_that_is_not_archived(
 
 
 def test_a_segment_that_retention_gives_up_meanwhile_does_not_count_as_empty(broker: Connection) -> None:
-    """The segment is drained between the plan's first statement and its others."""
+    """A segment that retention gives up during planning does not count as empty.
+
+    It is drained between the plan's first statement and its others.
+    """
     planned = archive.plan(broker)
     assert segments.drain(broker, 1)
 
@@ -281,7 +285,7 @@ def test_the_setting_reaches_the_segment_keeper(tmp_path: Path) -> None:
 
 
 def test_a_segment_with_messages_has_a_path(broker: Connection) -> None:
-    """The table itself holds to it."""
+    """An archived segment with messages has a path, which a constraint of the table enforces."""
     with pytest.raises(IntegrityError, match="violates check constraint"):
         broker.execute(
             text("INSERT INTO mqdb.archived_segment (segment, offsets, messages, bytes) VALUES (9, '{}', 1, 1)")

@@ -1,4 +1,4 @@
-"""Compressed bodies in the log: what receivers, the view and the command line show of them."""
+"""Compressed bodies in the log, as receivers, the view and the command line show them."""
 
 import uuid
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ every_compression = pytest.mark.parametrize("how", Compression)
 
 
 def store(broker: Connection, route: TopicRoute, body: bytes, sys_flag: int) -> None:
-    """A record whose body is stored as given."""
+    """Store a record with exactly this body."""
     message = Message(route.config.name, BODY)
     record = send.record(
         message, route.queue_keys[0], uuid.uuid4(), datetime.now(UTC), "127.0.0.1", body=body, sys_flag=sys_flag
@@ -86,7 +86,10 @@ def test_the_view_tells_how_a_body_is_compressed(broker: Connection, sys_flag: i
 
 @every_compression
 def test_the_view_shows_no_compressed_body_as_text(broker: Connection, how: Compression) -> None:
-    """This includes a compressed body that is valid UTF-8, as an LZ4 block of plain ASCII is for the most part."""
+    """The view shows no compressed body as text.
+
+    This includes a compressed body that is valid UTF-8, as an LZ4 block of plain ASCII mostly is.
+    """
     route = topic(broker)
     store(broker, route, b"ASCII", compressed_flag(how))
     store(broker, route, BODY, 0)

@@ -20,7 +20,7 @@ SELECT last_offset, coalesce(cardinality(positions), 1) FROM mqdb.queue_run WHER
 
 
 def runs(log: Connection, queue_key: int) -> list[tuple[int, int]]:
-    """Last offset and number of entries of each run."""
+    """The last offset and the number of entries of each run."""
     return log.execute(RUNS, [queue_key]).fetchall()
 
 
@@ -99,7 +99,7 @@ def test_the_largest_run_has_no_other_place_than_its_row(log: Connection, queue:
 
 
 def test_they_come_in_order_however_the_statement_is_planned(log: Connection, queue: int) -> None:
-    """Nothing is sorted by queue_offset."""
+    """Entries come in order however the statement is planned, although nothing is sorted by queue_offset."""
     append(log, queue, 730)
     dispatch_all(log, 350)
     log.execute("ANALYZE mqdb.queue_run")
@@ -120,7 +120,7 @@ def test_they_come_in_order_however_the_statement_is_planned(log: Connection, qu
 
 @pytest.mark.parametrize("seed", usually(0, of=range(SEEDS)))
 def test_entries_are_those_of_the_messages(log: Connection, seed: int) -> None:
-    """Any part of a queue, whatever runs and segments it lies in: as counted in Python."""
+    """The entries equal those counted in Python, for any part of a queue, and any runs and segments."""
     chance = random.Random(seed)
     small_segments(log, chance.choice([60, 400, 100_000]), ahead=20)
     queue_keys = create_topic(log, "orders", 2)

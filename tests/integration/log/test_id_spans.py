@@ -1,4 +1,4 @@
-"""Unique ids without an entry in the index: found by the time that they tell, however wrong that is."""
+"""Unique ids without an index entry are found by the time that they contain, however wrong that time is."""
 
 import random
 from datetime import timedelta
@@ -117,7 +117,10 @@ def test_a_segment_is_sealed_without_entries_and_takes_its_spans_along(log: Conn
 
 
 def test_a_straggler_with_keys_keeps_its_segment_from_being_sealed(log: Connection, database: Database) -> None:
-    """The position and the id of the straggler lie in a span, but a span has no keys."""
+    """A straggler with keys keeps its segment from being sealed.
+
+    Its position and id lie in a span, but a span has no keys.
+    """
     small_segments(log, 20)
     (queue,) = create_topic(log, "orders")
     writer = database.connect()
@@ -150,7 +153,7 @@ def test_a_restored_database_gives_no_entries_to_what_has_a_span(log: Connection
 
 
 def test_a_timer_is_recalled_by_its_time(log: Connection, engine: Engine) -> None:
-    """Among so many that its id has no entry."""
+    """A timer is recalled by its time, in a segment with so many ids that its own has no index entry."""
     timers = scalar(
         log, "SELECT queue_key FROM mqdb.queue JOIN mqdb.topic USING (topic_id) WHERE topic = mqdb.timer_topic()"
     )
@@ -169,7 +172,10 @@ def test_a_timer_is_recalled_by_its_time(log: Connection, engine: Engine) -> Non
 def test_every_id_is_found_whatever_the_clocks_say(
     log: Connection, engine: Engine, database: Database, queue: int, seed: int
 ) -> None:
-    """Senders with clocks of their own, transactions that end late, batches of all sizes."""
+    """Every id is found, whatever the clocks say.
+
+    Senders have their own clocks, transactions end late, and batches have all sizes.
+    """
     dice = random.Random(seed)
     writers = [database.connect() for _ in range(3)]
     for writer in writers:

@@ -1,4 +1,4 @@
-"""Random messages: the client and SQL take the same ones, and these stay what they are, byte for byte, to the end."""
+"""Random messages: the client and SQL accept the same ones, and these stay unchanged, byte for byte, to the end."""
 
 import json
 import random
@@ -52,7 +52,7 @@ def any_text(chance: random.Random, longest: int = 6, *, is_legal: bool = False)
 
 
 def any_message(chance: random.Random) -> dict[str, Any]:
-    """The fields of a message. Two of three messages are legal, in their texts at least."""
+    """The fields of a message. Two of three messages are legal, at least as far as their texts are concerned."""
     is_legal = chance.random() < 0.67
     names = [any_text(chance), "a", "a b", chance.choice(sorted(RESERVED_PROPERTIES)), "x" * 300]
     values = [any_text(chance, 20), "v", " ", "", "v" * 20_000]
@@ -80,7 +80,7 @@ def client_takes(fields: dict[str, Any]) -> bool:
 
 
 def sql_takes(connection: "psycopg.Connection[Any]", fields: dict[str, Any]) -> bool:
-    """Raises errors that are not mqdb's own."""
+    """Whether SQL accepts a message. Raises errors that are not mqdb's own."""
     keys = " ".join(fields["keys"]) or None
     try:
         with connection.transaction():
@@ -150,7 +150,7 @@ def fail(broker: Connection, name: str, level: int) -> None:
 
 
 def content(record: dict[str, Any]) -> tuple[Any, ...]:
-    """The parts of a record that its sender has set."""
+    """The parts of a record that its sender sets."""
     return record["body"], record["tags"], record["keys"], only_mine(record["properties"]), record["msg_id"]
 
 
@@ -159,5 +159,5 @@ def only_mine(properties: dict[str, str]) -> dict[str, str]:
 
 
 def by_id(broker: Connection, name: str) -> list[tuple[Any, ...]]:
-    """The messages of a topic in the order of their sends: ids ascend."""
+    """The messages of a topic in send order, because ids ascend."""
     return [content(record) for record in records(broker, name)]

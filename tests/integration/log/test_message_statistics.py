@@ -1,4 +1,4 @@
-"""Messages are counted by topic, tag and hour, each with the time from its storing to the batch that dispatched it."""
+"""Messages are counted by topic, tag and hour, with the time from their storage to the batch that dispatched them."""
 
 import json
 import pickle
@@ -33,14 +33,14 @@ Row = tuple[Any, ...]
 
 
 def counted(log: Connection, engine: Engine, topics: Sequence[str] = ("orders",), **times: datetime) -> list[Row]:
-    """The rows of all segments: topic, tag, hour, ticks, messages, bytes."""
+    """The statistics rows of all segments: topic, tag, hour, ticks, messages, bytes."""
     with engine.connect() as connection:
         counts = count_by_segment(connection, topics, **times)
     return [row for count in counts for row in log.execute(count.statement.encode()).fetchall()]
 
 
 def hours(rows: Sequence[Row]) -> Counter[int | None]:
-    """The number of messages by the whole hours that they took; None if the time is not known."""
+    """The number of messages by the whole hours until their dispatch; None if this time is unknown."""
     took: Counter[int | None] = Counter()
     for row in rows:
         took[None if row[3] is None else row[3] // (3600 * TICKS_PER_SECOND)] += row[4]

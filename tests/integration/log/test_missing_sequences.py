@@ -1,4 +1,4 @@
-"""Sends in the caller's transaction to a log that came without the values of its sequences, before it is adopted."""
+"""Sends in the caller's transaction to a log whose sequences were not carried over, before the log is adopted."""
 
 import psycopg
 import pytest
@@ -12,7 +12,10 @@ from tests.fixtures.producers import producer_of
 
 @pytest.fixture(autouse=True)
 def behind(log: Connection) -> None:
-    """A log after logical replication, which copies rows only: position 0 has no partition, the next ones are taken."""
+    """A log after logical replication, which copies only rows.
+
+    Position 0 has no partition, and the next ones are taken.
+    """
     [queue] = create_topic(log, "orders")
     append(log, queue, 3)
     dispatch_all(log)
@@ -35,12 +38,12 @@ def test_a_joined_send_says_what_to_do_and_can_be_sent_again(log: Connection, da
 
 
 def adopt(database: Database) -> None:
-    """Adopt the database as the first dispatch of `mqdb serve` does, whose session does not know it yet."""
+    """Adopt the database like the first dispatch of `mqdb serve`, whose session has not seen the database before."""
     dispatch_all(database.connect())
 
 
 def sent(log: Connection) -> list[str]:
-    """The bodies behind the first three messages."""
+    """The bodies after the first three messages."""
     dispatch_all(log)
     bodies = "SELECT convert_from(body, 'UTF8') FROM mqdb.message WHERE topic = 'orders' ORDER BY queue_offset"
     return [body for (body,) in log.execute(bodies)][3:]

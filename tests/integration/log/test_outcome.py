@@ -1,4 +1,4 @@
-"""The outcome of a send whose connection was lost: settled before the look-up, which finds the message anywhere."""
+"""The outcome of a send whose connection was lost is settled before the look-up, which finds the message anywhere."""
 
 import os
 import random
@@ -59,7 +59,7 @@ def places(records: list[Record], positions: list[int]) -> dict[UUID, StoredAt]:
 
 
 def leave(_broker: Connection) -> None:
-    """Neither dispatched nor indexed."""
+    """Leave the record neither dispatched nor indexed."""
 
 
 def index_all(broker: Connection) -> None:
@@ -67,7 +67,7 @@ def index_all(broker: Connection) -> None:
 
 
 def index_some(broker: Connection) -> None:
-    """A round of the index that goes on."""
+    """Run a part of an index round, which is not over."""
     log.dispatch_all(driver(broker))
     assert log.index_keys(driver(broker), 2).more
 
@@ -118,7 +118,7 @@ def test_ids_that_nobody_sent_are_left_out(broker: Connection) -> None:
 
 
 def append(writer: "psycopg.Connection[object]", sent: list[Record]) -> list[int]:
-    """In the transaction there."""
+    """Append records in the writer's transaction."""
     statement, values = send.statement_for(sent, places=False)
     return [log_pos for log_pos, _ in statement.run(writer, values)]
 
@@ -139,7 +139,10 @@ def test_what_was_rolled_back_is_not_found(broker: Connection, writer: psycopg.C
 def test_a_late_committer_is_found_when_it_has_committed(
     broker: Connection, writer: psycopg.Connection[object]
 ) -> None:
-    """The index has passed its position in several rounds, and saw it in progress in each."""
+    """A late committer is found once it has committed.
+
+    The index has passed its position in several rounds, and saw it in progress in each.
+    """
     route = topic(broker)
     [known] = append_records(broker, records(route))
     late = records(route, 2)
@@ -222,7 +225,7 @@ class Asked(Interleaving):
         self._ask()
 
     def _drop(self) -> None:
-        """Nothing: a record without its index may stay then, and need not be found."""
+        """Do nothing: a dropped segment may leave a record without an index, which need not be found."""
 
     def _ask(self) -> None:
         stored = self.sessions.observer.execute(
@@ -241,7 +244,10 @@ SEEDS = int(os.environ.get("MQDB_OUTCOME_SEEDS", min(fuzz_cases() // 4, 100)))
 
 @pytest.mark.timeout(60 + SEEDS)
 def test_every_committed_message_is_found_at_any_time(database: Database, engine: Engine) -> None:
-    """MQDB_OUTCOME_SEEDS says how many seeds to play; a failing one is printed with all its steps."""
+    """Every committed message is found at any time.
+
+    MQDB_OUTCOME_SEEDS is the number of seeds to play; a failing seed is printed with all its steps.
+    """
     with engine.connect() as retention:
         sessions = Sessions(database, retention)
         for seed in range(SEEDS):
@@ -292,7 +298,7 @@ def is_there(broker: Connection, backend: Backend) -> bool:
 
 @contextmanager
 def as_role(database: Database, role: str) -> Iterator[Connection]:
-    """A session of the superuser that has given its rights up for those of a role."""
+    """A superuser session that has given up its rights for those of a role."""
     engine = create_engine(database.superuser_dsn)
     with engine.connect() as connection:
         connection.execute(text(f"SET ROLE {role}"))
@@ -331,7 +337,7 @@ def test_an_append_that_waits_for_a_lock_stores_nothing_once_its_backend_is_gone
 
 
 def test_an_idle_backend_is_ended(broker: Connection, victim: Connection) -> None:
-    """An idle backend may have a statement in its socket that it has not read yet."""
+    """An idle backend is terminated, because it may have an unread statement in its socket."""
     backend = backend_of(victim)
 
     wait_until(lambda: end_backend(broker, backend))
@@ -405,14 +411,14 @@ def test_a_session_that_cannot_see_itself_is_not_mistaken_for_gone(database: Dat
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
-    """A server of the test's own, with the schema."""
+    """A separate server for the test, with the schema."""
     with home_with_cluster() as home, EmbeddedPostgres(home, durable=False) as server:
         yield server
 
 
 @pytest.fixture
 def own(server: EmbeddedPostgres) -> Iterator[Engine]:
-    """An engine on it."""
+    """An engine on the separate server."""
     engine = create_engine(server.dsn, server=ServerRole.ANY)
     yield engine
     engine.dispose()
@@ -425,7 +431,7 @@ def as_superuser(server: EmbeddedPostgres, *statements: str) -> None:
 
 
 def lost_connection(engine: Engine, record: Record) -> tuple[Backend, Doing[list[int]]]:
-    """A backend that appends a record, and the append."""
+    """Lose the connection of an append; returns its backend and the append."""
     connection = engine.connect()
     backend = backend_of(connection)
 
@@ -440,7 +446,10 @@ def lost_connection(engine: Engine, record: Record) -> tuple[Backend, Doing[list
 
 
 def append_that_waits_for_a_standby(broker: Connection, engine: Engine) -> tuple[Record, Backend, Doing[list[int]]]:
-    """The checkpointer turns the wait on, a moment after the reload; so the first ones may not have to wait."""
+    """An append that waits for a standby.
+
+    The checkpointer enables the wait a moment after the reload, so the first appends may not have to wait.
+    """
     for sent in records(topic(broker), 100):
         backend, append = lost_connection(engine, sent)
         if has_to_wait(broker, backend):
@@ -454,9 +463,9 @@ def has_to_wait(broker: Connection, backend: Backend) -> bool:
 
 
 def test_a_commit_that_nobody_sees_yet_is_found_once_its_backend_is_gone(server: EmbeddedPostgres, own: Engine) -> None:
-    """The append has committed, and waits for a standby that does not come.
+    """A commit that is not visible yet is found once its backend is gone.
 
-    A look-up that is too early does not find it.
+    The append has committed, and waits for a standby that never comes. An early look-up does not find the commit.
     """
     as_superuser(server, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
     with own.connect() as broker:
@@ -505,7 +514,10 @@ def connects(engine: Engine) -> bool:
 
 
 def test_a_standby_does_not_know_until_it_is_promoted(server: EmbeddedPostgres, own: Engine) -> None:
-    """Without a primary: what matters is that this one could still receive the commit."""
+    """A standby reports no outcome until it is promoted.
+
+    There is no primary here: what matters is that the standby could still receive the commit.
+    """
     with own.connect() as broker:
         backend = backend_of(broker)
         broker.invalidate()
@@ -530,7 +542,7 @@ def test_a_standby_does_not_know_until_it_is_promoted(server: EmbeddedPostgres, 
 
 
 class LostSends:
-    """Sends that lose their connection at a random moment, and what is said of each afterwards."""
+    """Sends that lose their connection at a random moment, and the outcome reported for each."""
 
     def __init__(self, engine: Engine, route: TopicRoute, seed: int) -> None:
         self._engine = engine
@@ -541,7 +553,7 @@ class LostSends:
         self.said: dict[UUID, StoredAt | None] = {}
 
     def lose_one(self) -> None:
-        """Append some records, lose the connection, find out, and let the index come along or not."""
+        """Append some records, lose the connection, find out the outcome, and perhaps let the index catch up."""
         sent = records(self._route, self._random.choice([1, 1, 10, 300]))
         with self._engine.connect() as victim:
             backend = backend_of(victim)
@@ -576,7 +588,7 @@ class LostSends:
 
 
 def cut(victim: Connection) -> None:
-    """Close the socket below the driver, as a network would."""
+    """Close the socket below the driver, as a network failure would."""
     with suppress(OSError), socket.socket(fileno=os.dup(driver(victim).fileno())) as below:
         below.shutdown(socket.SHUT_RDWR)
 
@@ -587,7 +599,10 @@ LOST_SENDS = int(os.environ.get("MQDB_OUTCOME_LOST_SENDS", min(fuzz_cases() // 2
 @pytest.mark.timeout(60 + LOST_SENDS)
 @pytest.mark.parametrize("seed", usually(1, of=[1, 2, 3]))
 def test_what_is_said_of_a_lost_send_stays_true(engine: Engine, broker: Connection, seed: int) -> None:
-    """MQDB_OUTCOME_LOST_SENDS says how many sends there are; the moments are random for each seed."""
+    """The reported outcome of a lost send stays true.
+
+    MQDB_OUTCOME_LOST_SENDS is the number of sends; each seed has random moments.
+    """
     with closing(LostSends(engine, topic(broker), seed)) as lost_sends:
         for _ in range(LOST_SENDS):
             lost_sends.lose_one()

@@ -1,6 +1,7 @@
-"""A publication FOR ALL TABLES, as Debezium makes one.
+"""A publication FOR ALL TABLES, as created by Debezium.
 
-Under it PostgreSQL refuses each UPDATE and DELETE of a table without a replica identity. So each table of mqdb has one.
+With such a publication PostgreSQL refuses UPDATE and DELETE on a table without a replica identity. So each table of
+mqdb has one.
 """
 
 import logging
@@ -55,7 +56,10 @@ def publish_all(database: Database) -> None:
 
 
 def test_every_table_has_a_replica_identity(log: by_hand.Connection) -> None:
-    """There is no list of tables that are only inserted into: a statement of tomorrow may update any of them."""
+    """Every table has a replica identity.
+
+    There is no list of insert-only tables, because a future statement may update any of them.
+    """
     assert log.execute(WITHOUT_IDENTITY).fetchall() == []
 
 
@@ -73,7 +77,7 @@ def test_every_partition_that_is_made_later_has_one(log: by_hand.Connection) -> 
 
 
 def test_timers_behind_the_clock_are_delivered_and_recalled(broker: Connection, database: Database) -> None:
-    """Rows of `timer` are deleted one by one only there."""
+    """Timers behind the clock are delivered and recalled. Only there are rows of `timer` deleted one by one."""
     publish_all(database)
     topic(broker)
     deliver_all(broker)
@@ -91,7 +95,7 @@ def test_timers_behind_the_clock_are_delivered_and_recalled(broker: Connection, 
 
 
 class Listener:
-    """Fails each message once, and one that is hopeless for ever."""
+    """A listener that fails each message once, and a hopeless one always."""
 
     def __init__(self, *, orderly: bool = False) -> None:
         self.is_orderly = orderly
@@ -112,7 +116,11 @@ def test_no_round_fails_under_a_publication(
     transactional_member: TransactionalMember,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Messages of each kind go through all services; then days pass: timers and crons are due, segments go."""
+    """No round fails under a publication.
+
+    Messages of each kind go through all services; then days pass, timers and crons become due, and segments are
+    dropped.
+    """
     publish_all(database)
     small_segments(log, 8, ahead=3)
     for name in ("orders", "failing", "timed", "dying"):
@@ -186,7 +194,7 @@ def let_pass(database: Database, time: str) -> None:
 
 
 def consumer(database: Database, name: str, listener: Listener, **options: Any) -> PushConsumer:
-    """A consumer of a topic, in a group of the same name."""
+    """Consumes a topic in a group of the same name."""
     started = PushConsumer(name, database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, **options)
     started.subscribe(name)
     started.register_listener(listener, orderly=listener.is_orderly)

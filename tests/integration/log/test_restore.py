@@ -1,4 +1,7 @@
-"""A database that pg_dump and pg_restore have moved: its xids mean nothing, and still nothing is lost or doubled."""
+"""A database moved by pg_dump and pg_restore.
+
+Its xids have lost their meaning, but no message is lost or duplicated.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -33,7 +36,7 @@ MANY_XIDS = 20_000
 
 @pytest.fixture(scope="module")
 def fresh_server() -> Iterator[EmbeddedPostgres]:
-    """A second cluster, whose xids begin again at the low end."""
+    """A second cluster, whose xids start again from low numbers."""
     with server_with_owner() as server:
         yield server
 
@@ -62,7 +65,7 @@ def current_xid(connection: Connection) -> int:
 
 
 def copy(source: Connection, target: Database, postgres: EmbeddedPostgres) -> Connection:
-    """Dumps and restores as an administrator would; returns a connection to the copy."""
+    """Dump and restore as an administrator would; returns a connection to the copy."""
     dump = run(postgres, "pg_dump", "--format=custom", f"--dbname={libpq_15(dsn_of(source, postgres))}")
     run(postgres, "pg_restore", "--exit-on-error", f"--dbname={libpq_15(target.dsn)}", given=dump)
     return target.connect()
@@ -85,7 +88,7 @@ def dsn_of(connection: Connection, postgres: EmbeddedPostgres) -> str:
 
 
 def adopt_all(connection: Connection) -> int:
-    """Calls until all is compared; returns how many messages were dispatched."""
+    """Adopt until everything is compared; returns the number of dispatched messages."""
     messages = 0
     while (batch := dispatch(connection)).more:
         assert batch.outcome == "ADOPTED"
@@ -95,7 +98,7 @@ def adopt_all(connection: Connection) -> int:
 
 
 def index_entries(connection: Connection) -> tuple[int, int]:
-    """The number of index entries, and the number of different ones."""
+    """The number of index entries, and of distinct ones."""
     row = connection.execute("SELECT count(*), count(DISTINCT (key_hash, log_pos)) FROM mqdb.message_index").fetchone()
     assert row is not None
     return row[0], row[1]
@@ -150,7 +153,10 @@ def test_nothing_is_lost_or_doubled(
 def test_sends_go_on_and_old_xids_are_never_mistaken_for_new_ones(
     source: Connection, target: Database, postgres: EmbeddedPostgres
 ) -> None:
-    """The old records carry xids that a new cluster will give to other transactions one day."""
+    """Sends continue, and old xids are never mistaken for new ones.
+
+    A new cluster will assign the xids in old records to other transactions one day.
+    """
     small_segments(source, 8, ahead=4)
     (queue,) = create_topic(source, "orders")
     append(source, queue, 5)
@@ -198,7 +204,10 @@ def test_a_database_without_messages_takes_its_first(
 def test_a_late_committer_at_the_end_of_a_segment_keeps_its_offset(
     source: Connection, database: Database, target: Database, postgres: EmbeddedPostgres
 ) -> None:
-    """The entry of the late record lies in a segment that no position has reached yet."""
+    """A late committer at the end of a segment keeps its offset.
+
+    Its entry lies in a segment that no position has reached yet.
+    """
     small_segments(source, 4)
     (queue,) = create_topic(source, "orders")
     first, second = database.connect(), database.connect()
@@ -224,7 +233,10 @@ def test_a_late_committer_at_the_end_of_a_segment_keeps_its_offset(
 def test_records_that_retention_has_taken_out_of_the_consume_queue_stay_out(
     source: Connection, target: Database, postgres: EmbeddedPostgres
 ) -> None:
-    """A drained segment no longer has a consume queue; its records are not new."""
+    """Records that retention has removed from the consume queue are not added again.
+
+    A drained segment no longer has a consume queue; its records are not new.
+    """
     small_segments(source, 4, ahead=4)
     (queue,) = create_topic(source, "orders")
     append(source, queue, 6)
@@ -264,7 +276,10 @@ def test_adoption_waits_for_those_who_write(source: Connection, target: Database
 def segments_to_adopt(
     source: Connection, database: Database, target: Database, postgres: EmbeddedPostgres
 ) -> tuple[Connection, int, list[int]]:
-    """A restored database, a queue of it, and the order of its messages: 3 of 4 segments have some to dispatch."""
+    """A restored database, one of its queues, and the order of its messages.
+
+    3 of 4 segments have messages to dispatch.
+    """
     small_segments(source, 4, ahead=4)
     (queue,) = create_topic(source, "orders")
     late = database.connect()
@@ -299,7 +314,10 @@ def test_each_call_adopts_one_segment(segments_to_adopt: tuple[Connection, int, 
 def test_an_adoption_that_dies_goes_on_where_its_last_call_was(
     segments_to_adopt: tuple[Connection, int, list[int]], target: Database
 ) -> None:
-    """Messages are sent after the death, and a segment that was compared is sealed."""
+    """An interrupted adoption continues where its last call ended.
+
+    Messages are sent after the interruption, and a compared segment is sealed.
+    """
     copied, queue, order = segments_to_adopt
     dispatch(copied)
     with target.connect() as dying:
@@ -357,7 +375,10 @@ def test_a_lane_that_was_open_is_adopted_with_the_rest(
 def test_sequences_that_were_not_carried_over_go_on_behind_their_tables(
     log: Connection, database: Database, first: str
 ) -> None:
-    """This is the state after logical replication, which copies rows only."""
+    """Sequences that were not carried over continue after the values in their tables.
+
+    This is the state after logical replication, which copies only rows.
+    """
     (queue,) = create_topic(log, "orders")
     before = append(log, queue, 5)
     dispatch_all(log)

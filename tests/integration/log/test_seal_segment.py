@@ -1,4 +1,4 @@
-"""Sealing: from then on nothing is written to a segment, and all that it holds is dispatched and indexed."""
+"""Sealing: from then on nothing is written to the segment, and everything in it is dispatched and indexed."""
 
 import psycopg
 import pytest
@@ -18,7 +18,7 @@ from tests.fixtures.postgres import Database
 
 @pytest.fixture
 def full_segment(log: Connection, queue: int) -> int:
-    """A closed segment of four records, dispatched and indexed; its number."""
+    """A closed segment of four records, dispatched and indexed; returns its number."""
     small_segments(log, 4)
     append(log, queue, 4)
     close_segments(log)
@@ -82,7 +82,10 @@ def test_an_open_segment_is_not_sealed(log: Connection) -> None:
 
 
 def test_sealing_needs_read_committed_too(log: Connection, full_segment: int) -> None:
-    """A snapshot older than the lock would miss the record of a writer that has just committed."""
+    """Sealing requires READ COMMITTED, too.
+
+    A snapshot older than the lock would miss the record of a writer that has just committed.
+    """
     log.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
 
     with pytest.raises(psycopg.Error, match="needs READ COMMITTED") as refused:

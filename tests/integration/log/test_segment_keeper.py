@@ -32,7 +32,7 @@ NOTHING = KeeperCounts()
 
 
 class Keeper:
-    """A segment keeper, its connection, and the clock of both."""
+    """A segment keeper with its connection and their common clock."""
 
     def __init__(self, connection: Connection, scheduler: BackgroundScheduler) -> None:
         self.connection = connection
@@ -62,7 +62,7 @@ def keeper(engine: Engine, scheduler: BackgroundScheduler) -> Iterator[Keeper]:
 
 @pytest.fixture
 def queue(log: by_hand.Connection) -> int:
-    """The key of an empty queue in a log of small segments."""
+    """The key of an empty queue in a log with small segments."""
     log.execute("DELETE FROM mqdb.segment")
     drop_partitions(log, [1, 2, 3])
     log.execute("UPDATE mqdb.broker SET segment_size = %s", [SIZE])
@@ -71,7 +71,7 @@ def queue(log: by_hand.Connection) -> int:
 
 
 def fill(log: by_hand.Connection, queue: int, segments: int = 1) -> None:
-    """Sends what fills so many segments, and lets all of it be dispatched and indexed."""
+    """Send enough records to fill this many segments, and have them dispatched and indexed."""
     for _ in range(segments):
         append(log, queue, SIZE)
         dispatch_all(log)
@@ -79,12 +79,12 @@ def fill(log: by_hand.Connection, queue: int, segments: int = 1) -> None:
 
 
 def states(log: by_hand.Connection) -> dict[int, str]:
-    """The state of each segment in the table."""
+    """The state of each segment in mqdb.segment."""
     return dict(log.execute("SELECT segment, state FROM mqdb.segment ORDER BY segment").fetchall())
 
 
 def tables(log: by_hand.Connection, segment: int) -> set[str]:
-    """The parents of which a segment still has a table, attached or not."""
+    """The parent tables of which a segment still has a partition, attached or not."""
     rows = log.execute("SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE %s", [f"%\\_{segment}"])
     return {name.removesuffix(f"_{segment}") for (name,) in rows}
 
@@ -234,7 +234,7 @@ def test_offsets_go_on_after_all_messages_of_a_queue_are_gone(
 
 @pytest.fixture
 def late_committer(keeper: Keeper, log: by_hand.Connection, queue: int, database: Database) -> None:
-    """A record at position 1, whose entry stands in segment 3; segments 1 and 2 are drained."""
+    """A record at position 1, whose entry is in segment 3; segments 1 and 2 are drained."""
     late = database.connect(autocommit=False)
     append(late, queue, body=b"late")
     fill(log, queue, 2)
@@ -329,7 +329,7 @@ def test_a_round_drops_a_bounded_number_of_segments(keeper: Keeper, log: by_hand
 def test_a_drop_that_is_interrupted_is_taken_up_by_the_next_keeper(
     keeper: Keeper, log: by_hand.Connection, queue: int, steps: int
 ) -> None:
-    """After a kill only the states of the catalog are left."""
+    """An interrupted drop is completed by the next keeper. After a kill only the states in the catalog are left."""
     fill(log, queue, 2)
     keeper.round()
     log.execute("UPDATE mqdb.segment SET state = 'drained' WHERE segment = 1")
@@ -433,7 +433,10 @@ def test_the_scheduler_drives_it(
 
 
 def test_a_full_segment_is_sealed_in_seconds(keeper: Keeper, log: by_hand.Connection) -> None:
-    """The proof that nothing is missing reads each record once; an unlucky plan would take minutes."""
+    """A full segment is sealed in seconds.
+
+    The proof that nothing is missing reads each record once; an unlucky plan would take minutes.
+    """
     small_segments(log, 70_000)
     queue = create_topic(log, "orders")[0]
     log.execute("ALTER TABLE mqdb.commit_log_1 SET (autovacuum_enabled = off)")  # its lock is in the way of a seal

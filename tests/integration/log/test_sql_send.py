@@ -1,4 +1,4 @@
-"""mqdb.send and the other functions that people call from SQL."""
+"""mqdb.send and the other functions for direct use in SQL."""
 
 import json
 import re
@@ -49,14 +49,14 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 @pytest.fixture
 def orders(log: Connection) -> str:
-    """A topic of four queues."""
+    """A topic with four queues."""
     create_topic(log, "orders", 4)
     return "orders"
 
 
 @pytest.fixture
 def session(conn: sqlalchemy.Connection) -> Connection:
-    """A session with a topic of four queues, which is rolled back: for messages that are never dispatched."""
+    """A session that is rolled back, with a topic of four queues, for messages that are never dispatched."""
     connection = driver(conn)
     create_topic(connection, "orders", 4)
     return connection

@@ -1,4 +1,4 @@
-"""The code of a tag is worked out when a message is sent; every copy of the message has the code of its original."""
+"""The code of a tag is computed when a message is sent; every copy of the message has the code of its original."""
 
 import json
 import random
@@ -47,7 +47,7 @@ def route(broker: Connection) -> TopicRoute:
 
 
 def forbid_hashing(connection: Connection) -> None:
-    """Make each computation of a code in the database fail."""
+    """Make every computation of a code in the database fail."""
     for name, argument, result in (("tag_code", "tag", "bigint"), ("java_hash", "string", "integer")):
         driver(connection).execute(
             f"""CREATE OR REPLACE FUNCTION mqdb.{name}({argument} text) RETURNS {result} LANGUAGE plpgsql AS
@@ -56,7 +56,7 @@ def forbid_hashing(connection: Connection) -> None:
 
 
 def deliver(connection: Connection) -> None:
-    """All that is due."""
+    """Deliver everything that is due."""
     dispatch_all(connection)
     delay.deliver_due(connection)
     timers.deliver_due(connection)
@@ -295,7 +295,7 @@ def test_a_number_that_a_record_says_is_taken_and_stops_no_service(
 
 
 def code_of_the_copy(broker: Connection, system_topic: str, said: object) -> int:
-    """The code of the copy of a record with the tag Paid that was put into a system topic by hand."""
+    """The code in the copy of a record with the tag Paid that was inserted into a system topic by hand."""
     properties = {"REAL_TOPIC": "orders", "REAL_QID": "0", "PGROUP": "senders"}
     stored = (
         driver(broker)

@@ -1,4 +1,4 @@
-"""The search by time in real queues, over segments."""
+"""The search by time in real queues, over several segments."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,12 +18,12 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def at(position: int) -> datetime:
-    """When the record at a position was stored."""
+    """The store time of the record at a position."""
     return BEGIN + timedelta(seconds=position)
 
 
 def stamp(connection: by_hand.Connection) -> None:
-    """Has the messages stored one second apart, in the order of their positions."""
+    """Set the store times one second apart, in the order of positions."""
     connection.execute("UPDATE mqdb.commit_log SET store_time = %s + make_interval(secs => log_pos)", [BEGIN])
 
 
@@ -46,9 +46,9 @@ def test_a_time_is_found_in_any_segment(log: by_hand.Connection, broker: Connect
 def test_a_transaction_that_takes_long_does_not_lead_astray(
     log: by_hand.Connection, broker: Connection, database: Database, near: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The transaction's messages come late in the queue, and were stored early.
+    """A long transaction does not mislead the search: its messages come late in the queue, but were stored early.
 
-    `near` is enough as long as it reaches over them.
+    `near` suffices as long as it covers them.
     """
     monkeypatch.setattr(time_search, "NEAR", near)
     (key,) = by_hand.create_topic(log, "orders", 1)

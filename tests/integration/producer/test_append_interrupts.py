@@ -1,4 +1,4 @@
-"""Group append and its connection: Ctrl-C at any moment leaves both to those who come next."""
+"""Group append and its connection: Ctrl-C at any moment leaves both usable for later senders."""
 
 import threading
 import time
@@ -56,7 +56,7 @@ def test_ctrl_c_at_any_moment_of_the_leader_leaves_nobody_untold_who_was_handed_
         def gather(
             free: Callable[[], object] = free, told: list[list[int]] = told, is_over: threading.Event = is_over
         ) -> None:
-            """Two behind the leader, once it leads or has been interrupted before."""
+            """Add two units behind the leader, once it leads or has been interrupted earlier."""
             wait_until(lambda: appends._plan.is_busy or is_over.is_set())
             for each in told:
                 appends.hand_in(locked_log.unit("h", seconds=30), partial(each.append, 1))
@@ -84,7 +84,7 @@ def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(lo
         first, unit, is_over = locked_log.sender("a"), locked_log.unit("x"), threading.Event()
 
         def gather(unit: Unit = unit, is_over: threading.Event = is_over) -> list[Sender]:
-            """Begin senders behind the unit, once it waits or has been interrupted before."""
+            """Start senders behind the unit, once it waits or has been interrupted earlier."""
             wait_until(lambda: unit.tell is not None or is_over.is_set())
             others = [locked_log.sender(name) for name in "bc"]
             locked_log.unlock()

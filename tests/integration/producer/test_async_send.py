@@ -1,4 +1,4 @@
-"""Async and oneway sends: what becomes of their futures and callbacks, in which order, and which errors they get."""
+"""Async and oneway sends: the results of their futures and callbacks, their order, and their errors."""
 
 import asyncio
 import logging
@@ -105,7 +105,7 @@ def test_async_and_sync_sends_share_statements(database: Database, producer: Pro
 
 
 def test_a_future_cannot_be_cancelled(database: Database, producer: Producer) -> None:
-    """The message may be on its way already."""
+    """A future cannot be cancelled, because its message may already be under way."""
     locker = stall(database)
     future = producer.send_async(Message("orders", "x"))
 

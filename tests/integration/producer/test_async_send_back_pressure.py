@@ -1,4 +1,4 @@
-"""Back-pressure: how many async and oneway sends may be under way, and what becomes of one more."""
+"""Back-pressure: how many async and oneway sends may be under way, and what happens to one more."""
 
 from concurrent.futures import Future, wait
 from datetime import timedelta
@@ -51,7 +51,7 @@ def test_one_that_waits_for_room_goes_when_there_is_some(database: Database) -> 
 
 
 def waits_for_room(doing: Doing["Future[SendResult]"]) -> bool:
-    """Whether its thread is alive after a moment in which nothing else is to be done."""
+    """Whether a send's thread is still alive after a moment in which it has nothing else to do."""
     doing._thread.join(0.1)
     return doing._thread.is_alive()
 

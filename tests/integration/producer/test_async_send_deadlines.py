@@ -1,4 +1,4 @@
-"""When async sends end: in time whatever hangs or is lost, and with their producer, after which nothing goes on."""
+"""The end of async sends: in time whatever hangs or is lost, and at the latest when their producer ends."""
 
 import threading
 import time
@@ -45,7 +45,10 @@ def test_a_send_is_given_up_at_its_own_timeout(database: Database, producer: Pro
 def test_a_send_ends_at_its_timeout_while_the_statement_of_another_hangs(
     database: Database, producer: Producer, is_asleep: bool
 ) -> None:
-    """This also holds if nothing was under way for a while before, so that no thread looked at deadlines."""
+    """A send ends at its timeout while another one's statement hangs.
+
+    This also holds if nothing was under way for a while before, so that no thread watched deadlines.
+    """
     producer.send_async(Message("orders", "second")).result(SECONDS)
     assert producer._running is not None
     if is_asleep:

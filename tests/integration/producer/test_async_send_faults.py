@@ -1,4 +1,4 @@
-"""Async sends whose connection is lost: what is unknown then is found out, and no message is lost or stored twice."""
+"""Async sends whose connection is lost: unknown outcomes are found out, and no message is lost or stored twice."""
 
 import itertools
 import os
@@ -131,7 +131,10 @@ ROUNDS = 8
 def test_whatever_breaks_under_way_each_future_ends_and_what_is_acknowledged_is_stored_once(
     database: Database, proxy: Proxy
 ) -> None:
-    """MQDB_ASYNC_SEED plays the faults of an earlier run again; each run prints its seed."""
+    """Each future ends, and an acknowledged message is stored once, whatever breaks.
+
+    MQDB_ASYNC_SEED repeats the faults of an earlier run; each run prints its seed.
+    """
     sys.stdout.write(f"seed {SEED}\n")
     chance = random.Random(SEED)
     create_topic(database.connect(), "orders", 4)
@@ -171,7 +174,7 @@ def places_of(database: Database) -> dict[str, list[int]]:
 
 
 def checked_outcome(future: "Future[SendResult]", body: str, places: dict[str, list[int]]) -> str:
-    """The outcome of a message by its future, which has to be true."""
+    """The outcome of a message according to its future, which must be true."""
     stored, error = places.get(body, []), future.exception()
     if error is None:
         assert stored == [future.result().log_pos]
@@ -204,6 +207,6 @@ def break_something(chance: random.Random, database: Database, proxy: Proxy, pro
 
 
 def blocked_pid_of(producer: Producer, database: Database) -> int:
-    """The backend that is in an append; before, the producer may still have a backend whose loss was not noticed."""
+    """The pid of the backend in an append; until then the producer may have a backend whose loss was not noticed."""
     wait_until(lambda: is_blocked(database, pid_of(producer)))
     return pid_of(producer)

@@ -1,4 +1,4 @@
-"""An append that a caller begins without waiting for it: the caller reads the answer, or the append thread does."""
+"""A caller begins an append without waiting for it: either the caller or the append thread reads the answer."""
 
 import select
 import threading
@@ -15,7 +15,7 @@ from tests.fixtures.producers import terminate
 
 
 class Begun:
-    """A unit whose append was begun."""
+    """A unit whose append has been begun."""
 
     def __init__(self, log: Log, unit: Given) -> None:
         self.unit = unit
@@ -37,7 +37,7 @@ class Begun:
 
 @pytest.fixture
 def log(locked_log: Log) -> Log:
-    """One whose connection has the statement prepared."""
+    """A log whose connection has already prepared the statement."""
     locked_log.unlock()
     locked_log.appends.append(locked_log.unit("p"))
     locked_log.locker.execute("LOCK TABLE mqdb.commit_log IN SHARE MODE")

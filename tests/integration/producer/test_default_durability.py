@@ -1,4 +1,4 @@
-"""The durability that a broker gives to producers which choose none. The standby is a real one."""
+"""A broker's default durability for producers that choose none. The standby is a real one."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def set_default(database: Database, durability: Durability) -> None:
 
 @pytest.fixture
 def orders(database: Database) -> None:
-    """A topic, and a table that notes with which durability each append commits."""
+    """A topic, and a table that records the durability of each append's commit."""
     connection = database.connect()
     create_topic(connection, "orders")
     connection.execute("CREATE TABLE public.witness (id serial, level text)")
@@ -170,7 +170,7 @@ def test_mqdb_serve_sets_the_default_and_leaves_it_if_it_is_not_told(
 
 @pytest.fixture
 def defaulting(replicated: Database) -> Iterator[Callable[[Durability], Database]]:
-    """Sets the default of the broker that has a standby."""
+    """Sets the default of the broker with a standby."""
 
     def default_to(durability: Durability) -> Database:
         set_default(replicated, durability)

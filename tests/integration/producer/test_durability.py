@@ -1,4 +1,4 @@
-"""Waits of a send, and its status when the standby does not answer. The standby is a real one."""
+"""The waits of a send, and its status when the standby does not answer. The standby is a real one."""
 
 import gc
 import math
@@ -46,7 +46,7 @@ _ids = UniqueIdGenerator()
 
 
 class Sender:
-    """Appends on a held connection, as a producer does."""
+    """Appends on a held connection like a producer."""
 
     def __init__(self, database: Database, chosen: Durability) -> None:
         self._database = database
@@ -59,7 +59,7 @@ class Sender:
         self.held.wait_connected(time.monotonic() + 10)
 
     def send(self, seconds: float = PLENTY) -> SendStatus:
-        """The status of one message, which is stored then."""
+        """Send one message, which is then stored; returns its status."""
         unique_id = _ids.next()
         record = send.record(Message("orders", "x"), self._queue_key, unique_id, datetime.now(UTC), "test")
 
@@ -74,7 +74,7 @@ class Sender:
         return status
 
     def sending(self) -> Doing[SendStatus]:
-        """Begins to send; returns when the commit waits for the standby."""
+        """Start a send; returns once the commit waits for the standby."""
         pid = self.ask("SELECT pg_backend_pid()")
         doing = Doing(self.send)
         wait_until(lambda: waits_for_standby(self._database, pid))
@@ -90,7 +90,7 @@ class Sender:
 
 @pytest.fixture
 def sender(replicated: Database) -> Iterator[Callable[[Durability], Sender]]:
-    """Makes senders to the server that has a standby."""
+    """Makes senders for the server with a standby."""
     senders: list[Sender] = []
 
     def make(chosen: Durability) -> Sender:
@@ -233,7 +233,7 @@ def test_the_warning_comes_through_where_the_server_is_told_to_send_errors_only(
 
 
 def committed(connection: Connection, work: Callable[[Connection], T]) -> tuple[T, SendStatus]:
-    """The result of `work`, which appends, and the status of the records that it has appended."""
+    """The result of `work`, which appends, and the status of the appended records."""
     wait = connection.info[COMMIT_WAIT]
     wait.begin(connection)
     return work(connection), wait.status(connection)
@@ -317,7 +317,10 @@ def test_sync_master_notices_that_the_server_names_no_standby_any_more(
 def test_a_send_whose_standby_is_dismissed_while_it_waits_has_no_second_copy(
     standby: Standby, sender: Callable[[Durability], Sender]
 ) -> None:
-    """Patroni does that to a synchronous standby that is lost; PostgreSQL lets the commit go on without a warning."""
+    """A send whose standby is dismissed while it waits has no second copy.
+
+    Patroni dismisses a lost synchronous standby, and PostgreSQL then lets the commit proceed without a warning.
+    """
     sync_master = sender(Durability.SYNC_MASTER)
     assert sync_master.send() is SendStatus.SEND_OK
 

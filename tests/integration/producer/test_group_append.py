@@ -1,4 +1,4 @@
-"""Group append: who leads, who is taken along, and what becomes of each when time runs out."""
+"""Group append: which unit leads, which units join it, and the fate of each when time runs out."""
 
 import _thread
 import os
@@ -108,7 +108,10 @@ def test_who_is_under_way_with_another_does_not_know_the_outcome(log: Log) -> No
 
 
 def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: Log) -> None:
-    """The main thread leads, with another in its statement: that one has come while it waited for the connection."""
+    """Ctrl-C in the leading thread leaves the others with an answer.
+
+    The main thread leads, with another unit in its statement, which arrived while it waited for the connection.
+    """
     free = log.occupy()
     other: list[Doing[Sequence[int] | NoAnswer]] = []
 
@@ -153,7 +156,10 @@ def test_ctrl_c_in_a_thread_that_is_taken_along_leaves_the_others_to_be_woken(lo
 
 
 def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sender's time is up in the moment in which it has a result, and the senders behind it have one, too."""
+    """A sender that leaves before it is woken wakes the next one.
+
+    Its time runs out just when it has a result, as do the senders behind it.
+    """
     monkeypatch.setattr(group_append, "_LONGEST_WAKING_SECONDS", 60.0)  # the own thread would wake it
     units = [log.unit("a"), log.unit("b", seconds=3), *(log.unit(name) for name in "cde")]
     senders = [log.begin(unit) for unit in units]
@@ -178,7 +184,10 @@ def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch
 
 
 def test_where_one_who_was_woken_does_not_wake_the_next_the_own_thread_does(log: Log) -> None:
-    """This happens if Ctrl-C comes in that very moment."""
+    """If a woken sender does not wake the next one, the append thread does.
+
+    This happens if Ctrl-C comes at that very moment.
+    """
     first = log.sender("a")
     log.appends._waking._is_under_way = True
     senders = [log.sender(name) for name in "bcd"]
@@ -195,7 +204,10 @@ SEED = int(os.environ.get("MQDB_GROUP_APPEND_SEED", "0")) or random.randrange(1_
 
 
 def test_whoever_gives_up_meanwhile_each_has_an_answer_in_time_and_it_is_true(log: Log) -> None:
-    """MQDB_GROUP_APPEND_SEED plays the times of an earlier run again; each run prints its seed."""
+    """Each unit gets a true answer in time, whichever unit gives up.
+
+    MQDB_GROUP_APPEND_SEED repeats the times of an earlier run; each run prints its seed.
+    """
     sys.stdout.write(f"seed {SEED}\n")
     chance = random.Random(SEED)
     outcomes: dict[str, str] = {}
@@ -267,7 +279,10 @@ def test_one_whose_records_cannot_be_made_fails_alone(log: Log) -> None:
 
 
 def test_a_thread_that_is_interrupted_where_it_must_not_send_is_refused_and_nobody_waits_for_ever(log: Log) -> None:
-    """A signal handler, or a finalizer that the garbage collector calls, may send in the midst of another send."""
+    """A thread interrupted at a point where it must not send is refused, and no thread waits for ever.
+
+    A signal handler, or a finalizer called by the garbage collector, may send in the middle of another send.
+    """
     refused: list[IllegalState] = []
 
     class Interrupted(Given):
@@ -290,7 +305,10 @@ def test_a_thread_that_is_interrupted_where_it_must_not_send_is_refused_and_nobo
 
 
 def test_a_value_that_the_driver_refuses_beside_others_spoils_it_for_nobody(log: Log) -> None:
-    """The driver does not know which type an array of numbers and truth values has."""
+    """A value that the driver refuses spoils no other unit.
+
+    The driver cannot determine the type of an array of numbers and booleans.
+    """
     first = log.sender("a")
     second = log.sender("b")
     third = log.begin(Given([log.records("c")[0]._replace(flag=True)], seconds=30))
@@ -368,7 +386,10 @@ def test_what_is_handed_in_is_given_up_at_its_deadline(log: Log) -> None:
 
 
 def test_what_is_handed_in_does_not_wait_for_a_connection_longer_than_its_deadline() -> None:
-    """One that is tried again may have less time left than the one that leads."""
+    """An async send does not wait for a connection beyond its deadline.
+
+    A retried send may have less time left than the leader.
+    """
     done: SimpleQueue[str] = SimpleQueue()
 
     def refuse() -> Connection:
@@ -425,7 +446,7 @@ def test_what_is_handed_in_ends_at_its_deadline_while_the_statement_of_another_h
 
 
 def test_what_is_handed_in_is_not_stored_after_its_deadline(log: Log) -> None:
-    """One that is tried again may have less time left than the one that leads."""
+    """An async send is not stored after its deadline. A retried send may have less time left than the leader."""
     done: SimpleQueue[str] = SimpleQueue()
     first = log.sender("1")
     in_time, late = log.unit("2"), log.unit("3", seconds=0.01)

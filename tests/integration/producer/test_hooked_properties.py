@@ -1,4 +1,4 @@
-"""Properties that a send message hook adds to a message: they are checked, and then stored."""
+"""Properties that a send message hook adds to a message are checked and then stored."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,7 +19,7 @@ from tests.fixtures.variants import usually
 
 
 class Adds:
-    """Gives each message a property."""
+    """A hook that gives each message a property."""
 
     hook_name = "trace"
 
@@ -35,7 +35,7 @@ class Adds:
 
 
 class AddsBeside(Adds):
-    """Does so without changing the message."""
+    """A hook that adds a property without changing the message object."""
 
     def send_message_before(self, context: SendMessageContext) -> None:
         for extra in context.extra_properties:

@@ -1,4 +1,4 @@
-"""Hooks around sends that join the caller's transaction: they see each topic, and a batch stays all or nothing."""
+"""Hooks around sends that join the caller's transaction receive each topic, and a batch stays all or nothing."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A send inside the caller's own transaction: what is there after it, and what it does to the transaction."""
+"""A send in the caller's own transaction: the stored messages, and the effect on the transaction."""
 
 from collections import Counter
 from contextlib import suppress
@@ -162,7 +162,7 @@ def test_a_transaction_at_a_stricter_isolation_level_sends(log: Connection, prod
 
 
 def test_a_timeout_is_refused(log: Connection, producer: Producer, caller: Caller) -> None:
-    """The caller's transaction decides how long the statement may take."""
+    """A timeout is refused, because the caller's transaction decides how long a statement may take."""
     second = timedelta(seconds=1)
     with pytest.raises(ParameterInvalid, match=r"timeout.*statement_timeout"):
         producer.send(Message("orders", "x"), connection=caller.connection, timeout=second)

@@ -1,4 +1,4 @@
-"""Connections that a send joins: which broker they lead to, how they may be set up, and which are refused."""
+"""Connections that a send joins: the broker that they lead to, their settings, and the refused ones."""
 
 import asyncio
 import pickle
@@ -292,7 +292,10 @@ def end_backend(log: Connection, pid: int) -> None:
 def test_an_error_leaves_a_block_of_sqlalchemy_as_itself(
     log: Connection, producer: Producer, app: sqlalchemy.Engine
 ) -> None:
-    """Also when the connection is lost, and the block cannot even roll back."""
+    """An error leaves a SQLAlchemy block unchanged.
+
+    This also holds if the connection is lost, and the block cannot even roll back.
+    """
 
     def lose_the_connection() -> None:
         with app.begin() as connection:
@@ -366,13 +369,16 @@ def test_another_database_of_django_is_refused(producer: Producer) -> None:
 
 
 class AsyncConnection:
-    """Has what tells SQLAlchemy's AsyncConnection and AsyncSession; to import those takes greenlet."""
+    """Has the attributes by which SQLAlchemy's AsyncConnection and AsyncSession are recognised.
+
+    Importing those requires greenlet.
+    """
 
     async def run_sync(self, function: object) -> None: ...
 
 
 class Psycopg2Connection:
-    """A connection of psycopg2, which has all the methods and uses them differently."""
+    """A psycopg2 connection, which has all the methods but uses them differently."""
 
     closed = 0
     autocommit = False

@@ -1,4 +1,4 @@
-"""Queues and topics of a send inside the caller's own transaction: what it sees, what it chooses, what it refuses."""
+"""Queues and topics of a send in the caller's own transaction: which it sees, chooses and refuses."""
 
 from typing import Any
 

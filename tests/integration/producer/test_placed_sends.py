@@ -1,4 +1,4 @@
-"""Sends that place their messages: each kind of producer knows the queue offset at once, without another statement."""
+"""Sends that place their messages: each kind of producer gets the queue offset at once, without another statement."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.fixtures.producers import producer_of
 
 @pytest.fixture
 def log(database: Database) -> Connection:
-    """A log in which no record waits; no session dispatches."""
+    """A log without undispatched records; no session dispatches."""
     log = database.connect()
     attend(log)
     dispatch(log)  # the database may be a copy, and is adopted then
@@ -32,7 +32,7 @@ def queue(log: Connection) -> int:
 
 @pytest.fixture
 def producer(queue: int, database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
-    """A producer that does not ask for offsets."""
+    """A producer that does not request offsets."""
 
     def find_queue_offset(*_: object, **__: object) -> int:
         raise AssertionError("it asks")
@@ -91,7 +91,7 @@ def test_what_has_come_by_other_ways_keeps_its_place(producer: Producer, log: Co
 def test_only_what_a_crash_cannot_take_back_is_placed(
     log: Connection, queue: int, database: Database, durability: Durability
 ) -> None:
-    """Without a standby SYNC_MASTER is what SYNC_FLUSH is."""
+    """Only records that a crash cannot undo are placed. Without a standby SYNC_MASTER is equivalent to SYNC_FLUSH."""
     with producer_of(database.dsn, durability=durability) as producer:
         producer.send(Message("orders", "x"))
 
@@ -99,7 +99,10 @@ def test_only_what_a_crash_cannot_take_back_is_placed(
 
 
 def test_a_send_places_its_message_although_many_before_could_not(log: Connection, producer: Producer) -> None:
-    """If it paused after those, it would wake the dispatcher that has just fallen asleep, and so on for ever."""
+    """A send places its message although many earlier sends could not.
+
+    If it paused after those, it would wake the dispatcher that has just fallen asleep, and so on for ever.
+    """
     log.execute("SELECT setval('mqdb.dispatcher_state', 2)")
     for _ in range(50):
         producer.send(Message("orders", "before"))
@@ -110,7 +113,10 @@ def test_a_send_places_its_message_although_many_before_could_not(log: Connectio
 
 
 def test_a_role_that_does_not_own_the_broker_places_nothing(database: Database, principal: Principal) -> None:
-    """Such a role could keep the lock of dispatch by a transaction that stays open."""
+    """A role that does not own the broker places nothing.
+
+    It could keep the lock of dispatch in a transaction that stays open.
+    """
     dsn = principal("shop", send=["orders"])
     log = database.connect()
     dispatch(log)

@@ -1,4 +1,4 @@
-"""The producer against a real PostgreSQL: what is stored, where, by how many statements."""
+"""The producer with a real PostgreSQL: which messages are stored, where, and with how many statements."""
 
 import threading
 from collections import Counter
@@ -360,7 +360,7 @@ def test_a_batch_is_stored_wholly_or_not_at_all(database: Database, producer: Pr
 
 
 def poison(database: Database) -> None:
-    """Make the database refuse messages with this body, as it refuses letters that its encoding lacks."""
+    """Make the database refuse messages with this body, as it refuses characters that its encoding lacks."""
     database.connect().execute(
         """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
            BEGIN RAISE EXCEPTION 'poison' USING ERRCODE = '22P05'; END $$;
@@ -374,7 +374,10 @@ def sends(producer: Producer, *messages: Message) -> list[Callable[[], SendResul
 
 
 def gathered(database: Database, producer: Producer, *work: Callable[[], Any]) -> list[Any]:
-    """The result or error of each, all while the log is locked: the first leads alone, the others gather behind it."""
+    """The result or error of each call.
+
+    All calls are made while the log is locked: the first one leads alone, and the others gather behind it.
+    """
     locker, pid = stall(database), pid_of(producer)
     doings = [Doing(work[0])]
     wait_until(lambda: is_blocked(database, pid))

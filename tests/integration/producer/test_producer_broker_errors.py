@@ -1,6 +1,6 @@
-"""Refusals by a broker's database, and producers that get past a broker in trouble.
+"""Refusals by a broker's database, and producers that route around a broker in trouble.
 
-Each error has RocketMQ's code, a batch is stored wholly or not at all, and later sends recover by themselves.
+Each error has RocketMQ's code, a batch is stored completely or not at all, and later sends recover by themselves.
 """
 
 import re
@@ -71,7 +71,7 @@ def as_superuser(database: Database, statement: str, **names: str) -> None:
 
 
 def recovers(send: Callable[[], object]) -> None:
-    """Returns when a send gets through."""
+    """Wait until a send succeeds."""
     wait_until(lambda: not isinstance(Doing(send).outcome(), MqdbError))
 
 
@@ -102,7 +102,7 @@ def full_disk(database: Database, _producer: Producer) -> Iterator[None]:
 
 @contextmanager
 def full_disk_at_the_last_row(database: Database, _producer: Producer) -> Iterator[None]:
-    """Some of a batch has found room."""
+    """The disk fills up in the middle of a batch."""
     database.connect().execute(
         """CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$
            BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;
@@ -115,7 +115,7 @@ def full_disk_at_the_last_row(database: Database, _producer: Producer) -> Iterat
 
 @contextmanager
 def dropped_partition(database: Database, _producer: Producer) -> Iterator[None]:
-    """Somebody has dropped a table by hand; it comes back from a backup, say."""
+    """A table was dropped by hand, and comes back from a backup, for example."""
     connection = database.connect()
     row = connection.execute("SELECT tableoid::regclass::text FROM mqdb.commit_log LIMIT 1").fetchone()
     bounds = "SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = %s::regclass"
@@ -176,7 +176,7 @@ def test_what_the_database_refuses_is_an_error_with_its_code_stores_nothing_and_
 
 @pytest.fixture
 def login(database: Database) -> Iterator[str]:
-    """The DSN of a user of the test's own, whose password may change."""
+    """The DSN of a separate user for the test, whose password may change."""
     as_superuser(database, "CREATE ROLE {name} LOGIN PASSWORD 'right' IN ROLE {owner}", name="sender", owner=OWNER)
     yield with_parts(database.dsn, user="sender", password="right")
     as_superuser(database, "DROP ROLE {name}", name="sender")
@@ -205,13 +205,13 @@ def test_a_password_that_is_changed_is_refused_in_time_and_accepted_when_it_is_r
 
 
 def error_packet(severity: str, sqlstate: str, words: str) -> bytes:
-    """An ErrorResponse as a server sends it. PostgreSQL: "Message Formats"."""
+    """An ErrorResponse as sent by a server. See "Message Formats" in PostgreSQL's documentation."""
     fields = f"S{severity}\0V{severity}\0C{sqlstate}\0M{words}\0\0".encode()
     return b"E" + struct.pack("!i", len(fields) + 4) + fields
 
 
 class Pooler(Proxy):
-    """A way to the server that may have no connection left, and says so as PgBouncer does."""
+    """A proxy to the server that may run out of connections, and reports this like PgBouncer."""
 
     is_exhausted = False
 
@@ -253,7 +253,10 @@ def test_an_exhausted_pooler_is_an_error_in_time_and_sends_recover_when_it_has_r
 def test_behind_a_pooler_the_outcome_of_a_message_that_is_not_stored_stays_open(
     database: Database, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
-    """The producer does not know the backend that was asked, so it cannot find out that this backend has ended."""
+    """Behind a pooler the outcome of a message that is not stored stays unknown.
+
+    The producer does not know the backend's pid, so it cannot find out that this backend has ended.
+    """
     settings = load_settings(dsn=database.dsn, pool_dsn=database.dsn, send_message_timeout="30s")
     with Producer("senders", settings=settings) as producer:
         producer.send(Message("orders", "before"))
@@ -283,7 +286,7 @@ def blocked_pids(database: Database) -> list[int]:
 
 @pytest.fixture
 def orders(two_brokers: TwoBrokers) -> TwoBrokers:
-    """Both have the topic `orders` with 4 queues."""
+    """Two brokers that both have the topic `orders` with 4 queues."""
     for broker in (two_brokers.a, two_brokers.b):
         create_topic(broker.connect(), "orders", 4)
     return two_brokers
@@ -294,7 +297,7 @@ def all_bodies(brokers: TwoBrokers) -> Counter[str]:
 
 
 def sent_at_once(producer: Producer, count: int, topic: str = "orders") -> set[str]:
-    """The brokers of so many messages, none of which may take long."""
+    """The brokers of `count` sent messages, none of which may take long."""
     began = time.monotonic()
     brokers = {producer.send(Message(topic, "x")).queue.broker_name for _ in range(count)}
     assert time.monotonic() - began < AT_ONCE
@@ -360,7 +363,10 @@ def test_a_queue_of_a_broker_that_was_never_there_is_no_queue_that_is_missing(or
 
 @pytest.mark.usefixtures("patient")
 def test_a_broker_that_cannot_be_asked_again_keeps_its_queues(orders: TwoBrokers, proxy: Proxy) -> None:
-    """Else sharding keys would mean other queues for the moment in which it comes back."""
+    """A broker that cannot be asked again keeps its queues.
+
+    Otherwise sharding keys would map to other queues until the broker comes back.
+    """
     with producer_of(dsn_of_two(proxy.dsn, orders.b.dsn)) as producer:
         queues = producer.fetch_publish_queues("orders")
         proxy.cut()
@@ -427,7 +433,7 @@ def test_an_open_outcome_keeps_nobody_from_asking_for_another_topic(orders: TwoB
 
 
 def lost_send(brokers: TwoBrokers, way_to_a: Proxy, producer: Producer) -> Doing[SendResult]:
-    """A send to broker-a, which has it and cannot say so."""
+    """A send to broker-a, which stores the message but cannot report this."""
     pid = pid_of(producer)
     locker = stall(brokers.a)
     doing = Doing(partial(producer.send, Message("orders", "lost"), queue=ON_A))
@@ -482,7 +488,7 @@ def test_a_broker_that_says_nothing_at_the_start_costs_the_first_sends_a_moment(
 
 
 class PanickingProxy(Proxy):
-    """A way to a server that stores a message, and then cannot flush its log and ends: that is its last word."""
+    """A proxy to a server that stores a message, then cannot flush its log and exits with that as its last message."""
 
     #: Replaces the answer to a statement that has this in it, once.
     poison = b""
@@ -501,7 +507,10 @@ class PanickingProxy(Proxy):
 
 @pytest.mark.usefixtures("patient")
 def test_a_server_that_panics_has_perhaps_stored_the_message_and_no_other_gets_it(orders: TwoBrokers) -> None:
-    """A PANIC may follow the commit, and has the SQLSTATE of a full disk, after which another broker is tried."""
+    """A server that panics may have stored the message, so no other broker gets it.
+
+    A PANIC may follow the commit, and has the SQLSTATE of a full disk, after which another broker is tried.
+    """
     with PanickingProxy(orders.a.dsn) as proxy, producer_of(dsn_of_two(proxy.dsn, orders.b.dsn)) as producer:
         sent_at_once(producer, 8)
         proxy.poison = b"precious"

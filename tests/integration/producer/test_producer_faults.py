@@ -1,4 +1,4 @@
-"""The producer when something is wrong: a typed error in time, and sends that recover by themselves."""
+"""The producer during faults: a typed error in time, and sends that recover by themselves."""
 
 import _thread
 import os
@@ -43,7 +43,7 @@ IN_TIME = 6.0
 
 @pytest.fixture
 def producer(database: Database) -> Iterator[Producer]:
-    """A producer that has sent a message already, so that it knows its topic."""
+    """A producer that has already sent a message, so that the route of its topic is loaded."""
     with producer_of(database.dsn) as producer:
         producer.send(Message("orders", "first"))
         yield producer

@@ -1,4 +1,4 @@
-"""Ctrl-C, the end of a producer and the end of one sender's time, each while others are under way."""
+"""Ctrl-C, the end of a producer, and the time-out of one sender, each while other sends are under way."""
 
 import itertools
 import random
@@ -34,7 +34,7 @@ WAIT = "PERFORM pg_advisory_xact_lock(17);"
 
 @pytest.fixture
 def producer(database: Database) -> Iterator[Producer]:
-    """A producer that has sent a message already, so that it knows its topic."""
+    """A producer that has already sent a message, so that the route of its topic is loaded."""
     with producer_of(database.dsn, "20s") as producer:
         producer.send(Message("orders", "first"))
         yield producer
@@ -64,7 +64,7 @@ def waiting(producer: Producer) -> int:
 
 
 def stalled(database: Database, producer: Producer, body: str) -> tuple[Any, Doing[SendResult]]:
-    """A send that waits for a lock, so that others gather behind it; and the lock."""
+    """A send that waits for a lock, so that others gather behind it; returned with the lock."""
     locker, pid = stall(database), pid_of(producer)
     doing = sending(producer, body)
     wait_until(lambda: is_blocked(database, pid))
@@ -72,9 +72,9 @@ def stalled(database: Database, producer: Producer, body: str) -> tuple[Any, Doi
 
 
 def before_storing(database: Database, body: str, statements: str) -> psycopg.Connection[Any]:
-    """Make the database execute these statements of PL/pgSQL before it stores this body.
+    """Make the database execute these PL/pgSQL statements before it stores this body.
 
-    WAIT among them waits until the connection that this returns rolls back.
+    A WAIT in the statements waits until the returned connection rolls back.
     """
     database.connect().execute(
         f"""CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {statements} RETURN NEW; END $$;
@@ -147,7 +147,7 @@ def test_ctrl_c_in_a_send_that_nobody_waits_for_does_not_hold_up_the_end(databas
 
 
 def interrupted(main: int, seconds: float, work: Callable[[], object]) -> None:
-    """Do it again and again until Ctrl-C has come in the midst of it."""
+    """Repeat the work until Ctrl-C has interrupted it."""
     interrupter = threading.Timer(seconds, signal.pthread_kill, [main, signal.SIGINT])
     has_come = False
 
@@ -171,7 +171,10 @@ def interrupted(main: int, seconds: float, work: Callable[[], object]) -> None:
 def test_ctrl_c_again_and_again_in_a_loop_of_async_sends_leaves_no_permit_behind(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The moments are random, and each run prints its seed."""
+    """Repeated Ctrl-C in a loop of async sends leaves no permit behind.
+
+    The moments are random, and each run prints its seed.
+    """
     seed = random.randrange(1_000_000)
     sys.stdout.write(f"seed {seed}\n")
     chance = random.Random(seed)

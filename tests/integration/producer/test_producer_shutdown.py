@@ -1,4 +1,4 @@
-"""Work that goes on while a producer shuts down, and work that must not wait for it."""
+"""Work that continues while a producer shuts down, and work that must not wait for the shutdown."""
 
 import threading
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_a_producer_that_has_sent_leaves_by_a_connection_that_it_has(
 
 
 class Hangs(SendMessageHook):
-    """A hook that does not come back from the end of some sends until it may."""
+    """A hook that does not return from the end of some sends until the test allows it."""
 
     hook_name = "hangs"
 

@@ -1,4 +1,4 @@
-"""Request and reply against a real PostgreSQL: who gets which reply, when none comes, and what a lost broker does."""
+"""Request and reply with a real PostgreSQL: the receivers of replies, missing replies, and lost brokers."""
 
 import logging
 import threading
@@ -51,7 +51,7 @@ Start = Callable[..., Producer]
 
 @pytest.fixture
 def start(database: Database) -> Iterator[Start]:
-    """Starts requesters, by default of the test's own database: another name is another client."""
+    """Starts requesters, by default on the test's database: another name makes another client."""
     started: list[Producer] = []
 
     def start(name: str = "asker", dsn: str = database.dsn, group: str = "askers", **options: Any) -> Producer:
@@ -77,7 +77,7 @@ def replier(database: Database) -> Iterator[Producer]:
 
 
 class Answering:
-    """A listener that replies to each message with its body in capitals."""
+    """A listener that replies to each message with the body in upper case."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -95,7 +95,7 @@ def client_id_of(requester: Producer) -> str:
 
 
 def dispatch_by_hand(connection: Connection) -> None:
-    """Dispatch until nothing is left, also while another session dispatches."""
+    """Dispatch until nothing is left, even while another session dispatches."""
     wait_until(lambda: dispatch(connection, 50_000).outcome == "IDLE")
 
 
@@ -107,7 +107,7 @@ def wait_idle(requester: Producer) -> None:
 
 
 def end_connections(database: Database, requester: Producer) -> None:
-    """Ends all sessions of a requester."""
+    """Terminate all sessions of a requester."""
     statement = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE %s"
     [(count,)] = database.rows(statement, f"%{client_id_of(requester)}%")
     assert count > 0

@@ -1,4 +1,4 @@
-"""Several brokers: which of them get messages, which may be down at the start, and how long a bad one is left alone."""
+"""Several brokers: which of them get messages, which may be down at the start, and how long a bad one is avoided."""
 
 from collections import Counter
 from datetime import timedelta
@@ -132,7 +132,10 @@ def is_registered(broker: Database, group: str) -> bool:
 def test_a_topic_that_is_created_while_a_broker_is_down_is_not_created_there_later(
     two_brokers: TwoBrokers, proxy_b: Proxy
 ) -> None:
-    """In RocketMQ, too, the first message creates a topic at its broker, and from then on the route is found there."""
+    """A topic created while a broker is down is not created there later.
+
+    In RocketMQ, too, the first message creates a topic on its broker, which then provides the route.
+    """
     proxy_b.cut()
     with producer_of(dsn_of_two(two_brokers.a.dsn, proxy_b.dsn)) as producer:
         sent_to(producer, 1, "new")

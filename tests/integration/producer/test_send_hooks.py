@@ -1,4 +1,4 @@
-"""Hooks around sends: when they are called, what they see of each attempt, and what follows when they raise."""
+"""Hooks around sends: when they are called, their view of each attempt, and the effect of their errors."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Limits of sends that hold however a message is sent: queues, times, and what counts as a batch."""
+"""Limits that hold for every kind of send: queues, times, and the definition of a batch."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The outcome of a message, as a producer tells it: its place, that it is not stored, or that this is not known yet."""
+"""The outcome of a message by its producer: its place, that it is not stored, or that this is not known yet."""
 
 from datetime import timedelta
 from functools import partial

@@ -1,4 +1,4 @@
-"""Queues that the caller of a send chooses by name, by key or by a selector, and arguments that are refused."""
+"""Queues that the caller of a send chooses by name, by key or with a selector, and the refused arguments."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -48,7 +48,10 @@ def test_a_message_goes_to_the_queue_that_the_caller_names(
 
 
 def test_a_queue_that_is_read_only_takes_what_is_sent_to_it_by_name(database: Database, producer: Producer) -> None:
-    """RocketMQ takes it, too: a number below the larger of the two counts is enough."""
+    """A read-only queue accepts a message sent to it by name.
+
+    RocketMQ accepts it, too: a queue id below the larger of the two counts is enough.
+    """
     database.connect().execute("UPDATE mqdb.topic SET write_queue_nums = 2 WHERE topic = 'orders'")
 
     assert set(sent_to(producer, 8)) == set(queues_of("broker-a", queue_nums=2))

@@ -1,4 +1,4 @@
-"""Retries of a send: the timeout of the call, the number of tries, and the effect of errors and lost connections."""
+"""Retries of a send: the timeout of the call, the number of attempts, and the effect of errors and lost connections."""
 
 import re
 from collections.abc import Callable
@@ -102,7 +102,10 @@ def test_the_error_of_a_send_that_was_tried_once_has_no_story(database: Database
 
 
 def test_a_send_whose_connection_breaks_is_tried_again_on_the_same_broker(orders: TwoBrokers, to_two: Producer) -> None:
-    """Another broker cannot know whether it is stored."""
+    """A send whose connection breaks is retried on the same broker.
+
+    Another broker cannot know whether the message is stored.
+    """
     attempts = attempts_of(to_two)
     for broker in (orders.a, orders.b):
         break_connections(broker)

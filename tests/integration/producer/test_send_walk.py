@@ -1,4 +1,4 @@
-"""A warm send walks through few files: a newcomer who follows it reads these and no others."""
+"""A warm send passes through few files: a newcomer who follows it reads only the files listed here."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Access keys: who signs, and what its rights let it do."""
+"""Access keys: which clients sign, and what their rights allow."""
 
 import json
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ DENIED = 16
 
 
 class Signing:
-    """A client that signs what it asks."""
+    """A client that signs its requests."""
 
     def __init__(self, client: RemotingClient, key: str = KEY, secret: str = SECRET) -> None:
         self.client = client
@@ -61,7 +61,7 @@ class Signing:
 
 @pytest.fixture(scope="module")
 def scene(postgres: EmbeddedPostgres, template_database: str) -> Iterator[str]:
-    """Name of a database with two topics and a key, of which each test has a copy of its own."""
+    """Name of a database with two topics and a key; each test has its own copy."""
     with new_database(postgres, template_database) as database:
         with Admin(database.dsn) as admin:
             for name in ("orders", "letters"):
@@ -139,7 +139,10 @@ def test_a_key_pops_what_it_may_read(broker: Connection, signing: Signing, front
 def test_any_key_sends_traces_and_administrators_read_them(
     signing: Signing, fronts: Fronts, database: Database
 ) -> None:
-    """No right covers their topic, and RocketMQ's clients send them when users want their messages traced."""
+    """Clients with any key send traces, and administrators read them.
+
+    No right covers the trace topic, and RocketMQ's clients send traces when users turn tracing on.
+    """
     with Admin(database.dsn) as admin:
         admin.acl.grant("ops", external=True, admin=["*"])
         admin.acl.set_secret("ops", SECRET)
@@ -170,7 +173,10 @@ def test_who_does_not_sign_with_its_secret_does_nothing(broker: Connection, sign
 def test_strangers_with_frames_that_do_not_end_give_way_to_one_another(
     key: str, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection on which its key has signed is exempt."""
+    """Unsigned connections with unfinished frames displace one another.
+
+    A connection that its key has signed for is exempt.
+    """
     monkeypatch.setattr(front_module, "_MOST_STRANGERS_BYTES", 2_000_000)
     front = fronts.start()
     signed, first, second, third = (fronts.connect(front) for _ in range(4))
@@ -190,7 +196,7 @@ def test_strangers_with_frames_that_do_not_end_give_way_to_one_another(
 
 
 def test_routes_are_for_everybody(signing: Signing) -> None:
-    """A refusal would read: no route info of this topic."""
+    """Every client may read routes, because a refusal would be reported as "no route info of this topic"."""
     assert signing.client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}).code == 0
     assert signing.client.request(RequestCode.GET_BROKER_CLUSTER_INFO).code == 0
 
@@ -261,7 +267,10 @@ OF_TOOLS: list[tuple[RequestCode, dict[str, object], dict[str, list[str]]]] = [
 def test_what_tools_ask_needs_the_right_that_the_command_line_needs(
     broker: Connection, key: str, fronts: Fronts, database: Database
 ) -> None:
-    """Each tool has a key of its own, with the one right that it needs."""
+    """A request of a tool requires the same right as the command line.
+
+    Each tool has its own key, with just the right that it needs.
+    """
     update_group(broker, GROUP, consume_enable=True)
     rights = {f"tool-{number}": right for number, (_, _, right) in enumerate(OF_TOOLS)}
     with Admin(database.dsn) as admin:
@@ -299,7 +308,10 @@ def test_a_message_at_a_position_is_shown_to_readers_of_its_topic(broker: Connec
 
 
 def test_only_what_a_key_may_read_is_sent_back(broker: Connection, signing: Signing) -> None:
-    """The copy of such a message would come to the group's own retry topic, or be a dead letter of the group."""
+    """A client can only send back messages that its key may read.
+
+    The copy of any other message would reach the group's own retry topic, or become a dead letter of the group.
+    """
     update_group(broker, GROUP, consume_enable=True)
     [letter] = append(broker, _route(broker, "letters"), "a")
     [order] = append(broker, _route(broker, "orders"), "secret")
@@ -317,7 +329,10 @@ def test_only_what_a_key_may_read_is_sent_back(broker: Connection, signing: Sign
 def test_a_member_commits_only_in_topics_that_its_key_may_read(
     broker: Connection, key: str, fronts: Fronts, database: Database
 ) -> None:
-    """Members in SQL are bound by this rule, too. Another key of the group may read the topic."""
+    """A member commits only in topics that its key may read.
+
+    This rule also binds members in SQL. Another key of the group may read the topic.
+    """
     append(broker, _route(broker, "letters"), "a", "b")
     dispatch_all(broker)
     with Admin(database.dsn) as admin:
@@ -367,7 +382,10 @@ def test_the_group_that_is_changed_is_the_one_that_the_right_is_for(
 def test_only_who_may_send_to_its_topic_is_asked_about_a_half_message(
     broker: Connection, key: str, fronts: Fronts, database: Database
 ) -> None:
-    """The check holds the message, and the name of a producer group is not secret."""
+    """Only a client that may send to its topic is asked about a half message.
+
+    The check contains the message, and the name of a producer group is not secret.
+    """
     with Admin(database.dsn) as admin:
         admin.acl.grant("other-java", external=True, send=["letters"])
         admin.acl.set_secret("other-java", SECRET)
@@ -406,7 +424,10 @@ def test_only_who_may_send_to_its_topic_ends_a_half_message(key: str, fronts: Fr
 def test_half_messages_are_those_of_their_key_alone(
     broker: Connection, key: str, fronts: Fronts, database: Database
 ) -> None:
-    """Another key may send to the same topic, and uses the same name for its producer group."""
+    """Half messages belong to their key alone.
+
+    Another key may send to the same topic, and uses the same producer group name.
+    """
     with Admin(database.dsn) as admin:
         admin.acl.grant("other-java", external=True, send=["orders"])
         admin.acl.set_secret("other-java", SECRET)
@@ -441,7 +462,7 @@ GROUP_NAMES = ("shop", f"shop ~{KEY}")
 
 
 class Stranger(NamedTuple):
-    """A client of KEY, and a client of another key that knows the first one's id."""
+    """A client of KEY, and a client of another key that knows the first client's id."""
 
     victim: Signing
     stranger: Signing
@@ -452,7 +473,7 @@ VICTIM = "9.9.9.9@1"
 
 @pytest.fixture
 def two_keys(key: str, fronts: Fronts, database: Database) -> Stranger:
-    """A member of `readers`, and a client of another key on the same front with the same client id."""
+    """A member of `readers`, and a client with another key on the same front with the same client id."""
     with Admin(database.dsn) as admin:
         for name, rights in {"ops": {"admin": ["*"]}, "other-java": {"send": ["others"]}}.items():
             admin.acl.grant(name, external=True, **rights)  # type: ignore[arg-type]
@@ -471,7 +492,10 @@ def two_keys(key: str, fronts: Fronts, database: Database) -> Stranger:
 def test_nobody_is_asked_in_place_of_another_keys_client(
     broker: Connection, two_keys: Stranger, fronts: Fronts
 ) -> None:
-    """The request may hold a message that the other key may not read."""
+    """No client is asked instead of another key's client.
+
+    The request may contain a message that this key may not read.
+    """
     [log_pos] = append(broker, _route(broker, "letters"), "secret")
     dispatch_all(broker)
     operator = Signing(fronts.connect(), "ops")
@@ -490,7 +514,10 @@ def test_nobody_is_asked_in_place_of_another_keys_client(
 def test_nobody_is_asked_to_consume_what_its_key_may_not_read(
     broker: Connection, two_keys: Stranger, fronts: Fronts, is_elsewhere: bool
 ) -> None:
-    """An administrator could show it to any client, including a client of its own."""
+    """No client is asked to consume a message that its key may not read.
+
+    Otherwise an administrator could show the message to any client, including one of its own.
+    """
     [log_pos] = append(broker, topic(broker, "hidden"), "secret")
     dispatch_all(broker)
     operator = Signing(fronts.connect(fronts.start() if is_elsewhere else None), "ops")
@@ -550,7 +577,10 @@ def test_nobody_gets_replies_to_another_keys_client(
 
 
 def test_a_producer_group_cannot_name_a_key_itself(signing: Signing, broker: Connection) -> None:
-    """The group `shop` of a key `a ~b` would be stored as `shop ~a ~b`, and so would `shop ~a` of a key `b`."""
+    """A producer group cannot contain a key itself.
+
+    The group `shop` of a key `a ~b` would be stored as `shop ~a ~b`, and so would `shop ~a` of a key `b`.
+    """
     group = f"shop ~{KEY}"
     heartbeat = {"clientID": VICTIM, "producerDataSet": [{"groupName": group}]}
     said = properties(TRAN_MSG="true", PGROUP=group, UNIQ_KEY="AB" * 16)
@@ -565,7 +595,10 @@ def test_an_id_cannot_name_a_key_itself(signing: Signing) -> None:
 
 
 def test_ids_with_keys_have_the_order_of_those_without() -> None:
-    """Members in Python sort by these when they share out queues, RocketMQ's by those."""
+    """Ids with keys sort like those without.
+
+    Members in Python sort by the former when they share queues, RocketMQ's clients by the latter.
+    """
     own = sorted(["10.0.0.1@1", "10.0.0.1@1#5", "10.0.0.1@12", "10.0.0.1@1-a", "10.0.0.12@1"])
 
     known = sorted(f"{each} ~{key}" for each, key in zip(own, "edcba", strict=True))
@@ -591,7 +624,10 @@ def test_a_key_whose_secret_is_taken_away_is_refused_within_seconds(signing: Sig
 
 
 def test_a_namespace_is_no_way_around_a_right(broker: Connection, fronts: Fronts, database: Database) -> None:
-    """A client writes the namespace of its key itself; a name without it means a topic outside the namespace."""
+    """A namespace is no way around a right.
+
+    A client adds its key's namespace itself; a name without it refers to a topic outside the namespace.
+    """
     topic(broker, "shop%orders")
     with Admin(database.dsn) as admin:
         admin.acl.grant("tenant", external=True, namespace="shop", send=["orders"])
@@ -603,7 +639,7 @@ def test_a_namespace_is_no_way_around_a_right(broker: Connection, fronts: Fronts
 
 
 def test_a_front_beyond_loopback_needs_a_key_or_consent(second_database: Database) -> None:
-    """In `second_database`, which has no key yet."""
+    """A front that listens beyond loopback needs a key or explicit consent; `second_database` has no key yet."""
     address = HttpAddress("127.0.0.1", 0)
 
     def start(is_open: bool) -> None:

@@ -1,4 +1,4 @@
-"""Requests of RocketMQ's tools to a front: each code's answer, its errors, and the recorded operations."""
+"""Requests of RocketMQ's tools to a front: the answer to each code, the errors, and the recorded operations."""
 
 import json
 import re
@@ -34,13 +34,13 @@ def client(fronts: Fronts) -> RemotingClient:
 
 
 def said(answer: Frame) -> Any:
-    """The body of an answer. Keys that are queues are `topic:number`."""
+    """The body of an answer, in which a queue as a key is written as `topic:number`."""
     assert answer.code == 0, answer.remark
     return json.loads(_QUEUE.sub(r'"\2:\1":', answer.body.decode()))
 
 
 def operations(broker: Connection) -> list[tuple[str, str]]:
-    """The changes of tools that were noted, with their actors, but their addresses."""
+    """The recorded changes of tools, with their actors, but without their addresses."""
     noted = "SELECT verb, actor FROM mqdb.operation WHERE actor IS NOT NULL ORDER BY operation_id"
     return [(row.verb, row.actor.partition(":")[0]) for row in broker.execute(text(noted))]
 
@@ -54,7 +54,7 @@ def save_topic(client: RemotingClient, name: str = "orders", **more: object) -> 
 
 
 def commit(broker: Connection, group: str, name: str, offset: int) -> None:
-    """Let a group stand at an offset of queue 0."""
+    """Set a group's offset in queue 0."""
     route = find_topic(broker, name)
     assert route is not None
     position = ReadQueue(route.queue_keys[0], offset, 0, None, route.history)

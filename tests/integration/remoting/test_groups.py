@@ -1,4 +1,4 @@
-"""Groups of RocketMQ's clients: who owns which queue, and how far a group has come."""
+"""Groups of RocketMQ's clients: the owner of each queue, and the group's progress."""
 
 import gc
 import threading
@@ -45,7 +45,10 @@ def test_a_group_begins_where_its_consumer_says(broker: Connection, fronts: Fron
 
 
 def test_what_is_sent_when_a_start_has_returned_is_for_the_new_group(broker: Connection, fronts: Fronts) -> None:
-    """The client asks for the offset later, in a thread of its own."""
+    """A message sent after a start has returned is delivered to the new group.
+
+    The client requests the offset later, in a separate thread.
+    """
     route = filled(broker)
     client = joined(fronts, where="CONSUME_FROM_LAST_OFFSET")
 
@@ -91,7 +94,10 @@ def test_a_queue_that_another_member_has_is_waited_for_by_the_pulls(broker: Conn
 def test_a_client_without_its_own_choice_of_a_start_reads_from_its_first_pull_on(
     broker: Connection, fronts: Fronts
 ) -> None:
-    """The start that a lite pull consumer sends is not its user's choice, and a time is not sent at all."""
+    """A client without its own choice of a start reads from its first pull on.
+
+    The start that a lite pull consumer sends is not its user's choice, and no time is sent at all.
+    """
     for number, options in enumerate(({"type": "CONSUME_ACTIVELY"}, {"where": "CONSUME_FROM_TIMESTAMP"})):
         group = f"group-{number}"
         if number == 0:
@@ -221,7 +227,10 @@ def test_what_was_committed_before_the_end_counts(broker: Connection, fronts: Fr
 
 
 def test_a_commit_that_comes_behind_the_end_counts(broker: Connection, fronts: Fronts) -> None:
-    """Java's clients send the commit and the leaving in two threads, so the commit may come second."""
+    """A commit that arrives after the unregistration counts.
+
+    Java's clients send the two in separate threads, so the commit may come second.
+    """
     route = filled(broker)
     front, client, sent = fronts.start(), joined(fronts), threading.Event()
     client.query_offset("readers", "orders")
@@ -281,7 +290,10 @@ OTHERS = [{"orders": "a"}, {"model": "BROADCASTING"}]
 def test_a_killed_client_does_not_stand_in_the_way_of_its_successor(
     broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch, old: dict[str, str]
 ) -> None:
-    """This happens when a program is stopped by force, changed, and started again."""
+    """A killed client does not block its successor.
+
+    This happens when a program is killed, changed, and started again.
+    """
     monkeypatch.setattr(members, "GRACE_SECONDS", 600)  # it is waited for all the time
     filled(broker)
     killed = joined(fronts, **old)
@@ -320,7 +332,7 @@ def conflicts() -> list[SubscriptionConflict]:
 
 
 def test_a_client_in_cpp_says_numbers_for_java_s_enums(broker: Connection, fronts: Fronts) -> None:
-    """Broadcasting is 0 of the message models, and the first offset 4 of the places to begin at."""
+    """A C++ client sends numbers for Java's enums: message model 0 is broadcasting, and start 4 is the first offset."""
     route = filled(broker)
     broadcasting = {**consumer("all", orders="*"), "messageModel": 0, "consumeType": 1, "consumeFromWhere": 0}
     sharing = {**consumer(orders="*"), "messageModel": 1, "consumeType": 1, "consumeFromWhere": 4}
@@ -334,7 +346,10 @@ def test_a_client_in_cpp_says_numbers_for_java_s_enums(broker: Connection, front
 
 
 def test_a_member_that_was_there_before_its_topic_gets_all_of_it(broker: Connection, fronts: Fronts) -> None:
-    """The member learns of the topic up to 30 s later. RocketMQ begins at 0 while a topic is young."""
+    """A member that existed before its topic receives all its messages.
+
+    The member learns of the topic up to 30 s later. RocketMQ begins at 0 while a topic is young.
+    """
     client = fronts.connect()
     client.heartbeat(A, consumer(where="CONSUME_FROM_LAST_OFFSET", orders="*"))
 

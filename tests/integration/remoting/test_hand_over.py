@@ -1,4 +1,4 @@
-"""Queues that change hands between RocketMQ's clients, and between them and members in Python."""
+"""Queues that change owners among RocketMQ's clients, and between them and members in Python."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,10 @@ def test_a_queue_that_is_pulled_again_is_kept(broker: Connection, fronts: Fronts
 def test_a_share_that_another_client_asks_for_is_given_to_it_if_it_is_not_pulled(
     broker: Connection, fronts: Fronts
 ) -> None:
-    """Clients with another strategy than averages."""
+    """A queue that another client asks for is given to that client if its owner does not pull it.
+
+    The clients use a strategy other than averages.
+    """
     route = filled(broker, queues=2)
     client, other = joined(fronts), joined(fronts, B)
     client.query_offset("readers", "orders", 0)

@@ -1,4 +1,4 @@
-"""The socket of a front: TLS and none on one port, rubbish, crowds, and a front that stops."""
+"""A front's socket: TLS and plain connections on one port, garbage, many clients, and a front that stops."""
 
 import asyncio
 import gc
@@ -62,18 +62,18 @@ def front_with(database: Database, tls: Tls) -> Iterator[Front]:
 
 @pytest.fixture
 def secure(database: Database, certificate: Tls) -> Iterator[Front]:
-    """A front that takes TLS as well."""
+    """A front that also accepts TLS."""
     yield from front_with(database, certificate)
 
 
 @pytest.fixture
 def strict(database: Database, certificate: Tls) -> Iterator[Front]:
-    """A front that takes TLS only."""
+    """A front that accepts only TLS."""
     yield from front_with(database, certificate._replace(is_required=True))
 
 
 def ask(front: Front, tls: Tls | None) -> Frame:
-    """Ask for the cluster. Raises OSError where the connection is closed."""
+    """Request the cluster. Raises OSError if the connection is closed."""
     with socket.create_connection((front.address.host, front.address.port), PATIENCE_SECONDS) as plain:
         context = None if tls is None else ssl.create_default_context(cafile=str(tls.certificate))
         client = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
@@ -174,7 +174,7 @@ def test_a_frame_that_does_not_end_keeps_no_connection_open(
 
 
 class Talking:
-    """A client that asks again and again. It is closed only if it has said nothing itself for as long as is allowed."""
+    """A client that keeps sending requests. Its connection may be closed only if it was idle for the allowed time."""
 
     def __init__(self, fronts: Fronts) -> None:
         self._fronts = fronts
@@ -217,7 +217,10 @@ def test_handshakes_that_fail_take_no_connection_from_others(
 def test_connections_that_begin_no_handshake_leave_files_for_the_database(
     database: Database, certificate: Tls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Connections without a handshake have no client yet. The first one, which has had the most time, has to go."""
+    """Connections that begin no handshake leave file descriptors for the database.
+
+    They have no client yet; the first one, which has had the most time, is closed.
+    """
     monkeypatch.setattr(front_module, "_MOST_CONNECTIONS", 4)
     with contextmanager(front_with)(database, certificate) as front, ExitStack() as stack:
         address = (front.address.host, front.address.port)
@@ -259,7 +262,7 @@ def test_a_front_that_stops_closes_its_connections_and_can_be_started_again(brok
 
 
 def test_what_was_stored_before_the_end_is_answered(broker: Connection, fronts: Fronts) -> None:
-    """Otherwise clients would send such a message again, elsewhere."""
+    """Messages stored before the end are answered. Otherwise clients would send them again, elsewhere."""
     topic(broker)
     front = fronts.start()
     sending: list[Future[Frame]] = []
@@ -303,7 +306,7 @@ def test_clients_that_have_gone_leave_nothing(
 
 
 def come_and_go(fronts: Fronts, group: str) -> None:
-    """A client that consumes, sends and asks, also without being a member, and goes with pulls that are held."""
+    """A client that consumes, sends and queries, also without being a member, and disconnects with held pulls."""
     client = fronts.connect()
     client.heartbeat(f"1.2.3.4@{group}", consumer(group, orders="*"), producers=[group])
     client.query_offset(group, "orders")
@@ -316,7 +319,7 @@ def come_and_go(fronts: Fronts, group: str) -> None:
 
 
 def sizes() -> Counter[str]:
-    """Sizes in the front: the number of objects of each class, and the lengths of their collections."""
+    """The sizes of a front: the number of objects of each class, and the lengths of their collections."""
     gc.collect()
     found: Counter[str] = Counter()
     for each in gc.get_objects():
@@ -347,7 +350,10 @@ def test_what_postgresql_cannot_store_goes_no_further(
 
 @pytest.mark.parametrize("client_id", ["a\0b", "a\ud800b"], ids=["U+0000", "half of a pair"])
 def test_a_client_id_that_postgresql_cannot_store_is_refused(fronts: Fronts, client_id: str) -> None:
-    """The heartbeats of all clients of a front are written together."""
+    """A client id that PostgreSQL cannot store is refused.
+
+    The heartbeats of all clients of a front are written together.
+    """
     assert fronts.connect().heartbeat(client_id, consumer(orders="*")).code == 29
 
 
@@ -385,7 +391,10 @@ HELD = {
 
 @pytest.mark.parametrize("how", HELD)
 def test_what_strangers_hold_together_is_bounded(how: str) -> None:
-    """The one that has been holding something for the longest time has to go."""
+    """The memory that unsigned connections hold together is bounded.
+
+    The one that has held data for the longest time is closed.
+    """
     data, unsent_bytes = HELD[how]
 
     async def hold() -> list[bool]:
@@ -419,7 +428,10 @@ def test_a_stranger_whose_requests_have_ended_holds_nothing() -> None:
 
 
 def test_a_client_is_not_read_while_large_requests_of_it_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client is neither disconnected nor refused: it waits, because its socket is full."""
+    """A client is not read while its large requests are under way.
+
+    It is neither disconnected nor refused, but waits because its socket is full.
+    """
     monkeypatch.setattr(connection_module, "_MOST_REQUEST_BYTES", 1_500_000)
 
     async def send_and_answer() -> list[tuple[bool, bool]]:
@@ -444,7 +456,10 @@ def test_a_client_is_not_read_while_large_requests_of_it_are_under_way(monkeypat
 
 
 def test_frames_that_are_begun_are_bounded_on_all_connections_together() -> None:
-    """The first one to stand still has to go, and not one whose frames become whole, however much it sends."""
+    """Unfinished frames are bounded over all connections.
+
+    The connection that stalls first is closed, not one whose frames are completed, however much it sends.
+    """
     whole, begun = HELD["under way"][0], HELD["unread"][0]
 
     async def hold() -> list[bool]:
@@ -463,7 +478,10 @@ def test_frames_that_are_begun_are_bounded_on_all_connections_together() -> None
 
 
 def test_what_is_written_in_one_turn_of_the_loop_leaves_together() -> None:
-    """16 threads of a Java program share one connection."""
+    """Answers written in one turn of the event loop are sent together.
+
+    16 threads of a Java program share one connection.
+    """
     requests = [Frame(RequestCode.HEART_BEAT, opaque=7) for _ in range(2)]
 
     async def answer_both() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Locks of RocketMQ's clients that consume in order."""
+"""Locks of RocketMQ's orderly clients."""
 
 import pytest
 from sqlalchemy import Connection, text
@@ -21,7 +21,7 @@ from tests.fixtures.remoting_groups import (
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a crowded machine an answer may take longer than clients wait for it."""
+    """Longer timeouts, because on a busy machine an answer may take longer than clients wait for it."""
     monkeypatch.setattr(handlers, "_LOCKED_WITHIN_SECONDS", 20.0)
 
 

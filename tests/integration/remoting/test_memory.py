@@ -1,4 +1,4 @@
-"""A front forgets the names that clients send: new names in each request do not fill its memory."""
+"""A front forgets names that clients send, so new names in each request do not fill its memory."""
 
 import gc
 import tracemalloc

@@ -1,4 +1,4 @@
-"""A front whose database hangs or is away: clients are answered before they close their connections, and pulls wait."""
+"""A front whose database hangs or is down: clients get answers before they close their connections, and pulls wait."""
 
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ ROUTE = {"topic": "orders"}
 
 @pytest.fixture
 def fronts(proxy: Proxy) -> Iterator[Fronts]:
-    """Fronts that reach the test's own database by a way that can be cut."""
+    """Fronts that reach the test's database through a proxy that can be cut."""
     fronts = Fronts(Database(proxy.dsn))
     yield fronts
     fronts.close()
@@ -31,7 +31,10 @@ def fronts(proxy: Proxy) -> Iterator[Fronts]:
 def test_who_asks_while_the_server_hangs_is_answered_and_keeps_its_connection(
     broker: Connection, fronts: Fronts, proxy: Proxy
 ) -> None:
-    """A client that waits in vain closes its connection, and the answers to its pulls are lost with it."""
+    """A client that sends a request while the server hangs gets an answer and keeps its connection.
+
+    If it waited in vain, it would close the connection, and the answers to its pulls would be lost.
+    """
     route = filled(broker)
     client = joined(fronts)
     client.pull("readers", "orders", 0)
@@ -73,7 +76,10 @@ def test_locks_and_sends_to_new_topics_are_answered_while_the_server_hangs(
 
 
 def test_a_pull_waits_for_the_database_as_for_messages(broker: Connection, fronts: Fronts, proxy: Proxy) -> None:
-    """A client in C++ whose pull is refused comes again at once, about 1,000 times a second."""
+    """A pull waits for the database as it waits for messages.
+
+    A C++ client whose pull is refused retries at once, about 1,000 times a second.
+    """
     route = filled(broker)
     client = joined(fronts)
     client.pull("readers", "orders", 0)

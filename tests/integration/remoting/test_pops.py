@@ -1,4 +1,4 @@
-"""Pops of RocketMQ's clients: assignments, messages, acknowledgements, retries, and clients that go."""
+"""Pops of RocketMQ's clients: assignments, messages, acknowledgements, retries, and clients that disconnect."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def in_flight(broker: Connection) -> int:
 
 
 def stocked(broker: Connection, *texts: str, queues: int = 1, orderly: bool = False, retries: int = 16) -> None:
-    """`orders` with these messages, and a group that pops."""
+    """Topic `orders` with these messages, and a group that pops."""
     route = topic(broker, queues=queues)
     popping_group(broker, orderly=orderly, retries=retries)
     for number, each in enumerate(texts):
@@ -114,7 +114,10 @@ def test_without_messages_a_pop_is_told_so(broker: Connection, fronts: Fronts) -
 
 
 def test_a_pop_with_a_binary_header_is_answered(broker: Connection, fronts: Fronts) -> None:
-    """The binary form holds 16 bits of a code, and Java writes these."""
+    """A pop with a binary header is answered.
+
+    The binary form holds 16 bits of a code, and Java writes exactly these.
+    """
     stocked(broker, "a")
     worker(fronts)
     client = fronts.connect(serializer=Serializer.ROCKETMQ)
@@ -256,7 +259,10 @@ def test_a_pop_that_is_wrong_is_told_why(broker: Connection, fronts: Fronts, fie
 
 
 def test_a_client_that_makes_its_own_check_points_is_refused(broker: Connection, fronts: Fronts) -> None:
-    """Such a client could acknowledge nothing, so all messages would come again, and be dead in the end."""
+    """A client that makes its own check points is refused.
+
+    It could not acknowledge anything, so all messages would be redelivered, and dead in the end.
+    """
     stocked(broker, "a")
     client = worker(fronts)
 
@@ -381,7 +387,7 @@ def test_a_pop_passes_by_what_its_filter_does_not_let_through(
 
 
 def test_a_client_with_a_namespace_pops_its_own_topic(broker: Connection, fronts: Fronts) -> None:
-    """The client writes the namespace into the names by itself."""
+    """A client with a namespace pops its own topic. The client adds the namespace to the names itself."""
     append(broker, topic(broker, "shop%orders"), "a")
     append(broker, topic(broker, "orders"), "b")
     dispatch_all(broker)
@@ -467,7 +473,7 @@ def test_what_is_popped_in_the_moment_in_which_a_connection_closes_comes_again_a
     is_gone = threading.Event()
 
     class Gone(waiter):  # type: ignore[misc, valid-type]
-        """A waiter whose connection is lost in the turn of the loop in which it gets its messages."""
+        """A waiter whose connection is lost in the same turn of the event loop in which it gets its messages."""
 
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)
@@ -528,7 +534,7 @@ def test_a_front_that_is_started_anew_serves_who_comes_at_once(broker: Connectio
 def assigned(
     client: RemotingClient, topic: str = "orders", group: str = GROUP, client_id: str = "1.2.3.4@1", **more: str
 ) -> list[tuple[int, str]] | None:
-    """400: numbers of queues, each with its mode."""
+    """Queue ids with their modes, as returned by request 400."""
     said = {
         "topic": topic,
         "consumerGroup": group,
@@ -558,7 +564,10 @@ def test_members_of_a_group_that_pops_are_assigned_any_queue(broker: Connection,
 
 
 def test_a_retry_topic_for_pops_has_a_route_and_is_not_made(broker: Connection, fronts: Fronts) -> None:
-    """A client asks for it again and again until there is one."""
+    """A retry topic for pops has a route, but is not created.
+
+    A client keeps asking for the route until there is one.
+    """
     topic(broker)
     client = worker(fronts)
 
@@ -653,7 +662,10 @@ def test_a_queue_of_a_group_that_pops_is_empty_to_those_who_pull(broker: Connect
     client = worker(fronts)
 
     def waits_to_the_end() -> bool:
-        """A change in the group, as its new member is one, would end the wait."""
+        """Whether the pull waits until its end.
+
+        A change in the group, such as this new member, would end the wait early.
+        """
         began = time.monotonic()
         nothing = client.pull(GROUP, name, 0, hold_ms=900)
         assert (nothing.code, nothing.next_offset, nothing.bodies) == (19, 0, [])
@@ -664,7 +676,10 @@ def test_a_queue_of_a_group_that_pops_is_empty_to_those_who_pull(broker: Connect
 
 
 def test_an_offset_of_a_retry_topic_moves_nobody_back_in_a_group_that_pops(broker: Connection, fronts: Fronts) -> None:
-    """A client repeats it every 5 s, also before its first heartbeat on a new connection."""
+    """A commit to a retry topic does not move back a group that pops.
+
+    A client repeats the commit every 5 s, even before its first heartbeat on a new connection.
+    """
     stocked(broker)
     client = worker(fronts)
     pop(client)

@@ -202,7 +202,10 @@ def test_a_backlog_is_read_ahead_each_message_once_and_in_order(
 
 
 def test_who_reads_on_elsewhere_gets_what_is_there(broker: Connection, fronts: Fronts) -> None:
-    """Messages that were read ahead are only for a pull from that offset, with the same filter and limit."""
+    """A client that continues at another offset gets the messages there.
+
+    Messages read ahead are only for a pull at their offset, with the same filter and limit.
+    """
     route = topic(broker)
     append(broker, route, *map(str, range(40)))
     dispatch_all(broker)

@@ -1,4 +1,4 @@
-"""Requests of people to a running consumer through a front: its status, and to consume one message."""
+"""Requests from operators to a running consumer through a front: its status, and consuming one message."""
 
 import pytest
 from sqlalchemy import Connection
@@ -60,7 +60,7 @@ def test_a_client_here_consumes_a_message_and_says_what_became_of_it(
 
 @pytest.fixture
 def elsewhere(fronts: Fronts, client: RemotingClient) -> RemotingClient:
-    """A member of `readers` on another front than `client`, which is on the first one."""
+    """A member of `readers` on another front than `client`, which uses the first one."""
     member = fronts.connect(fronts.start())
     member.heartbeat(JAVA, consumer(orders="*"))
     return member
@@ -85,7 +85,7 @@ def test_a_client_of_another_front_is_asked_there(
 def test_a_client_that_has_lost_its_connection_is_not_online(
     broker: Connection, fronts: Fronts, is_elsewhere: bool
 ) -> None:
-    """Nobody waits until it comes again."""
+    """A client that has lost its connection is offline; the request does not wait for its return."""
     [log_pos] = append(broker, topic(broker), "again")
     dispatch_all(broker)
     front = fronts.start()
@@ -104,7 +104,10 @@ def test_a_client_that_has_lost_its_connection_is_not_online(
 def test_a_client_that_calls_itself_otherwise_is_no_more_what_it_was(
     broker: Connection, fronts: Fronts, client: RemotingClient
 ) -> None:
-    """One that begins to broadcast does so. Under its old id it would be silent, and its connection closed for that."""
+    """A client that changes its id is no longer known by the old one, for example when it starts broadcasting.
+
+    Under the old id it would be silent, and its connection would be closed.
+    """
     topic(broker)
     member = fronts.connect()
     member.heartbeat(JAVA, consumer(orders="*"))
@@ -121,7 +124,7 @@ def test_a_client_that_calls_itself_otherwise_is_no_more_what_it_was(
 def test_a_client_that_has_come_to_another_front_is_asked_there(
     broker: Connection, fronts: Fronts, client: RemotingClient, elsewhere: RemotingClient
 ) -> None:
-    """The front that it has lost still waits for it."""
+    """A client that has moved to another front is asked there, although the first front still waits for it."""
     topic(broker)
     member = fronts.connect(fronts.start())
     elsewhere.close()

@@ -200,7 +200,10 @@ def test_a_database_that_has_gone_back_sends_a_client_back(past: Past) -> None:
 
 
 def test_a_reader_whose_commit_finds_that_the_server_was_restarted_goes_on(broker: Connection, fronts: Fronts) -> None:
-    """This happens behind a pooler: no new connection shows the restart before."""
+    """A reader whose commit detects that the server was restarted continues.
+
+    This happens behind a pooler: no new connection reveals the restart earlier.
+    """
     filled(broker)
     front, client = fronts.start(), in_assign_mode(fronts)
     assert len(pull_assigned(client, 0).bodies) == 10  # now the route is known, and what follows is handled in turn
@@ -221,14 +224,14 @@ def test_a_reader_whose_commit_finds_that_the_server_was_restarted_goes_on(broke
 
 
 def in_assign_mode(fronts: Fronts) -> RemotingClient:
-    """A lite pull consumer whose user has chosen the queues: it subscribes to nothing."""
+    """A lite pull consumer whose user has chosen the queues: it has no subscription."""
     client = fronts.connect()
     client.heartbeat(B, consumer("assigned", type="CONSUME_ACTIVELY"))
     return client
 
 
 def pull_assigned(client: RemotingClient, offset: int) -> Pulled:
-    """The client's next pull that is answered with messages or a new offset."""
+    """The client's next pull that returns messages or a new offset."""
     found: list[Pulled] = []
 
     def is_there() -> bool:
@@ -287,7 +290,7 @@ def test_a_client_that_goes_without_a_word_keeps_its_queues_for_a_while(
 
 
 def test_a_front_that_stops_waits_for_no_client(broker: Connection, fronts: Fronts) -> None:
-    """Neither for one that has gone before nor for those that it closes."""
+    """A front that stops waits for no client, neither for one that left earlier nor for those that it disconnects."""
     filled(broker)
     front, gone = fronts.start(), joined(fronts)
     joined(fronts, B)
@@ -304,7 +307,10 @@ def test_a_front_that_stops_waits_for_no_client(broker: Connection, fronts: Fron
 def test_a_client_that_comes_while_the_database_is_down_is_taken_when_it_is_there(
     past: Past, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client need not wait for its next heartbeat. A client that goes before causes no error."""
+    """A client that connects while the database is down is registered once the database is up.
+
+    The client need not wait for its next heartbeat. A client that leaves earlier causes no error.
+    """
     monkeypatch.setattr(members, "GRACE_SECONDS", 0.1)
     caplog.set_level(logging.DEBUG, "mqdb.remoting")
     fronts = Fronts(PastDatabase(past.dsn))
@@ -329,7 +335,10 @@ def test_a_client_that_comes_while_the_database_is_down_is_taken_when_it_is_ther
 def test_a_client_that_has_come_to_another_front_is_not_taken_out_of_its_group(
     broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This happens behind a balancer when a connection is lost: the first front has waited in vain."""
+    """A client that has moved to another front is not removed from its group.
+
+    This happens behind a load balancer when a connection is lost, and the first front has waited in vain.
+    """
     monkeypatch.setattr(members, "GRACE_SECONDS", 0.5)
     route = filled(broker)
     here, elsewhere = fronts.start(), fronts.start()
@@ -354,7 +363,10 @@ def test_a_client_that_has_come_to_another_front_is_not_taken_out_of_its_group(
 
 
 def test_a_client_that_has_come_to_another_front_stays_there(broker: Connection, fronts: Fronts) -> None:
-    """Also when the first front enters its clients again, as it has lost its connection for notifications."""
+    """A client that has moved to another front stays there.
+
+    This also holds if the first front registers its clients again after losing its notification connection.
+    """
     filled(broker)
     here, elsewhere = fronts.start(), fronts.start()
     first = fronts.connect(here)
@@ -376,7 +388,10 @@ def test_a_client_that_has_come_to_another_front_stays_there(broker: Connection,
 def test_a_front_whose_presence_the_reaper_has_removed_says_what_it_waits_for(
     broker: Connection, fronts: Fronts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a restart of PostgreSQL the reaper may be faster than the front's connection for notifications."""
+    """A front whose presence the reaper has removed logs what it waits for.
+
+    After a restart of PostgreSQL the reaper may be faster than the front's notification connection.
+    """
     caplog.set_level(logging.DEBUG, "mqdb.remoting")
     filled(broker)
     front = fronts.start()
@@ -391,12 +406,12 @@ def test_a_front_whose_presence_the_reaper_has_removed_says_what_it_waits_for(
 
 
 def waiting_for(client_id: str) -> int:
-    """The number of fronts that have a client."""
+    """The number of fronts that list a client."""
     return len(members_of_fronts(client_id))
 
 
 def members_of_fronts(client_id: str) -> list[members.FrontMembers]:
-    """The members of each front that has a client."""
+    """The members of each front that lists a client."""
     gc.collect()
     of_fronts = [each for each in gc.get_objects() if isinstance(each, members.FrontMembers)]
     return [each for each in of_fronts if client_id in each.clients]

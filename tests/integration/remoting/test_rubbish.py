@@ -1,6 +1,6 @@
-"""A front that receives rubbish: requests of every code with faults in fields and bodies, and arbitrary bytes.
+"""A front that receives garbage: requests of every code with faulty fields and bodies, and arbitrary bytes.
 
-Ten requests for each of MQDB_FUZZ_CASES, beside a client that behaves and has to be served all the time.
+The test sends ten requests for each of MQDB_FUZZ_CASES, next to a well-behaved client that must be served all the time.
 """
 
 import gc
@@ -101,7 +101,7 @@ ODD: tuple[object, ...] = (
 
 
 def faulty(chance: random.Random, number: int) -> bytes:
-    """A request of some code."""
+    """A faulty request with some code."""
     fields = {name: str(value) for name, value in FIELDS.items() if chance.random() > 0.02}
     for _ in range(chance.randint(0, 3)):
         fields[chance.choice(list(FIELDS))] = str(chance.choice(ODD))
@@ -112,7 +112,7 @@ def faulty(chance: random.Random, number: int) -> bytes:
 
 
 def no_request(chance: random.Random) -> bytes:
-    """Bytes of which the front may make a frame or none, or for which it waits."""
+    """Bytes that may or may not form a frame, or that are the beginning of one."""
     if chance.random() < 0.2:
         return chance.randbytes(60)
     data = bytearray(faulty(chance, 0))
@@ -135,7 +135,7 @@ def faulty_body(chance: random.Random, code: int) -> bytes:
 
 
 def _changed(chance: random.Random, said: Any) -> Any:
-    """Another value in one place."""
+    """The value with one part changed."""
     if not said or not isinstance(said, dict | list) or chance.random() < 0.2:
         return chance.choice((*ODD, "\ud800"))  # which no field of a header may hold
     if isinstance(said, list):
@@ -145,7 +145,7 @@ def _changed(chance: random.Random, said: Any) -> Any:
 
 
 class Behaving:
-    """A client that sends and reads all the time, of a topic and a group of its own."""
+    """A client that constantly sends to and reads from its own topic, in its own group."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
@@ -184,11 +184,11 @@ class Behaving:
         return self._client.pull("steady-readers", "steady", self.served, hold_ms=20_000)
 
     def beat(self) -> None:
-        """Send a heartbeat, as clients do every 30 s: a client without one is given up."""
+        """Send a heartbeat, as clients do every 30 s: a client without heartbeats is given up."""
         assert self._client.heartbeat("5.6.7.8@1", consumer("steady-readers", steady="*")).code == 0
 
     def end(self) -> None:
-        """Raises what it has met."""
+        """Stop the client; raises its error."""
         self._ending.set()
         self._thread.join()
         if self._failure is not None:
@@ -215,7 +215,7 @@ def test_rubbish_costs_nobody_else(broker: Connection, fronts: Fronts, caplog: p
 
 
 def exchange(address: HttpAddress, chance: random.Random, first: int) -> None:
-    """Send requests on a connection of their own, and in the end one whose answer is awaited, or broken bytes."""
+    """Send requests on a separate connection, and at the end one whose answer is awaited, or broken bytes."""
     requests = [request(RequestCode.UPDATE_AND_CREATE_TOPIC, 0)]  # the topic, which one of them may have deleted
     requests += [faulty(chance, number) for number in range(first, first + ON_ONE_CONNECTION)]
     is_broken = chance.random() < 0.5
@@ -232,6 +232,6 @@ def exchange(address: HttpAddress, chance: random.Random, first: int) -> None:
 
 
 def request(code: RequestCode, opaque: int) -> bytes:
-    """One without a fault."""
+    """A request without a fault."""
     fields = {"topic": "orders", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
     return encode_frame(Frame(code, fields, opaque=opaque))

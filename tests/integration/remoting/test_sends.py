@@ -1,4 +1,4 @@
-"""Sends of RocketMQ's clients, and what they do with single messages: find, show, take back, send back, reply."""
+"""Sends of RocketMQ's clients, and their requests about single messages: find, show, recall, send back, reply."""
 
 import json
 import time
@@ -26,7 +26,7 @@ SHORT_ID = "7F00000100AB18B4AAC2018B7A3C0001"
 
 
 def send(client: RemotingClient, body: bytes = b"hello", code: int = 310, **more: object) -> Frame:
-    """Send to `orders` with the short names of the header."""
+    """Send to `orders` with the short field names of the header."""
     return client.request(code, header(**more), body)
 
 
@@ -238,7 +238,7 @@ def find(client: RemotingClient, key: str, **more: object) -> Frame:
 
 
 def read(data: bytes) -> tuple[str, str]:
-    """The body and the unique id of the only message."""
+    """The body and the unique id of the only message in the data."""
     total, length = int.from_bytes(data[:4]), int.from_bytes(data[84:88])
     assert total == len(data)
     at = 88 + length
@@ -353,7 +353,10 @@ def test_a_reply_finds_its_requester_at_another_front(broker: Connection, fronts
 def test_a_request_that_is_sent_to_a_retry_topic_leaves_its_replies_to_the_requester(
     broker: Connection, fronts: Fronts
 ) -> None:
-    """A consumer that has failed it sends a copy, and is not the one to whom replies go."""
+    """A request sent to a retry topic leaves its replies to the requester.
+
+    A consumer that has failed the request sends the copy, and must not receive the replies.
+    """
     topic(broker)
     elsewhere, here = fronts.start(), fronts.start()
     requester, failing, replier = fronts.connect(elsewhere), fronts.connect(here), fronts.connect(here)
@@ -370,7 +373,7 @@ def test_a_request_that_is_sent_to_a_retry_topic_leaves_its_replies_to_the_reque
 
 
 def header_long(**more: object) -> dict[str, object]:
-    """The header of a reply by its long names."""
+    """The header of a reply with the long field names."""
     return {
         "producerGroup": "shop", "topic": "DefaultCluster_REPLY_TOPIC", "defaultTopic": "TBW102",
         "defaultTopicQueueNums": 4, "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0,

@@ -1,4 +1,4 @@
-"""Counts of a front about its clients, in /metrics and probes, and traces of messages that came through it."""
+"""A front's statistics about its clients, in /metrics and probes, and traces of messages that passed through it."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ def metrics(traffic: Traffic) -> dict[str, float]:
 
 
 def requests(traffic: Traffic) -> dict[str, float]:
-    """The number of ended requests by the names of request and response."""
+    """The number of finished requests by the names of request and response."""
     found = metrics(traffic).items()
     return {key.removeprefix(REQUESTS)[1:-1]: number for key, number in found if key.startswith(REQUESTS)}
 
@@ -147,7 +147,10 @@ def test_an_answer_that_cannot_be_written_counts_as_what_the_client_was_told() -
 
 
 def test_codes_that_strangers_choose_make_no_series() -> None:
-    """This includes the codes of answers: a client may answer 307 and 309 with any code."""
+    """Codes that clients choose freely create no metric series.
+
+    This includes answer codes: a client may answer 307 and 309 with any code.
+    """
     traffic = Traffic()
     for code in range(2_000_000, 2_000_100):
         traffic.ended(code, code, 0.0)
@@ -293,7 +296,7 @@ def page(url: str) -> str:
 
 
 def page_in_time(url: str) -> str:
-    """The page of a probe, once it passes: the greeting is printed a moment before."""
+    """The page of a probe, once it passes: the process prints its greeting a moment earlier."""
     pages: list[str] = []
 
     def has_passed() -> bool:

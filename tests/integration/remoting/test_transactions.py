@@ -1,4 +1,4 @@
-"""Half messages of RocketMQ's clients: sent, ended, and asked about."""
+"""Half messages of RocketMQ's clients: sent, ended, and checked."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ def client(fronts: Fronts) -> RemotingClient:
 
 @pytest.fixture
 def checker(broker: Connection) -> Checker:
-    """The transaction checker of `broker`, on whose connection time passes."""
+    """The transaction checker of `broker`, whose connection's clock the test moves."""
     return Checker(broker)
 
 
@@ -49,7 +49,7 @@ def end(
 
 
 def in_topic(broker: Connection) -> list[str]:
-    """The bodies that consumers of `orders` get."""
+    """The bodies that consumers of `orders` receive."""
     dispatch_all(broker)
     rows = broker.scalars(text("SELECT convert_from(body, 'UTF8') FROM mqdb.message WHERE topic = 'orders'"))
     return list(rows)
@@ -105,7 +105,10 @@ def test_a_client_whose_ends_are_refused_again_and_again_is_one_line_of_the_log(
 def test_who_says_nothing_is_asked_and_its_answer_counts(
     broker: Connection, client: RemotingClient, checker: Checker, is_known: bool
 ) -> None:
-    """Also who has sent the half message before the first heartbeat."""
+    """A producer without a decision is asked, and its answer counts.
+
+    This also holds if the producer sent the half message before its first heartbeat.
+    """
     topic(broker)
     if is_known:
         client.heartbeat("9.9.9.9@1", producers=["shop"])
@@ -151,7 +154,10 @@ def test_who_does_not_know_is_asked_again_and_not_twice_at_once(
 def test_another_producer_of_the_group_is_asked_for_one_that_is_gone(
     broker: Connection, fronts: Fronts, checker: Checker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though it has not sent a half message itself: the same program, started again."""
+    """If a producer is gone, another producer of the group is asked.
+
+    The other one has not sent a half message itself: it is the same program, started again.
+    """
     monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
     topic(broker)
     gone = fronts.connect()

@@ -1,4 +1,4 @@
-"""Recurring sends: added, fired at their times, caught up, paused; and what is refused."""
+"""Recurring sends: added, fired at their times, caught up and paused; and the refused ones."""
 
 import re
 from collections.abc import Callable
@@ -41,7 +41,7 @@ from tests.fixtures.delay import records
 
 @pytest.fixture
 def clock(broker: Connection) -> Connection:
-    """A session with topic orders, in which it is 09:05 on a day in July."""
+    """A session with topic orders, in which the time is 09:05 on a day in July."""
     topic(broker, "orders", queues=4)
     set_clock(broker, "2026-07-14 09:05:00")
     return broker
@@ -177,7 +177,10 @@ def test_a_year_of_minutes_is_passed_by_in_a_moment(clock: Connection) -> None:
 
 
 def test_a_principal_has_the_rights_that_it_was_granted_when_its_cron_fires(clock: Connection) -> None:
-    """The rights of a role of the same name that owns the broker do not count, nor do rights in the namespace."""
+    """A cron fires with the rights granted to its principal.
+
+    The rights of a same-named role that owns the broker do not count, nor do rights in the namespace.
+    """
     owner = str(clock.exec_driver_sql("SELECT session_user").scalar_one())
     rights = Rights(send=["orders"], operate=["orders"], external=True)
     names = (owner, "ada", "without rights", "of a shop")

@@ -1,4 +1,4 @@
-"""Each time of a cron is sent exactly once, also if several processes fire, and if some of them are killed."""
+"""Each time of a cron is sent exactly once, even if several processes fire, and some of them are killed."""
 
 import random
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ DUE = "2026-07-14 09:10:01"
 
 @pytest.fixture
 def second(engine: Engine) -> Iterator[Connection]:
-    """Another session that fires."""
+    """Another session that fires crons."""
     with engine.connect() as connection:
         set_clock(connection, DUE)
         yield connection
@@ -96,7 +96,7 @@ def test_a_topic_that_goes_while_it_is_fired_costs_the_firings_and_not_the_round
 
 
 class Play:
-    """Two senders, one of which may keep its transaction open, while time goes by."""
+    """Two senders, one of which may keep its transaction open, while time passes."""
 
     def __init__(self, senders: list[Connection], seed: int) -> None:
         self.random = random.Random(seed)
@@ -141,7 +141,10 @@ class Play:
 def test_over_any_interleaving_each_time_is_sent_once_and_in_order(
     engine: Engine, broker: Connection, number: int
 ) -> None:
-    """Against an enumeration: all of the times with `all`, the last of them with `once`."""
+    """In any interleaving each time is sent once and in order, compared with an enumeration.
+
+    All times with `all`, the last of them with `once`.
+    """
     for name in ("all", "once"):
         topic(broker, name)
     set_clock(broker, "2026-07-14 09:00:00")

@@ -1,4 +1,4 @@
-"""The service that sends recurring messages: on time, by one of two, and through trouble."""
+"""The service that sends recurring messages: on time, from one of two processes, and during faults."""
 
 import logging
 from collections import Counter
@@ -22,7 +22,7 @@ MS = timedelta(milliseconds=1)
 
 
 def at(engine: Engine, time: str) -> Callable[[], Connection]:
-    """Connections on which the clock goes on from a time."""
+    """Makes connections whose clock starts at a given time and runs on."""
 
     def connect() -> Connection:
         connection = engine.connect()

@@ -1,4 +1,4 @@
-"""The service that delivers delayed messages: on time, without haste, and through trouble."""
+"""The service that delivers delayed messages: on time, never early, and during faults."""
 
 import logging
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ MS = timedelta(milliseconds=1)
 
 @pytest.fixture
 def deliverer(engine: Engine, rounds: Rounds) -> Iterator[DelayDeliverer]:
-    """A deliverer at work."""
+    """A running deliverer."""
     service = DelayDeliverer(Context(engine.connect, on_round=rounds))
     service.start()
     yield service
@@ -37,7 +37,7 @@ def counts(next_due_in: timedelta | None) -> DelayRound:
 
 @pytest.mark.usefixtures("deliverer")
 def test_messages_come_on_time(broker: Connection, engine: Engine, rounds: Rounds) -> None:
-    """Level 1 is one second: 1.0 to 1.2 s, never less."""
+    """Messages arrive on time: level 1 is one second, so 1.0 to 1.2 s, never less."""
     topic(broker, "orders")
     dispatcher = Dispatcher(Context(engine.connect))
     dispatcher.start()
@@ -55,7 +55,7 @@ def test_messages_come_on_time(broker: Connection, engine: Engine, rounds: Round
 
 
 def delays_of_20(broker: Connection) -> list[timedelta]:
-    """The times that 20 messages of level 1, which are sent now, take to come."""
+    """The delivery times of 20 messages of level 1 that are sent now."""
     before = len(delivered(broker))
     for n in range(20):
         delay(broker, 1, str(n), dispatched=False)

@@ -1,4 +1,4 @@
-"""The table of delay levels: what the broker makes of its setting."""
+"""The table of delay levels, as the broker fills it from its setting."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -21,7 +21,7 @@ DEFAULT = parse_delay_levels(DEFAULT_DELAY_LEVELS)
 
 
 def queues(broker: Connection) -> tuple[int, int]:
-    """The number of queues of the schedule topic that are read, and the number of all its queues."""
+    """The number of readable queues of the schedule topic, and the number of all its queues."""
     route = find_topic(broker, SCHEDULE_TOPIC)
     assert route is not None
     return route.config.read_queue_nums, len(route.queue_keys)

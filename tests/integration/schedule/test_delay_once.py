@@ -1,4 +1,4 @@
-"""Each delayed message is delivered exactly once, also if several processes deliver, and if some of them are killed."""
+"""Each delayed message is delivered exactly once, even if several processes deliver, and some of them are killed."""
 
 import random
 from collections import Counter
@@ -35,7 +35,7 @@ def second(engine: Engine) -> Iterator[Connection]:
 
 @pytest.fixture
 def due(broker: Connection) -> list[str]:
-    """Bodies of messages that are due, in two levels."""
+    """Bodies of due messages, in two levels."""
     topic(broker, "orders")
     bodies = ["a", "b", "c", "d"]
     delay(broker, 1, "a", "b")
@@ -45,7 +45,7 @@ def due(broker: Connection) -> list[str]:
 
 
 def taken(connection: Connection) -> tuple[list[DelayStep], DelayWindow]:
-    """The steps that are due, as one look sees them."""
+    """The steps that are due, as read in one query."""
     heads, _ = schedule.look(connection, 1000, 0)
     intact = [head for head in heads if head.due_to is not None]
     return [
@@ -84,7 +84,7 @@ def test_while_another_session_delivers_nothing_is_done(broker: Connection, seco
 
 
 def test_a_step_is_taken_once(broker: Connection, second: Connection, due: list[str]) -> None:
-    """The lock keeps others out while it is held; the key does for ever."""
+    """A step is taken once. The lock keeps other sessions out while it is held, and the key for ever."""
     steps, window = taken(broker)
     deliver_due(second)
 
@@ -153,7 +153,7 @@ def test_old_steps_are_removed(broker: Connection, monkeypatch: pytest.MonkeyPat
 
 
 class Play:
-    """Two deliverers, one of which may keep its transaction open, and messages that come all the while."""
+    """Two deliverers, one of which may keep its transaction open, while messages keep arriving."""
 
     def __init__(self, sessions: list[Connection], seed: int) -> None:
         self.random = random.Random(seed)

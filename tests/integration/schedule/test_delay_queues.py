@@ -1,4 +1,4 @@
-"""Waiting messages in the delay levels, and the step over a message that the log has lost."""
+"""Waiting messages in the delay levels, and skipping a message that the log has lost."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture(autouse=True)
 def orders(broker: Connection) -> None:
-    """The topic that delayed messages are for."""
+    """The target topic of the delayed messages."""
     topic(broker, "orders")
 
 
@@ -61,7 +61,7 @@ def test_what_is_delivered_waits_no_more(broker: Connection) -> None:
 
 
 def test_a_level_goes_on_behind_the_message_that_it_has_lost(broker: Connection) -> None:
-    """Only the lost message is left out."""
+    """A level continues after the message that it has lost; only the lost message is skipped."""
     _, lost, *_ = delay(broker, 1, "a", "lost", "b", "c")
     lose(broker, lost)
     move_clock(broker, 2 * SECOND)

@@ -1,4 +1,4 @@
-"""Retention and delayed messages: nothing goes that waits for its delivery."""
+"""Retention and delayed messages: no message that waits for its delivery is dropped."""
 
 import logging
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Keep = Callable[[SegmentKeeperConfig], KeeperCounts]
 
 @pytest.fixture
 def keep(broker: Connection, scheduler: BackgroundScheduler, database: Database) -> Keep:
-    """A round of the segment keeper, in the first segment, which is sealed, a message waits for 2 h."""
+    """Run a round of the segment keeper. The first segment is sealed, and has a message that waits for 2 h."""
     small_segments(database.connect(), 10)
     orders = topic(broker, "orders")
     delay(broker, 18, "waits")

@@ -1,4 +1,4 @@
-"""Delivery of delayed messages: when, where, as what, in which order, and how much at a time."""
+"""Delivery of delayed messages: time, target, form, order, and amount at a time."""
 
 from datetime import timedelta
 
@@ -29,7 +29,7 @@ MS = timedelta(milliseconds=1)
 
 @pytest.fixture
 def orders(broker: Connection) -> TopicRoute:
-    """The topic that delayed messages are for."""
+    """The target topic of the delayed messages."""
     return topic(broker, "orders", queues=4)
 
 
@@ -228,7 +228,7 @@ def test_a_level_is_delivered_in_its_order(broker: Connection) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_what_stands_behind_a_message_that_waits_waits_too(broker: Connection) -> None:
-    """A late committer may stand behind younger messages."""
+    """A message behind a waiting one waits, too. A late committer may be behind younger messages."""
     stop_clock(broker)
     first, _ = delay(broker, 1, "waits", "is due", dispatched=False)
     broker.execute(text("UPDATE mqdb.commit_log SET tags_code = tags_code + 500 WHERE log_pos = :p"), {"p": first})

@@ -1,4 +1,4 @@
-"""Delivery of delayed messages that have no place to go, and of levels that have lost one."""
+"""Delivery of delayed messages without a target, and of levels that have lost a message."""
 
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 def orders(broker: Connection) -> TopicRoute:
-    """The topic that delayed messages are for."""
+    """The target topic of the delayed messages."""
     return topic(broker, "orders", queues=4)
 
 
@@ -115,7 +115,10 @@ def test_a_new_group_of_the_same_name_gets_no_old_retries(
 
 
 def test_a_retry_topic_that_cannot_be_made_holds_up_nothing_else(broker: Connection, orders: TopicRoute) -> None:
-    """The topic would have a name that no topic may have, because its group was written into the table by hand."""
+    """A retry topic that cannot be created holds up no other delivery.
+
+    Its name would be illegal, because its group was written into the table by hand.
+    """
     broker.execute(text("INSERT INTO mqdb.subscription_group (group_name) VALUES ('no name'), ('billing')"))
     delay(broker, 1, "a", "b", topic=retry_topic("no name"))
     delay(broker, 1, "c")

@@ -1,4 +1,4 @@
-"""Messages that are to be delivered later: the place where a send stores them, and its result.
+"""Messages for later delivery: the place in which a send stores them, and the result of the send.
 
 No service delivers here.
 """
@@ -58,7 +58,7 @@ each_schedule = pytest.mark.parametrize(
 
 @pytest.fixture
 def orders(database: Database) -> Database:
-    """A broker without services, with a topic of four queues."""
+    """A broker without services, which has a topic with four queues."""
     create_topic(database.connect(), "orders", 4)
     return database
 
@@ -188,7 +188,10 @@ def test_a_joined_send_waits_from_the_commit_on(producer: Producer, orders: Data
 
 
 def test_messages_that_wait_take_others_along_in_one_statement(broker: Connection, orders: Database) -> None:
-    """Sends of several threads are stored so, too. Each message gets its own position."""
+    """Waiting messages take others along in one statement, as do sends of several threads.
+
+    Each message gets its own position.
+    """
     route = topic(broker, "parcels", 2)
     messages = [
         Message("parcels", f"{number}", **schedule) for number, schedule in enumerate([*SCHEDULES.values(), {}])
@@ -318,7 +321,7 @@ def test_what_is_for_a_queue_that_is_gone_is_not_stored(broker: Connection) -> N
 
 @pytest.fixture
 def three_days(orders: Database) -> Database:
-    """The limit that RocketMQ has."""
+    """RocketMQ's limit of three days."""
     orders.connect().execute("UPDATE mqdb.broker SET timer_max_delay_ms = 3 * 86400000")
     return orders
 

@@ -1,4 +1,4 @@
-"""Timers under random interleavings: each message comes exactly once and none early, and a recall keeps its word."""
+"""Timers under random interleavings arrive exactly once and never early, and a recall keeps its promise."""
 
 import os
 import random
@@ -33,7 +33,7 @@ MS = timedelta(milliseconds=1)
 
 
 class Copy(NamedTuple):
-    """A message as it was delivered: when, and when it was due."""
+    """A delivered message, with its delivery time and its due time."""
 
     unique_id: str
     delivered_at: datetime
@@ -47,7 +47,7 @@ _COPIES = text("""
 
 
 class Play:
-    """A broker with two sessions, and what has to hold of it."""
+    """A broker with two sessions, and its promises."""
 
     def __init__(self, sessions: list[Connection], chance: random.Random) -> None:
         self._sessions = sessions
@@ -60,7 +60,7 @@ class Play:
         return [Copy(*row) for row in self._sessions[0].execute(_COPIES)]
 
     def act(self) -> None:
-        """Something that may happen at any time."""
+        """Do something that may happen at any time."""
         actions = (self._send, self._send, self._dispatch, self._deliver, self._deliver, self._recall, self._move_clock)
         self._chance.choice(actions)(self._chance.choice(self._sessions))
 
@@ -99,7 +99,7 @@ class Play:
             move_clock(session, timedelta(seconds=self._clock))
 
     def end(self) -> None:
-        """A time when everything is due."""
+        """Advance to a time when everything is due."""
         self._clock = 400_000_000
         self._set_clock()
         dispatch_all(self._sessions[0])
@@ -138,7 +138,7 @@ def test_recalls_and_deliveries_at_the_same_time_agree(broker: Connection, engin
                 deliver_due(session, 20)
 
     def recall(mine: list[str]) -> dict[str, RecallStatus]:
-        """Each at about the time when it is due."""
+        """Recall each message close to its due time."""
         answers: dict[str, RecallStatus] = {}
         with engine.connect() as session:
             for each in mine:
@@ -166,7 +166,7 @@ def test_recalls_and_deliveries_at_the_same_time_agree(broker: Connection, engin
 
 
 def due_at(connection: Connection, unique_id: str) -> datetime:
-    """When a message is due."""
+    """The due time of a message."""
     statement = "SELECT to_timestamp(max(tags_code) / 1000.0) FROM mqdb.commit_log WHERE msg_id = CAST(:id AS uuid)"
     [due_at] = column(connection, statement, id=unique_id)
     assert isinstance(due_at, datetime)

@@ -1,4 +1,4 @@
-"""Recall: what is recalled is never delivered, and what was delivered is never called recalled."""
+"""Recall: a recalled message is never delivered, and a delivered message is never reported as recalled."""
 
 import uuid
 from datetime import timedelta
@@ -38,7 +38,7 @@ def take_back(connection: Connection, unique_id: str, topic: str | None = None) 
 
 
 def everything_due(connection: Connection) -> list[str]:
-    """The messages that are delivered in the end."""
+    """The messages that are delivered by the end."""
     dispatch_all(connection)
     move_clock(connection, 1000 * HOUR)
     deliver_all(connection)
@@ -115,7 +115,10 @@ def test_a_message_that_the_log_has_forgotten_is_recalled_from_the_table(broker:
 
 
 def test_what_is_there_and_no_timer_is_delivered_already(broker: Connection) -> None:
-    """This includes a timer whose time had passed when it was sent: it never waited."""
+    """A message that exists but is not a timer is reported as delivered.
+
+    This includes a timer that was already due when it was sent: it never waited.
+    """
     append(broker, topic(broker), "plain")
     [unique_id] = column(broker, "SELECT mqdb.unique_id_text(msg_id) FROM mqdb.commit_log")
 
@@ -268,7 +271,10 @@ def test_recalls_are_forgotten_with_the_messages(broker: Connection) -> None:
 
 
 def test_a_recall_is_remembered_as_long_as_a_slot_holds_the_message(broker: Connection) -> None:
-    """A slot of a day ends long after the last of its messages; the log may have forgotten this one by then."""
+    """A recall is remembered as long as a slot holds the message.
+
+    A slot of a day ends long after its last message; by then the log may have dropped this one.
+    """
     topic(broker)
     [unique_id] = timer(broker, 30 * HOUR, "a")
     deliver_all(broker)

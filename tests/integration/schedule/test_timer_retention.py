@@ -1,4 +1,4 @@
-"""Retention and timers: no segment goes with a message that is not collected; a collected one needs none."""
+"""Retention and timers: no segment with an uncollected message is dropped; a collected message needs no segment."""
 
 from dataclasses import replace
 from datetime import UTC, timedelta

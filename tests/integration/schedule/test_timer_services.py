@@ -1,4 +1,4 @@
-"""The services of timers: on time, without haste, and slots that go when they are delivered."""
+"""The services of timers: on time, never early, and slots that are dropped once delivered."""
 
 import logging
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def deliverer(engine: Engine, rounds: Rounds) -> Iterator[TimerDeliverer]:
-    """A deliverer at work."""
+    """A running timer deliverer."""
     service = TimerDeliverer(Context(engine.connect, on_round=rounds))
     service.start()
     yield service
@@ -44,7 +44,10 @@ def counts(next_due_in: timedelta, messages: int = 0, late: timedelta = 0 * MS) 
 
 @pytest.mark.usefixtures("deliverer")
 def test_messages_come_on_time(broker: Connection, engine: Engine) -> None:
-    """In one of ten waves: a machine that stands still for a moment makes all of a wave late. None is ever early."""
+    """Messages arrive on time in one of ten waves: a machine that stalls for a moment delays a whole wave.
+
+    No message is ever early.
+    """
     topic(broker)
     dispatcher = Dispatcher(Context(engine.connect))
     dispatcher.start()
@@ -151,7 +154,7 @@ def keeper(engine: Engine, scheduler: BackgroundScheduler) -> TimerKeeper:
 
 
 def partitions(connection: Connection) -> int:
-    """The number of partitions of the table, without that of slot 0."""
+    """The number of partitions of the timer table, except that of slot 0."""
     return int(column(connection, "SELECT count(*) - 1 FROM pg_inherits WHERE inhparent = 'mqdb.timer'::regclass")[0])
 
 

@@ -1,4 +1,4 @@
-"""Messages with a time of delivery: collected, delivered when it has come, each exactly once and none early."""
+"""Messages with a delivery time are collected, and delivered once they are due, each exactly once and never early."""
 
 from datetime import timedelta
 

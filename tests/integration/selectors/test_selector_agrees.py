@@ -1,7 +1,7 @@
-"""SQL92 selectors as PostgreSQL answers them, against an evaluator that shares nothing with them but RocketMQ's rules.
+"""SQL92 selectors in PostgreSQL agree with an evaluator that shares only RocketMQ's rules with them.
 
-Each run draws other selectors and messages, a hundred pairs of them for each of MQDB_FUZZ_CASES. MQDB_SELECTOR_SEED
-plays a run again, MQDB_SELECTOR_CASES makes it longer:
+Each run draws new selectors and messages, a hundred pairs for each of MQDB_FUZZ_CASES. MQDB_SELECTOR_SEED repeats a
+run, and MQDB_SELECTOR_CASES makes it longer:
 
     MQDB_SELECTOR_CASES=1000000 pytest tests/integration/selectors/test_selector_agrees.py
 """
@@ -55,7 +55,7 @@ def test_postgresql_answers_what_the_evaluator_answers(engine: Engine) -> None:
 
 
 class Comparison:
-    """Draws selectors and messages from a seed, has both sides judge them, and counts."""
+    """Draws selectors and messages from a seed, evaluates them on both sides, and counts."""
 
     def __init__(self, seed: int) -> None:
         self.disagreements: list[str] = []
@@ -78,7 +78,7 @@ class Comparison:
         return self._verdicts[verdict] / self._verdicts.total()
 
     def run(self, connection: Connection, cases: int) -> None:
-        """Judge messages until there are `cases` verdicts, or enough disagreements to look at."""
+        """Evaluate messages until there are `cases` verdicts, or enough disagreements."""
         while self._verdicts.total() < cases and len(self.disagreements) < _MOST_DISAGREEMENTS:
             text = self._selectors.selector()
             try:
@@ -96,7 +96,7 @@ class Comparison:
             self._judge(connection, pairs, messages)
 
     def _compiled(self, text: str) -> Iterator[tuple[Expression, Selector]]:
-        """The selector and its probes, as far as both sides find them legal; nothing if they refuse the selector."""
+        """The selector and its probes that both sides consider legal; nothing if they refuse the selector."""
         for probe in _PROBES:
             expected, answer = _expected(probe.format(text)), _answer(probe.format(text))
             if isinstance(expected, Expression) and isinstance(answer, Selector):
@@ -138,14 +138,14 @@ def _answer(text: str) -> Selector | SelectorSyntaxError:
 
 
 def _refused_alike(expected: Expression | Refused, answer: Selector | SelectorSyntaxError) -> bool:
-    """Both sides have to agree on the beginning of a tail, but not on the position of any other fault."""
+    """Both sides must agree on the beginning of a tail, but not on the position of any other fault."""
     if isinstance(expected, TextAfterExpression) and isinstance(answer, SelectorSyntaxError):
         return expected.position == answer.position
     return isinstance(expected, Refused) and isinstance(answer, SelectorSyntaxError)
 
 
 def _matches(selectors: Sequence[Selector]) -> Select[Any]:
-    """A row a message: its number from 1, and what each selector answers. `messages` is a JSON array."""
+    """One row for each message: its number, from 1, and the result of each selector. `messages` is a JSON array."""
     messages = cast(bindparam("messages", type_=Text), JSONB)
     stored = (
         func.jsonb_array_elements(messages)

@@ -1,6 +1,6 @@
-"""Selectors against bad input: whatever the expression and the message, it is a verdict or a SelectorSyntaxError.
+"""Selectors with bad input: any expression and message give a verdict or a SelectorSyntaxError.
 
-Never another error, of the compiler or of PostgreSQL; never SQL that was written into a literal.
+They never cause another error in the compiler or in PostgreSQL, and SQL in a literal is never executed.
 """
 
 import json
@@ -75,7 +75,7 @@ conditions = st.recursive(_conditions(), _nested, max_leaves=12)
 
 
 def compiled(texts: Sequence[str]) -> list[Selector]:
-    """The selectors of the legal texts. An error of another kind ends the test."""
+    """The selectors of the legal texts. Any other error fails the test."""
     selectors = []
     for text in texts:
         try:
@@ -104,7 +104,7 @@ def test_any_text_is_a_selector_or_refused(text: str) -> None:
 
 
 def test_any_text_is_a_verdict_or_refused(conn: Connection) -> None:
-    """The promise of the tests around it, for any number of cases."""
+    """Any text gives a verdict or is refused: the promise of the neighbouring tests, for any number of cases."""
     chance = fuzz_random()
     legal: list[Selector] = []
     for _ in range(fuzz_cases()):

@@ -1,6 +1,6 @@
-"""Texts as numbers: the database reads them as Java does, and never raises.
+"""Strings as numbers: the database parses them like Java, and never raises an error.
 
-The functions have a quick way for usual numbers, and another way for all other texts: both ways are compared.
+The functions have a fast path for ordinary numbers, and a slow path for all other strings; the two are compared.
 """
 
 import math
@@ -55,7 +55,7 @@ def doubles(conn: Connection, texts: Iterable[str]) -> list[tuple[str, float | N
 
 
 def same(one: float | None, other: float | None) -> bool:
-    """NaN is NaN, and -0.0 is not 0.0."""
+    """Whether two numbers are equal, where NaN equals NaN, and -0.0 differs from 0.0."""
     return one is other if one is None or other is None else struct.pack("d", one) == struct.pack("d", other)
 
 
@@ -64,7 +64,7 @@ def known(number: float | None) -> float | None:
 
 
 def half_ways(random_: random.Random) -> Iterable[str]:
-    """Doubles, what lies half way to the next one, and what lies just beside that."""
+    """Doubles, the midpoints to their next neighbours, and numbers just beside these."""
     with localcontext() as context:
         context.prec = 2000
         for _ in range(300):

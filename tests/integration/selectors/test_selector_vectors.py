@@ -1,7 +1,7 @@
-"""Selectors: RocketMQ's verdict on every recorded case, as PostgreSQL finds it.
+"""Selectors in PostgreSQL agree with RocketMQ's verdict on every recorded case.
 
-`vectors/sql92.jsonl` holds what RocketMQ answers to an expression (`compile`) and for a message with these properties
-(`value`, and `match`: would it be delivered).
+`vectors/sql92.jsonl` holds RocketMQ's answers for an expression (`compile`) and for a message with these properties
+(`value`, and `match`: whether it would be delivered).
 """
 
 import json
@@ -24,14 +24,14 @@ BATCH = 150
 
 
 def is_legal(case: dict[str, Any]) -> bool:
-    """Whether mqdb accepts it. It refuses what RocketMQ ignores, unless that is a comment."""
+    """Whether mqdb accepts a case. mqdb refuses text that RocketMQ ignores, unless it is a comment."""
     if "rest_ignored" in case:
         return "--" in case["expr"]
     return bool(case["compile"] == "ok")
 
 
 def judged(broker: Connection, cases: list[dict[str, Any]], form: str = "{}") -> list[bool]:
-    """Whether each message is delivered to a subscription with its expression, written in another form."""
+    """Whether each message is delivered to a subscription with its expression, rewritten in the given form."""
     verdicts = []
     for start in range(0, len(cases), BATCH):
         questions = [

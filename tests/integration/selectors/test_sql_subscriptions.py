@@ -1,4 +1,4 @@
-"""Subscriptions by SQL92 in running consumers of all kinds, and what becomes of them."""
+"""SQL92 subscriptions in running consumers of all kinds, and their effects."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -117,7 +117,10 @@ def test_the_filter_may_change_from_tags_to_sql92_while_it_runs(broker: Connecti
 
 
 def test_a_filter_too_many_leaves_all_as_it_was(broker: Connection, member: Member) -> None:
-    """The group's retries are judged by all filters together, and a statement may take only so long to plan."""
+    """A filter too many changes nothing.
+
+    The group's retries are evaluated with all filters together, and a statement's planning time is limited.
+    """
     route = topic(broker)
     inbox = Inbox()
     consumer = member(inbox, expression=by_sql("a > 1"))
@@ -188,7 +191,7 @@ def test_who_has_subscribed_goes_on_when_it_is_switched_off(broker: Connection, 
 
 
 class FailingOnce(Inbox):
-    """Fails what it gets for the first time."""
+    """A listener that fails each message the first time."""
 
     def __call__(self, messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
         super().__call__(messages)

@@ -1,4 +1,4 @@
-"""Idle services cost next to nothing: they sleep until the dispatcher wakes them, and what they ask is cheap."""
+"""Idle services cost next to nothing: they sleep until the dispatcher wakes them, and their statements are cheap."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -59,7 +59,7 @@ FOLLOWERS: dict[str, tuple[type[LoopService[Any]], Any, timedelta, timedelta]] =
 
 
 class Loop(LoopService[int]):
-    """Counts its rounds, and sleeps in between."""
+    """Counts its rounds, and sleeps between them."""
 
     name = "loop under test"
 
@@ -89,7 +89,7 @@ def loop(engine: Engine, rounds: Rounds) -> Iterator[Loop]:
 def test_a_service_that_is_woken_does_not_look_by_itself(
     engine: Engine, kind: type[LoopService[Any]], found: Any, awake: timedelta, asleep: timedelta
 ) -> None:
-    """A service that is not woken has to look by itself."""
+    """A service that is woken by the dispatcher does not poll; a service that is not woken has to poll."""
     service = kind(Context(engine.connect, may_act=lambda: False))
     service.start()
     try:
@@ -133,7 +133,10 @@ def test_a_deliverer_that_is_woken_lets_the_message_pass_first_and_looks_ten_tim
 def test_the_dispatcher_wakes_those_whose_work_begins_with_dispatched_records(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """These services do not look by themselves, unless they know that something is due."""
+    """The dispatcher wakes services whose work begins with dispatched records.
+
+    They do not poll unless they know that something is due.
+    """
     sleepy = {
         Dispatcher: DispatcherConfig(longest_sleep=FOREVER),
         KeyIndexer: KeyIndexerConfig(longest_sleep=FOREVER),
@@ -223,15 +226,15 @@ def test_the_segment_keeper_pauses_for_10_seconds_only_if_it_finds_no_work(
 
 
 class Asked(NamedTuple):
-    """The statements of a service, by the way in which they are made."""
+    """The statements of a service, grouped by how they are created."""
 
     built: list[str]
-    """By SQLAlchemy, anew in each round."""
+    """Statements built by SQLAlchemy, anew in each round."""
     all: list[str]
 
 
 def asked_by(connection: Connection, call: Callable[[], object]) -> Asked:
-    """The statements of a call."""
+    """The statements of one call."""
     asked = Asked([], [])
     below: Any = connection.connection.driver_connection
     before = below.cursor_factory
@@ -285,7 +288,10 @@ def test_a_leader_looks_once_a_second_by_one_statement_and_a_follower_ten_times(
 def test_leadership_looks_at_once_when_a_service_has_failed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connections of all of them have ended, and leadership would not notice for an hour."""
+    """Leadership checks at once when a service has failed.
+
+    All connections have ended, and leadership would not notice for an hour.
+    """
     patient = LeadershipConfig(look=FOREVER, renewal=FOREVER, lease=FOREVER)
     monkeypatch.setattr("mqdb.server.server.Leadership", partial(Leadership, config=patient))
     connection = database.connect()

@@ -1,4 +1,4 @@
-"""One of all processes leads; here each is a thread."""
+"""One of all processes leads; in these tests each is a thread."""
 
 import logging
 import time
@@ -29,7 +29,7 @@ PATIENT = LeadershipConfig(renewal=LEASE, lease=LEASE)
 
 
 class Candidate(Leadership):
-    """A leadership that remembers what it has said."""
+    """A leadership that records its reports."""
 
     def __init__(
         self, connect: Callable[[], Connection], rounds: Rounds, clock: Clock, holder: str, config: LeadershipConfig
@@ -68,7 +68,7 @@ def candidate(engine: Engine) -> Iterator[Maker]:
 
 
 def lease(database: Database) -> tuple[str, int, bool]:
-    """Holder, epoch, and whether the lease has run out."""
+    """Holder and epoch of the lease, and whether it has expired."""
     statement = "SELECT holder, epoch, expires_at < mqdb.now() FROM mqdb.leader"
     ((holder, epoch, is_over),) = database.connect().execute(statement).fetchall()
     return holder, epoch, is_over
@@ -107,7 +107,7 @@ def test_when_the_leader_stops_another_follows_in_a_new_epoch(candidate: Maker, 
 
 
 def test_a_leader_that_stops_leaves_no_lease(candidate: Maker, database: Database) -> None:
-    """Clients see at once that they have to dispatch for themselves."""
+    """A leader that stops leaves no lease, so clients see at once that they have to dispatch by themselves."""
     only = candidate("only")
     only.start()
     wait_until(only.is_leader)
@@ -160,7 +160,10 @@ def test_a_leader_whose_lease_is_in_other_hands_steps_down(candidate: Maker, dat
 def test_the_connection_of_a_leader_that_hangs_is_ended(
     engine: Engine, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second one's clock says that a lease has passed without a renewal, whatever the server's clock says."""
+    """The connection of a hanging leader is terminated.
+
+    By the second one's clock a lease has passed without a renewal, whatever the server's clock says.
+    """
     caplog.set_level(logging.WARNING, "mqdb.service.leadership")
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
     second = Candidate(engine.connect, Rounds(), clock, "second", PATIENT)
@@ -212,7 +215,10 @@ def test_of_two_candidates_that_follow_the_same_leader_one_succeeds(engine: Engi
 
 
 def test_a_backend_that_has_only_the_number_of_the_leaders_is_left_alone(engine: Engine, database: Database) -> None:
-    """A leader that died has left a number that belongs to another session by now: no session leads."""
+    """A backend that merely has the pid of the former leader is left alone.
+
+    The leader has died, and its pid now belongs to another session: no process leads.
+    """
     bystander = database.connect()
     with engine.connect() as former, engine.connect() as challenger:
         leader.elect(former, "all", "former", LEASE, None)
@@ -226,7 +232,10 @@ def test_a_backend_that_has_only_the_number_of_the_leaders_is_left_alone(engine:
 
 
 def test_a_promise_that_lies_too_far_ahead_is_not_believed(engine: Engine, database: Database) -> None:
-    """The clock was an hour ahead when it was made; the leader hangs since."""
+    """A lease that ends too far in the future is ignored.
+
+    It was taken while the clock was an hour ahead, and its leader hangs since.
+    """
     with engine.connect() as hung, engine.connect() as connection:
         driver(hung).execute("SET mqdb.clock_offset = '1 hour'")
         leader.elect(hung, "all", "hung", LEASE, None)
@@ -246,7 +255,10 @@ def test_a_lease_cannot_be_renewed_from_another_session(engine: Engine) -> None:
 
 
 def test_a_lease_that_was_not_renewed_in_time_is_over_before_any_look_at_the_database(engine: Engine) -> None:
-    """This protects a process that was stopped and goes on: no round of a service may rely on its old state."""
+    """A lease that was not renewed in time is over before any query.
+
+    This protects a process that was stopped and resumes: no round of a service may rely on old state.
+    """
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
     slept = Candidate(engine.connect, Rounds(), clock, "slept", LeadershipConfig())
     with engine.connect() as connection:

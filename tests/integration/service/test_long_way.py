@@ -1,6 +1,6 @@
-"""Services over a long way to their database: what a round costs on the way makes no batch smaller.
+"""Services with a slow connection to their database: the round-trip cost makes no batch smaller.
 
-The quick tests count rounds. The long ones take the promise at its word: 10,000 messages that are due at once.
+The quick tests count rounds. The long tests deliver 10,000 messages that are due at the same time.
 """
 
 import time
@@ -34,14 +34,14 @@ ALL_DUE = text("SELECT max(deliver_ms) < extract(epoch FROM mqdb.now()) * 1000 F
 
 
 def due_timers(broker: Connection, bodies: Sequence[str]) -> None:
-    """Messages that wait in their slots, and are due now."""
+    """Messages in their slots that are due now."""
     timers.timer(broker, SECOND, *bodies)
     timers.deliver_all(broker, max_messages=len(bodies))
     wait_until(lambda: broker.scalar(ALL_DUE))
 
 
 def new_timers(broker: Connection, bodies: Sequence[str]) -> None:
-    """Messages that are due when they are met for the first time."""
+    """Messages that are already due when they are first read."""
     timers.timer(broker, -SECOND, *bodies)
 
 
@@ -64,7 +64,7 @@ Prepare = Callable[[Connection, Sequence[str]], None]
 
 @pytest.fixture
 def way(database: Database, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """An engine on a long way to the test's own database."""
+    """An engine with a slow connection to the test's database."""
     with Proxy(database.dsn, round_trip=request.param) as way:
         engine = create_engine(way.dsn)
         yield engine
@@ -94,7 +94,7 @@ def test_a_long_way_makes_no_round_smaller(
 def test_a_round_is_bounded_by_the_bytes_that_it_copies(
     broker: Connection, engine: Engine, deliverer: type[LoopService[object]], prepare: Prepare
 ) -> None:
-    """16 MiB, and what each message takes beside its body."""
+    """A round is limited by the bytes that it copies: 16 MiB, including what each message needs besides its body."""
     topic(broker)
     prepare(broker, ["x" * 2**20] * 40)
     service = deliverer(Context(engine.connect))

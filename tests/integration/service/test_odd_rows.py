@@ -1,7 +1,6 @@
-"""Services survive every row that SQL can store: they pass by unreadable rows, and deliver the rows behind them.
+"""Services survive every row that SQL can store: they skip unreadable rows, and deliver the rows behind them.
 
-The constraints of the log refuse what no reader could read. The rows that they let through are put into every system
-queue here.
+The log's constraints refuse rows that no reader could read. These tests put the remaining rows into every system queue.
 """
 
 import json
@@ -40,7 +39,7 @@ def route(broker: Connection) -> TopicRoute:
 
 
 def run_services(connection: Connection, rules: CheckRules) -> dict[str, int]:
-    """Every service, until nothing is left to do; how many records each has passed by as unreadable."""
+    """Run every service until nothing is left; returns the number of records that each has skipped as unreadable."""
     dispatch_all(connection)
     index_all(driver(connection))
     unreadable = {"delay": 0, "timer": 0, "half": 0}
@@ -61,7 +60,7 @@ def run_services(connection: Connection, rules: CheckRules) -> dict[str, int]:
 
 
 def read_everything(connection: Connection, route: TopicRoute) -> None:
-    """Readers answer, or raise an MqdbError."""
+    """Check that readers return, or raise an MqdbError."""
     list_delays(connection)
     list_timers(connection, limit=100_000)
     transactions.list_halves(connection)
@@ -154,7 +153,7 @@ def test_a_half_message_without_one_of_these_holds_up_no_check(
 
 
 def test_a_half_message_from_the_future_holds_up_no_check(broker: Connection, route: TopicRoute) -> None:
-    """The clock was an hour ahead for a moment, and was put right."""
+    """A half message from the future holds up no check. The clock was an hour ahead for a moment, and was corrected."""
     move_clock(broker, timedelta(hours=1))
     send_half(broker, route, "from the future")
     move_clock(broker, timedelta(0))
@@ -198,7 +197,7 @@ def test_the_log_refuses_what_no_reader_could_read(broker: Connection, route: To
 
 
 def insert_waiting(connection: Connection, system_topic: str, properties: Mapping[str, object]) -> None:
-    """Put a record that has been due since 2023 into the first queue of a system topic."""
+    """Insert a record that has been due since 2023 into the first queue of a system topic."""
     driver(connection).execute(
         """INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, properties, body)
            SELECT queue_key, now(), 1700000000000, gen_random_uuid(), 'test', %s, 'odd'

@@ -1,4 +1,4 @@
-"""A broker process, here in the process of the test. Those that are killed are in tests/acceptance."""
+"""A broker process, run here in the test's own process. Broker processes that are killed are in tests/acceptance."""
 
 import logging
 from datetime import timedelta
@@ -24,7 +24,7 @@ from tests.fixtures.roles import MakeRole
 
 
 def sessions(database: Database) -> int:
-    """The number of sessions of mqdb in the database."""
+    """The number of mqdb sessions in the database."""
     statement = """SELECT count(*) FROM pg_stat_activity
                    WHERE datname = current_database() AND application_name ^@ 'mqdb'"""
     [(count,)] = database.rows(statement)

@@ -1,4 +1,4 @@
-"""The common behaviour of all services, driven by a thread or by a scheduler."""
+"""The behaviour that all services share, driven by a thread or by a scheduler."""
 
 import itertools
 import logging
@@ -24,7 +24,7 @@ PAUSE = timedelta(milliseconds=10)
 
 
 class Work:
-    """The work of a round; a test changes it on the way."""
+    """The work of a round, which the test may change in between."""
 
     def __init__(self) -> None:
         self.statement = "SELECT pg_backend_pid()"
@@ -93,7 +93,7 @@ def service(make: Maker) -> Service:
 
 @pytest.fixture
 def look(database: Database) -> Callable[[str], int]:
-    """Counts the sessions of an application."""
+    """Count the sessions of an application."""
     connection = database.connect()
     return lambda name: scalar(connection, "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [name])
 
@@ -208,7 +208,7 @@ def test_a_failing_round_is_logged_when_the_failures_begin_and_when_they_end(
 
 
 class HurriedClock(SystemClock):
-    """A clock on which more than 10 minutes pass with each look."""
+    """A clock that advances by more than 10 minutes with each reading."""
 
     def __init__(self) -> None:
         self._looks = itertools.count()

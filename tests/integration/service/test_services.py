@@ -1,4 +1,4 @@
-"""The services that call one verb over and over: dispatcher, key indexer, client reaper."""
+"""The services that call one verb repeatedly: dispatcher, key indexer, client reaper."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -105,7 +105,10 @@ def test_while_somebody_else_dispatches_the_dispatcher_stays_quick(
 def test_with_many_consumers_or_none_there_are_at_most_100_batches_a_second(
     engine: Engine, connection: Connection, log: by_hand.Connection, queue: int
 ) -> None:
-    """A process in two groups listens once. The count is believed for a second."""
+    """There are at most 100 batches a second with many consumers or none.
+
+    A process in two groups listens once. The count is cached for a second.
+    """
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
     dispatcher = Dispatcher(Context(engine.connect, clock=clock))
     for _ in range(10):
@@ -124,7 +127,10 @@ def test_with_many_consumers_or_none_there_are_at_most_100_batches_a_second(
 def test_appends_place_their_records_if_somebody_waits_for_them_and_not_too_many(
     engine: Engine, connection: Connection, log: by_hand.Connection, queue: int, consumers: int, state: int
 ) -> None:
-    """A notification for each message wakes all who listen."""
+    """Appends place their records if a session waits for them, but not if too many do.
+
+    Each message's notification wakes all listeners.
+    """
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
     dispatcher = Dispatcher(Context(engine.connect, clock=clock))
     add_consumers(log, consumers)
@@ -148,7 +154,10 @@ def test_the_dispatcher_stays_awake_while_many_messages_come(
     state: int,
     last: int,
 ) -> None:
-    """The limit is 600 a second, or 100 if appends would not place the messages while the dispatcher sleeps."""
+    """The dispatcher stays awake while many messages arrive.
+
+    The limit is 600 messages a second, or 100 if appends would not place messages while it sleeps.
+    """
     dispatcher, clock = dispatcher_that_has_counted(engine, connection, log, consumers)
     append(log, queue, messages)
     for pause in (timedelta(milliseconds=250), timedelta(milliseconds=10)):  # the first counts behind its batch
@@ -189,7 +198,10 @@ def busy_pause(dispatcher: Dispatcher, connection: Connection, log: by_hand.Conn
 def test_the_dispatcher_soon_sleeps_again_after_a_short_sleep(
     engine: Engine, connection: Connection, log: by_hand.Connection, queue: int, consumers: int
 ) -> None:
-    """An append that meets it as it falls asleep wakes it at once. At 500 messages a second that is often."""
+    """The dispatcher soon sleeps again after a short sleep.
+
+    An append that arrives as it falls asleep wakes it at once, which is frequent at 500 messages a second.
+    """
     dispatcher, clock = dispatcher_that_has_counted(engine, connection, log, consumers)
     states = set()
 
@@ -206,7 +218,7 @@ def test_the_dispatcher_soon_sleeps_again_after_a_short_sleep(
 def dispatcher_that_has_counted(
     engine: Engine, connection: Connection, log: by_hand.Connection, consumers: int
 ) -> tuple[Dispatcher, ManualClock]:
-    """A dispatcher that has counted the consumers, and has seen that no messages come."""
+    """A dispatcher that has counted the consumers, and has seen no messages arrive."""
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
     dispatcher = Dispatcher(Context(engine.connect, clock=clock))
     add_consumers(log, consumers)
@@ -231,7 +243,7 @@ def add_consumers(log: by_hand.Connection, count: int, groups: int = 1) -> None:
 def test_the_key_indexer_makes_messages_findable(
     engine: Engine, rounds: Rounds, log: by_hand.Connection, queue: int
 ) -> None:
-    """The key indexer follows dispatch."""
+    """The key indexer, which follows dispatch, makes messages findable."""
     indexer = KeyIndexer(Context(engine.connect, on_round=rounds))
     append(log, queue, 2, keys="red green")
     by_hand.dispatch_all(log)
@@ -261,7 +273,10 @@ def test_the_key_indexer_gathers_messages_for_large_batches(
 def test_the_key_indexer_waits_for_the_adoption_of_a_restored_database(
     engine: Engine, connection: Connection, database: Database
 ) -> None:
-    """A clone of the template is another database than the one that was migrated."""
+    """The key indexer waits for the adoption of a restored database.
+
+    A clone of the template counts as a different database from the migrated one.
+    """
     assert KeyIndexer(Context(engine.connect)).run_once(connection) == IndexResult(0, False)
     dispatch_all(database.connect())
     assert KeyIndexer(Context(engine.connect)).run_once(connection) == IndexResult(0, False)

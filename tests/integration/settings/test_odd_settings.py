@@ -1,6 +1,6 @@
-"""A round of everything, in a database or as a role whose sessions begin with odd settings.
+"""All operations once, in a database or as a role whose sessions begin with odd settings.
 
-A session of mqdb depends on none of them. Neither do its SQL functions and views, which run in sessions of others.
+No mqdb session depends on these settings. Neither do mqdb's SQL functions and views, which run in sessions of others.
 """
 
 import json
@@ -35,7 +35,7 @@ ODD_NAME: Final = "a\\b 'NULL'"
 
 
 def variants() -> Iterator[Any]:
-    """Level, settings, and whether clients take their sessions for those of a pooler, in which they set nothing."""
+    """Level, settings, and whether clients treat their sessions as a pooler's, in which they set nothing."""
     yield pytest.param("role", TOGETHER["one"], True, id="role-one-pooled")
     yield pytest.param("database", TOGETHER["two"], False, id="database-two")
     for level in ("role", "database"):
@@ -106,7 +106,7 @@ def _send(database: Database, producer: TransactionProducer) -> None:
 
 
 def _send_in_sql(database: Database) -> None:
-    """Send as an application does, whose sessions have the odd settings, but go on after an error."""
+    """Send like an application whose sessions have the odd settings, except that they continue after an error."""
     options = "-c client_encoding=utf8 -c exit_on_error=off"
     with psycopg.connect(database.dsn, autocommit=True, options=options) as connection:
         connection.execute("SELECT mqdb.send('orders', 'in sql'::text, 'new', properties => '{\"price\": \"0x1p4\"}')")

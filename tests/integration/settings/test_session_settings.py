@@ -1,4 +1,4 @@
-"""Settings of a role, a database or a DSN: which of them hold in the sessions of mqdb, and that none breaks a send."""
+"""Settings of a role, a database or a DSN: which of them apply in mqdb's sessions, and that none breaks a send."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -242,7 +242,10 @@ def test_a_pull_and_what_comes_again_are_written_whatever_the_text_of_arrays(dat
 
 
 def test_the_body_of_a_function_means_the_same_whatever_backslashes_mean(database: Database) -> None:
-    """PostgreSQL reads the text of a function as the session's standard_conforming_strings says."""
+    """A function's body has the same meaning for any backslash setting.
+
+    PostgreSQL parses the text of a function according to the session's standard_conforming_strings.
+    """
     connection = database.connect(options="-c standard_conforming_strings=off")
     notices: list[str] = []
     connection.add_notice_handler(lambda notice: notices.append(f"{notice.message_primary}: {notice.context}"))

@@ -1,4 +1,4 @@
-"""Every number and duration among the settings has bounds, and the services work at both ends of them."""
+"""Every number and duration in the settings has bounds, and the services work at both of them."""
 
 from datetime import timedelta
 from typing import Any, get_args
@@ -23,7 +23,7 @@ SERVICES = {
 
 
 def bounds(name: str) -> tuple[Any, Any] | None:
-    """The least and the greatest value of a setting."""
+    """The minimum and maximum of a setting."""
     field = Settings.model_fields[name]
     metadata = list(field.metadata)
     for part in get_args(field.annotation):

@@ -1,4 +1,7 @@
-"""Bad rows of a write of Spark: one ends the query with a sentence that names it, unless the option says otherwise."""
+"""Bad rows in a Spark write.
+
+One bad row ends the query with a sentence that names it, unless the option says otherwise.
+"""
 
 import json
 import logging
@@ -23,7 +26,7 @@ MIB = 2**20
 
 @pytest.fixture(autouse=True)
 def _no_idle_connection() -> Iterator[None]:
-    """Databases are dropped after each test."""
+    """Leave no idle connection, because databases are dropped after each test."""
     yield
     engines.close_idle()
 

@@ -1,4 +1,4 @@
-"""Reads that make columns of JSON bodies, on a real database, without a JVM."""
+"""Reads that turn JSON bodies into columns, on a real database, without a JVM."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.fixtures.variants import usually
 
 @pytest.fixture(autouse=True)
 def _no_idle_connection() -> Iterator[None]:
-    """Databases are dropped after each test."""
+    """Leave no idle connection, because databases are dropped after each test."""
     yield
     engines.close_idle()
 
@@ -44,7 +44,7 @@ def test_columns_follow_those_that_are_chosen_and_need_no_column_of_the_message(
 
 
 def test_rows_that_are_left_out_are_no_loss(broker: Connection, database: Database) -> None:
-    """Although the task counts what it reads."""
+    """Rows that are left out do not count as lost, although the task counts the rows that it reads."""
     send(broker, topic(broker), '{"id": 1}', "{", "[]")
     options = {"schema": "id bigint", "columns": "queue_offset", "splitBy": "segment"}
 

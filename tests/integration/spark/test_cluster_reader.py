@@ -1,4 +1,4 @@
-"""Reads of two brokers on real databases, without a JVM: rows, checkpoints, limits, brokers that come and go."""
+"""Reads of two brokers on real databases, without a JVM: rows, checkpoints, limits, and brokers that join or leave."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
@@ -20,20 +20,20 @@ from tests.fixtures.variants import usually
 
 @pytest.fixture(autouse=True)
 def _no_idle_connection() -> Iterator[None]:
-    """Databases are dropped after each test."""
+    """Leave no idle connection, because databases are dropped after each test."""
     yield
     engines.close_idle()
 
 
 @pytest.fixture
 def cluster(two_brokers: TwoBrokers) -> Database:
-    """The list of both."""
+    """A database object whose DSN lists both brokers."""
     return Database(two_brokers.dsn)
 
 
 @pytest.fixture
 def started() -> Iterator[list[Stream]]:
-    """Streams to be stopped."""
+    """Streams that are stopped at the end of the test."""
     streams: list[Stream] = []
     yield streams
     for each in streams:
@@ -52,7 +52,7 @@ NOTHING_READ: Final[dict[str, Any]] = {"brokers": {}}
 
 
 def fill(both: Both) -> None:
-    """Three messages on the first broker, two on the second, in queues with the same numbers."""
+    """Store three messages on the first broker and two on the second, in queues with the same numbers."""
     for connection, messages in zip(both, ("abc", "de"), strict=True):
         send(connection, topic(connection, queues=2), *messages, queue_id=1)
 
@@ -106,7 +106,7 @@ def test_a_topic_may_be_on_some_of_the_brokers(both: Both, cluster: Database, st
 
 
 def assigned(cluster: Database, queues: str) -> list[Row]:
-    """The messages of these queues."""
+    """The messages in these queues."""
     whole = MqdbDataSource({"url": cluster.dsn, "assign": queues})
     one = whole.reader(whole.schema())
     return rows_of(one, list(one.partitions()))
@@ -167,7 +167,10 @@ def test_available_now_reads_to_where_each_broker_ended(both: Both, cluster: Dat
 def test_a_broker_that_joins_is_read_from_its_beginning(
     both: Both, two_brokers: TwoBrokers, cluster: Database, started: list[Stream]
 ) -> None:
-    """The checkpoint is that of a lone broker, whose url had no name."""
+    """A broker that joins is read from its beginning.
+
+    The checkpoint is that of a single broker, whose url had no name.
+    """
     fill(both)
     alone = start(started, two_brokers.a)
     assert bodies(alone.trigger()) == ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""The sink of Spark for two brokers: each row once on one of them, whatever fails between two commits."""
+"""Spark's sink for two brokers: each row is stored once on one of them, whatever fails between two commits."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -36,13 +36,13 @@ ROWS: dict[str, Any] = {"body": BODIES}
 
 @pytest.fixture
 def cluster(two_brokers: TwoBrokers) -> Database:
-    """The list of both."""
+    """A database object whose DSN lists both brokers."""
     return Database(two_brokers.dsn)
 
 
 @pytest.fixture(autouse=True)
 def _no_idle_connection() -> Iterator[None]:
-    """Databases are dropped after each test."""
+    """Leave no idle connection, because databases are dropped after each test."""
     yield
     engines.close_idle()
 
@@ -55,7 +55,7 @@ def _orders(both: Both) -> None:
 
 
 def stored(both: Both) -> list[set[str]]:
-    """The bodies on each broker; fails for one that is there twice."""
+    """The bodies on each broker; fails if a body is stored twice."""
     found = []
     for connection in both:
         dispatch_all(connection)
@@ -66,19 +66,19 @@ def stored(both: Both) -> list[set[str]]:
 
 
 def is_whole(both: Both, bodies: Sequence[str] = BODIES) -> bool:
-    """Whether each row is on one of the brokers."""
+    """Whether each row is stored on one of the brokers."""
     a, b = stored(both)
     return not a & b and a | b == set(bodies)
 
 
 def commit(database: Database, tables: Sequence[Table], batch_id: int = 0, **options: str) -> None:
-    """Run a batch of a stream: a task for each table, and the commit."""
+    """Run a streaming batch: a task for each table, and the commit."""
     writer = stream_writer_for(database, tables[0], topic="orders", **options)
     writer.commit([stage(writer, table, batch_id) for table in tables], batch_id)
 
 
 class Dead(BaseException):
-    """The end of the driver."""
+    """The death of the driver."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,13 @@ class DyingBefore(Writing):
 
 
 def die_between_commits(database: Database, table: Table, batch_id: int = 0) -> None:
-    """Run a batch whose driver commits on the first broker and dies."""
+    """Run a batch whose driver commits on the first broker and then dies."""
     writer = stream_writer_for(database, table, topic="orders")
     die_after_first(writer, stage(writer, table, batch_id), batch_id)
 
 
 def die_after_first(writer: DataSourceStreamWriter, staged: WriterCommitMessage, batch_id: int = 0) -> None:
-    """Commit on the first broker, and die."""
+    """Commit on the first broker, and then die."""
     assert isinstance(writer, StreamWriter)
     assert isinstance(writer._writing, ClusterWriting)
     a, b = writer._writing.writings
@@ -126,7 +126,10 @@ def test_rows_are_spread_over_the_brokers_and_a_key_goes_where_a_producer_sends_
 
 
 def test_a_batch_is_completed_after_a_crash_between_the_commits(both: Both, cluster: Database) -> None:
-    """Spark cuts it into other tasks, and gives the rows in another order."""
+    """A batch is completed after a crash between the commits.
+
+    Spark divides it into other tasks, and passes the rows in another order.
+    """
     die_between_commits(cluster, ROWS)
     a, b = stored(both)
     assert a
@@ -166,7 +169,10 @@ def test_a_batch_that_both_have_is_not_appended_again(both: Both, cluster: Datab
 
 
 def test_a_batch_that_is_not_the_same_any_more_is_appended_nowhere(both: Both, cluster: Database) -> None:
-    """The topic has got a queue, so that keys belong to other brokers."""
+    """A batch that has changed is appended nowhere.
+
+    The topic has got an additional queue, so keys map to other brokers.
+    """
     keyed: Table = ROWS | {"sharding_key": BODIES}
     die_between_commits(cluster, keyed)
     before = stored(both)
@@ -212,7 +218,7 @@ def test_a_job_that_has_failed_between_the_commits_is_completed_with_its_write_i
 
 
 def test_a_broker_may_join_a_stream(both: Both, two_brokers: TwoBrokers, cluster: Database) -> None:
-    """The stream has written to one broker, whose url had no name."""
+    """A broker may join a stream that has written to one broker, whose url had no name."""
     for batch_id in range(2):
         commit(two_brokers.a, [{"body": [f"alone {batch_id}"]}], batch_id)
 
@@ -325,7 +331,10 @@ def test_a_broker_that_is_away_or_another_one_gets_nothing_and_neither_do_the_ot
 def test_a_role_writes_to_the_brokers_on_which_it_has_the_right(
     both: Both, two_brokers: TwoBrokers, role: MakeRole
 ) -> None:
-    """Row security shows it its own ledger and stage on each of them."""
+    """A role writes to the brokers on which it has the right.
+
+    On each, row security shows the role its own ledger and stage.
+    """
     on_a = role("etl")
     given = conninfo_to_dict(on_a)
     on_b = with_parts(two_brokers.b.dsn, user=given["user"], password=given["password"])

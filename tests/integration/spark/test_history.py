@@ -1,4 +1,7 @@
-"""Streams of format("mqdb") whose database goes back, or moves: a checkpoint skips nothing, and says so."""
+"""Streams of format("mqdb") whose database goes back or moves.
+
+A checkpoint skips no message, and the stream reports the change.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -37,7 +40,10 @@ def all_of(stream: Stream) -> list[Row]:
 def test_a_stream_whose_database_went_back_stops_or_reads_from_the_first_message(
     past: Past, database: Database, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
-    """Each queue is longer by then than the part that the stream had read, so no offset is beyond an end."""
+    """A stream whose database went back stops, or reads from the first message.
+
+    By then each queue is longer than the part that the stream had read, so no offset is beyond an end.
+    """
     past.store(*some("kept"))
     past.save("back-up")
     past.store(*some("lost"))
@@ -76,7 +82,10 @@ def test_queues_that_the_log_proves_go_on_beside_one_that_it_does_not(past: Past
 
 @pytest.mark.parametrize("way", usually("end", of=["start", "end"]))
 def test_a_batch_of_another_log_is_not_run_again(past: Past, database: Database, way: str) -> None:
-    """The checkpoint has the batch already, so Spark does not ask for the latest offset before the batch runs."""
+    """A batch of another log is not run again.
+
+    The batch is already in the checkpoint, so Spark does not request the latest offset before it runs.
+    """
     past.store(*some("kept"))
     past.save("back-up")
     stream = Stream(database, startingOffsets="earliest")
@@ -101,7 +110,7 @@ def test_a_batch_of_another_log_is_not_run_again(past: Past, database: Database,
 def test_another_database_with_the_broker_name_and_the_topic_is_called_that(
     past: Past, database: Database, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
-    """Also if its topic has the same id."""
+    """Another database with the same broker name and topic is reported as such, even if its topic has the same id."""
     past.store(*some("old"))
     stream = Stream(database, startingOffsets="earliest")
     stream.trigger()

@@ -1,4 +1,4 @@
-"""Rows that were read from a topic, as mqdb's or as Kafka's, are written to another one and come back unchanged."""
+"""Rows read from a topic, in mqdb's or Kafka's format, are written to another topic and come back unchanged."""
 
 from collections.abc import Iterator
 from random import Random
@@ -18,7 +18,7 @@ from tests.fixtures.spark_source import Row, read, source
 
 @pytest.fixture(autouse=True)
 def _no_idle_connection() -> Iterator[None]:
-    """Databases are dropped after each test."""
+    """Leave no idle connection, because databases are dropped after each test."""
     yield
     engines.close_idle()
 
@@ -27,7 +27,7 @@ HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value"
 
 
 def records(count: int) -> Table:
-    """Records with keys, values and headers of all kinds, as a connector for changes of a database writes them."""
+    """Records with keys, values and headers of all kinds, as a connector for database changes writes them."""
     random = Random(1)
 
     def chosen(*kinds: bytes | None) -> list[bytes | None]:
@@ -65,7 +65,7 @@ def parts(rows: list[Row]) -> list[tuple[Any, ...]]:
 
 
 def as_read(database: Database, rows: list[Row], row_format: str) -> pa.Table:
-    """The rows as the table that Spark makes of them."""
+    """The rows as the table that Spark builds from them."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = source(database, rowFormat=row_format, **headers_of(row_format)).schema()

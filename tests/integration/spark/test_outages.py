@@ -1,4 +1,4 @@
-"""format("mqdb") while PostgreSQL is down: plans, tasks, stages and commits wait, and lose and double nothing."""
+"""format("mqdb") while PostgreSQL is down: plans, tasks, stages and commits wait, and no row is lost or duplicated."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -30,7 +30,7 @@ def _no_idle_connection() -> Iterator[None]:
 
 
 def through_outage(past: Past, caplog: pytest.LogCaptureFixture, work: Callable[[], _Result]) -> _Result:
-    """The result of work that begins while the server is down; the server starts when the work waits for it."""
+    """The result of work that begins while the server is down; the server starts once the work waits for it."""
     caplog.clear()
     with past.stopped():
         doing = Doing(work)

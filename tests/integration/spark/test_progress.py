@@ -1,4 +1,4 @@
-"""The progress of a Spark query stands beside that of consumers, disturbs none of them, and never ends the query."""
+"""The progress of a Spark query is listed next to consumers, disturbs none of them, and never ends the query."""
 
 import logging
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from tests.fixtures.postgres import Database
 
 @pytest.fixture
 def progress(database: Database) -> Iterator[GroupProgress]:
-    """Reports to the group `stats`."""
+    """A reporter of progress for the group `stats`."""
     progress = GroupProgress(database.dsn, "stats")
     yield progress
     progress.close()
 
 
 def lag(broker: Connection, group: str = "stats") -> dict[int, tuple[int, int]]:
-    """Next offset and lag of each queue, as the view shows them."""
+    """Next offset and lag of each queue according to the view."""
     rows = broker.execute(
         text("SELECT queue_id, next_offset, lag FROM mqdb.consumer_lag WHERE group_name = :group"), {"group": group}
     )

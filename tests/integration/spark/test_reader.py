@@ -31,7 +31,7 @@ from tests.fixtures.variants import usually
 
 @pytest.fixture(autouse=True)
 def _no_idle_connection() -> Iterator[None]:
-    """Databases are dropped after each test."""
+    """Leave no idle connection, because databases are dropped after each test."""
     yield
     engines.close_idle()
 
@@ -416,7 +416,10 @@ def test_tasks_of_a_worker_share_a_connection_and_survive_its_loss(
 def test_what_ends_a_read_in_its_middle_is_an_error_of_mqdb_and_the_next_read_works(
     broker: Connection, database: Database, orders: TopicRoute, engine_name: str, how: str, error: type[MqdbError]
 ) -> None:
-    """More messages than the buffers of the connection hold."""
+    """An interruption in the middle of a read is reported as an mqdb error, and the next read works.
+
+    There are more messages than the connection's buffers hold.
+    """
     for _ in range(10):
         append(broker, orders, *["x" * 100_000] * 30)
     dispatch_all(broker)
@@ -436,7 +439,10 @@ def test_what_ends_a_read_in_its_middle_is_an_error_of_mqdb_and_the_next_read_wo
 def test_a_replica_that_is_behind_is_waited_for_and_then_an_error(
     broker: Connection, database: Database, second_database: Database, orders: TopicRoute, engine_name: str
 ) -> None:
-    """The second database knows nothing of the topic, as a replica that has not replayed it."""
+    """A lagging replica is waited for, and then reported as an error.
+
+    The second database lacks the topic, like a replica that has not replayed it.
+    """
     send(broker, orders, *"abc")
     options = {"readUrl": second_database.dsn, "replicaWaitSeconds": "0.2", "engine": engine_name}
 

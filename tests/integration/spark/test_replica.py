@@ -1,4 +1,4 @@
-"""Reads of format("mqdb") from a real standby that has not replayed yet what was planned on its primary."""
+"""Reads of format("mqdb") from a real standby that has not yet replayed the messages planned on its primary."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,7 +25,7 @@ def _no_idle_connection() -> Iterator[None]:
 
 @pytest.fixture
 def replay(standby: Standby) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    """A superuser's connection to the standby; afterwards it replays again."""
+    """A superuser's connection to the standby, which resumes replay at the end of the test."""
     with closing(psycopg.connect(standby.superuser_dsn, autocommit=True)) as admin:
         yield admin
         admin.execute("SELECT pg_wal_replay_resume()")

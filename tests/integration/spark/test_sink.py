@@ -1,4 +1,4 @@
-"""The sink of Spark appends each batch once, whatever fails and is done again. It does not hold up other sessions."""
+"""Spark's sink appends each batch once, whatever fails and is repeated, and does not hold up other sessions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -61,7 +61,10 @@ def test_what_a_failed_attempt_has_staged_is_never_appended(broker: Connection, 
 
 
 def test_a_batch_that_is_run_again_is_not_appended_again(broker: Connection, database: Database) -> None:
-    """The driver has died after the commit of PostgreSQL, before Spark's."""
+    """A batch that is run again is not appended again.
+
+    The driver has died after PostgreSQL's commit and before Spark's.
+    """
     route = topic(broker)
     table = {"body": ["a", "b"]}
     for _ in range(2):
@@ -107,7 +110,10 @@ def test_batches_that_the_database_has_lost_stop_the_query_or_are_said_in_the_lo
     missing: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The checkpoint is at batch 5; a back-up was restored that has some of the batches before."""
+    """Batches that the database has lost stop the query, or are logged.
+
+    The checkpoint is at batch 5, and the restored backup has some of the earlier batches.
+    """
     route = topic(broker)
     table = {"body": ["5"]}
     writer = stream_writer_for(database, table, topic="orders")
@@ -140,7 +146,10 @@ def test_two_queries_write_the_same_batch_number_each_for_itself(broker: Connect
 def test_two_drivers_that_commit_a_batch_at_once_append_it_once(
     broker: Connection, database: Database, isolation: str
 ) -> None:
-    """The second waits for the first at the ledger, and finds the batch there, whatever isolation is the default."""
+    """Two drivers that commit a batch at the same time append it once.
+
+    The second waits for the first at the ledger, and finds the batch there, whatever the default isolation level.
+    """
     route = topic(broker)
     database.set_default("default_transaction_isolation", isolation)
     table = {"body": ["a", "b"]}
@@ -160,7 +169,10 @@ def test_two_drivers_that_commit_a_batch_at_once_append_it_once(
 def test_a_driver_that_is_cut_off_in_its_commit_does_not_keep_the_next_one_waiting(
     broker: Connection, database: Database
 ) -> None:
-    """PostgreSQL would notice a lost machine only after two hours."""
+    """A driver that is cut off during its commit does not keep the next one waiting.
+
+    PostgreSQL would notice a lost machine only after two hours.
+    """
     route = topic(broker)
     table = {"body": ["a"]}
     writer = batch_writer_for(database, table, topic="orders", writeId="nightly")
@@ -227,7 +239,10 @@ def test_a_write_id_and_a_sink_id_of_one_text_are_two(broker: Connection, databa
 def test_a_sink_id_that_another_query_has_used_is_refused_and_loses_nothing(
     broker: Connection, database: Database
 ) -> None:
-    """A new checkpoint counts from 0 again: its batches would be taken for those that are already there."""
+    """A sink id used by another query is refused, and nothing is lost.
+
+    A new checkpoint counts from 0 again, so its batches would be mistaken for existing ones.
+    """
     topic(broker)
     writer = stream_writer_for(database, {"body": ["a"]}, topic="orders", sinkId="mine")
     writer.commit([stage(writer, {"body": ["a"]}, 0, "one")], 0)
@@ -239,7 +254,10 @@ def test_a_sink_id_that_another_query_has_used_is_refused_and_loses_nothing(
 def test_a_second_query_on_a_sink_id_is_refused_whatever_its_batch_and_clears_nothing_away(
     broker: Connection, database: Database
 ) -> None:
-    """The first query would write those batches again that the second one pushes out of the ledger."""
+    """A second query on a sink id is refused, whatever its batch, and clears nothing away.
+
+    Otherwise the first query would write batches again that the second one pushed out of the ledger.
+    """
     route = topic(broker)
     writer = stream_writer_for(database, {"body": ["a"]}, topic="orders", sinkId="mine")
     writer.commit([stage(writer, {"body": ["a"]}, 0, "one")], 0)
@@ -254,7 +272,10 @@ def test_a_second_query_on_a_sink_id_is_refused_whatever_its_batch_and_clears_no
 
 
 def test_a_checkpoint_that_was_set_back_is_refused(broker: Connection, database: Database) -> None:
-    """The query's batches are cut otherwise than those in the log. Skipping them by number would lose rows."""
+    """A checkpoint that was set back is refused.
+
+    The query's batches are divided differently from those in the log, and skipping them by number would lose rows.
+    """
     route = topic(broker)
     broker.exec_driver_sql(
         """INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages)
@@ -272,7 +293,10 @@ def test_a_checkpoint_that_was_set_back_is_refused(broker: Connection, database:
 
 
 def test_a_write_id_of_a_job_with_another_number_of_messages_is_refused(broker: Connection, database: Database) -> None:
-    """A name that is given to tonight's job once more would lose all that it has."""
+    """A write id of a job with a different message count is refused.
+
+    Otherwise reusing the name for tonight's job would lose all its rows.
+    """
     route = topic(broker)
     write(database, {"body": ["a", "b"]}, topic="orders", writeId="nightly")
 
@@ -303,7 +327,10 @@ def test_a_batch_whose_stage_a_crash_has_emptied_is_refused_as_a_whole(broker: C
 def test_a_commit_outlives_the_end_of_its_connection(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit asks again, and the ledger knows whether the first attempt was enough."""
+    """A commit survives the end of its connection.
+
+    It asks again, and the ledger shows whether the first attempt succeeded.
+    """
     route = topic(broker)
     table = {"body": ["a"]}
     writer = batch_writer_for(database, table, topic="orders", writeId="once")

@@ -1,4 +1,4 @@
-"""Batches of Spark's sink in parts: exactly once and in order, even if a process dies between two parts."""
+"""Batches that Spark's sink stores in parts: exactly once and in order, even if a process dies between two parts."""
 
 import random
 import sys
@@ -47,7 +47,7 @@ def _durable(broker: Connection) -> None:
 
 @pytest.fixture
 def session(database: Database) -> Iterator[sink.Connection]:
-    """A session of a driver."""
+    """A driver's session."""
     with database.connect() as connection:
         yield connection
 
@@ -72,7 +72,7 @@ def test_a_batch_in_parts_keeps_the_order_of_each_task(broker: Connection, datab
 
 
 def test_a_small_batch_goes_as_a_whole(broker: Connection, database: Database) -> None:
-    """The stage is cleared by the transaction that appends it."""
+    """A small batch is stored as a whole; the transaction that appends it also clears the stage."""
     topic(broker)
     writer = stream_writer_for(database, texts(0, 1), **PARTS)
     staged = stage(writer, texts(0, 3), 0)
@@ -87,7 +87,10 @@ def test_a_small_batch_goes_as_a_whole(broker: Connection, database: Database) -
 def test_a_batch_that_is_run_again_goes_on_with_what_was_staged_first(
     broker: Connection, database: Database, session: sink.Connection, option: str | None
 ) -> None:
-    """The second run may give other rows to each task, and in another order. The option may be gone as well."""
+    """A batch that is run again continues with the rows staged first.
+
+    The second run may give each task other rows, in another order, and the option may be gone.
+    """
     route = topic(broker)
     died = stream_writer_for(database, texts(0, 1), **PARTS)
     staged = [stage(died, texts(task, 5), 0) for task in range(2)]
@@ -108,7 +111,10 @@ def test_a_batch_that_is_run_again_goes_on_with_what_was_staged_first(
 def test_a_driver_waits_for_another_one_that_moves_a_part(
     broker: Connection, database: Database, session: sink.Connection
 ) -> None:
-    """Otherwise it would forget the part, and what the other one has left of it."""
+    """A driver waits for another one that is moving a part.
+
+    Otherwise it would lose track of the part, and of the rows that the other one has left.
+    """
     route = topic(broker)
     writer = stream_writer_for(database, texts(0, 1), **PARTS)
     staged = stage(writer, texts(0, 5), 0)
@@ -160,7 +166,10 @@ def test_parts_need_the_owner_and_a_stage_that_outlives_a_crash(
 
 @pytest.mark.parametrize("run", usually(0, of=range(20)))
 def test_a_batch_is_there_once_whoever_dies_in_its_commits(broker: Connection, database: Database, run: int) -> None:
-    """Drivers come one after the other, each with its own split of the rows. All sessions of a driver die at times."""
+    """A batch is stored once, whichever driver dies during its commits.
+
+    Drivers follow one another, each with its own division of the rows. Sometimes all sessions of a driver die.
+    """
     seed = random.randrange(1_000_000)
     chance = random.Random(seed)
     route = topic(broker)
@@ -200,7 +209,7 @@ def test_a_batch_is_there_once_whoever_dies_in_its_commits(broker: Connection, d
 
 
 def wait_until_moved(broker: Connection, messages: int, committing: Doing[None]) -> None:
-    """Wait until so many messages of the open batch are in the log, or the commit has ended."""
+    """Wait until this many messages of the open batch are in the log, or the commit has ended."""
     wait_until(lambda: moved(broker) >= messages or not committing.is_running)
 
 

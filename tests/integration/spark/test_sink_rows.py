@@ -1,4 +1,4 @@
-"""The sink of Spark stores and refuses rows as `mqdb.send` and the clients do."""
+"""Spark's sink accepts and refuses the same rows as `mqdb.send` and the clients."""
 
 from datetime import UTC, datetime, timedelta
 

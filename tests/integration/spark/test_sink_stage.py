@@ -81,7 +81,10 @@ def test_a_task_is_as_old_as_its_end(broker: Connection, database: Database) -> 
 
 
 def test_a_task_opens_no_transaction_before_its_first_row(broker: Connection, database: Database) -> None:
-    """A sort or an aggregation below it may take hours for that; a task without rows does not even connect."""
+    """A task opens no transaction before its first row.
+
+    A sort or an aggregation may take hours before that; a task without rows does not even connect.
+    """
     topic(broker)
 
     def rows() -> Iterator[Any]:
@@ -128,7 +131,10 @@ def test_a_batch_larger_than_the_segments_ahead_finds_room(broker: Connection, d
 
 
 def test_the_segments_of_a_large_batch_are_made_one_by_one(broker: Connection, database: Database) -> None:
-    """Dispatch waits for a transaction that makes segments: not for that of forty."""
+    """The segments of a large batch are created one by one.
+
+    Dispatch waits for a transaction that creates segments, but not for one that creates forty.
+    """
     topic(broker)
     broker.exec_driver_sql("UPDATE mqdb.broker SET segment_size = 100")
     before = broker.exec_driver_sql("SELECT count(*) FROM mqdb.segment").scalar_one()
@@ -157,9 +163,9 @@ def test_the_append_locks_no_queue(broker: Connection, database: Database) -> No
 def test_a_commit_that_lasts_is_in_nobody_s_way_and_its_messages_come_after_it(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The positions of the commit are older than those of messages that are sent during it.
+    """A long commit holds up no other session, and its messages come after the commit.
 
-    Dispatch does not wait for them.
+    The positions of the commit are older than those of messages sent during it. Dispatch does not wait for them.
     """
     route = topic(broker)
     append_writes = sink._append_writes
@@ -180,7 +186,10 @@ def test_a_commit_that_lasts_is_in_nobody_s_way_and_its_messages_come_after_it(
 
 
 def test_all_plans_are_by_index_without_a_sort_whatever_the_statistics_say(database: Database) -> None:
-    """The stage is full of rows of a large job, and PostgreSQL does not know how many writes there are."""
+    """All plans use indexes without a sort, whatever the statistics say.
+
+    The stage is full of a large job's rows, and PostgreSQL does not know how many writes there are.
+    """
     connection = database.connect(autocommit=False)
     connection.execute(
         """INSERT INTO mqdb.sink_stage

@@ -1,4 +1,4 @@
-"""Streams of format("mqdb") on a real database, without a JVM: offsets, limits, checkpoints, what is lost."""
+"""Streams of format("mqdb") on a real database, without a JVM: offsets, limits, checkpoints, and lost messages."""
 
 from collections.abc import Iterator
 from datetime import UTC
@@ -24,7 +24,7 @@ from tests.fixtures.spark_source import Stream, bodies, fill_segments, retain_fr
 
 @pytest.fixture(autouse=True)
 def _no_idle_connection() -> Iterator[None]:
-    """Databases are dropped after each test."""
+    """Leave no idle connection, because databases are dropped after each test."""
     yield
     engines.close_idle()
 
@@ -35,7 +35,7 @@ def orders(broker: Connection) -> TopicRoute:
 
 
 def checkpoint(broker: Connection, route: TopicRoute, *offsets: int) -> dict[str, Any]:
-    """The checkpoint of a stream that has come so far in the queues of the topic."""
+    """The checkpoint of a stream that has reached these offsets in the topic's queues."""
     topics = {"orders": {str(queue_id): offset for queue_id, offset in enumerate(offsets)}}
     found = proofs.find(broker, dict(zip(route.queue_keys, offsets, strict=False)))
     before = {
@@ -57,7 +57,7 @@ def checkpoint(broker: Connection, route: TopicRoute, *offsets: int) -> dict[str
 
 @pytest.fixture
 def started() -> Iterator[list[Stream]]:
-    """Streams to be stopped."""
+    """Streams that are stopped at the end of the test."""
     streams: list[Stream] = []
     yield streams
     for each in streams:
@@ -213,7 +213,10 @@ def test_a_queue_that_retention_has_reached_before_the_stream_knew_it_is_a_loss_
 def test_a_topic_that_was_made_again_is_a_loss_or_read_from_its_first_message(
     broker: Connection, database: Database, orders: TopicRoute, started: list[Stream], limit: dict[str, str]
 ) -> None:
-    """Although it has as many messages as the stream had read of the old one."""
+    """A recreated topic counts as a loss, or is read from its first message.
+
+    It has as many messages as the stream had read of the old topic.
+    """
     send(broker, orders, *"abc")
     offset = checkpoint(broker, orders, 2, 0)
     admin.delete_topic(broker, "orders")

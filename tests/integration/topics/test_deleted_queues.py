@@ -1,6 +1,6 @@
-"""Queues of a topic that an administrator has deleted: they take no message from the commit of the deletion on.
+"""Queues of a topic that an administrator has deleted accept no message once the deletion has committed.
 
-The segment keeper removes them afterwards, and does not run here. So all that is refused is refused by the append.
+The segment keeper, which removes the queues later, does not run here. So every refusal comes from the append.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,14 +57,14 @@ def grace_dsn(owner: Admin, role: MakeRole) -> str:
 
 @pytest.fixture
 def grace(grace_dsn: str) -> Iterator[Admin]:
-    """An `Admin` of grace."""
+    """The `Admin` of the role grace."""
     with Admin(grace_dsn) as admin:
         yield admin
 
 
 @pytest.fixture(params=["the owner", "a role"])
 def sender(request: pytest.FixtureRequest, database: Database, principal: Principal) -> Iterator[TransactionProducer]:
-    """A producer that knows the queues of `orders`, and makes no topic."""
+    """A producer that has the route of `orders`, and creates no topics."""
     dsn = database.dsn if request.param == "the owner" else principal(SHOP, send=["orders"])
     settings = load_settings(dsn=dsn, auto_create_topic_enable=False)
     with TransactionProducer("shop", listener=Asked(COMMIT), settings=settings) as producer:
@@ -126,7 +126,10 @@ def test_a_deletion_that_is_not_committed_stops_nobody(
 
 
 def test_two_deletions_at_once_leave_no_queue_that_takes_messages(grace_dsn: str, database: Database) -> None:
-    """This also holds in REPEATABLE READ, and with queues that are added at the same moment."""
+    """Two concurrent deletions leave no queue that accepts messages.
+
+    This also holds in REPEATABLE READ, and with queues that are added at the same moment.
+    """
     with psycopg.connect(grace_dsn) as grace, psycopg.connect(grace_dsn, autocommit=True) as other:
         grace.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         grace.execute("SELECT FROM mqdb.topic")
@@ -174,7 +177,10 @@ def test_what_spark_has_staged_for_it_is_refused(
 def test_a_send_by_sql_that_has_found_the_topic_finds_that_it_is_gone(
     grace: Admin, database: Database, principal: Principal
 ) -> None:
-    """The send stands still between the two looks, in the computation of a hash."""
+    """A send by SQL that has found the topic notices its deletion.
+
+    The send pauses between the two lookups, while it computes a hash.
+    """
     dsn = principal(SHOP, send=["orders"])
     holder = database.connect()
     holder.execute(

@@ -1,4 +1,4 @@
-"""Namespaces: two teams use the same names of topics and groups, and do not see each other."""
+"""Namespaces: two teams use the same names for topics and groups without seeing each other."""
 
 import contextlib
 import random
@@ -75,7 +75,7 @@ def roles(postgres: EmbeddedPostgres) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[str]:
-    """Name of a database with two topics, to be copied. Each of these roles may do everything in its namespace."""
+    """Name of a database with two topics, to be copied. Each of these roles has all rights in its namespace."""
     with new_database(postgres, template_database) as database:
         with Admin(database.dsn) as owner:
             for topic in ("orders", "secret"):
@@ -93,7 +93,7 @@ def copied(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
 
 @pytest.fixture
 def database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
-    """A copy for one test."""
+    """A copy of the database for one test."""
     with copied(postgres, original) as database:
         yield database
 
@@ -106,7 +106,7 @@ def owner(database: Database) -> Iterator[Admin]:
 
 @pytest.fixture
 def tenants(database: Database) -> Tenants:
-    """The DSN of the role of each namespace."""
+    """The DSN of each namespace's role."""
     return tenants_of(database)
 
 
@@ -128,7 +128,7 @@ def sqlalchemy_connection(dsn: str) -> Iterator[SqlConnection]:
 
 
 def of_each(tenants: Tenants, work: Callable[[str, str], Any]) -> dict[str, Any]:
-    """The result of each tenant's work, done at the same time."""
+    """The results of both tenants' work, done at the same time."""
     with ThreadPoolExecutor() as pool:
         futures = {namespace: pool.submit(work, namespace, dsn) for namespace, dsn in tenants.items()}
         return {namespace: future.result() for namespace, future in futures.items()}
@@ -190,7 +190,10 @@ def start_warm(command: list[str], *, encoding: str, **options: Any) -> "subproc
 def test_two_tenants_run_the_demo_side_by_side(
     tenants: Tenants, served: sqlalchemy.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Topic `flights`, groups `united-american` and `all-carriers`, three processes of consumers each."""
+    """Two tenants run the demo side by side.
+
+    Each has topic `flights`, the groups `united-american` and `all-carriers`, and three consumer processes.
+    """
     monkeypatch.setattr(scenario, "STEADY_MESSAGES", 200)
     monkeypatch.setattr(child, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": start_warm}))
     flights = load_flights()[:500]
@@ -513,7 +516,7 @@ def test_sparks_source_reads_its_topics(tenants: Tenants, database: Database, wh
 
 
 def test_joined_sends_and_exactly_once(shop: str, database: Database, served: sqlalchemy.Connection) -> None:
-    """Messages consumed from one topic are sent to another one, in the transaction that commits their offset."""
+    """Messages consumed from one topic are sent to another, in the transaction that commits their offset."""
     with Admin(shop) as admin:
         admin.topics.create("invoices", queues=1)
     with Producer("bills", shop) as bills:
@@ -599,7 +602,10 @@ def test_offsets_are_reset_and_topics_deleted_by_their_own_names(tenants: Tenant
 
 
 def open_bank(database: Database) -> Tenants:
-    """Both tenants have a topic, a group with an offset and a cron of the same names; `market` also a message."""
+    """Both tenants have a topic, a group with an offset, and a cron with the same names.
+
+    `market` also has a message.
+    """
     tenants = tenants_of(database)
     for dsn in tenants.values():
         with Admin(dsn) as admin:
@@ -614,13 +620,13 @@ def open_bank(database: Database) -> Tenants:
 
 @pytest.fixture
 def bank(database: Database) -> Tenants:
-    """A bank for one test."""
+    """A separate bank for one test."""
     return open_bank(database)
 
 
 @pytest.fixture(scope="module")
 def bank_database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
-    """The bank's database of all tests that send nothing there, and change nothing that others look at."""
+    """A bank's database shared by all tests that send nothing there, and change nothing that others read."""
     with copied(postgres, original) as database:
         yield database
 

@@ -1,4 +1,4 @@
-"""Topics that get more queues, fewer, another permission: what stays, who waits for whom, who reads what."""
+"""Topics that get more queues, fewer queues, or another permission: the effects on messages, locks and readers."""
 
 import os
 import random
@@ -45,14 +45,14 @@ def second(engine: Engine) -> Iterator[Connection]:
 
 
 def queue_rows(connection: Connection) -> list[tuple[int, int]]:
-    """Number and key of each row that `orders` has in mqdb.queue, those included that its counts leave out."""
+    """Number and key of each row for `orders` in mqdb.queue, including rows beyond its queue counts."""
     statement = """SELECT queue_id, queue_key FROM mqdb.queue JOIN mqdb.topic USING (topic_id)
                    WHERE topic = 'orders' ORDER BY queue_id, queue_key"""
     return [(row.queue_id, row.queue_key) for row in connection.execute(text(statement))]
 
 
 def read_to_the_end(connection: Connection, group: str, *queue_keys: int) -> None:
-    """A member of the group takes these queues and consumes all that is there."""
+    """A member of the group takes these queues and consumes all their messages."""
     update_group(connection, group)
     taken = take_queues(connection, group, "reader", queue_keys, FROM_FIRST_OFFSET, force=True)
     ends = {each.queue_key: each.max_offset for each in _ends(connection)}
@@ -176,7 +176,10 @@ def test_system_topics_stay_as_they_are(broker: Connection, name: str) -> None:
 
 
 def test_the_topic_that_brings_replies_stays_as_it_is(broker: Connection) -> None:
-    """Requesters that run would not look for replies in other queues. RocketMQ counts it among its system topics."""
+    """The reply topic cannot be changed.
+
+    Running requesters would not look for replies in other queues. RocketMQ counts it among its system topics.
+    """
     before = find_or_create_reply_topic(broker, "DefaultCluster")
     topic(broker, reply_topic("another"))
 
@@ -379,9 +382,10 @@ def test_queues_that_come_back_are_read_from_where_the_group_has_come(broker: Co
 def test_whatever_is_changed_at_once_no_queue_is_doubled_no_setting_lost_and_no_message_missed(
     broker: Connection, engine: Engine, database: Database, member: Member
 ) -> None:
-    """Four sessions change one setting each, two producers send, two members of a group that began at the end read.
+    """Concurrent changes duplicate no queue, lose no setting and miss no message.
 
-    MQDB_TOPIC_SEED makes the changes of an earlier run again; each run prints its seed.
+    Four sessions change one setting each, two producers send, and two members of a group that began at the end read.
+    MQDB_TOPIC_SEED repeats the changes of an earlier run; each run prints its seed.
     """
     seed = int(os.environ.get("MQDB_TOPIC_SEED", random.randrange(2**32)))
     sys.stdout.write(f"seed {seed}\n")

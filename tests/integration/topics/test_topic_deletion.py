@@ -1,4 +1,4 @@
-"""Deletion of a topic that something names: it is refused, or that ends with the topic."""
+"""Deletion of a topic that is in use: it is refused, or the users are deleted with the topic."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,7 +41,7 @@ Use = Callable[[Connection, TopicRoute], object]
 
 @pytest.fixture
 def orders(broker: Connection) -> TopicRoute:
-    """The topic that is to be deleted."""
+    """The topic that the test deletes."""
     return topic(broker)
 
 
@@ -61,13 +61,13 @@ def timer_behind_the_clock(broker: Connection, _orders: TopicRoute) -> None:
 
 
 def asked_half_message(broker: Connection, orders: TopicRoute) -> None:
-    """A half message that the checker has met."""
+    """A half message that the checker has already collected."""
     send_half(broker, orders, "old")
     Checker(broker).after(7 * SECOND)
 
 
 def resumed_half_message(broker: Connection, orders: TopicRoute) -> None:
-    """A half message that was given up, and is asked about again."""
+    """A half message that was given up and then resumed, so that it is checked again."""
     half = send_half(broker, orders, "old")
     Checker(broker, reserved=SECOND).after(7 * SECOND)
     assert [each["state"] for each in halves(broker)] == ["DISCARDED"]

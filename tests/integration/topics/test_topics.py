@@ -1,4 +1,4 @@
-"""Topics: create, change, delete, look at them, and the topic that a first message makes."""
+"""Topics: creating, changing, deleting and showing them, and the topic that a first message creates."""
 
 import threading
 from typing import Any
@@ -100,7 +100,7 @@ def test_details_find_their_topic_once(broker: Connection) -> None:
 
 
 def test_a_first_message_makes_a_topic_after_the_template(broker: Connection) -> None:
-    """Checklist row 13: 4 queues, perm 6."""
+    """Checklist row 13: a first message creates a topic from the template, with 4 queues and perm 6."""
     route = create_topic_automatically(broker, "fresh")
 
     assert (len(route.queue_keys), route.config.perm) == (4, Perm.READ | Perm.WRITE)

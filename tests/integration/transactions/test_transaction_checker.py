@@ -1,4 +1,4 @@
-"""The service that asks about transactions: its rounds, what it tells, and what it works through after an outage."""
+"""The service that checks transactions: its rounds, its reports, and its backlog after an outage."""
 
 import logging
 import re
@@ -34,7 +34,7 @@ SOON = CheckRules(timedelta(milliseconds=50), check_interval=timedelta(milliseco
 
 @pytest.fixture
 def checker(engine: Engine, scheduler: BackgroundScheduler, rounds: Rounds) -> Iterator[TransactionChecker]:
-    """A checker that asks soon; the test starts it."""
+    """A checker with short intervals; the test starts it."""
     service = TransactionChecker(Context(engine.connect, on_round=rounds), scheduler, TransactionCheckerConfig(SOON))
     yield service
     service.stop()

@@ -1,4 +1,4 @@
-"""Checks: which half messages are asked about and when, who is asked, and what is given up."""
+"""Checks: which half messages are checked and when, which producer is asked, and which are given up."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -40,7 +40,7 @@ HOUR = timedelta(hours=1)
 
 
 def client(database: Database, group: str = "senders", *, checks_transactions: bool = True) -> ClientInstance:
-    """A client with a producer of a group, who answers nothing by itself."""
+    """A client with a producer of a group, which answers nothing by itself."""
     instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
     instance.open()
     registration = Registration(instance.client_id, ClientKind.PRODUCER, group, mqdb.__version__)
@@ -58,14 +58,14 @@ def sender(database: Database) -> Iterator[ClientInstance]:
 
 @pytest.fixture
 def second_sender(database: Database) -> Iterator[ClientInstance]:
-    """Another one."""
+    """Another producer of group `senders`."""
     instance = client(database)
     yield instance
     instance.close()
 
 
 def asked(connection: Connection, instance: ClientInstance, group: str = "senders") -> list[str]:
-    """The bodies that a client is asked about."""
+    """The bodies of the half messages that a client is asked about."""
     checks = open_checks(connection, "broker-a", instance.client_id, group, 100)
     return [check.message.body.decode() for check in checks]
 
@@ -135,7 +135,10 @@ def test_what_ends_after_a_check_is_not_asked_about_again(broker: Connection) ->
 
 
 def test_an_immunity_holds_the_first_check_back_and_costs_none(broker: Connection, sender: ClientInstance) -> None:
-    """RocketMQ counts each round of the immune time, and gives up half messages without a single check."""
+    """An immunity postpones the first check, and uses up none.
+
+    RocketMQ counts each round of the immune time, and gives up half messages without a single check.
+    """
     checker = Checker(broker)
     send_half(broker, topic(broker), properties={CHECK_IMMUNITY_TIME: "600"})
 
@@ -206,7 +209,7 @@ def test_producers_of_other_groups_and_those_without_a_listener_are_not_asked(
 
 
 def test_while_nobody_is_there_nothing_counts(broker: Connection, database: Database) -> None:
-    """RocketMQ counts these rounds, and gives the message up."""
+    """Rounds without any producer do not count. RocketMQ counts these rounds, and gives the message up."""
     checker = Checker(broker)
     send_half(broker, topic(broker))
 
@@ -365,7 +368,7 @@ def test_a_committed_message_says_how_often_it_was_asked_about(broker: Connectio
 
 
 def resume(connection: Connection, half: HalfSent) -> None:
-    """Resume a half message that was given up, as a person does."""
+    """Resume a half message that was given up, as an operator does."""
     resolve(connection, format_unique_id(half.unique_id), Resolution.RESUME)
 
 

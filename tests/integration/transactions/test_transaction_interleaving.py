@@ -1,8 +1,8 @@
-"""Ends, checks, answers and deaths in any order: what is committed is delivered once, what is rolled back never.
+"""Ends, checks, answers and deaths in any order: committed messages are delivered once, rolled-back ones never.
 
-Producers say at random when, how often and to whom what has become of their transactions; two checkers ask; producers
-die, and backends are killed in the middle of their statements. The seed is printed; MQDB_TRANSACTION_SEED replays it as
-far as the order of threads allows.
+Producers report the ends of their transactions at random times, repeatedly and to different sessions; two checkers ask;
+producers die, and backends are killed in the middle of statements. The seed is printed; MQDB_TRANSACTION_SEED replays
+it as far as the order of threads allows.
 """
 
 import os
@@ -39,7 +39,7 @@ KILLED = "mqdb killed"
 
 
 class Producers:
-    """Clients of the group, some of which die and are followed by others."""
+    """Clients of the group, some of which die and are replaced."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -55,7 +55,7 @@ class Producers:
         return instance
 
     def some(self, chance: random.Random) -> str:
-        """The client id of one."""
+        """The client id of a random producer."""
         with self._guard:
             return chance.choice(self._live).client_id
 
@@ -72,7 +72,7 @@ class Producers:
 
 
 class World:
-    """Half messages with the fate of their transactions, and what may happen to them."""
+    """Half messages with the fates of their transactions, and the events that may happen to them."""
 
     def __init__(self, database: Database, engine: Engine, sent: dict[str, HalfSent], seed: int) -> None:
         chance = random.Random(seed)
@@ -84,7 +84,7 @@ class World:
         self.happened: Counter[str] = Counter()
 
     def _try(self, work: Callable[[Connection], object]) -> None:
-        """Do the work on a connection that may be killed; then the outcome of the work is unknown."""
+        """Run work on a connection that may be killed, after which the outcome of the work is unknown."""
         try:
             with translated(KILLED), self._engine.connect() as connection:
                 work(connection)
@@ -92,7 +92,7 @@ class World:
             self.happened["killed"] += 1
 
     def end_one(self, chance: random.Random) -> None:
-        """A producer says what it knows, or that it does not know; perhaps for the second time."""
+        """A producer reports what it knows, or that it does not know, perhaps for the second time."""
         body = chance.choice(list(self._sent))
         state = chance.choice((self.fates[body], UNKNOWN))
 
@@ -107,7 +107,7 @@ class World:
         self.happened["asked"] += found.asked
 
     def answer_some(self, chance: random.Random, certainty: float = 0.5) -> int:
-        """A producer answers what it is asked; how much that was."""
+        """A producer answers its checks; returns the number of answers."""
         answered: list[int] = []
         client_id = self.producers.some(chance)
 
@@ -137,7 +137,7 @@ class World:
 
 
 def doing(seed: int, times: int, act: Callable[[random.Random], object]) -> Doing[None]:
-    """Act so often in a thread of its own."""
+    """Run an act this many times in a separate thread."""
     chance = random.Random(seed)
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""The transaction producer: what the listener gets and answers, and what becomes of the message."""
+"""The transaction producer: the listener's messages and answers, and the fate of the message."""
 
 from datetime import timedelta
 from typing import Any

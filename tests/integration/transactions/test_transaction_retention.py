@@ -1,4 +1,4 @@
-"""Retention and half messages: nothing goes whose transaction has no end, and their rows go with them."""
+"""Retention and half messages: no half message without an end is dropped, and its row is dropped with it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +42,7 @@ def half(broker: Connection, database: Database) -> HalfSent:
 
 @pytest.fixture
 def keep(broker: Connection, scheduler: BackgroundScheduler, half: HalfSent) -> Callable[[], KeeperCounts]:
-    """A round of the segment keeper, four days after the half message."""
+    """Run a round of the segment keeper, four days after the half message."""
 
     def keep() -> KeeperCounts:
         return SegmentKeeper(Context(lambda: broker), scheduler, CONFIG).run_once(broker)

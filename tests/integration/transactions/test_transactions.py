@@ -1,4 +1,4 @@
-"""The end of half messages at the broker: what it stores, what it refuses, and what a second one finds."""
+"""The end of half messages at the broker: the stored records, the refusals, and the effect of a second end."""
 
 from uuid import uuid4
 
