@@ -5,7 +5,7 @@
 
 The reference point of both reads the same records in log order, and copies the columns of a consume-queue entry into a
 table without an index, in committed batches of the same size. The reference assigns no offsets, keeps no order and
-announces nothing: no dispatch could do less. It runs second, when the pages are already in memory.
+announces nothing: no dispatch could do less. The reference runs second, when the pages are already in memory.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Waiting messages, stored in numbers that no client could send, and watched as they are delivered.
 
-A waiting message is a record of a system topic, with its due time in tags_code (`mqdb.store.schedule.delay_queues`).
-Here the body also begins with that time, so the copy in the real topic shows when the message was due.
+A waiting message is a record of a system topic, with its due time in tags_code (`mqdb.store.schedule.delay_queues`). In
+the benchmark the body also begins with that time, so the copy in the real topic shows when the message was due.
 """
 
 import struct

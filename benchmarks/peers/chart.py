@@ -1,6 +1,6 @@
 """The chart as SVG: a group of bars for each kind of work, one for each side. A line shows the range of the rounds.
 
-It has its own colours for light and dark pages, a title for screen readers, and a title on each bar.
+The chart has its own colours for light and dark pages, a title for screen readers, and a title on each bar.
 """
 
 from collections.abc import Sequence

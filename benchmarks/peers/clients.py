@@ -38,7 +38,7 @@ class Work:
 
 
 class Client:
-    """A running client program. It is killed if the block ends before the program does."""
+    """A running client program. The program is killed if the block ends first."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, patience: float) -> None:
         self._log = log

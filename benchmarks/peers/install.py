@@ -1,6 +1,6 @@
 """The peers in `.peers/` of the checkout, which git ignores.
 
-Their versions are in requirements.txt and in the files for Maven.
+The versions of the peers are in requirements.txt and in the files for Maven.
 
 A stamp beside each part records the texts from which the part was made, so that later calls start at once.
 """

@@ -258,7 +258,7 @@ class Database:
 def serve(database: Database, remoting: str, grpc: str) -> Process:
     """`mqdb serve` of this checkout, once it leads.
 
-    It serves RocketMQ's clients at the addresses that are not empty.
+    The process serves RocketMQ's clients at the addresses that are not empty.
     """
     environment = {**install.checkout_environment(), "MQDB_REMOTING": remoting, "MQDB_GRPC": grpc}
     home = install.DATA / "mqdb"

@@ -143,7 +143,7 @@ class Operator:
     def _look_at_copy(self, node: Node) -> None:
         """Check the copy: no broker process serves it, nothing is archived from it.
 
-        Its log ends at the point in time.
+        The log of the copy ends at the point in time.
         """
         dsn = self._here(node, COPY_DSN)
         refused = self._place.run("serve", "--dsn", dsn)

@@ -1,6 +1,6 @@
 """`do.py bench produce | consume | latency | dispatch`: their output and what they leave behind.
 
-Their speed is not asserted.
+The tests do not assert any speed.
 """
 
 import json

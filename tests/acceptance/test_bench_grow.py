@@ -1,4 +1,4 @@
-"""`do.py bench grow` as a process, and the log that it grows. Its speed is not asserted."""
+"""`do.py bench grow` as a process, and the log that it grows. The tests do not assert any speed."""
 
 import json
 from collections.abc import Iterator

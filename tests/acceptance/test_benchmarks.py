@@ -1,4 +1,4 @@
-"""`python3 do.py bench`: filter, schedule and spark as processes. Their speed is not asserted."""
+"""`python3 do.py bench`: filter, schedule and spark as processes. The tests do not assert any speed."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`mqdb bench` as processes: its output and what it leaves behind. Its speed is not asserted."""
+"""`mqdb bench` as processes: its output and what it leaves behind. The tests do not assert any speed."""
 
 import json
 from pathlib import Path

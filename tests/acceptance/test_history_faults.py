@@ -210,7 +210,7 @@ class Sending(Background):
 
 
 class Readers:
-    """A consumer of each kind, each in a separate group. Its listener fails some messages at first."""
+    """A consumer of each kind, each in a separate group. Each listener fails some messages at first."""
 
     def __init__(self, seed: int, past: Past, start: Start) -> None:
         self._seed, self._past = seed, past

@@ -62,7 +62,7 @@ class Crowd:
         self._dead: list[ConsumerProcess] = []
 
     def add(self, language: str, home: Path) -> None:
-        """Add a consumer that uses the SDK for a language. Its logs go to `home`."""
+        """Add a consumer that uses the SDK for a language. The SDK's logs go to `home`."""
         command, _ = PROGRAMS[language].build()
         words = [word.replace("{home}", str(home)) for word in command]
         program = ["env", f"HOME={home}", *words, "worker"]

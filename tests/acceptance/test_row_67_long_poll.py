@@ -1,6 +1,6 @@
 """Row 67 of the checklist: a waiting consumer is woken by messages, and does not poll all the time.
 
-RocketMQ's broker holds an empty pull for 15 to 20 s. Here the client waits, and is notified of arrivals.
+RocketMQ's broker holds an empty pull for 15 to 20 s. In mqdb the client waits, and is notified of arrivals.
 """
 
 import itertools

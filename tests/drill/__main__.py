@@ -6,7 +6,7 @@
     python3 do.py drill --asynchronous                       on a cluster with `synchronous_mode: false`
     python3 do.py drill --checkout ../mqdb-before            with the clients and `mqdb serve` of another checkout
 
-The drill needs Debian packages, which it names if they are missing, and about 60 s for each fault. It prints its
+The drill needs Debian packages, which it names if they are missing, and about 60 s for each fault. The drill prints its
 progress to standard error and the table to standard output.
 """
 

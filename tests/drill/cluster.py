@@ -132,7 +132,7 @@ class Node:
         self.postmaster.kill()
 
     def kill_patroni(self) -> None:
-        """Kill Patroni with -9. Its PostgreSQL runs on without supervision until `start`."""
+        """Kill Patroni with -9. The node's PostgreSQL runs on without supervision until `start`."""
         process, self._process = self._process, None
         assert process is not None
         psutil.Process(process.pid).kill()

@@ -101,7 +101,8 @@ def _was_told_in(reign: Reign, attempt: Attempt) -> bool:
 def _was_blind(attempt: Attempt, reigns: Sequence[Reign]) -> bool:
     """Whether an attempt was acknowledged between the last observation of a leader and that leader's end.
 
-    The winning leader may have reigned already. It still has all its commits, because it has not been stopped since.
+    The winning leader may already have reigned then. But the winning leader still has all its commits, because it has
+    not been stopped since.
     """
     return any(each.began <= attempt.ended and abs(attempt.ended - each.ended) <= _BLIND_SECONDS for each in reigns)
 

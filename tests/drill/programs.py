@@ -62,7 +62,7 @@ def give(path: Path) -> None:
 
 
 def start(command: Sequence[str], home: Path, log: Path) -> ServerProcess:
-    """Start a program as the user who runs PostgreSQL. It ends with this process."""
+    """Start a program as the user who runs PostgreSQL. The program ends with this process."""
     with log.open("ab") as output:
         return ServerProcess(command, account=service_account(), cwd=home, output=output.fileno())
 

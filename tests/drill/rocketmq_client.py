@@ -2,8 +2,8 @@
 
     python -m tests.drill.rocketmq_client '{"front": "127.0.0.1:9876", "client": "haproxy", "attempts": ..., ...}'
 
-The client runs in a separate environment, with `rocketmq` and without mqdb. It sends five messages a second, and
-consumes in a group that begins at the end of the topic. If a send fails, the outcome of its message is unknown.
+The client runs in a separate environment, with `rocketmq` and without mqdb. The client sends five messages a second,
+and consumes in a group that begins at the end of the topic. If a send fails, the outcome of its message is unknown.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """RocketMQ's published examples for its Java and Go SDKs, each run as published.
 
-The examples come from the sources jar in Maven, and from the SDK's Go module. They hard-code the endpoint, names and
-keys. Each of these words is replaced by an environment variable, and nothing else is changed. A consumer runs for ever
-or for minutes; its output lists the messages that it received.
+The examples come from the sources jar in Maven, and from the SDK's Go module. The examples hard-code the endpoint,
+names and keys. Each of these words is replaced by an environment variable, and nothing else is changed. A consumer runs
+for ever or for minutes; its output lists the messages that it received.
 """
 
 import json

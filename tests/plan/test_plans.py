@@ -1,7 +1,7 @@
 """Hot statements use their indexes with many segments, whatever the statistics say.
 
-The statements of dispatch are taken from the function itself, with parameters instead of its variables. They are
-planned as the function plans them: generic, under its own settings.
+The statements of dispatch are taken from the function itself, with parameters instead of its variables. The statements
+are planned as the function plans them: generic, under its own settings.
 """
 
 import re

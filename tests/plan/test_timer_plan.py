@@ -1,7 +1,7 @@
 """A round of the timer deliverer reads only new and due timers, however many are waiting.
 
-The plans are generic, as those of the service, and are made at the worst time: while the slots are empty. Their reads
-are counted once the slots have filled.
+The plans are generic, as those of the service, and are made at the worst time: while the slots are empty. The reads are
+counted once the slots have filled.
 """
 
 import json

@@ -318,7 +318,7 @@ def _started(
     chance: random.Random,
     is_orderly: bool = False,
 ) -> tuple[list[FrontProcess], Group]:
-    """Two fronts, and a group without members. They are closed with the stack."""
+    """Two fronts, and a group without members. The fronts and the group are closed with the stack."""
     fronts = [FrontProcess(broker.dsn, logs / f"front-{number}.log") for number in range(2)]
     for front in fronts:
         stack.callback(front.stop)

@@ -1,4 +1,4 @@
-"""`do.py bench spark` gives Spark the right work. Its speed is not asserted."""
+"""`do.py bench spark` gives Spark the right work. The tests do not assert any speed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

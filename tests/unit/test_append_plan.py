@@ -48,7 +48,7 @@ class Lost:
 
 
 class Given(Unit):
-    """A unit with a record. It records its result, and how often the end was reported."""
+    """A unit with a record. The unit records its result, and how often the end was reported."""
 
     positions: Sequence[int] = ()
 

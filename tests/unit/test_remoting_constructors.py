@@ -1,6 +1,6 @@
 """Each part of the front for RocketMQ's clients gets its dependencies in its constructor.
 
-It does not modify other parts.
+The constructor does not modify other parts.
 """
 
 import ast

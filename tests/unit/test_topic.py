@@ -88,7 +88,7 @@ def test_retry_and_dlq_topic_of_the_longest_group_are_legal() -> None:
 def test_nobody_may_send_to_the_topics_of_the_broker() -> None:
     """Clients may not send to the broker's topics.
 
-    These are RocketMQ's six, and the timer topic, which RocketMQ accepts and trusts from any client.
+    The broker's topics are RocketMQ's six, and the timer topic, which RocketMQ accepts and trusts from any client.
     """
     refused = (
         "SCHEDULE_TOPIC_XXXX rmq_sys_wheel_timer RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC "

@@ -62,7 +62,7 @@ def test_after_a_rest_as_many_are_obeyed_at_once_as_at_first(limit: WakeLimit, t
 def test_300_genuine_wakes_a_second_are_never_late(limit: WakeLimit, time: Time) -> None:
     """300 genuine wakes a second are never late.
 
-    Each is followed by a useless one, whose messages the previous pull has read.
+    Each genuine wake is followed by a useless one, whose messages the previous pull has read.
     """
     for _ in range(300 * 60):
         assert limit.seconds_left() == 0

@@ -1705,7 +1705,7 @@ def test_68_a_client_of_ten_megabytes(world: World) -> None:
 def test_69_read_and_answer_what_another_client_is_asked(own: World) -> None:
     """An attacker reads and answers requests to another client.
 
-    That client has left, or was removed by the attack above.
+    The other client has left, or was removed by the attack above.
     """
     own.owner.execute("DELETE FROM mqdb.presence")
 

@@ -340,7 +340,7 @@ def test_three_services_with_the_least_rights_do_what_the_demo_does(
 ) -> None:
     """Three services with the least possible rights do the work of the demo.
 
-    One sends, at once and later; one books each message exactly once; one retries, and gives up on some.
+    One service sends, at once and later; one books each message exactly once; one retries, and gives up on some.
     """
     sender, billing, shipping = role("sender"), role("billing"), role("shipping")
     admin.acl.grant("sender", send=["orders"])

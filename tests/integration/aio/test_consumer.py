@@ -199,7 +199,7 @@ def test_a_loop_that_is_blocked_keeps_its_queue_from_a_member_that_wants_it(
 ) -> None:
     """A blocked loop keeps its queue from a member that wants it.
 
-    That member gives up its claim, because the other member's threads keep running.
+    The other member gives up its claim, because the threads of the blocked consumer keep running.
     """
     route = topic(broker, queues=2)
     append(broker, route, "first", "second")

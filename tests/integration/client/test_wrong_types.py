@@ -1,6 +1,6 @@
 """The client's public functions raise an mqdb error for arguments of a wrong type.
 
-They never raise one of Python's own errors, or PostgreSQL's refusal of a value.
+The functions never raise one of Python's own errors, or PostgreSQL's refusal of a value.
 """
 
 import inspect

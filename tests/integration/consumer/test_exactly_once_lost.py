@@ -257,7 +257,7 @@ class Observer:
 def test_hooks_see_how_transactions_end(broker: Connection, transactional_member: TransactionalMember) -> None:
     """Hooks see how transactions end, not only the listener's answer.
 
-    Here the listener has rolled back its second transaction.
+    In this test the listener has rolled back its second transaction.
     """
     send(broker, 2)
     observer = Observer()

@@ -1,8 +1,9 @@
 """Random sequences of a user's calls to a lite pull consumer, compared with a model.
 
-One topic with three queues. The model has for each queue its messages, the polled offset, the group's committed offset,
-and whether the queue is paused. Everything else, such as messages read ahead and pulls under way, must be invisible.
-The same seed plays the same steps, except for the number of messages that a poll without a wait finds.
+The consumers read one topic with three queues. The model has for each queue its messages, the polled offset, the
+group's committed offset, and whether the queue is paused. Everything else, such as messages read ahead and pulls under
+way, must be invisible. The same seed plays the same steps, except for the number of messages that a poll without a wait
+finds.
 """
 
 import random

@@ -227,7 +227,7 @@ def test_a_slow_message_does_not_hold_up_its_queue(broker: Connection, member: M
 def test_a_message_that_takes_long_does_not_stop_its_queue(broker: Connection, member: Member) -> None:
     """A slow message does not stop its queue.
 
-    Neither does the span rule, which lets a queue run ahead of its oldest message step by step.
+    The span rule does not stop the queue either, because it lets a queue run ahead of its oldest message step by step.
     """
     route = topic(broker)
     append(broker, route, "slow", *(f"{number}" for number in range(200)))

@@ -317,7 +317,7 @@ def test_a_listener_that_needs_a_queue_is_refused(
 def test_a_consumer_follows_its_group(broker: Connection, member: Member, group: str) -> None:
     """A consumer follows its group to another mode.
 
-    Its current messages are finished first; they are not delivered again, and do not hold up later ones.
+    The consumer's current messages are finished first; these are not delivered again, and do not hold up later ones.
     """
     route = topic(broker)
     gate = Gate("slow")

@@ -270,7 +270,7 @@ CHANGED = "SELECT pg_notify('mqdb', 'm:readers')"
 def test_a_member_that_was_given_up_keeps_the_queues_that_nobody_has_had(broker: Connection, member: Member) -> None:
     """A member that was given up keeps the queues that no other member has had.
 
-    Its listener does not get the held messages twice.
+    The member's listener does not get the held messages twice.
     """
     route = topic(broker)
     append(broker, route, *(f"{number}" for number in range(50)))
@@ -295,7 +295,7 @@ def test_a_member_that_was_given_up_reads_again_what_another_one_has_had(
 ) -> None:
     """A member that was given up rereads the queues that another member has had.
 
-    That member may have committed more or less; messages held before no longer count.
+    The other member may have committed more or less; messages held before no longer count.
     """
     route = topic(broker)
     append(broker, route, *(f"{number}" for number in range(50)))

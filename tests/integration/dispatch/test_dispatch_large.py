@@ -201,7 +201,7 @@ def test_the_lane_ends_while_others_go_on(log: Connection, database: Database) -
 def test_no_call_reads_all_of_a_second_large_transaction(log: Connection, database: Database, end: str) -> None:
     """No call reads all of a second large transaction.
 
-    The second one was rolled back, or has written to the queue of the first one, so that dispatch skips it.
+    The second transaction was rolled back, or has written to the queue of the first, so that dispatch skips it.
     """
     large, small = create_topic(log, "large")[0], create_topic(log, "small")[0]
     first, second = database.connect(), database.connect()
@@ -247,8 +247,8 @@ def test_a_timer_of_a_large_transaction_can_be_recalled_before_it_is_dispatched(
 def test_each_large_transaction_has_a_lane_of_its_own(log: Connection, database: Database) -> None:
     """Each large transaction has its own lane.
 
-    A second one does not hold up other queues while the first one has a lane. A queue with records of both waits for
-    both.
+    A second large transaction does not hold up other queues while the first one has a lane. A queue with records of
+    both waits for both.
     """
     one, both, two, small = create_topic(log, "large", 3) + create_topic(log, "small")
     first, second = database.connect(), database.connect()

@@ -404,7 +404,7 @@ def test_a_big_open_transaction_is_not_read_again_and_again(log: Connection, dat
 def test_an_aborted_transaction_is_not_read(log: Connection, database: Database, queue: int) -> None:
     """An aborted transaction is not read.
 
-    Its xid counts as one that has just ended until a checkpoint says that it is over.
+    The transaction's xid counts as one that has just ended until a checkpoint says that it is over.
     """
     writer = database.connect()
     writer.execute("BEGIN")

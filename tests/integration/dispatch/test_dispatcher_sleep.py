@@ -78,7 +78,7 @@ def test_it_does_not_sleep_at_the_end_of_a_round_that_somebody_has_begun(
 ) -> None:
     """The dispatcher does not sleep at the end of a round that another session has begun.
 
-    That round lacks records committed after its start, while the dispatcher was awake.
+    The other session's round lacks records committed after its start, while the dispatcher was awake.
     """
     append(log, queue, 2)
     with engine.connect() as connection:
@@ -175,7 +175,7 @@ def test_it_hears_of_messages_that_came_while_its_connection_was_lost(sleepy: Da
 def test_a_server_that_has_crashed_takes_it_for_awake(notifying: EmbeddedPostgres) -> None:
     """After a server crash the dispatcher counts as awake.
 
-    It has lost its connection, so a sender could not wake it. The state is not in the WAL.
+    The dispatcher has lost its connection, so a sender could not wake it. The state is not in the WAL.
     """
     with new_database(notifying) as database:
         migrations.upgrade(database.dsn)
@@ -274,7 +274,7 @@ def rest_of_a_lane(database: Database, log: Connection, connection: sqlalchemy.C
 def what_was_in_progress(database: Database, log: Connection, connection: sqlalchemy.Connection) -> None:
     """Leave a transaction that was in progress in the snapshot of the last batch.
 
-    Its xid is older than that of a message in this batch.
+    The transaction's xid is older than that of a message in the batch.
     """
     [queue] = create_topic(log, "orders")
     writer = database.connect()

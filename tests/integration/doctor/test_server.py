@@ -339,7 +339,7 @@ def test_a_replication_slot_that_nobody_reads(
 def _wait_until_nothing_is_hidden(connection: Connection) -> None:
     """Wait until no superuser session of an earlier test is left.
 
-    It ends a moment after it was closed, and the owner can see little of it.
+    Such a session ends a moment after it was closed, and the owner can see little of it.
     """
     superusers = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
     wait_until(lambda: connection.exec_driver_sql(superusers).scalar_one() == 0)

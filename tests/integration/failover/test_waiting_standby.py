@@ -98,7 +98,7 @@ def test_a_send_that_waits_for_the_standby_holds_up_nobody_else(
 ) -> None:
     """A send that waits for the standby holds up no other session.
 
-    Its commit may notify the dispatcher, and PostgreSQL makes one such commit wait for another.
+    The commit of the send may notify the dispatcher, and PostgreSQL makes one such commit wait for another.
     """
     settings = load_settings(dsn=replicated.dsn, send_message_timeout="20s")
     inbox = Inbox()

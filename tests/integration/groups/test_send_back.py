@@ -73,7 +73,7 @@ def fail(broker: Connection, log_pos: int, delay_level: int = 0, failure: Failur
 def as_retry(broker: Connection, copy: Mapping[str, Any]) -> SendBackRequest:
     """Have the copy fail again, as pulled from the retry topic.
 
-    Its record is still in the schedule topic, which does not matter.
+    The copy's record is still in the schedule topic, which does not matter.
     """
     return SendBackRequest(copy["log_pos"], MessageQueue(retry_topic(GROUP), "broker-a", 0), 0, LATER)
 

@@ -203,7 +203,7 @@ def test_a_receive_that_is_given_up_keeps_nobody_busy(
 ) -> None:
     """A cancelled receive causes no further work.
 
-    It stands behind a waiting one, and an expired entry would end each wait of the list at once.
+    The cancelled receive is queued behind a waiting one: an expired entry would end each wait of the queue at once.
     """
     pops: list[int] = []
     pop_some = BrokerPops.pop

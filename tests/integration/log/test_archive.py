@@ -268,7 +268,7 @@ def test_a_full_disk_takes_nothing_that_is_not_archived(
 def test_a_segment_that_retention_gives_up_meanwhile_does_not_count_as_empty(broker: Connection) -> None:
     """A segment that retention gives up during planning does not count as empty.
 
-    It is drained between the plan's first statement and its others.
+    The segment is drained between the plan's first statement and its others.
     """
     planned = archive.plan(broker)
     assert segments.drain(broker, 1)

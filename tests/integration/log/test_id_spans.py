@@ -119,7 +119,7 @@ def test_a_segment_is_sealed_without_entries_and_takes_its_spans_along(log: Conn
 def test_a_straggler_with_keys_keeps_its_segment_from_being_sealed(log: Connection, database: Database) -> None:
     """A straggler with keys keeps its segment from being sealed.
 
-    Its position and id lie in a span, but a span has no keys.
+    The straggler's position and id lie in a span, but a span has no keys.
     """
     small_segments(log, 20)
     (queue,) = create_topic(log, "orders")

@@ -516,7 +516,7 @@ def connects(engine: Engine) -> bool:
 def test_a_standby_does_not_know_until_it_is_promoted(server: EmbeddedPostgres, own: Engine) -> None:
     """A standby reports no outcome until it is promoted.
 
-    There is no primary here: what matters is that the standby could still receive the commit.
+    The test has no primary: it only matters that the standby could still receive the commit.
     """
     with own.connect() as broker:
         backend = backend_of(broker)

@@ -77,7 +77,10 @@ def test_every_partition_that_is_made_later_has_one(log: by_hand.Connection) -> 
 
 
 def test_timers_behind_the_clock_are_delivered_and_recalled(broker: Connection, database: Database) -> None:
-    """Timers behind the clock are delivered and recalled. Only there are rows of `timer` deleted one by one."""
+    """Timers behind the clock are delivered and recalled.
+
+    Only for these timers are rows of `timer` deleted one by one.
+    """
     publish_all(database)
     topic(broker)
     deliver_all(broker)

@@ -1,6 +1,6 @@
 """A database moved by pg_dump and pg_restore.
 
-Its xids have lost their meaning, but no message is lost or duplicated.
+The xids have lost their meaning, but no message is lost or duplicated.
 """
 
 import subprocess
@@ -206,7 +206,7 @@ def test_a_late_committer_at_the_end_of_a_segment_keeps_its_offset(
 ) -> None:
     """A late committer at the end of a segment keeps its offset.
 
-    Its entry lies in a segment that no position has reached yet.
+    The late record's entry lies in a segment that no position has reached yet.
     """
     small_segments(source, 4)
     (queue,) = create_topic(source, "orders")

@@ -158,7 +158,7 @@ def test_ctrl_c_in_a_thread_that_is_taken_along_leaves_the_others_to_be_woken(lo
 def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender that leaves before it is woken wakes the next one.
 
-    Its time runs out just when it has a result, as do the senders behind it.
+    The sender's time runs out just when it has a result, and the senders behind it have one, too.
     """
     monkeypatch.setattr(group_append, "_LONGEST_WAKING_SECONDS", 60.0)  # the own thread would wake it
     units = [log.unit("a"), log.unit("b", seconds=3), *(log.unit(name) for name in "cde")]

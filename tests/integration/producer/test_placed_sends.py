@@ -115,7 +115,7 @@ def test_a_send_places_its_message_although_many_before_could_not(log: Connectio
 def test_a_role_that_does_not_own_the_broker_places_nothing(database: Database, principal: Principal) -> None:
     """A role that does not own the broker places nothing.
 
-    It could keep the lock of dispatch in a transaction that stays open.
+    Such a role could keep the lock of dispatch in a transaction that stays open.
     """
     dsn = principal("shop", send=["orders"])
     log = database.connect()

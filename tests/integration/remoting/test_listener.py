@@ -174,7 +174,10 @@ def test_a_frame_that_does_not_end_keeps_no_connection_open(
 
 
 class Talking:
-    """A client that keeps sending requests. Its connection may be closed only if it was idle for the allowed time."""
+    """A client that keeps sending requests.
+
+    The client's connection may be closed only if it was idle for the allowed time.
+    """
 
     def __init__(self, fronts: Fronts) -> None:
         self._fronts = fronts
@@ -219,7 +222,7 @@ def test_connections_that_begin_no_handshake_leave_files_for_the_database(
 ) -> None:
     """Connections that begin no handshake leave file descriptors for the database.
 
-    They have no client yet; the first one, which has had the most time, is closed.
+    Such connections have no client yet; the first one, which has had the most time, is closed.
     """
     monkeypatch.setattr(front_module, "_MOST_CONNECTIONS", 4)
     with contextmanager(front_with)(database, certificate) as front, ExitStack() as stack:
@@ -430,7 +433,7 @@ def test_a_stranger_whose_requests_have_ended_holds_nothing() -> None:
 def test_a_client_is_not_read_while_large_requests_of_it_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client is not read while its large requests are under way.
 
-    It is neither disconnected nor refused, but waits because its socket is full.
+    The client is neither disconnected nor refused, but waits because its socket is full.
     """
     monkeypatch.setattr(connection_module, "_MOST_REQUEST_BYTES", 1_500_000)
 

@@ -261,7 +261,7 @@ def test_a_pop_that_is_wrong_is_told_why(broker: Connection, fronts: Fronts, fie
 def test_a_client_that_makes_its_own_check_points_is_refused(broker: Connection, fronts: Fronts) -> None:
     """A client that makes its own check points is refused.
 
-    It could not acknowledge anything, so all messages would be redelivered, and dead in the end.
+    Such a client could not acknowledge anything, so all messages would be redelivered, and dead in the end.
     """
     stocked(broker, "a")
     client = worker(fronts)

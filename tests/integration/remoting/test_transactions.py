@@ -156,7 +156,7 @@ def test_another_producer_of_the_group_is_asked_for_one_that_is_gone(
 ) -> None:
     """If a producer is gone, another producer of the group is asked.
 
-    The other one has not sent a half message itself: it is the same program, started again.
+    The other producer has not sent a half message itself: it is the same program, started again.
     """
     monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
     topic(broker)

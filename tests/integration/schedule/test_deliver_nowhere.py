@@ -117,7 +117,7 @@ def test_a_new_group_of_the_same_name_gets_no_old_retries(
 def test_a_retry_topic_that_cannot_be_made_holds_up_nothing_else(broker: Connection, orders: TopicRoute) -> None:
     """A retry topic that cannot be created holds up no other delivery.
 
-    Its name would be illegal, because its group was written into the table by hand.
+    The topic's name would be illegal, because its group was written into the table by hand.
     """
     broker.execute(text("INSERT INTO mqdb.subscription_group (group_name) VALUES ('no name'), ('billing')"))
     delay(broker, 1, "a", "b", topic=retry_topic("no name"))

@@ -1,6 +1,6 @@
 """Selectors with bad input: any expression and message give a verdict or a SelectorSyntaxError.
 
-They never cause another error in the compiler or in PostgreSQL, and SQL in a literal is never executed.
+Selectors never cause another error in the compiler or in PostgreSQL, and SQL in a literal is never executed.
 """
 
 import json

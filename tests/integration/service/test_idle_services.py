@@ -135,7 +135,7 @@ def test_the_dispatcher_wakes_those_whose_work_begins_with_dispatched_records(
 ) -> None:
     """The dispatcher wakes services whose work begins with dispatched records.
 
-    They do not poll unless they know that something is due.
+    The services do not poll unless they know that something is due.
     """
     sleepy = {
         Dispatcher: DispatcherConfig(longest_sleep=FOREVER),

@@ -162,7 +162,7 @@ def test_the_connection_of_a_leader_that_hangs_is_ended(
 ) -> None:
     """The connection of a hanging leader is terminated.
 
-    By the second one's clock a lease has passed without a renewal, whatever the server's clock says.
+    By the clock of the second process a lease has passed without a renewal, whatever the server's clock says.
     """
     caplog.set_level(logging.WARNING, "mqdb.service.leadership")
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
@@ -234,7 +234,7 @@ def test_a_backend_that_has_only_the_number_of_the_leaders_is_left_alone(engine:
 def test_a_promise_that_lies_too_far_ahead_is_not_believed(engine: Engine, database: Database) -> None:
     """A lease that ends too far in the future is ignored.
 
-    It was taken while the clock was an hour ahead, and its leader hangs since.
+    The lease was taken while the clock was an hour ahead, and its leader has hung since then.
     """
     with engine.connect() as hung, engine.connect() as connection:
         driver(hung).execute("SET mqdb.clock_offset = '1 hour'")

@@ -1,6 +1,7 @@
 """All operations once, in a database or as a role whose sessions begin with odd settings.
 
-No mqdb session depends on these settings. Neither do mqdb's SQL functions and views, which run in sessions of others.
+No mqdb session depends on these settings. mqdb's SQL functions and views, which run in sessions of others, do not
+depend on them either.
 """
 
 import json

@@ -418,7 +418,7 @@ def test_what_ends_a_read_in_its_middle_is_an_error_of_mqdb_and_the_next_read_wo
 ) -> None:
     """An interruption in the middle of a read is reported as an mqdb error, and the next read works.
 
-    There are more messages than the connection's buffers hold.
+    The queue has more messages than the connection's buffers hold.
     """
     for _ in range(10):
         append(broker, orders, *["x" * 100_000] * 30)

@@ -329,7 +329,7 @@ def test_a_commit_outlives_the_end_of_its_connection(
 ) -> None:
     """A commit survives the end of its connection.
 
-    It asks again, and the ledger shows whether the first attempt succeeded.
+    The sink tries again, and the ledger shows whether the first attempt succeeded.
     """
     route = topic(broker)
     table = {"body": ["a"]}

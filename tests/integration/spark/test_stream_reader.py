@@ -215,7 +215,7 @@ def test_a_topic_that_was_made_again_is_a_loss_or_read_from_its_first_message(
 ) -> None:
     """A recreated topic counts as a loss, or is read from its first message.
 
-    It has as many messages as the stream had read of the old topic.
+    The new topic has as many messages as the stream had read of the old topic.
     """
     send(broker, orders, *"abc")
     offset = checkpoint(broker, orders, 2, 0)
