@@ -99,7 +99,7 @@ def grow(
     retention, the comparison after a restore, the start of the services.
 
     Needs about 0.7 GB of disk for each million messages, in the directory for temporary files, or in that of --home.
-    It works on no database of yours. Small segments show what their number costs.
+    It never touches your own databases. Small segments show how the number of segments affects the cost.
 
     \b
     [bold]Examples[/bold]

@@ -204,7 +204,7 @@ def _work(pipe: Pipe, broker: BrokerDsn) -> None:
 
 
 def run_shift(operations: Sequence[Operation], started_at: float, seconds: float) -> Shift:
-    """Repeat each operation in a separate thread from a time.monotonic on.
+    """Repeat each operation in a separate thread from a moment of time.monotonic on.
 
     Raises the error of an operation that fails.
     """

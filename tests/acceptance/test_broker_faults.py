@@ -82,7 +82,10 @@ class Broker:
         self.server = server
 
     def kill(self, chance: random.Random) -> None:
-        """Kill all processes of PostgreSQL, or less often only its postmaster. Returns when all of them have exited."""
+        """Kill all processes of PostgreSQL, or less often only its postmaster.
+
+        Returns when all processes have exited.
+        """
         processes = psutil.Process(self.server.pid).children(recursive=True)
         chance.choice([kill_server, kill_server, kill_postmaster])(self.server)
         # A backend notices that its postmaster is gone when it has to wait for a statement: on a busy machine late.

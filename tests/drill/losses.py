@@ -110,8 +110,8 @@ def _was_blind(attempt: Attempt, reigns: Sequence[Reign]) -> bool:
 def was_told_by_a_lost_leader(attempt: Attempt, reigns: Sequence[Reign], history: History) -> bool:
     """Whether the outcome of a send came from a leader whose timeline is gone.
 
-    That leader reported correctly that a message was not stored. But the frozen primary held the message, and committed
-    it after it woke.
+    The lost leader reported correctly that a message was not stored. But the frozen primary held the message, and
+    committed it after it woke.
     """
     return any(
         each.began <= attempt.ended <= each.ended + _BLIND_SECONDS for each in reigns if not history.has(each.timeline)

@@ -1,4 +1,4 @@
-"""A database made by a never-released version of mqdb is refused by every program, with advice what to do."""
+"""A database made by a never-released version of mqdb is refused by every program; the refusal names the remedy."""
 
 import shutil
 from pathlib import Path

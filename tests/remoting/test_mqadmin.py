@@ -41,7 +41,7 @@ class Mqadmin:
     def __call__(self, *arguments: str) -> str:
         """Run a command; returns its output, with several spaces reduced to one.
 
-        The exit code is 0 even if the command failed. mqadmin waits a few seconds for an answer. On a busy machine the
+        The exit code is 0 even if the command failed. The tool waits a few seconds for an answer. On a busy machine the
         JVM itself may need this time: then the command is repeated.
         """
         command = [*self._command, *arguments]

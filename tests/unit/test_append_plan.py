@@ -1,4 +1,4 @@
-"""The plan of a group append: which unit leads, which units are stored together.
+"""The plan of a group append: which unit leads, and which units are stored together.
 
 Every unit ends once, with the true result.
 """

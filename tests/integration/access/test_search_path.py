@@ -26,7 +26,7 @@ from tests.fixtures.traps import caught, set_traps
 def trapped(empty_database: Database) -> Database:
     """A database with traps in `public`, which comes first in the owner's search_path.
 
-    Mqdb was migrated into it afterwards.
+    The schema of mqdb was migrated into the database afterwards.
     """
     connection = empty_database.connect()
     set_traps(connection)

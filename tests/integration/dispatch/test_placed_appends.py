@@ -83,7 +83,7 @@ def behind_many_that_wait(_database: Database, log: Connection, queue: int) -> N
 
 
 def in_a_round_that_is_not_over(database: Database, log: Connection, queue: int) -> None:
-    """During an unfinished round.
+    """Append during an unfinished round.
 
     The round's first checkpoint has the seq of the checkpoint that the mark relies on, which was rolled back.
     """

@@ -174,7 +174,7 @@ def test_a_record_outside_the_window_is_found_all_the_same(broker: Connection) -
 def test_a_sparse_queue_is_read_across_many_segments(broker: Connection, wanted: MessageFilter | None) -> None:
     """A sparse queue is read across many segments: its next message lies far beyond the window of the last one.
 
-    A pull with a filter must not treat this as the absence of matches.
+    A pull with a filter must not treat this gap as the absence of matches.
     """
     broker.execute(text("UPDATE mqdb.broker SET segment_size = 10"))
     broker.execute(text("SELECT setval('mqdb.log_pos', (SELECT max(end_pos) - 5 FROM mqdb.segment))"))

@@ -601,7 +601,7 @@ LOST_SENDS = int(os.environ.get("MQDB_OUTCOME_LOST_SENDS", min(fuzz_cases() // 2
 def test_what_is_said_of_a_lost_send_stays_true(engine: Engine, broker: Connection, seed: int) -> None:
     """The reported outcome of a lost send stays true.
 
-    MQDB_OUTCOME_LOST_SENDS is the number of sends; each seed has random moments.
+    MQDB_OUTCOME_LOST_SENDS is the number of sends; the moments of the losses are random for each seed.
     """
     with closing(LostSends(engine, topic(broker), seed)) as lost_sends:
         for _ in range(LOST_SENDS):

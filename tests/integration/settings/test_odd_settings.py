@@ -1,6 +1,6 @@
 """All operations once, in a database or as a role whose sessions begin with odd settings.
 
-No mqdb session depends on these settings. mqdb's SQL functions and views, which run in sessions of others, do not
+No mqdb session depends on these settings. The SQL functions and views of mqdb, which run in sessions of others, do not
 depend on them either.
 """
 

@@ -1,4 +1,4 @@
-"""Every number and duration in the settings has bounds, and the services work at both of them."""
+"""Every number and duration in the settings has bounds, and the services work at both ends."""
 
 from datetime import timedelta
 from typing import Any, get_args
