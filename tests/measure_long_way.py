@@ -145,7 +145,7 @@ def told(producer: Producer, arrived: dict[str, float], body: str) -> bool:
 
 
 def delivering(database: Database) -> Iterator[tuple[str, str]]:
-    """Appends messages that are already due, and starts the services; only these are far from the database."""
+    """Time the deliveries of due messages, from their append on; only the services are far from the database."""
     bodies = [str(number) for number in range(DUE)]
     engine = create_engine(database.dsn)
     with engine.connect() as connection:

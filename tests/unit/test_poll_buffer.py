@@ -198,9 +198,9 @@ def test_a_queue_with_much_gives_way_to_the_others() -> None:
 
 @pytest.mark.parametrize("auto_commit", [True, False])
 def test_what_was_agreed_on_may_be_committed_before_it_is_done(auto_commit: bool) -> None:
-    """Agreed offsets may be committed before the commit is stored.
+    """Agreed offsets may be committed before the commit is done.
 
-    But a commit does not give the queue back, because the next owner must not begin earlier.
+    The queue is given back only once the commit is stored, because the next owner must not begin earlier.
     """
     buffer = Buffer(auto_commit=auto_commit)
     assigned = buffer.begin()

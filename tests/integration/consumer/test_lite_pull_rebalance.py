@@ -114,7 +114,7 @@ def is_long(received: list[str], count: int) -> bool:
 def test_row_68_an_offset_that_does_not_exist_is_corrected(broker: Connection, lite: Lite) -> None:
     """Checklist row 68: an offset above the max offset is corrected to the max, below the min offset to the min.
 
-    A pause is kept.
+    A pause of the queue survives the correction.
     """
     route = fill(broker)
     lite("orders").shutdown()

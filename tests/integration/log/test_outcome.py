@@ -431,7 +431,7 @@ def as_superuser(server: EmbeddedPostgres, *statements: str) -> None:
 
 
 def lost_connection(engine: Engine, record: Record) -> tuple[Backend, Doing[list[int]]]:
-    """Lose the connection of an append; returns its backend and the append."""
+    """The backend that appends a record, and the append; its connection is discarded at the end."""
     connection = engine.connect()
     backend = backend_of(connection)
 

@@ -30,7 +30,10 @@ Keep = Callable[[SegmentKeeperConfig], KeeperCounts]
 
 @pytest.fixture
 def keep(broker: Connection, scheduler: BackgroundScheduler, database: Database) -> Keep:
-    """Run a round of the segment keeper. The first segment is sealed, and has a message that waits for 2 h."""
+    """A function that runs a round of the segment keeper.
+
+    The first segment is sealed, and has a message that waits for 2 h.
+    """
     small_segments(database.connect(), 10)
     orders = topic(broker, "orders")
     delay(broker, 18, "waits")

@@ -133,7 +133,7 @@ def test_a_batch_larger_than_the_segments_ahead_finds_room(broker: Connection, d
 def test_the_segments_of_a_large_batch_are_made_one_by_one(broker: Connection, database: Database) -> None:
     """The segments of a large batch are created one by one.
 
-    Dispatch waits for a transaction that creates segments, but not for one that creates forty.
+    Dispatch waits for a transaction that creates segments, so no transaction creates forty of them.
     """
     topic(broker)
     broker.exec_driver_sql("UPDATE mqdb.broker SET segment_size = 100")

@@ -1,4 +1,4 @@
-"""Retention and half messages: no half message without an end is dropped, and its row is dropped with it."""
+"""Retention and half messages: a half message without an end is kept, and the rows of dropped ones go with them."""
 
 from collections.abc import Callable
 from dataclasses import replace
