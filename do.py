@@ -44,8 +44,9 @@ BUILD_BACKEND = "hatchling>=1.27"
 # what they share; in which order the files come, tests/conftest.py says. A process that crashes ends the run: with a
 # new one in its place the run has hung at its end.
 ALL_TESTS = ("--numprocesses=5", "--max-worker-restart=0", "--dist=loadfile", "--no-loadscope-reorder")
-# What `--all` adds: the tests marked `long`, and more cases of those that make their own.
-EVERYTHING = (*ALL_TESTS, "-m", "", "--timeout=3600")
+# What `--all` adds: the tests marked `long`, more cases of those that make their own, and the coverage of the code that
+# runs in the processes of pytest; what the tests start is not counted.
+EVERYTHING = (*ALL_TESTS, "-m", "", "--timeout=3600", "--cov", "--cov-report=term:skip-covered")
 MORE_CASES = {"MQDB_FUZZ_CASES": "10000", "MQDB_FAULT_RUNS": "10"}
 CHECKS = (
     (PYTHON, "-m", "ruff", "check"),
