@@ -1,4 +1,4 @@
-"""The command line: `mqdb ...` and `python -m mqdb ...`. The only part of mqdb that may import mqdb_client.
+"""The command line: `mqdb ...` and `python -m mqdb ...`. No other part of mqdb may import mqdb_client.
 
 app, options          all commands, and the options of each
 serve, web, remoting, grpc, worker   processes that serve
@@ -20,22 +20,26 @@ _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def main() -> None:
-    """The console entry. Ends the process."""
+    """The console entry point. It exits the process with the code of the command."""
     try:
-        # Not at the top: worker processes of the benchmark import this package and need none of it.
+        # Imported here, not at the top: worker processes of the benchmark import this package without needing these
+        # modules.
         from mqdb.cli.app import run
     except KeyboardInterrupt:
-        # The imports take a third of a second, and a Ctrl-C in them is not an error either.
+        # The imports take a third of a second, and Ctrl-C during them is not an error either.
         sys.exit(128 + signal.SIGINT)
     for number in _STOP_SIGNALS:
-        # A job in the background of a shell ignores Ctrl-C, and goes on doing so.
+        # A background job of a shell ignores Ctrl-C, and has to keep ignoring it.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
     sys.exit(run(sys.argv[1:]))
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
-    """End in order: consumers leave their group, the demo removes its directory. A second signal ends at once."""
+    """Shut down in order: consumers leave their group, and the demo removes its directory.
+
+    A second signal ends the process at once.
+    """
     for each in _STOP_SIGNALS:
         signal.signal(each, signal.SIG_DFL)
     if number == signal.SIGINT:

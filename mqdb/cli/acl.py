@@ -1,4 +1,4 @@
-"""`mqdb acl grant | revoke | apply | list | check`: who may do what, on all brokers of the settings."""
+"""`mqdb acl grant | revoke | apply | list | check`: access rights, on all brokers in the settings."""
 
 import tomllib
 from pathlib import Path
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, Resource, Right, RightChange, Rights
 
 app = command_group(
-    """Say which roles may send, read, consume, operate and administer what, beside the owner.
+    """Manage the rights of roles to send, read, consume, operate and administer.
 
-    A role needs no rights on tables beside these. It uses clients, [bold]mqdb.send[/bold] and the
-    views, and sees only what it may.
+    A role other than the owner needs only these rights, and no rights on tables. It uses clients,
+    [bold]mqdb.send[/bold] and the views, and sees only the topics and groups that its rights cover.
 
     \b
     [bold]Examples[/bold]
@@ -54,12 +54,12 @@ Namespace = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The namespace of these topics and groups: the role says orders, others say NAME%orders.",
+        help="Namespace of these topics and groups: the role calls a topic orders, other roles call it NAME%orders.",
         show_default=False,
     ),
 ]
 
-#: The rights of a role, by the access and the type of the resource.
+#: The verb for each right, by access and resource type.
 _VERBS = {
     ("SEND", "TOPIC"): "send to",
     ("READ", "TOPIC"): "read",
@@ -91,20 +91,18 @@ def grant(
     ] = False,
     broker: Brokers = None,
 ) -> None:
-    """Let a role send to topics, read them, be a member of groups, operate and administer both.
+    """Let a role send to topics, read topics, be a member of groups, or operate and administer topics and groups.
 
-    A prefix also covers topics that are created later, but no topic of the
-    broker, of a group or of replies. A consumer needs rights for the topics
-    that it reads, and for its group, which includes its retries and dead
-    letters.
+    A prefix also covers topics that are created later, but never internal topics: those of the broker, of a group's
+    retries and dead letters, or of replies. A consumer needs a right on each topic that it reads, and on its group; the
+    right on the group includes the group's retries and dead letters.
 
-    With [bold]--namespace[/bold] two teams may use the same names, and do not
-    see each other. A role has at most one namespace, for all of its rights.
+    With [bold]--namespace[/bold], two teams can use the same names without seeing each other's topics and groups. A
+    role has at most one namespace, for all of its rights.
 
-    An operator of a group redrives its dead letters and resets its offsets. An
-    operator of a topic recalls its scheduled messages, resolves its half
-    messages and keeps its crons. These rights do not include reading messages.
-    An administrator of a topic or a group creates, changes and deletes it.
+    An operator of a group redrives its dead letters and resets its offsets. An operator of a topic recalls its
+    scheduled messages, resolves its half messages and keeps its crons. An operator's rights do not include reading
+    messages. An administrator of a topic or a group creates, changes and deletes it.
 
     \b
     [bold]Examples[/bold]
@@ -136,7 +134,7 @@ def _is(given: "Resource", whole: "Resource") -> bool:
 
 
 def _given(*names: list[str] | None) -> dict[str, Any]:
-    """The options that name rights, in the order of their kinds, as `Admin.acl` takes them; none that is not given."""
+    """The given options that name rights, in the order of their kinds, as `Admin.acl` takes them."""
     from mqdb_client import Rights
 
     return {kind: given for kind, given in zip(Rights.KINDS, names, strict=True) if given}
@@ -157,10 +155,10 @@ def revoke(
     operate_group: OperateGroup = None,
     admin: Admins = None,
     admin_group: AdminGroup = None,
-    all_: Annotated[bool, typer.Option("--all", help="All rights of the role.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Revoke all rights of the role.")] = False,
     broker: Brokers = None,
 ) -> None:
-    """Take rights away from a role, as they were granted.
+    """Revoke rights of a role, named exactly as they were granted.
 
     \b
     [bold]Examples[/bold]
@@ -169,7 +167,7 @@ def revoke(
     """
     given = _given(send, read, group, operate, operate_group, admin, admin_group)
     if bool(given) == all_:
-        raise ParameterInvalid("send", send, "name the rights with --send, --read, --group and so on, or say --all")
+        raise ParameterInvalid("send", send, "name the rights with --send, --read, --group and so on, or give --all")
 
     with administering(context) as brokers:
 
@@ -188,15 +186,20 @@ def secret(
     context: typer.Context,
     key: Annotated[str, typer.Argument(metavar="KEY", help="An access key: a principal that is not a role.")],
     given: Annotated[
-        str | None, typer.Option("--secret", metavar="TEXT", help="The secret; without it, a new one is printed.")
+        str | None,
+        typer.Option(
+            "--secret", metavar="TEXT", help="The secret; if not given, a new secret is generated and printed."
+        ),
     ] = None,
-    none: Annotated[bool, typer.Option("--none", help="Remove the secret: the key no longer opens anything.")] = False,
+    none: Annotated[
+        bool, typer.Option("--none", help="Remove the secret: clients can no longer log in with this key.")
+    ] = False,
     broker: Brokers = None,
 ) -> None:
-    """Give an access key the secret with which RocketMQ's own clients sign.
+    """Give an access key a secret, with which RocketMQ's own clients sign requests.
 
-    Its rights are those of [bold]mqdb acl grant KEY --external[/bold]. As soon as one key has a secret,
-    who speaks RocketMQ's protocol to this broker needs one.
+    The rights of the key are those granted by [bold]mqdb acl grant KEY --external[/bold]. As soon as one key has a
+    secret, every client that uses RocketMQ's protocol with this broker needs a key and a secret.
 
     \b
     [bold]Examples[/bold]
@@ -223,10 +226,10 @@ def apply(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Change the rights of roles to those of a file.
+    """Change the rights of roles to those in a file.
 
-    Shows the changes and asks, unless with [bold]--yes[/bold]. A second call
-    changes nothing. A role that the file does not name keeps its rights.
+    The command shows the changes and asks for confirmation, unless [bold]--yes[/bold] is given. Applying the same file
+    again changes nothing. A role that is not in the file keeps its rights.
 
     \b
     [bold]A file[/bold]
@@ -258,7 +261,7 @@ def apply(
 
 
 def _read(file: Path) -> "dict[str, Rights]":
-    """The rights of each role. Raises ParameterInvalid."""
+    """Read the rights of each role from a file. Raises ParameterInvalid if the file is not valid."""
     from mqdb_client import Rights
 
     try:
@@ -295,17 +298,19 @@ def _row(principal: str, resource: "Resource") -> Row:
 @app.command("list", cls=Command)
 def list_(
     context: typer.Context,
-    role: Annotated[str | None, typer.Argument(metavar="[ROLE]", help="Only of this role.", show_default=False)] = None,
+    role: Annotated[
+        str | None, typer.Argument(metavar="[ROLE]", help="Only the rights of this role.", show_default=False)
+    ] = None,
     topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Only those that cover this topic.", show_default=False)
+        str | None, typer.Option(metavar="TOPIC", help="Only rights that cover this topic.", show_default=False)
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Only those on this group.", show_default=False)
+        str | None, typer.Option(metavar="GROUP", help="Only rights on this group.", show_default=False)
     ] = None,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """List rights. The owner of the broker, and the members of its role, may do everything without one.
+    """List rights. The owner of the broker, and the members of the owner role, may do everything without any right.
 
     \b
     [bold]Examples[/bold]
@@ -315,7 +320,7 @@ def list_(
     """
     with administering(context) as admin:
         answers = admin.on_each(lambda one: one.acl.list(role, topic=topic, group=group), broker)
-    print_answers(admin, answers, _described, as_json, "Nobody but the owner has a right.")
+    print_answers(admin, answers, _described, as_json, "No role except the owner has any right.")
 
 
 def _described(right: "Right") -> Row:
@@ -339,9 +344,9 @@ def check(
     admin_group: AskedGroup = None,
     broker: Brokers = None,
 ) -> None:
-    """Say whether a role may do something with a topic or a group, and which right lets it.
+    """Say whether a role may do something with a topic or a group, and which right allows it.
 
-    Fails if it may not.
+    The command fails if the role may not.
 
     \b
     [bold]Examples[/bold]
@@ -369,7 +374,7 @@ def check(
 
 
 def _reason(one: "BrokerAdmin", role: str, wanted: "Resource") -> str | None:
-    """The reason why a role may do something, for people; None if it may not."""
+    """The reason why a role is allowed to do something, as text for people; None if it is not allowed."""
     from mqdb_client import Rights
 
     access, type_, name = wanted

@@ -1,4 +1,4 @@
-"""All commands in one place, and what becomes of an error: one line, never a traceback for a user's mistake."""
+"""All commands in one place, and the handling of errors: a user's mistake prints one line, never a traceback."""
 
 import errno
 import os
@@ -45,18 +45,19 @@ from mqdb.errors import ExtraMissing, MqdbError, ParameterInvalid, SelectorSynta
 
 INTERRUPTED = 128 + 2
 
-#: How a disk refuses what is written to it. The error names no file where that was open already, as ours are not.
+#: Errors that the operating system reports when it refuses to write to a disk. Such an error names no file if the file
+#: was already open, as ours are.
 _OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-#: The extra of the package that brings a library.
+#: The extra of the package that installs each library.
 _EXTRAS = dict.fromkeys(("alembic", "apscheduler", "jinja2", "prometheus_client", "starlette", "uvicorn"), "server")
 _EXTRAS |= {"pyspark": "spark", "pyarrow": "spark", "watchfiles": "reload"}
 _EXTRAS |= dict.fromkeys(("grpc", "google", "cryptography"), "grpc")
 
-#: Characters of a complaint about the command line, which repeats what was given.
+#: Longest excerpt of a complaint about the command line, which repeats the given arguments.
 _MOST = 1_000
 
-#: The packages of mqdb.
+#: Names of our packages in paths.
 _OURS = {"mqdb", "mqdb_client"}
 
 app = typer.Typer(
@@ -70,12 +71,12 @@ app = typer.Typer(
 def mqdb(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the versions of mqdb, and of the brokers that answer soon.")
+        bool, typer.Option("--version", help="Print the versions of mqdb, and of all brokers that answer in time.")
     ] = False,
 ) -> None:
-    """A message broker that lives in PostgreSQL and behaves like Apache RocketMQ.
+    """A message broker that runs inside PostgreSQL and behaves like Apache RocketMQ.
 
-    Without [bold]--dsn[/bold] a command works on the embedded PostgreSQL in the home directory.
+    Without [bold]--dsn[/bold], a command works on the embedded PostgreSQL in the home directory.
 
     \b
     [bold]Examples[/bold]
@@ -95,7 +96,7 @@ def mqdb(
 
 for function in (serve, web, remoting, grpc, worker, demo, migrate, send, consume, config, dsn, doctor):
     app.command(cls=Command)(function)
-# Options that it does not know are psql's.
+# Options that mqdb does not know are passed to psql.
 app.command(cls=Command, context_settings={"ignore_unknown_options": True})(psql)
 app.add_typer(topic, name="topic")
 app.add_typer(message, name="message")
@@ -114,7 +115,7 @@ app.add_typer(bench, name="bench")
 
 
 def _open_standard_files() -> None:
-    """Put /dev/null where a standard file is closed, as by `>&-`: a socket could take its number."""
+    """Open /dev/null for each closed standard file (`>&-`): otherwise a socket could take its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             file = open(os.devnull, mode)  # noqa: SIM115 - for good
@@ -122,15 +123,16 @@ def _open_standard_files() -> None:
             setattr(sys, name, file)
 
 
-#: `app` as it is run. It takes 20 ms to make, so a process that runs many commands makes it once.
+#: `app` as a command that can be called. Building the command takes 20 ms, so a process that runs many commands builds
+#: it once.
 _command = cache(partial(typer.main.get_command, app))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; returns the exit code. MQDB_DEBUG=1 shows where an error came from."""
+    """Run one command, and return the exit code. MQDB_DEBUG=1 shows the traceback of an error."""
     try:
         return _run(arguments)
-    except Exception as error:  # unforeseen: the command ends, and names the place in one line
+    except Exception as error:  # unexpected: the command ends, and prints the place in one line
         if os.environ.get("MQDB_DEBUG"):
             raise
         with shielded():
@@ -146,7 +148,7 @@ def _run(arguments: Sequence[str]) -> int:
             code = _command()(args=list(arguments), prog_name="mqdb", standalone_mode=False)
             sys.stdout.flush()
     except BrokenPipeError:
-        # `mqdb topic list | head -1`.
+        # For example `mqdb topic list | head -1`.
         _give_up_output()
         return 1
     except OSError as exc:
@@ -169,7 +171,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _check_encoding(arguments: Sequence[str]) -> None:
-    """Raises ParameterInvalid for an argument that is not UTF-8, which neither PostgreSQL nor JSON could hold."""
+    """Raise ParameterInvalid for an argument that is not UTF-8, because neither PostgreSQL nor JSON could hold it."""
     for number, argument in enumerate(arguments, start=1):
         try:
             argument.encode()
@@ -178,12 +180,12 @@ def _check_encoding(arguments: Sequence[str]) -> None:
 
 
 def _give_up_output() -> None:
-    """Python would complain once more when it flushes at exit."""
+    """Redirect standard output to /dev/null, because Python would complain once more when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _told(error: Exception) -> str:
-    """The text of an error for standard error: one line, or more if the error points at a place in a text."""
+    """The text of an error for standard error: one line, or several if the error points at a place in a text."""
     return str(error) if isinstance(error, SelectorSyntaxError) else sentence(error)
 
 

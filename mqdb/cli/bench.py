@@ -1,7 +1,7 @@
 """`mqdb bench`: the speed of a broker for clients on this machine.
 
-It is one process with threads and the public client, like a program of yours. Benchmarks of PostgreSQL alone with the
-same rows, and of single parts, are in the checkout: `python3 do.py bench`.
+The benchmark is one process with threads that uses the public client, like a program of yours. Benchmarks of PostgreSQL
+alone with the same rows, and of single parts, are in the checkout: `python3 do.py bench`.
 """
 
 import json
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from mqdb_client.admin.admin import BrokerAdmin
 
 app = command_group(
-    """Measure a broker: how fast it takes messages, and how soon they are with their consumers.
+    """Measure a broker: how fast it accepts messages, and how soon consumers get them.
 
-    Runs on a fresh embedded PostgreSQL, which is removed afterwards. On a database of yours only if [bold]--dsn[/bold]
-    is given here: MQDB_DSN does not count. Its topic goes at the end, its records when retention drops them.
+    The benchmark runs on a fresh embedded PostgreSQL, which is removed afterwards. It uses your own database only if
+    [bold]--dsn[/bold] is given on the command line; MQDB_DSN is ignored. The topic of the benchmark is deleted at the
+    end; its records are dropped by retention.
 
     \b
     [bold]Examples[/bold]
@@ -44,16 +45,16 @@ _BATCH: Final = 1_000
 
 _ENDS: Final = "SELECT sum(max_offset)::bigint FROM mqdb.queue_ends JOIN mqdb.topic USING (topic_id) WHERE topic = %s"
 
-#: After so long without any message the benchmark gives up.
+#: The benchmark gives up after this time without any message.
 _PATIENCE_SECONDS: Final = 60.0
 
 Seconds = Annotated[float, typer.Option("--time", "-T", min=0.1, max=86_400, help="Seconds.")]
 Messages = Annotated[int, typer.Option("--messages", "-n", min=1, max=100_000_000, help="Messages.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 class Figure(NamedTuple):
-    """The result of a measurement. Durations are in seconds, in order."""
+    """The result of a measurement. Durations are in seconds, ascending."""
 
     name: str
     messages: int
@@ -61,7 +62,7 @@ class Figure(NamedTuple):
     durations: list[float]
 
     def described(self) -> dict[str, Any]:
-        """The figure for people and programs: messages a second, milliseconds."""
+        """The figure for people and programs, with messages a second and milliseconds."""
         described: dict[str, Any] = {
             "figure": self.name,
             "messages": self.messages,
@@ -76,7 +77,7 @@ class Figure(NamedTuple):
 
 
 class _Bed(NamedTuple):
-    """The place of a benchmark: a topic and a group of its own, on one broker."""
+    """The setting of a benchmark: one broker, with a topic and a group for this run only."""
 
     settings: "Settings"
     admin: "BrokerAdmin"
@@ -89,7 +90,7 @@ class _Bed(NamedTuple):
         return Message(self.topic, body, tag="bench")
 
     def fill(self, messages: int, connection: Any = None) -> None:
-        """Send so many messages, in batches."""
+        """Send this many messages, in batches."""
         from mqdb_client import Producer
 
         with Producer(self.group, settings=self.settings) as producer:
@@ -101,14 +102,14 @@ class _Bed(NamedTuple):
 @app.command(cls=Command)
 def produce(
     context: typer.Context,
-    threads: Annotated[int, typer.Option("--threads", "-c", min=1, max=1_000, help="Threads that send.")] = 16,
+    threads: Annotated[int, typer.Option("--threads", "-c", min=1, max=1_000, help="Number of sending threads.")] = 16,
     seconds: Seconds = 5.0,
-    batch: Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Messages of a batch.")] = 100,
+    batch: Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Messages in each batch.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """Threads of one producer send as fast as they can: single messages, then batches.
+    """Measure how fast the threads of one producer send: single messages first, then batches.
 
-    A figure is messages a second, and how long a call took.
+    The result is the messages a second, and the duration of each call.
 
     \b
     [bold]Examples[/bold]
@@ -128,9 +129,9 @@ def produce(
 
 @app.command(cls=Command)
 def consume(context: typer.Context, messages: Messages = 200_000, as_json: Json = False) -> None:
-    """A push consumer of 20 threads consumes what waits in the topic, up to 32 messages a call.
+    """Measure how fast a push consumer with 20 threads reads waiting messages, up to 32 in each call.
 
-    A figure is messages a second, from the start of the consumer to its last message.
+    The result is the messages a second, from the start of the consumer to its last message.
 
     \b
     [bold]Examples[/bold]
@@ -154,7 +155,7 @@ def latency(
     seconds: Seconds = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Messages are sent one by one at a rate; how soon is each with its listener, in the same process?
+    """Measure how soon messages, sent one by one at a fixed rate, reach a listener in the same process.
 
     \b
     [bold]Examples[/bold]
@@ -176,7 +177,7 @@ def latency(
         with _consumer(bed, take), Producer(bed.group, settings=bed.settings) as producer:
             began = time.monotonic()
             for number in range(messages):
-                time.sleep(max(0.0, began + number / rate - time.monotonic()))  # the rate that was asked for
+                time.sleep(max(0.0, began + number / rate - time.monotonic()))  # keep to the requested rate
                 producer.send(bed.message(b"%d" % time.monotonic_ns()))
             took = time.monotonic() - began
             done.wait()
@@ -185,7 +186,7 @@ def latency(
 
 @app.command(cls=Command)
 def dispatch(context: typer.Context, messages: Messages = 100_000, as_json: Json = False) -> None:
-    """Measure how fast messages get their offsets after the commit of one large transaction.
+    """Measure how fast messages get their offsets after one large transaction commits.
 
     \b
     [bold]Examples[/bold]
@@ -197,7 +198,7 @@ def dispatch(context: typer.Context, messages: Messages = 100_000, as_json: Json
 
         with psycopg.connect(bed.settings.brokers[0].dsn, application_name="mqdb bench") as connection:
             bed.fill(messages, connection)
-            began = time.monotonic()  # the dispatcher may be quicker than the answer to the commit
+            began = time.monotonic()  # the dispatcher may be faster than the answer to the commit
             connection.commit()
             _await_offsets(connection, bed.topic, messages)
             took = time.monotonic() - began
@@ -216,14 +217,16 @@ def _bed(context: typer.Context) -> Iterator[_Bed]:
     from mqdb_client import Admin
 
     with standard_error().status("measuring"), ExitStack() as stack:
-        # MQDB_DSN leads to real messages; a benchmark goes there only if it is named.
+        # MQDB_DSN may lead to a production broker; a benchmark uses a database only if --dsn names it.
         if settings.dsn is None or settings.origin("dsn") != "argument":
             home = stack.enter_context(temporary_home())
             settings = settings.model_copy(update={"dsn": None, "pool_dsn": None, "home": home, "port": 0})
             broker = stack.enter_context(BrokerProcess(settings))
             settings = settings.model_copy(update={"dsn": f"{settings.broker_name}={broker.wait_until_started()}"})
         elif len(settings.brokers) > 1:
-            raise ParameterInvalid("--dsn", settings.shown("dsn"), "names several brokers; mqdb bench takes one")
+            raise ParameterInvalid(
+                "--dsn", settings.shown("dsn"), "names several brokers; mqdb bench needs exactly one"
+            )
         [admin] = stack.enter_context(Admin(settings=settings)).chosen()
         name = f"mqdb_bench_{token_hex(4)}"
         admin.topics.create(name)
@@ -252,7 +255,7 @@ def _consumer(bed: _Bed, take: Callable[[list[Any]], None], **options: Any) -> I
 
 
 class _Countdown:
-    """Waits until so many messages have come. Any thread counts."""
+    """Waits until the given number of messages has arrived. Any thread may count messages down."""
 
     def __init__(self, messages: int) -> None:
         self._left = messages
@@ -264,28 +267,35 @@ class _Countdown:
             self._changed.notify()
 
     def wait(self) -> None:
-        """Raises BrokerUnavailable if no message comes for a minute."""
+        """Wait until the count is zero; raises BrokerUnavailable if no message arrives for a minute."""
         with self._changed:
             while self._left > 0:
                 if not self._changed.wait(_PATIENCE_SECONDS):
-                    raise BrokerUnavailable("mqdb bench", f"{self._left:,} messages have not come for a minute")
+                    raise BrokerUnavailable(
+                        "mqdb bench", f"no message for a minute, and {self._left:,} have not arrived"
+                    )
 
 
 def _await_offsets(connection: "psycopg.Connection[Any]", topic: str, messages: int) -> None:
-    """Wait until a topic has this many messages with offsets. Raises BrokerUnavailable after a minute without any."""
+    """Wait until a topic has this many messages with offsets.
+
+    Raises BrokerUnavailable if no message gets an offset for a minute.
+    """
     done, moved_at = 0, time.monotonic()
     while done < messages:
-        time.sleep(0.01)  # only owners of queues hear of arrivals
+        time.sleep(0.01)  # only owners of queues are notified of arrivals
         row = connection.execute(_ENDS, (topic,)).fetchone()
         connection.commit()
         before, done, now = done, row[0] if row else 0, time.monotonic()
         moved_at = now if done > before else moved_at
         if now - moved_at > _PATIENCE_SECONDS:
-            raise BrokerUnavailable("mqdb bench", "no message has got its offset for a minute; does `mqdb serve` run?")
+            raise BrokerUnavailable(
+                "mqdb bench", "no message has received its offset for a minute; is `mqdb serve` running?"
+            )
 
 
 def _sent(name: str, threads: int, seconds: float, messages: int, send: Callable[[], object]) -> Figure:
-    """Call `send` in threads until the time is over. Raises what it raises."""
+    """Call `send` in several threads until the time is over. Raises any error of `send`."""
     from concurrent.futures import ThreadPoolExecutor
 
     began = time.monotonic()

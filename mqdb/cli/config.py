@@ -1,4 +1,4 @@
-"""`mqdb config`: what is set, and where it came from."""
+"""`mqdb config`: the settings in effect, and their sources."""
 
 import json
 from typing import Annotated
@@ -10,13 +10,12 @@ from mqdb.cli.options import start, warn_of_unknown_variables
 
 def config(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show every setting, its value and where it came from.
+    """Show every setting with its value and source.
 
-    An argument wins over the environment, that over the TOML file, that over
-    the default. Passwords are not shown. A variable MQDB_... that is not known
-    is named on standard error.
+    An argument takes precedence over the environment, the environment over the TOML file, and the file over the
+    default. Passwords are hidden. Unknown variables MQDB_... are listed on standard error.
 
     \b
     [bold]Examples[/bold]
@@ -37,5 +36,5 @@ def config(
 
 
 def _plain(value: object, text: str) -> object:
-    """A value as JSON, if JSON has this type; other values as text."""
+    """The value itself if JSON has its type, otherwise its text."""
     return value if value is None or isinstance(value, bool | int | float) else text

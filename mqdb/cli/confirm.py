@@ -1,4 +1,4 @@
-"""The question before what cannot be undone."""
+"""Confirmation of actions that cannot be undone."""
 
 import sys
 
@@ -8,7 +8,10 @@ from mqdb.errors import MqdbError, ResponseCode
 
 
 class NotConfirmed(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """A question needs an answer, and there is no terminal. `options` are the options that need no answer."""
+    """A question needs an answer, but standard input is not a terminal.
+
+    `options` are the options that answer the question in advance.
+    """
 
     question: str
     options: str
@@ -22,6 +25,6 @@ def check_somebody_is_there(question: str, options: str = "--yes") -> None:
 
 
 def confirm(question: str, options: str = "--yes") -> None:
-    """Return when the answer is yes. Raises typer.Abort for a no, and NotConfirmed without a terminal."""
+    """Return if the answer is yes. Raises typer.Abort if the answer is no, and NotConfirmed if there is no terminal."""
     check_somebody_is_there(question, options)
     typer.confirm(question, abort=True)

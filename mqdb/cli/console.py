@@ -13,10 +13,10 @@ from rich.text import Text
 
 from mqdb.common.printable import printable
 
-#: Wide enough for any table of ours: a file or a pipe gets each row on one line.
+#: Wide enough for any of our tables: in a file or a pipe, each row is one line.
 _NO_TERMINAL_WIDTH = 1000
 
-#: Words of a text that are as short as this are not broken in a table.
+#: Words up to this length are not broken in a table.
 _UNBROKEN_CHARACTERS = 10
 
 
@@ -28,12 +28,12 @@ class _Console(Console):
 
 
 def standard_output() -> Console:
-    """The console for results. Colours nothing but what is marked."""
+    """The console for results. Only marked text is coloured."""
     return _Console(highlight=False, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH)
 
 
 def standard_error() -> Console:
-    """The console for notes and progress, which are not the result."""
+    """The console for notes and progress, which are not part of the result."""
     return _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -45,10 +45,10 @@ def table(
     whole: Collection[str] = (),
     words: Collection[str] = (),
 ) -> Table:
-    """A table of plain values; None is an empty cell.
+    """A table of plain values, in which None is an empty cell.
 
-    The columns named in `right` hold numbers. On a narrow terminal these columns and those in `whole` do not fold, and
-    those in `words` fold only between words.
+    The columns named in `right` hold numbers. On a narrow terminal, these columns and the columns in `whole` are not
+    folded, and the columns in `words` are folded only between words.
     """
     made = _FittingTable(whole={*right, *whole}, words=words)
     for column in columns:
@@ -59,9 +59,9 @@ def table(
 
 
 class _FittingTable(Table):
-    """A table that never folds ids and words of headings, even on a narrow terminal.
+    """A table that never folds ids, or the words of headings, even on a narrow terminal.
 
-    If that leaves no room for a column, each row becomes a block with a line for each value.
+    If a column then has no room, each row becomes a block with one line for each value.
     """
 
     def __init__(self, *, whole: Collection[str], words: Collection[str]) -> None:
@@ -70,7 +70,7 @@ class _FittingTable(Table):
         self._words = words
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # A blank and the place of a line between two columns, a blank behind the last.
+        # A space and the position of a line between two columns, and a space after the last column.
         room = options.max_width - 2 * len(self.columns) + 1
         sizes = [self._size(column) for column in self.columns]
         if sum(least for least, _ in sizes) > room:
@@ -84,7 +84,7 @@ class _FittingTable(Table):
         yield from super().__rich_console__(console, options)
 
     def _size(self, column: Column) -> tuple[int, int]:
-        """The minimum width of a column, and its wanted width."""
+        """The minimum width and the wanted width of a column."""
         heading = Text(str(column.header))
         cells = [each for each in column.cells if isinstance(each, Text)]
         wanted = max(_longest_line(each) for each in (heading, *cells))
@@ -115,12 +115,12 @@ def _longest_word(text: Text) -> int:
 
 
 def cell(value: object) -> str:
-    """Numbers with separators; everything else as it is."""
+    """Format a number with thousands separators, and leave any other value as it is."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def progress(console: Console) -> Progress:
-    """Progress bars, with a `note` behind each; nothing if the console is not a terminal."""
+    """Progress bars, each followed by a `note`; prints nothing if the console is not a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""`mqdb consume`: print the messages of a topic, as a member of a group or for oneself."""
+"""`mqdb consume`: print the messages of a topic, as a member of a group or without a group."""
 
 import errno
 import logging
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.2
-#: How often a group commits, and how often the end is looked for.
+#: Interval at which a group commits, and at which the command checks whether it can end.
 _COMMIT_SECONDS = 0.2
-#: A message that was shown and not acknowledged yet comes again if the command is killed.
+#: If the command is killed, a message that was shown but not yet acknowledged is delivered again.
 _POPPED_AT_ONCE = 32
 
 
@@ -37,16 +37,18 @@ def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read.", show_default=False)],
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Be a member of this group: share its messages, commit its offsets."),
+        typer.Option(
+            "--group", "-g", help="Join this group: share its messages with the other members, and commit its offsets."
+        ),
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after so many messages.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="Exit after this many messages.")] = None,
     from_offset: Annotated[
         str,
         typer.Option(
             "--from-offset",
             "-o",
             metavar="first|last|N",
-            help="The place to begin in each queue; for a group only if it is new to the topic.",
+            help="Where to start in each queue; with a group, used only if the group is new to the topic.",
         ),
     ] = "first",
     tag: Annotated[
@@ -58,33 +60,37 @@ def consume(
         typer.Option(
             "--sql",
             metavar="EXPRESSION",
-            help="Only messages that this SQL92 lets pass; see [bold]mqdb selector explain[/bold].",
+            help="Only messages that match this SQL92 expression; see [bold]mqdb selector explain[/bold].",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
-        OutputFormat, typer.Option("--format", "-f", help="The body, or a JSON object with all fields on each line.")
+        OutputFormat,
+        typer.Option("--format", "-f", help="Print the body, or a JSON object with all fields, one on each line."),
     ] = OutputFormat.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-    exits: Annotated[bool, typer.Option("--exit", "-e", help="End when all that is there has been read.")] = False,
+    exits: Annotated[
+        bool, typer.Option("--exit", "-e", help="Exit when all existing messages have been read.")
+    ] = False,
     pops: Annotated[
-        bool, typer.Option("--pop", help="With a group that pops: acknowledge each message, and own no queue.")
+        bool, typer.Option("--pop", help="With a group that pops: acknowledge each message, without owning any queue.")
     ] = False,
     broker: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Without a group: which of several brokers to read.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="Without a group: the broker to read, if there are several.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Print the messages of a topic as they come, until Ctrl-C.
+    """Print the messages of a topic as they arrive, until Ctrl-C.
 
-    Without a group it only reads: nothing is committed, consumers are not
-    affected, and the messages come in about the order in which they were sent.
-    It reads one broker then; a group reads all brokers that the DSN lists.
+    Without a group, the command only reads: it commits nothing and does not affect consumers, and messages arrive
+    roughly in the order in which they were sent. Without a group, it reads one broker; a group reads all brokers in the
+    DSN.
 
-    The JSON object of a message has topic, broker_name, queue_id, queue_offset,
-    log_pos, message_id, tag, keys, properties, born_time, store_time,
-    born_host, reconsume_times, flag and sys_flag, and the bytes as body, or in
-    base64 as body_base64 if they are not UTF-8.
+    The JSON object of a message has the fields topic, broker_name, queue_id, queue_offset, log_pos, message_id, tag,
+    keys, properties, born_time, store_time, born_host, reconsume_times, flag and sys_flag; its bytes are in body, or as
+    base64 in body_base64 if they are not UTF-8.
 
     \b
     [bold]Examples[/bold]
@@ -100,11 +106,11 @@ def consume(
     selector = _selector_of(tag, sql)
     where = _parse_offset(from_offset)
     if group is not None and isinstance(where, int):
-        raise ParameterInvalid("from_offset", from_offset, "a group begins at first or last; leave --group out")
+        raise ParameterInvalid("from_offset", from_offset, "a group starts at first or last; leave --group out")
     if group is not None and broker is not None:
         raise ParameterInvalid("broker", broker, "a group reads from all brokers; leave --broker or --group out")
     if pops and group is None:
-        raise ParameterInvalid("pop", pops, "only members of a group pop; name one with --group")
+        raise ParameterInvalid("pop", pops, "only members of a group pop messages; name a group with --group")
     write = FORMATS[OutputFormat.JSON if as_json else output]
 
     is_terminal = sys.stdout.isatty()
@@ -134,25 +140,28 @@ def consume(
 def _write_unbuffered(output: bytes) -> None:
     """Write past the buffer of standard output.
 
-    A thread that hangs in a write to the buffer holds its lock, and Python aborts when it cannot flush at the end.
+    If a thread hangs in a write to the buffer, it holds the buffer's lock, and Python aborts at exit because it cannot
+    flush.
     """
     raw = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
     rest = memoryview(output)
     while rest:
         written = raw.write(rest)
-        if written is None:  # standard output does not block
+        if written is None:  # standard output is non-blocking
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         rest = rest[written:]
 
 
 def _selector_of(tag: str | None, sql: str | None) -> "MessageSelector":
-    """Raises TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid where both are given."""
+    """Raise TagExpressionInvalid, SelectorSyntaxError, or ParameterInvalid if both are given."""
     from mqdb_client import MessageSelector
 
     if sql is None:
         return MessageSelector.by_tag(tag)
     if tag is not None:
-        raise ParameterInvalid("tag", tag, "a filter is by --tag or by --sql; in SQL92 the tag is the property TAGS")
+        raise ParameterInvalid(
+            "tag", tag, "filter by --tag or by --sql, not both; in SQL92 the tag is the property TAGS"
+        )
     return MessageSelector.by_sql(sql)
 
 
@@ -161,7 +170,7 @@ def _parse_offset(text: str) -> str | int:
         return text
     if (offset := parse_offset(text)) is not None:
         return offset
-    raise ParameterInvalid("from_offset", text, "write first, last or the number of an offset")
+    raise ParameterInvalid("from_offset", text, "must be first, last or the number of an offset")
 
 
 # -- without a group ------------------------------------------------------------------------------
@@ -197,7 +206,10 @@ def _read(
 def _arriving(
     read: Callable[[], list[ReceivedMessage]], tend: Callable[[], None], exits: bool
 ) -> Iterator[ReceivedMessage]:
-    """Yield the messages that exist, then new ones; with `exits` only the former. Flushes before it waits."""
+    """Yield the existing messages, then new ones; with `exits` only the existing messages.
+
+    Flushes standard output before it waits.
+    """
     pause = _FIRST_PAUSE_SECONDS
     while True:
         messages = read()
@@ -217,7 +229,7 @@ def _arriving(
 
 
 class _Printer:
-    """The listener: prints up to `count` messages, one thread at a time, and leaves all others to the group."""
+    """The listener: prints up to `count` messages, one thread at a time, and leaves all other messages to the group."""
 
     def __init__(self, count: int | None, show: Callable[[ReceivedMessage], None]) -> None:
         self._left = count
@@ -227,16 +239,16 @@ class _Printer:
         self.failure: Exception | None = None
 
     def print_one(self, message: ReceivedMessage) -> bool:
-        """Whether it is printed, and so consumed."""
+        """Return whether the message was printed, and so is consumed."""
         with self._printing:
             return not self.is_done.is_set() and self._print(message)
 
     def _print(self, message: ReceivedMessage) -> bool:
         try:
-            # Consumed means that the reader of our output has it.
+            # A message is consumed once the reader of our output has it.
             self._show(message)
         except (OSError, MqdbError) as exc:
-            # Nobody reads any more, or the body cannot be decompressed: neither is mended by trying again.
+            # The reader of our output is gone, or the body cannot be decompressed: trying again helps in neither case.
             self.failure = exc
             self.is_done.set()
             return False
@@ -265,7 +277,8 @@ def _consume(
     printer = _Printer(count, show)
 
     def listen(messages: list[ReceivedMessage]) -> ConsumeOrderlyStatus:
-        # In order, so that what is not printed stays where it is; what fails concurrently is sent back, and comes late.
+        # Orderly, so that a message that is not printed stays in its place; a concurrent listener would send it back,
+        # and it would come late.
         is_printed = printer.print_one(messages[0])
         return ConsumeOrderlyStatus.SUCCESS if is_printed else ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
@@ -282,10 +295,10 @@ def _consume(
         if not ends.results:
             ends.check()
         try:
-            # A consumer that is half started has printed perhaps, and could not leave its group.
+            # A half-started consumer may have printed messages, and has not left its group.
             with deferred(*STOP_SIGNALS):
                 consumer.start()
-            # Never without end: a Ctrl-C in the instant before a wait does not wake it.
+            # Always with a timeout: a Ctrl-C just before a wait does not wake it.
             while not printer.is_done.wait(_COMMIT_SECONDS):
                 if exits and all(_has_reached(admin, name, group, topic, end) for name, end in ends.results.items()):
                     break
@@ -315,7 +328,7 @@ def _pop(
     start = ConsumeFromWhere(f"{from_offset.upper()}_OFFSET")
     consumer = SimpleConsumer(group, settings=settings, consume_from_where=start)
     consumer.subscribe(topic, selector)
-    # As short as with a listener: a Ctrl-C in the instant before a wait does not wake it.
+    # As short as with a listener: a Ctrl-C just before a wait does not wake it.
     wait = timedelta(seconds=_COMMIT_SECONDS)
     left = count
     with consumer:

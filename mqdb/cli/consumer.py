@@ -1,4 +1,4 @@
-"""`mqdb consumer list | status | consume`: the consumers that run, and what can be asked of them."""
+"""`mqdb consumer list | status | consume`: the running consumers, and requests to them."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from mqdb_client import MemberInfo
 
 app = command_group(
-    """Look at running consumers, and have one consume a message now.
+    """Look at running consumers, and have a consumer process a message now.
 
-    A process has another client id on each broker.
+    A process has a different client id on each broker.
 
     \b
     [bold]Examples[/bold]
@@ -27,7 +27,10 @@ app = command_group(
 )
 
 ClientId = Annotated[
-    str, typer.Argument(metavar="CLIENT_ID", help="As [bold]mqdb consumer list[/bold] shows it.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="CLIENT_ID", help="The client id, as [bold]mqdb consumer list[/bold] shows it.", show_default=False
+    ),
 ]
 
 
@@ -41,12 +44,13 @@ Role = Annotated[
 def list_(
     context: typer.Context,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="NAME", help="Only of this group.", show_default=False)
+        str | None,
+        typer.Option("--group", "-g", metavar="NAME", help="Only consumers of this group.", show_default=False),
     ] = None,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """List the consumers that are registered, and since when each has given no sign of life.
+    """List the registered consumers, and when each last gave a sign of life.
 
     \b
     [bold]Examples[/bold]
@@ -55,7 +59,7 @@ def list_(
     """
     with administering(context) as admin:
         answers = admin.on_each(lambda one: one.consumers.list(group), broker)
-    print_answers(admin, answers, _member, as_json, "No consumer is there.")
+    print_answers(admin, answers, _member, as_json, "No consumer is registered.")
 
 
 def _member(member: "MemberInfo") -> Row:
@@ -76,12 +80,12 @@ def _member(member: "MemberInfo") -> Row:
 def status(
     context: typer.Context,
     client_id: ClientId,
-    stack: Annotated[bool, typer.Option("--stack", help="Also the stacks of listeners that run now.")] = False,
+    stack: Annotated[bool, typer.Option("--stack", help="Also show the stacks of running listeners.")] = False,
     role: Role = None,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Ask a consumer for its status: its queues, and the listeners that have not returned.
+    """Show the status of a consumer: its queues, and the listeners that are still running.
 
     The stack shows where a listener hangs.
 
@@ -107,7 +111,7 @@ def status(
 
 
 def _print_status(described: dict[str, Any], with_stacks: bool) -> None:
-    """Single values in a line, lists of rows as tables; the stacks below, which no table can hold."""
+    """Print single values in one line and lists of rows as tables, then the stacks, which do not fit into a table."""
     from mqdb.cli.console import standard_output
 
     tables = {name: value for name, value in described.items() if isinstance(value, list)}
@@ -130,18 +134,17 @@ def consume(
         str, typer.Option("--group", "-g", metavar="NAME", help="The group of the consumer.", show_default=False)
     ],
     message_id: Annotated[
-        str, typer.Option("--message-id", "-m", metavar="ID", help="The message; its unique id.", show_default=False)
+        str, typer.Option("--message-id", "-m", metavar="ID", help="The unique id of the message.", show_default=False)
     ],
     role: Role = None,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Have a consumer consume one message now, and print the answer of its listener.
+    """Have a consumer process one message now, and print the result of its listener.
 
-    Nothing else changes: no offset moves, and a failure is not retried. If the
-    message was retried, the consumer gets the first remaining copy in a topic
-    that the group has subscribed to. Waits for 10 seconds. Like mqadmin
-    consumeMessage and the resend of RocketMQ's dashboard.
+    Nothing else changes: no offset moves, and a failed message is not retried. If the message was retried, the consumer
+    gets the first remaining copy in a topic that the group has subscribed to. The command waits up to 10 seconds for
+    the result. It works like mqadmin consumeMessage, and like the resend button in RocketMQ's dashboard.
 
     \b
     [bold]Examples[/bold]

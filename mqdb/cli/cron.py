@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from mqdb_client import Admin, BrokerAdmin, CronSummary
 
 app = command_group(
-    """Send a message again and again, at the times of a cron text.
+    """Send a message repeatedly, at the times of a cron expression.
 
-    Each time is sent exactly once, by whichever mqdb serve leads. Messages say
-    in their properties MQDB_CRON_NAME and MQDB_CRON_TIME which one they are.
+    One message is sent for each time, exactly once, by whichever mqdb serve leads. The properties MQDB_CRON_NAME and
+    MQDB_CRON_TIME of a message name its cron and its time.
 
     \b
     [bold]Examples[/bold]
@@ -42,46 +42,51 @@ def add(
         typer.Option(
             "--cron",
             metavar="TEXT",
-            help="Minute, hour, day of month, month and day of week, as in crontab, the second before them if "
-            "wanted; or @hourly, @daily, @weekly, @monthly, @yearly.",
+            help="Minute, hour, day of month, month and day of week, as in crontab, with an optional field for the "
+            "second before them; or @hourly, @daily, @weekly, @monthly, @yearly.",
             show_default=False,
         ),
     ],
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Where to send to.", show_default=False)],
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic to send to.", show_default=False)],
     body: Annotated[str | None, typer.Option("--body", "-b", metavar="TEXT", help="The body.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="A file whose content now is the body.")
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="A file whose current content becomes the body.")
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", "-t", help="Tag of the messages.")] = None,
-    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="Key of the messages; may be repeated.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", help="Tag of each message.")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="Key of each message; may be repeated.")] = None,
     prop: Annotated[
         list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of the messages; may be repeated."),
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of each message; may be repeated."),
     ] = None,
-    sharding_key: Annotated[str | None, typer.Option(help="All go to the queue of this key, in order.")] = None,
-    timezone: Annotated[str, typer.Option(metavar="ZONE", help="The time zone of the times; an IANA name.")] = "UTC",
+    sharding_key: Annotated[
+        str | None, typer.Option(help="All messages go to the queue of this key, in order.")
+    ] = None,
+    timezone: Annotated[
+        str, typer.Option(metavar="ZONE", help="IANA name of the time zone of the expression.")
+    ] = "UTC",
     catch_up: Annotated[
         Literal["once", "all", "none"],
         typer.Option(
-            help="The messages for times that passed while no broker was running: one for the latest time, "
-            "one for each time, oldest first, or no message.",
+            help="Messages for times that passed while no broker was running: one message for the latest time, one "
+            "for each time, oldest first, or no message.",
         ),
     ] = "once",
     broker: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The broker that sends, if there are several.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="The broker that sends the messages, if there are several.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Add a recurring send. Its first message is for the next time from now on.
+    """Add a recurring send. The first message is sent at the next time that matches.
 
-    Days of the week are 0 to 7, 0 and 7 are Sunday, or sun to sat; sat-mon goes
-    over the end of the week. A day of month L is the last one; a day of week
-    friL is the last Friday of the month, mon#2 the second Monday. If both day
-    fields are restricted, a day counts that either of them names.
-    A cron with fixed hours fires once at each time: one that does not exist, as
-    clocks are put forward, at the moment of the change; one that comes twice,
-    the first time. A cron of every hour goes on through changes of the clocks.
-    With [bold]--catch-up none[/bold] a message may still be up to a minute late.
+    A day of the week is a number from 0 to 7, where both 0 and 7 are Sunday, or a name from sun to sat; the range
+    sat-mon wraps around the end of the week. L as the day of the month is its last day; friL as the day of the week is
+    the last Friday of the month, and mon#2 the second Monday. If both day fields are restricted, a day matches if
+    either field matches. A cron with fixed hours fires once at each local time: a time that is skipped when clocks go
+    forward fires at the moment of the change, and a time that occurs twice fires the first time only. A cron that runs
+    every hour keeps its pace when the clocks change. With [bold]--catch-up none[/bold], a message may still be up to a
+    minute late.
 
     \b
     [bold]Examples[/bold]
@@ -105,7 +110,7 @@ def add(
 
 def _body(text: str | None, file: Path | None) -> bytes | str:
     if text is not None and file is not None:
-        raise ParameterInvalid("file", str(file), "give --body or --file, not both")
+        raise ParameterInvalid("file", str(file), "give --body or --file, but not both")
     if file is None:
         return text or ""
     try:
@@ -115,11 +120,16 @@ def _body(text: str | None, file: Path | None) -> bytes | str:
 
 
 def _only(admin: "Admin", name: str | None) -> "BrokerAdmin":
-    """The one broker of a cron. If several had it, each would send the message."""
+    """The only broker that is to have the cron.
+
+    If several brokers had the cron, each of them would send the message.
+    """
     brokers = admin.chosen(None if name is None else [name])
     if len(brokers) > 1:
         known = ", ".join(one.name for one in brokers)
-        raise ParameterInvalid("broker", None, f"one broker sends the messages; add --broker with one of {known}")
+        raise ParameterInvalid(
+            "broker", None, f"only one broker may send the messages; add --broker with one of {known}"
+        )
     return brokers[0]
 
 
@@ -127,7 +137,7 @@ def _only(admin: "Admin", name: str | None) -> "BrokerAdmin":
 def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False) -> None:
     """List all recurring sends, with their next times.
 
-    [bold]skipped[/bold] are the times that had no message as the topic was gone.
+    [bold]skipped[/bold] counts the times for which no message was sent because the topic no longer existed.
 
     \b
     [bold]Examples[/bold]
@@ -136,7 +146,7 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
     """
     with administering(context) as admin:
         answers = admin.on_each(lambda one: one.crons.list(), broker)
-    print_answers(admin, answers, _described, as_json, "There is no recurring send yet.", ordered=True)
+    print_answers(admin, answers, _described, as_json, "There are no recurring sends yet.", ordered=True)
 
 
 def _described(cron: "CronSummary") -> Row:
@@ -157,7 +167,7 @@ def _described(cron: "CronSummary") -> Row:
 
 @app.command(cls=Command)
 def pause(context: typer.Context, name: CronName, broker: Brokers = None) -> None:
-    """Let a recurring send not fire until it is resumed.
+    """Stop a recurring send from firing until it is resumed.
 
     \b
     [bold]Examples[/bold]
@@ -171,7 +181,7 @@ def pause(context: typer.Context, name: CronName, broker: Brokers = None) -> Non
 
 @app.command(cls=Command)
 def resume(context: typer.Context, name: CronName, broker: Brokers = None) -> None:
-    """Let a recurring send fire again, from its next time on.
+    """Let a paused recurring send fire again, starting with its next time.
 
     Times that passed while it was paused are not caught up.
 
@@ -186,7 +196,7 @@ def resume(context: typer.Context, name: CronName, broker: Brokers = None) -> No
 
 @app.command(cls=Command)
 def remove(context: typer.Context, name: CronName, broker: Brokers = None) -> None:
-    """Remove a recurring send; the messages that it has sent stay.
+    """Remove a recurring send; messages that it has already sent remain.
 
     \b
     [bold]Examples[/bold]

@@ -1,4 +1,4 @@
-"""`mqdb dsn` and `mqdb psql`: the database of the broker, for programs and people who work in it themselves."""
+"""`mqdb dsn` and `mqdb psql`: direct access to the broker's database, for programs and people."""
 
 import os
 import signal
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 def dsn(context: typer.Context) -> None:
     """Print the DSN of the broker's database, with its password.
 
-    It is for programs that have their own tables in this database, and send
-    messages in their own transactions. Clients of mqdb need no DSN: they find the
-    embedded broker by the home directory, and any other broker by MQDB_DSN. The
-    DSN of the embedded broker stays valid when the broker is started again. Its
-    option require_auth needs libpq 16 or newer.
+    The DSN is for programs that have their own tables in this database and send messages in their own transactions.
+    Clients of mqdb do not need it: they find the embedded broker by the home directory, and any other broker by
+    MQDB_DSN. The DSN of the embedded broker stays valid when the broker restarts. The option require_auth in this DSN
+    needs libpq 16 or newer.
 
     \b
     [bold]Examples[/bold]
@@ -34,14 +33,13 @@ def psql(
     context: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGUMENT]...", help="Arguments of psql; -v and -h after --.", show_default=False),
+        typer.Argument(metavar="[ARGUMENT]...", help="Arguments for psql; put -v and -h after --.", show_default=False),
     ] = None,
 ) -> None:
     """Open the broker's database in psql.
 
-    It logs in with the password of the DSN, and its exit code is that of psql.
-    For the embedded broker it takes the psql on PATH from version 16 on, and
-    otherwise the one of the embedded PostgreSQL.
+    psql logs in with the password in the DSN; the command returns psql's exit code. For the embedded broker, the psql
+    on PATH is used if its version is 16 or newer; otherwise the psql of the embedded PostgreSQL is used.
 
     \b
     [bold]Examples[/bold]
@@ -55,13 +53,13 @@ def psql(
 
     call = psql_call(settings, _dsn_of(settings))
     before = signal.getsignal(signal.SIGINT)
-    # Ctrl-C cancels a query of psql, and must not end this process before it.
+    # Ctrl-C cancels a query in psql, and must not end this process first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         command = [call.program, call.dsn, *(arguments or ())]
         ended = subprocess.run(command, env=os.environ | call.environment, check=False)
     except FileNotFoundError:
-        raise PostgresNotFound("there is no psql on PATH or beside the programs of the server") from None
+        raise PostgresNotFound("there is no psql on PATH or next to the server's programs") from None
     finally:
         signal.signal(signal.SIGINT, before)
     raise typer.Exit(ended.returncode)
@@ -70,7 +68,8 @@ def psql(
 def _dsn_of(settings: "Settings") -> str:
     """The URI of the broker's database, with its password.
 
-    Raises SettingInvalid if the settings name several brokers, and BrokerUnavailable if the embedded one does not run.
+    Raises SettingInvalid if the settings name several brokers, and BrokerUnavailable if the embedded broker does not
+    run.
     """
     from mqdb.settings.broker_list import brokers_of
 

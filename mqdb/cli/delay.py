@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, LevelStanding
 
 app = command_group(
-    """Look at the delay levels, and let one go on that stands still.
+    """Look at the delay levels, and restart a level that is stuck.
 
-    Delayed messages and retries wait in SCHEDULE_TOPIC_XXXX, in one queue for
-    each level, and are delivered in their order.
+    Delayed messages and retries wait in the topic SCHEDULE_TOPIC_XXXX, which has one queue for each delay level, and
+    are delivered in order.
 
     \b
     [bold]Examples[/bold]
@@ -29,12 +29,11 @@ app = command_group(
 
 @app.command("list", cls=Command)
 def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False) -> None:
-    """List the delay levels: the waiting messages of each, and the time and lateness of the next one.
+    """List the delay levels: how many messages wait in each, when the next is due, and how late it is.
 
-    A level with a [bold]lost offset[/bold] stands still: the log does not have
-    its next message. The level does not skip this message by itself, and no
-    segment is dropped while it stands still; [bold]mqdb delay skip[/bold] skips
-    the message.
+    A level with a [bold]lost offset[/bold] is stuck: its next message is missing from the log. The level does not skip
+    this message by itself, and no segment is dropped while the level is stuck; [bold]mqdb delay skip[/bold] skips the
+    message.
 
     \b
     [bold]Examples[/bold]
@@ -43,7 +42,7 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
     """
     with administering(context) as admin:
         answers = admin.on_each(lambda one: one.delays.list(), broker)
-    print_answers(admin, answers, _described, as_json, "There is no delay level.", ordered=True)
+    print_answers(admin, answers, _described, as_json, "There are no delay levels.", ordered=True)
 
 
 def _described(standing: "LevelStanding") -> Row:
@@ -62,15 +61,17 @@ def _described(standing: "LevelStanding") -> Row:
 @app.command(cls=Command)
 def skip(
     context: typer.Context,
-    level: Annotated[int, typer.Argument(metavar="LEVEL", help="The delay level, from 1 on.", show_default=False)],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the change.", show_default=False)] = "",
+    level: Annotated[int, typer.Argument(metavar="LEVEL", help="The delay level; the first is 1.", show_default=False)],
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="The reason, which is stored with the change.", show_default=False)
+    ] = "",
     broker: Brokers = None,
     yes: Yes = False,
 ) -> None:
-    """Have a delay level go on behind the message that the log has lost.
+    """Let a delay level continue after a message that is missing from the log.
 
-    It steps over that one message, which will never be delivered, and over
-    nothing else; refused where the next message of the level is in the log.
+    The command skips that one message, which will never be delivered, and nothing else; it fails if the next message of
+    the level is in the log.
 
     \b
     [bold]Examples[/bold]

@@ -1,4 +1,4 @@
-"""`mqdb doctor`: what is wrong with the brokers that the settings name, and what to do about it."""
+"""`mqdb doctor`: problems of the brokers in the settings, and what to do about them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -21,29 +21,28 @@ def doctor(
     context: typer.Context,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,...", help="Only these checks; may be repeated.", show_default=False),
+        typer.Option(metavar="NAME,...", help="Run only these checks; may be repeated.", show_default=False),
     ] = None,
     threshold: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=NUMBER", help="Another threshold than the usual one; may be repeated.", show_default=False
+            metavar="NAME=NUMBER", help="A threshold that replaces the default; may be repeated.", show_default=False
         ),
     ] = None,
     list_checks: Annotated[
-        bool, typer.Option("--list", help="List the checks, and when each warns or fails; look at no broker.")
+        bool,
+        typer.Option("--list", help="List the checks, and when each warns or fails, without connecting to a broker."),
     ] = False,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Look for problems of a broker, and print what to do about them.
+    """Look for problems of a broker, and print what to do about each.
 
-    It changes nothing, and costs the server about as much as mqdb group list.
-    A role without the rights of the owner gets UNKNOWN for checks that it
-    cannot make.
+    The command changes nothing, and costs the server about as much as mqdb group list. If the role lacks the owner's
+    rights, checks that it cannot make are reported as UNKNOWN.
 
-    Ends with 0 if all is well, with 1 if something warns or a check itself has
-    failed, with 2 if something fails or a broker cannot be reached. The names
-    of thresholds are those of mqdb_client.DoctorThresholds.
+    The exit code is 0 if all is well, 1 if a check warns or cannot be completed, and 2 if a check fails or a broker
+    cannot be reached. Thresholds have the names of the fields of mqdb_client.DoctorThresholds.
 
     \b
     [bold]Examples[/bold]
@@ -70,13 +69,13 @@ def doctor(
             }
             for each in checks
         ]
-        print_rows(listed, as_json, "There is no check.")
+        print_rows(listed, as_json, "There are no checks.")
         return
     try:
         with Admin(settings=settings) as admin:
             answers = admin.on_each(lambda one: one.doctor.examine(thresholds, names), broker)
         found = [(name, each) for name, findings in answers.results.items() for each in findings]
-    except BrokerUnavailable as error:  # the embedded one does not run
+    except BrokerUnavailable as error:  # the embedded broker does not run
         stopped = Finding("connection", FindingStatus.FAIL, str(error), "mqdb serve")
         found = [(settings.broker_name, each) for each in [*environment_findings(checks), stopped]]
     _print(settings, found, as_json)
@@ -84,7 +83,10 @@ def doctor(
 
 
 def _thresholds(settings: "Settings", given: Sequence[str]) -> "DoctorThresholds":
-    """The thresholds of the settings and of the command line. Raises ParameterInvalid."""
+    """The thresholds from the settings and the command line.
+
+    Raises ParameterInvalid for an unknown name or a value that is not a number.
+    """
     from mqdb_client import DoctorThresholds
 
     known = {field.name for field in fields(DoctorThresholds)}
@@ -92,16 +94,18 @@ def _thresholds(settings: "Settings", given: Sequence[str]) -> "DoctorThresholds
     for text in given:
         name, _, number = text.partition("=")
         if name not in known:
-            raise ParameterInvalid("threshold", text, f"names no threshold; they are: {', '.join(sorted(known))}")
+            raise ParameterInvalid(
+                "threshold", text, f"is not a threshold; the thresholds are {', '.join(sorted(known))}"
+            )
         try:
             values[name] = float(number) if "." in number else int(number)
         except ValueError:
-            raise ParameterInvalid("threshold", text, "is not written NAME=NUMBER") from None
+            raise ParameterInvalid("threshold", text, "must be written NAME=NUMBER") from None
     return DoctorThresholds(**values)
 
 
 def _print(settings: "Settings", found: Sequence[tuple[str, "Finding"]], as_json: bool) -> None:
-    """A JSON object for each finding; for people the worst first, each with its remedy in a line of its own."""
+    """Print findings: as JSON objects, or for people with the worst first and each remedy on its own line."""
     from mqdb.cli.console import standard_output, table
     from mqdb_client import FindingStatus
 

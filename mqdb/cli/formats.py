@@ -16,12 +16,15 @@ class OutputFormat(StrEnum):
 
 
 def as_text(message: ReceivedMessage) -> bytes:
-    """The body as it is, and a line end."""
+    """The unchanged body, followed by a line end."""
     return message.body + b"\n"
 
 
 def as_json(message: ReceivedMessage) -> bytes:
-    """One JSON object on a line, with all that is known. A body that is not UTF-8 is `body_base64`."""
+    """A message with all its fields as a JSON object on one line.
+
+    A body that is not UTF-8 is in the field `body_base64`.
+    """
     described: dict[str, Any] = {
         "topic": message.topic,
         "broker_name": message.queue.broker_name,

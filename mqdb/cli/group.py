@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, GroupDetails, GroupSettings, GroupSummary
 
 app = command_group(
-    """Look at consumer groups, change them, and set their offsets.
+    """Look at consumer groups, change their settings, and set their offsets.
 
-    A group is made by its first consumer. If the DSN lists several brokers,
-    each keeps the group's settings and offsets for itself, and a command works
-    on all of them.
+    A group is created by its first consumer. If the DSN lists several brokers, each broker has its own settings and
+    offsets for the group, and a command works on all of these brokers.
 
     \b
     [bold]Examples[/bold]
@@ -61,10 +60,10 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the con
 
 @app.command("list", cls=Command)
 def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False) -> None:
-    """List all groups, with their live members and what they have yet to consume.
+    """List all groups, with their live members and the messages that they have yet to consume.
 
-    The lag in seconds is the age of the oldest of these messages. Waiting are
-    messages that failed and wait for their retry; they are not in the lag.
+    The lag in seconds is the age of the oldest unconsumed message. Waiting messages have failed and wait for their
+    retry; the lag does not include them.
 
     \b
     [bold]Examples[/bold]
@@ -73,7 +72,7 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
     """
     with administering(context) as admin:
         answers = admin.on_each(lambda one: one.groups.list(), broker)
-    print_answers(admin, answers, _summary, as_json, "There is no group yet.", ordered=True)
+    print_answers(admin, answers, _summary, as_json, "There are no groups yet.", ordered=True)
 
 
 def _summary(group: "GroupSummary") -> Row:
@@ -92,8 +91,8 @@ def _summary(group: "GroupSummary") -> Row:
 def show(context: typer.Context, name: GroupName, broker: Brokers = None, as_json: Json = False) -> None:
     """Show a group: its settings, subscriptions, members, and how far it has read each queue.
 
-    "Waiting" counts the messages of a queue that failed and wait for their
-    retry. When it is due, they are in the lag of the group's retry topic.
+    The column "waiting" counts the messages of a queue that failed and wait for their retry. Once the retry is due,
+    they are part of the lag of the group's retry topic.
 
     \b
     [bold]Examples[/bold]
@@ -115,9 +114,9 @@ def show(context: typer.Context, name: GroupName, broker: Brokers = None, as_jso
 
 
 _PARTS = {
-    "subscriptions": "It has no subscription.",
-    "members": "No member is there.",
-    "queues": "It has read no queue yet.",
+    "subscriptions": "The group has no subscriptions.",
+    "members": "The group has no live members.",
+    "queues": "The group has not read any queue yet.",
 }
 
 
@@ -174,7 +173,7 @@ def _parts(found: "GroupDetails") -> dict[str, list[Row]]:
 
 
 def _print_group(described: list[dict[str, Any]]) -> None:
-    """A line of settings for each broker, then a table of each part with the rows of all of them."""
+    """Print a line of settings for each broker, then one table for each part, with the rows of all brokers."""
     from mqdb.cli.console import standard_output
 
     console = standard_output()
@@ -193,47 +192,54 @@ def set_(
     name: GroupName,
     retry_max_times: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Deliveries after the first, before a message goes to the DLQ.", min=0),
+        typer.Option(metavar="N", help="Maximum number of redeliveries before a message goes to the DLQ.", min=0),
     ] = None,
     retry_queues: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Queues of its retry topic, when that is made.", min=1),
+        typer.Option(
+            metavar="N", help="Number of queues of the group's retry topic, used when that topic is created.", min=1
+        ),
     ] = None,
     consume: Annotated[
-        bool | None, typer.Option("--consume/--no-consume", help="Whether its members get messages.")
+        bool | None, typer.Option("--consume/--no-consume", help="Whether the group's members receive messages.")
     ] = None,
     broadcast: Annotated[
-        bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether they may consume by broadcasting.")
+        bool | None,
+        typer.Option("--broadcast/--no-broadcast", help="Whether the group's members may consume by broadcasting."),
     ] = None,
     consume_mode: Annotated[
         ConsumeMode | None,
         typer.Option(
-            case_sensitive=False, help="Whether its members own queues, or pop messages of all queues and ack each."
+            case_sensitive=False,
+            help="Whether members own queues, or pop messages from all queues and acknowledge each message.",
         ),
     ] = None,
     orderly: Annotated[
         bool | None,
-        typer.Option("--orderly/--no-orderly", help="With pop: whether a queue waits for the acks of its messages."),
+        typer.Option(
+            "--orderly/--no-orderly",
+            help="With pop: whether a queue delivers nothing more until its popped messages are acknowledged.",
+        ),
     ] = None,
     retry_delays: Annotated[
         str | None,
         typer.Option(
             metavar="DELAYS",
-            help="The wait before each retry: 1s,5s,1m, or 1s..10m, each twice the one before; ladder for the "
-            "delay levels.",
+            help="The delay before each retry: a list such as 1s,5s,1m; or 1s..10m, which doubles the delay each "
+            "time; or ladder for the delay levels.",
         ),
     ] = None,
     consume_from: Annotated[
         _ConsumeFrom | None,
         typer.Option(
-            help="The place to begin in a topic, if consumers do not say it: RocketMQ 5's SDKs, and pops in SQL."
+            help="Where to start in a topic if the consumer does not say: RocketMQ 5's SDKs, and pops in SQL."
         ),
     ] = None,
     broker: Brokers = None,
 ) -> None:
-    """Change settings of a group; a missing group is created.
+    """Change settings of a group; the group is created if it does not exist.
 
-    Settings that are not given stay as they are. Like mqadmin updateSubGroup.
+    Settings that are not given keep their values. It works like mqadmin updateSubGroup.
 
     \b
     [bold]Examples[/bold]
@@ -268,16 +274,17 @@ def delete(
     context: typer.Context,
     name: GroupName,
     with_topics: Annotated[
-        bool, typer.Option("--with-topics", help="Delete its retry topic and its DLQ as well, with all messages.")
+        bool,
+        typer.Option("--with-topics", help="Also delete the group's retry topic and its DLQ, with all their messages."),
     ] = False,
     broker: Brokers = None,
     yes: Yes = False,
 ) -> None:
-    """Delete a group with its offsets and subscriptions. Refused while it has live members.
+    """Delete a group with its offsets and subscriptions. The command fails if the group has live members.
 
-    A consumer that joins it later forms a new group, which begins where the
-    consumer says. Messages that wait for a retry go to the retry topic if the
-    topic is kept, but not to the new group. Otherwise they are skipped when
+    A consumer that joins it later forms a new group, with a starting point
+    set by that consumer. If the retry topic is kept,
+    messages that wait for a retry still go to it, but not to the new group. If it is deleted, they are skipped when
     they are due.
 
     \b

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, OffsetChange
 
 app = command_group(
-    """Set how far a group has read: back, to consume again, or forward, to leave out.
+    """Set how far a group has read: back, to consume messages again, or forward, to skip them.
 
-    The group's members may be running: they drop what they have in hand and go
-    on at the new offsets. [bold]mqdb operation list[/bold] tells what was changed.
+    The group's members may be running: they drop the messages that they have fetched, and continue at the new offsets.
+    [bold]mqdb operation list[/bold] shows each change.
 
     \b
     [bold]Examples[/bold]
@@ -27,10 +27,13 @@ app = command_group(
     """
 )
 
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would change, and change nothing.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the change.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would change, without changing it.")]
+Reason = Annotated[
+    str,
+    typer.Option("--reason", metavar="TEXT", help="The reason, which is stored with the change.", show_default=False),
+]
 
-#: Changes offsets on one broker; with True it only says what would change.
+#: Changes offsets on one broker; with True it only returns the changes that would be made.
 Change: TypeAlias = "Callable[[BrokerAdmin, bool], list[OffsetChange]]"
 
 
@@ -38,13 +41,15 @@ Change: TypeAlias = "Callable[[BrokerAdmin, bool], list[OffsetChange]]"
 def reset(
     context: typer.Context,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.", show_default=False)],
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that it reads.", show_default=False)],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="The topic whose offsets are reset.", show_default=False)
+    ],
     to: Annotated[
         str,
         typer.Option(
             "--to",
             metavar="WHERE",
-            help="earliest, latest, an offset, or from when on: 2026-07-14T09:30+02:00, 2h for ago, @ and "
+            help="earliest, latest, an offset, or a time: 2026-07-14T09:30+02:00, 2h for two hours ago, or @ and "
             "milliseconds since 1970.",
             show_default=False,
         ),
@@ -58,10 +63,10 @@ def reset(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Have a group go on somewhere else in a topic.
+    """Make a group continue at another place in a topic.
 
-    For a time, that is the first message that was stored then or later. Shows
-    what will change and asks, unless with [bold]--yes[/bold].
+    For a time, this is the first message stored at or after that time. The command shows the changes and asks for
+    confirmation, unless [bold]--yes[/bold] is given.
 
     \b
     [bold]Examples[/bold]
@@ -81,32 +86,34 @@ def reset(
 @app.command(cls=Command)
 def clone(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The group with the offsets.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The group that gets them.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The group whose offsets are copied.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The group that gets the offsets.")],
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", metavar="NAME", help="Only this topic; may be repeated. Unset, all.", show_default=False
+            "--topic",
+            metavar="NAME",
+            help="Only this topic; may be repeated. If not given, all topics.",
+            show_default=False,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also while TARGET has live members.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Clone even if TARGET has live members.")] = False,
     reason: Reason = "",
     dry_run: DryRun = False,
     broker: Brokers = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Have a group continue at the offsets of another group.
+    """Make a group continue at the offsets of another group.
 
-    TARGET is created if it does not exist; the retries of SOURCE stay its own.
-    Like mqadmin cloneGroupOffset.
+    TARGET is created if it does not exist; retries of SOURCE are not copied. It works like mqadmin cloneGroupOffset.
 
     \b
     [bold]Examples[/bold]
       mqdb group offset clone billing billing-test
       mqdb group offset clone billing billing-2 --topic orders --dry-run
     """
-    question = None if yes else f"Have group {target} go on where group {source} stands?"
+    question = None if yes else f"Let group {target} continue at the offsets of group {source}?"
 
     def change(one: "BrokerAdmin", is_dry: bool) -> "list[OffsetChange]":
         return one.offsets.clone(source, target, topic or (), force=force, reason=reason, dry_run=is_dry)
@@ -122,13 +129,13 @@ def _take(
     dry_run: bool,
     question: str | None,
 ) -> None:
-    """Change offsets, after the question if there is one; a dry run only shows what would change."""
+    """Change offsets, after asking the question, if any; a dry run only shows the changes."""
     with administering(context) as admin:
         admin.chosen(brokers)
 
         def show(nothing: str, *, is_dry: bool) -> None:
             answers = admin.on_each(lambda one: change(one, is_dry), brokers)
-            # A topic that one broker lacks does not matter if another one has it.
+            # If one broker lacks a topic, it does not matter as long as another broker has it.
             answers = answers.without(TopicNotFound, GroupNotFound)
             print_answers(admin, answers, _described, as_json, nothing, broker_at=0)
 

@@ -1,4 +1,4 @@
-"""`mqdb grpc`: the front for RocketMQ 5's SDKs alone, for a broker that is served elsewhere."""
+"""`mqdb grpc`: only the front for RocketMQ 5's SDKs, for a broker that another process serves."""
 
 import logging
 from contextlib import ExitStack
@@ -15,22 +15,21 @@ _DEFAULT_ADDRESS: Final = "127.0.0.1:8081"
 def grpc(
     context: typer.Context,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help=f"Where to serve; MQDB_GRPC, or {_DEFAULT_ADDRESS}.")
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Address to serve on; MQDB_GRPC, or {_DEFAULT_ADDRESS}.")
     ] = None,
     tls: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve by TLS as well; MQDB_GRPC_TLS.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Additional address to serve on with TLS; MQDB_GRPC_TLS.")
     ] = None,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /healthz, /readyz and /metrics.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address for /healthz, /readyz and /metrics.")
     ] = None,
 ) -> None:
-    """Serve RocketMQ 5's SDKs: Java, Go, Python, Node, C#, C++, Rust.
+    """Serve RocketMQ 5's SDKs for Java, Go, Python, Node, C#, C++ and Rust.
 
-    They speak gRPC, and consume by pop. With MQDB_GRPC=127.0.0.1:8081 mqdb
-    serve serves them too. Several of these processes may listen at one port,
-    one for each core, and share the connections. Any address but loopback needs
-    an access key with a secret (mqdb acl secret), or MQDB_GRPC_OPEN=true, with
-    which any client that reaches it may do everything.
+    These SDKs use gRPC, and consume by pop. With MQDB_GRPC=127.0.0.1:8081, mqdb serve also serves them. Several of
+    these processes can listen on one port and share the connections, for example one process for each core. Any address
+    except loopback needs either an access key with a secret (mqdb acl secret), or MQDB_GRPC_OPEN=true, which lets every
+    client that can connect do everything.
 
     \b
     [bold]Examples[/bold]
@@ -51,8 +50,8 @@ def grpc(
         front = stack.enter_context(grpc_front_of(settings, broker.dsn, pool_dsn, shares_port=True))
         assert front is not None
         print("\n".join(["mqdb grpc", *front.lines]), flush=True)
-        if http is not None:  # MQDB_HTTP is that of mqdb serve, on the same machine perhaps
-            # Nobody else pays for the import of its libraries.
+        if http is not None:  # MQDB_HTTP may belong to an mqdb serve on the same machine
+            # Imported here, so that only this option pays for loading these libraries.
             from mqdb.grpc.traffic import CallTrafficCollector
 
             collector = CallTrafficCollector(*front.names, front.traffic)

@@ -1,22 +1,22 @@
-"""Lines of a file or a pipe, and batches of the lines that are available.
+"""Reads lines from a file or a pipe, and collects available lines into batches.
 
-A batch never waits for more input: behind `tail -f` each line goes at once, from a file they go by the thousand.
+A batch never waits for more input: lines from `tail -f` are sent immediately, lines of a file in thousands.
 """
 
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-#: The size of one read. A pipe gives what it has.
+#: Size of one read. A read from a pipe returns the bytes that are available.
 READ_BYTES: Final = 1 << 20
 
 T = TypeVar("T")
 
 
 class Lines:
-    """The lines of a file descriptor, without their ends (LF or CR LF).
+    """The lines of a file descriptor, without their line ends (LF or CR LF).
 
-    `is_file` says that a read never has to wait. `read_bytes` says how much has been read, for a progress bar.
+    If `is_file` is true, reads never block. `read_bytes` is the number of bytes read so far, for a progress bar.
     """
 
     def __init__(self, descriptor: int, *, is_file: bool = False, read: Callable[[int, int], bytes] = os.read) -> None:
@@ -41,11 +41,11 @@ class Lines:
         return next(self._ready).removesuffix(b"\r")
 
     def has_more_at_hand(self) -> bool:
-        """Whether the next line comes without a wait."""
+        """Whether the next line is available without waiting."""
         return self._left > 0 or (self._is_file and not self._at_end)
 
     def rest(self) -> bytes:
-        """All that is left, as it is."""
+        """All remaining bytes, unchanged."""
         parts = []
         while chunk := self._read(self._descriptor, READ_BYTES):
             parts.append(chunk)
@@ -68,7 +68,7 @@ class Lines:
 
 
 def batches(items: Iterable[T], has_more_at_hand: Callable[[], bool], max_size: int) -> Iterator[list[T]]:
-    """The items in lists: as many as come without a wait, `max_size` at most, one at least."""
+    """Yield the items in lists: at least one, at most `max_size`, and only as many as come without waiting."""
     batch: list[T] = []
     for item in items:
         batch.append(item)

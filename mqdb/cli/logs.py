@@ -1,4 +1,4 @@
-"""Logging of a command: to standard error, one line a record."""
+"""The log of a command: standard error, with one line for each record."""
 
 import logging
 from enum import StrEnum
@@ -14,7 +14,7 @@ class LogFormat(StrEnum):
 
 
 def configure(level: int, log_format: LogFormat = LogFormat.TEXT) -> None:
-    """Log of mqdb from `level` on; of the libraries below, which speak of every step, warnings only."""
+    """Log records of mqdb from `level` on; of libraries, which log every step, only warnings."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else FieldFormatter())
     root = logging.getLogger()

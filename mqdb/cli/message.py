@@ -1,4 +1,4 @@
-"""`mqdb message show | find | trace`: messages that the brokers have, on all brokers that the settings name."""
+"""`mqdb message show | find | trace`: stored messages, on all brokers in the settings."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mqdb_client import Answers
 
 app = command_group(
-    """Look at messages. Nothing changes, and no group notices.
+    """Look at stored messages. The commands change nothing and do not affect any group.
 
     \b
     [bold]Examples[/bold]
@@ -33,11 +33,11 @@ app = command_group(
 @app.command(cls=Command)
 def show(
     context: typer.Context,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="Its unique id.", show_default=False)],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The unique id of the message.", show_default=False)],
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Show all of a message: its places, its properties and its body.
+    """Show everything about a message: its copies, its properties and its body.
 
     A message that was delayed, retried or given up is stored several times under
     the same id; every copy is shown.
@@ -69,30 +69,36 @@ def show(
 @app.command(cls=Command)
 def find(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to look.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to search.", show_default=False)],
     key: Annotated[
-        str | None, typer.Option("--key", "-k", metavar="KEY", help="They have this key.", show_default=False)
+        str | None, typer.Option("--key", "-k", metavar="KEY", help="Only messages with this key.", show_default=False)
     ] = None,
     offset: Annotated[
         int | None,
         typer.Option(
-            "--offset", "-o", metavar="N", min=0, help="From this offset of each queue on.", show_default=False
+            "--offset", "-o", metavar="N", min=0, help="Start at this offset in each queue.", show_default=False
         ),
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Stored then or later: 2026-07-14T09:30, or 2h for ago.", show_default=False),
+        typer.Option(
+            metavar="TIME",
+            help="Only messages stored at or after this time: 2026-07-14T09:30, or 2h for two hours ago.",
+            show_default=False,
+        ),
     ] = None,
     queue: Annotated[
         int | None, typer.Option("--queue", "-q", metavar="N", min=0, help="Only in this queue.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="So many of each broker.")] = 32,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many messages from each broker.")
+    ] = 32,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Find messages of a topic by key, offset or time, in about the order in which they were sent.
+    """Find messages of a topic by key, offset or time, roughly in the order in which they were sent.
 
-    A key costs a look at each message from there on; with a time it is quick.
+    A search by key reads every message from its starting point on; add a time to make the search fast.
 
     \b
     [bold]Examples[/bold]

@@ -1,14 +1,14 @@
-"""Ids of messages as arguments of commands."""
+"""Message ids as arguments of commands."""
 
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
 
 
 class MessageNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
-    """No broker has a message of that id that could be consumed."""
+    """No broker has a consumable message with this id."""
 
     message_id: str
-    sentence = "there is no message {message_id!r}; it may wait for its time: mqdb timer list"
+    sentence = "there is no message {message_id!r}; it may still be scheduled: mqdb timer list"
 
 
 def check_id(text: str, listed_by: str) -> None:
@@ -16,5 +16,5 @@ def check_id(text: str, listed_by: str) -> None:
     try:
         parse_unique_id(text)
     except ParameterInvalid:
-        reason = f"give the id of a message, 32 hexadecimal digits; this lists them: {listed_by}"
+        reason = f"must be the id of a message, 32 hexadecimal digits; this command lists ids: {listed_by}"
         raise ParameterInvalid("message id", text, reason) from None

@@ -1,4 +1,4 @@
-"""`mqdb message trace`: what became of a message, as a tree, or as JSON."""
+"""`mqdb message trace`: the history of a message, as a tree or as JSON."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
 
 def trace(
     context: typer.Context,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="Its unique id.", show_default=False)],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The unique id of the message.", show_default=False)],
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Show what became of a message: all its copies, and how each group stands to them.
+    """Show the history of a message: all its copies, and whether each group has consumed them.
 
-    The copies come in the order in which they were stored: in the topic, in a
-    delay level or among the timers, in a retry topic, in a dead letter queue.
-    CONSUMED means that the offset of the group is past the copy; if the group has
-    failed to consume it, there is a younger copy.
+    The copies are shown in the order in which they were stored: in the topic, in a delay level or among the timers, in
+    a retry topic, in a dead letter queue. CONSUMED means that the group's offset is past the copy; if the group failed
+    to consume the copy, there is a newer one.
 
-    A role without the rights of the owner is not told all. When a copy was
-    dispatched is known for the last 1,000 batches at least.
+    A role without the owner's rights does not see everything. The time when a copy was dispatched is known for at least
+    the last 1,000 batches.
 
     \b
     [bold]Examples[/bold]
@@ -58,7 +57,7 @@ def trace(
 
 
 def _described(trace: "MessageTrace") -> dict[str, Any]:
-    """All of it by the names of the fields."""
+    """The trace as JSON, under the names of its fields."""
     copies = [
         asdict(each)
         | {"half": each.half and each.half._asdict(), "redrives": [redrive._asdict() for redrive in each.redrives]}
@@ -80,7 +79,7 @@ def _tree(trace: "MessageTrace", where: str) -> "Tree":
 
 
 def _place(copy: "MessageCopy") -> str:
-    parts = [copy.topic or "a topic that is deleted"]
+    parts = [copy.topic or "a deleted topic"]
     parts += [] if copy.queue_id is None else [f"queue {copy.queue_id}"]
     parts += [] if copy.queue_offset is None else [f"offset {copy.queue_offset}"]
     return ", ".join([*parts, f"position {copy.log_pos}"])
@@ -91,7 +90,7 @@ def _lines(copy: "MessageCopy") -> Iterator[str]:
         yield f"stored {_time(copy.stored_at)}{_dispatched(copy)}"
     if copy.reconsume_times:
         yield f"failures so far: {copy.reconsume_times}"
-    # The copy in the schedule, right before, says it too.
+    # The copy in the schedule, just before this one, shows the failure too.
     if copy.failure is not None and not (copy.topic or "").startswith(RETRY_PREFIX):
         why = ": ".join(text for text in (copy.failure.exception, copy.failure.error) if text)
         yield f"last failure{f' at {copy.failure.host}' if copy.failure.host else ''}: {why or 'no reason given'}"
@@ -122,7 +121,7 @@ def _wait(wait: "CopyWait") -> str:
 def _half(half: "HalfMessage") -> Iterator[str]:
     ended = "" if half.ended_at is None else f" {_time(half.ended_at)}"
     yield f"{half.state}{ended}{_copied(half.copy_pos)}"
-    yield f"for {half.topic}, sent by group {half.producer_group}, asked {half.check_times} times"
+    yield f"for {half.topic}, sent by group {half.producer_group}, checked {half.check_times} times"
 
 
 def _redrive(redrive: "PastRedrive") -> str:

@@ -1,4 +1,4 @@
-"""`mqdb migrate`: create the schema, bring it to this version, or say where it stands."""
+"""`mqdb migrate`: create the schema, upgrade it to this version, or show its version."""
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 
 def migrate(
     context: typer.Context,
-    current: Annotated[bool, typer.Option("--current", help="Only say at which version the database is.")] = False,
-    sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL, for those who apply it by hand.")] = False,
+    current: Annotated[
+        bool, typer.Option("--current", help="Only print the version of the database's schema.")
+    ] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL, to be applied by hand.")] = False,
     since: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help="With --sql: for a database of that version.", show_default=False),
+        typer.Option(
+            metavar="VERSION", help="With --sql: the version of the schema to start from.", show_default=False
+        ),
     ] = None,
     broker_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Give the one broker this name.", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help="Set this name for the broker, if there is only one.", show_default=False),
     ] = None,
 ) -> None:
-    """Create the schema mqdb, or bring it to the version that this mqdb speaks.
+    """Create the schema mqdb, or upgrade it to the version that this mqdb uses.
 
-    The migration is one transaction. [bold]mqdb serve[/bold] also migrates when
-    it starts. An embedded PostgreSQL that does not run is started for the
-    migration. If the DSN lists several brokers, they are migrated one after the
-    other, and a new broker gets its name in the list.
+    The migration is one transaction. [bold]mqdb serve[/bold] also migrates the schema when it starts. If the embedded
+    PostgreSQL does not run, it is started for the migration. If the DSN lists several brokers, they are migrated one
+    after another, and a new broker gets its name from the list.
 
     \b
     [bold]Examples[/bold]
@@ -49,7 +53,9 @@ def migrate(
         print(migrations.upgrade_sql(since))
         return
     if since is not None:
-        raise ParameterInvalid("since", since, "is for --sql; a database knows its own version")
+        raise ParameterInvalid(
+            "since", since, "only applies to --sql; the version of a database is read from the database"
+        )
     settings = start(context)
     _check_name(broker_name, settings)
     with ExitStack() as resources:
@@ -82,18 +88,20 @@ def _check_name(broker_name: str | None, settings: "Settings") -> None:
     if not is_broker_name(broker_name):
         raise SettingInvalid("broker_name", broker_name, "argument", "use letters, digits, and _ . @ - after the first")
     if len(settings.brokers) > 1:
-        raise ParameterInvalid("broker_name", broker_name, "is for one broker; in a list each has its name already")
+        raise ParameterInvalid(
+            "broker_name", broker_name, "is for one broker; in a list, each broker already has a name"
+        )
 
 
 def _check_is_there(settings: "Settings") -> None:
-    """Raises BrokerUnavailable for a home without a database: to look for one must not make it."""
+    """Raise BrokerUnavailable if the home has no database, because looking for one must not create it."""
     from mqdb.embedded import Home, wait_while_starting
     from mqdb.embedded.home import data_version
 
     if not settings.brokers:
         wait_while_starting(Home(settings.home))
     if not settings.brokers and data_version(Home(settings.home)) is None:
-        reason = "there is no database in this home yet; make one with `mqdb serve`, or set MQDB_DSN"
+        reason = "there is no database in this home yet; create it with `mqdb serve`, or set MQDB_DSN"
         raise BrokerUnavailable(str(settings.home), reason)
 
 
@@ -105,7 +113,7 @@ def _brokers(settings: "Settings", resources: ExitStack) -> "Sequence[BrokerDsn]
 
     wait_while_starting(Home(settings.home))
     running = attach(settings.home)
-    if running is not None:  # perhaps without an owner: it is the next broker's to adopt
+    if running is not None:  # possibly without an owner: the next broker adopts it
         return (BrokerDsn(settings.broker_name, running.dsn),)
     postgres = resources.enter_context(open_or_attach(settings.home, port=settings.port))
     return [BrokerDsn(settings.broker_name, postgres.dsn)]
@@ -122,8 +130,8 @@ def _revision(dsn: str) -> str | None:
 
 def _standing(revision: str | None, head: str) -> str:
     if revision is None:
-        return f"no schema mqdb; this mqdb speaks {head}"
-    return f"{revision}, the newest" if revision == head else f"{revision}; this mqdb speaks {head}"
+        return f"no schema mqdb; this mqdb uses {head}"
+    return f"{revision}, the newest" if revision == head else f"{revision}; this mqdb uses {head}"
 
 
 def _progress(before: str | None, after: str | None) -> str:

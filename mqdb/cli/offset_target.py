@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-#: Of an offset, which is a bigint.
+#: Largest offset, as an offset is a bigint.
 _MAX_OFFSET = 2**63 - 1
 
 
@@ -24,9 +24,9 @@ def parse_offset(text: str) -> int | None:
 
 
 def parse_target(text: str) -> "Boundary | int | datetime | timedelta":
-    """An end, an offset, or a time: ISO 8601, how long ago, or milliseconds since 1970 behind an @. ParameterInvalid.
+    """Parse a boundary, an offset, or a time: ISO 8601, an age, or @ and milliseconds since 1970. ParameterInvalid.
 
-    Negative milliseconds are the latest, as in RocketMQ.
+    Negative milliseconds mean the latest offset, as in RocketMQ.
     """
     from mqdb_client import Boundary
 
@@ -41,12 +41,12 @@ def parse_target(text: str) -> "Boundary | int | datetime | timedelta":
         try:
             return _EPOCH + timedelta(milliseconds=milliseconds)
         except OverflowError as error:
-            raise ParameterInvalid("to", text, "is beyond the year 9999; write milliseconds since 1970") from error
+            raise ParameterInvalid("to", text, "is after the year 9999; write milliseconds since 1970") from error
     try:
         return parse_time("to", text)
     except ParameterInvalid as error:
         reason = (
-            "write earliest, latest, the number of an offset, a time as 2026-07-14T09:30+02:00, how long ago as 30m, "
-            "2h or 7d, or milliseconds since 1970 as @1784014200000"
+            "must be earliest, latest, an offset, a time such as 2026-07-14T09:30+02:00, an age such as 30m, 2h or "
+            "7d, or milliseconds since 1970 such as @1784014200000"
         )
         raise ParameterInvalid("to", text, reason) from error

@@ -1,4 +1,4 @@
-"""`mqdb operation list`: what people and tools have changed, on all brokers that the settings name."""
+"""`mqdb operation list`: changes made by people and tools, on all brokers in the settings."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from mqdb_client import Operation
 
 app = command_group(
-    """See who has changed what: topics, groups, offsets, crons, dead letters, messages that wait.
+    """Show who changed what: topics, groups, offsets, crons, dead letters, and waiting messages.
 
-    Each change is a row of [bold]mqdb.operation[/bold]: the role of the database, the person or program
-    behind it (setting [bold]actor[/bold], else who is logged in), and what was there before.
+    Each change is a row of [bold]mqdb.operation[/bold], with the database role, the person or program (the setting
+    [bold]actor[/bold], or the name of the logged-in user), and the previous values.
 
     \b
     [bold]Examples[/bold]
@@ -29,33 +29,41 @@ app = command_group(
 def list_(
     context: typer.Context,
     topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Only about this topic.", show_default=False)
+        str | None, typer.Option(metavar="TOPIC", help="Only changes to this topic.", show_default=False)
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Only about this consumer group.", show_default=False)
+        str | None, typer.Option(metavar="GROUP", help="Only changes to this consumer group.", show_default=False)
     ] = None,
     about: Annotated[
         str | None,
         typer.Option(
-            "--object", metavar="NAME", help="Only about this cron, or the message of this id.", show_default=False
+            "--object",
+            metavar="NAME",
+            help="Only changes to this cron, or to the message with this id.",
+            show_default=False,
         ),
     ] = None,
     actor: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only by this person, program or role.", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help="Only changes by this person, program or role.", show_default=False),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Only since then: 2026-07-14T09:30+02:00, or 2h for ago.", show_default=False
+            metavar="TIME",
+            help="Only changes since this time: 2026-07-14T09:30+02:00, or 2h for two hours ago.",
+            show_default=False,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="So many of each broker.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many changes on each broker.")
+    ] = 100,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """List what was changed, when and by whom, the newest first.
+    """List changes, with their time and author, newest first.
 
-    With [bold]--json[/bold] also what was there before, and what is there after it.
+    With [bold]--json[/bold], each change includes the values before and after it.
 
     \b
     [bold]Examples[/bold]
@@ -78,7 +86,7 @@ def list_(
         answers,
         Operation._asdict if as_json else _described,
         as_json,
-        "Nobody has changed it.",
+        "There are no such changes.",
         ordered=True,
         descending=True,
     )

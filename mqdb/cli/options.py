@@ -1,4 +1,4 @@
-"""Options that every command has, before its name or behind it, and the settings that come of them."""
+"""Options that every command accepts, before or after its name, and the settings made from them."""
 
 import getpass
 import logging
@@ -26,9 +26,9 @@ _PREFIX = "mqdb.cli."
 def start(context: typer.Context, **arguments: Any) -> "Settings":
     """Set up logging and load the settings, at the start of a command. Raises SettingInvalid.
 
-    `arguments` are settings that only this command has options for.
+    `arguments` are settings for which only this command has options.
     """
-    # Not at the top: half a second, which --help need not wait for.
+    # Imported here, because the import takes half a second, which --help need not wait for.
     from mqdb.settings import load_settings
 
     log_from(context, logging.WARNING)
@@ -40,7 +40,7 @@ def start(context: typer.Context, **arguments: Any) -> "Settings":
 
 @contextmanager
 def administering(context: typer.Context) -> "Iterator[Admin]":
-    """Start a command that asks brokers: see `start`. Yields an Admin of the brokers that the settings name."""
+    """Start a command that uses brokers, like `start`. Yields an Admin for the brokers in the settings."""
     settings = start(context)
     from mqdb_client import Admin
 
@@ -56,12 +56,12 @@ def _user() -> str | None:
 
 
 def log_from(context: typer.Context, level: int) -> None:
-    """Log from this level on, or from one further down for each -v."""
+    """Log from this level on; each -v lowers the level by one step."""
     configure(level - 10 * given(context, "verbose", 0), given(context, "log_format", LogFormat.TEXT))
 
 
 def warn_of_unknown_variables() -> None:
-    """Log the variables named MQDB_... that nothing reads."""
+    """Log a warning for each environment variable MQDB_... that is not a setting."""
     from mqdb.settings import unknown_variables
 
     for variable in unknown_variables():
@@ -79,7 +79,7 @@ def given(context: typer.Context, name: str, default: Any = None) -> Any:
 
 
 def _keep(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
-    # A context shares this dict with those of its subcommands; what stands further right wins.
+    # A context shares this dict with its subcommands; the rightmost option wins.
     if value is not None:
         context.meta[_PREFIX + str(parameter.name)] = value
     return value
@@ -104,8 +104,8 @@ def _everywhere(
         _option(
             "--dsn",
             metavar="URI",
-            help="The database, or several, 'broker-a=URI;broker-b=URI'; unset, the embedded one in the home "
-            "directory. MQDB_DSN",
+            help="The database, or several: 'broker-a=URI;broker-b=URI'; if not given, the embedded database in the "
+            "home directory. MQDB_DSN MQDB_DSN",
         ),
     ] = None,
     home: Annotated[
@@ -118,16 +118,14 @@ def _everywhere(
     ] = None,
     verbose: Annotated[
         int | None,
-        _option("--verbose", "-v", count=True, help="Say more on standard error; -vv still more."),
+        _option("--verbose", "-v", count=True, help="Log more on standard error; -vv logs even more."),
     ] = None,
     log_format: Annotated[
         LogFormat | None,
-        _option(
-            "--log-format", help="The format of the log on standard error: text, or a line of JSON for each record."
-        ),
+        _option("--log-format", help="The format of the log on standard error: text, or one JSON object on each line."),
     ] = None,
 ) -> None:
-    """Never called: typer makes the options of it."""
+    """Never called: typer reads the options from its signature."""
 
 
 @cache
@@ -138,7 +136,7 @@ def _parameters() -> tuple[Any, ...]:
 
 
 class Command(TyperCommand):
-    """A command that also takes the options of every command."""
+    """A command that also accepts the options of every command."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["params"] = [*(kwargs.get("params") or ()), *_parameters()]
@@ -146,7 +144,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands that also takes the options of every command."""
+    """A group of commands that also accepts the options of every command."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["params"] = [*(kwargs.get("params") or ()), *_parameters()]
@@ -154,7 +152,7 @@ class Group(TyperGroup):
 
 
 def command_group(help: str) -> typer.Typer:
-    """A group of commands. Without the name of one it prints this help."""
+    """Create a group of commands. Without a subcommand, it prints this help."""
     app = typer.Typer(cls=Group, rich_markup_mode="rich", help=help)
 
     @app.callback(invoke_without_command=True)

@@ -1,4 +1,7 @@
-"""The calls of psql for a broker's database: a line for a shell, and a process. Neither shows the password."""
+"""Calls of psql for a broker's database: a command line for a shell, and a process.
+
+Neither of them shows the password.
+"""
 
 import re
 import shlex
@@ -15,7 +18,7 @@ from mqdb.settings import Settings
 
 
 class PsqlCall(NamedTuple):
-    """A psql to start, with variables for its environment. The password is one of them."""
+    """A call of psql, with variables for its environment. One of these variables is the password."""
 
     program: str
     dsn: str
@@ -23,8 +26,10 @@ class PsqlCall(NamedTuple):
 
 
 def psql_command(dsn: str, home: Path | None = None, program: str = "psql") -> str:
-    """A line for a shell. With `home` the password is read from the file that lies there, else psql asks for it
-    or finds it itself (.pgpass).
+    """The command line for a shell.
+
+    With `home`, the password is read from a file in that directory; otherwise psql prompts for it or finds it
+    (.pgpass).
     """
     if home is None:
         return f"{shlex.quote(program)} {shlex.quote(without_secrets(dsn))}"
@@ -33,14 +38,14 @@ def psql_command(dsn: str, home: Path | None = None, program: str = "psql") -> s
 
 
 def psql_of(settings: Settings, dsn: str) -> str:
-    """The command for the broker of these settings, whose database is at `dsn`."""
+    """The psql command line for the broker of these settings, whose database is at `dsn`."""
     if settings.broker is not None:
         return psql_command(dsn)
     return psql_command(dsn, settings.home, _program())
 
 
 def psql_call(settings: Settings, dsn: str) -> PsqlCall:
-    """The process for the broker of these settings, whose database is at `dsn`."""
+    """The psql process for the broker of these settings, whose database is at `dsn`."""
     password = conninfo_to_dict(dsn).get("password")
     environment = {} if password is None else {"PGPASSWORD": str(password)}
     if settings.broker is not None:
@@ -49,22 +54,22 @@ def psql_call(settings: Settings, dsn: str) -> PsqlCall:
 
 
 def _plain(dsn: str) -> str:
-    """The DSN of the embedded broker without its secrets and the method of authentication.
+    """The DSN of the embedded broker, without its secrets and its authentication method.
 
-    That goes into the environment: a psql before version 16 does not know it, and refuses a URI that holds it.
+    The method is set in the environment instead: psql before version 16 refuses a URI that contains it.
     """
     return without_secrets(dsn).replace("&require_auth=scram-sha-256", "")
 
 
 def _program() -> str:
-    """A psql for the embedded broker."""
+    """The psql to use with the embedded broker."""
     return "psql" if _understands_embedded() else _bundled()
 
 
 def _understands_embedded() -> bool:
-    """Whether this machine's psql knows PGREQUIREAUTH.
+    """Whether this machine's psql supports PGREQUIREAUTH.
 
-    Without it another program on the port could ask for the password.
+    Without PGREQUIREAUTH, another program on the port could ask for the password.
     """
     program = shutil.which("psql")
     if program is None:
@@ -75,6 +80,6 @@ def _understands_embedded() -> bool:
 
 
 def _bundled() -> str:
-    """The psql beside the embedded PostgreSQL's programs; not every set of them has one."""
+    """The psql next to the embedded PostgreSQL's programs; some installations do not have it."""
     program = find_postgres().program("psql")
     return str(program) if program.exists() else "psql"

@@ -1,7 +1,7 @@
-"""The messages that `mqdb send` makes of records in text, JSON lines and CSV. Nothing here sends.
+"""Makes the messages of `mqdb send` from records in text, JSON lines and CSV. This module sends nothing.
 
-A record's columns become tag, keys, properties, sharding key and body as `Columns` says; `Fixed` is the common part of
-all messages. A missing value gives no tag, no key and no property.
+`Columns` says which columns of a record become tag, keys, properties, sharding key and body; `Fixed` has the parts that
+all messages share. A missing value adds no tag, key or property.
 """
 
 import csv
@@ -17,7 +17,7 @@ from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
 
 
 class InputFormat(StrEnum):
-    """The way to split input into messages."""
+    """The format of the input, which says how to split it into messages."""
 
     TEXT = "text"
     JSONL = "jsonl"
@@ -26,7 +26,7 @@ class InputFormat(StrEnum):
 
 
 class InputInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """A line of the input that no message can be made of."""
+    """A line of the input is not a valid message."""
 
     source: str
     line: int
@@ -36,7 +36,7 @@ class InputInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """The columns for the parts of a message. Without `body` the body is the whole record as JSON."""
+    """The columns that become parts of a message. If `body` is None, the body is the whole record as JSON."""
 
     tag: str | None = None
     keys: tuple[str, ...] = ()
@@ -46,14 +46,14 @@ class RecordColumns:
 
     @property
     def names(self) -> list[str]:
-        """All columns that are named."""
+        """All columns that are used."""
         single = (self.tag, self.sharding_key, self.body)
         return [*(name for name in single if name is not None), *self.keys, *self.properties]
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """The parts that every message gets; a column wins over `tag`, `sharding_key` and a property of the same name."""
+    """The parts of every message; a column overrides `tag`, `sharding_key` and a property of the same name."""
 
     topic: str
     tag: str | None = None
@@ -64,7 +64,7 @@ class Fixed:
 
 
 class Outgoing(NamedTuple):
-    """A message to send, and the line that it came from."""
+    """A message to send, with the number of its input line."""
 
     message: Message
     sharding_key: str | None
@@ -72,27 +72,27 @@ class Outgoing(NamedTuple):
 
 
 def suffix_format(name: str) -> InputFormat:
-    """The format that a file name promises."""
+    """The input format for the suffix of a file name."""
     suffixes = {".csv": InputFormat.CSV, ".jsonl": InputFormat.JSONL, ".ndjson": InputFormat.JSONL}
     return next((form for suffix, form in suffixes.items() if name.lower().endswith(suffix)), InputFormat.TEXT)
 
 
 def parse_property(text: str) -> tuple[str, str]:
-    """`name=value`; the value may hold further equals signs."""
+    """Parse `name=value`; the value may contain further equals signs."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ParameterInvalid("property", text, "write NAME=VALUE")
+        raise ParameterInvalid("property", text, "must be written NAME=VALUE")
     return name, value
 
 
 def text_message(body: bytes, fixed: Fixed, line: int = 0) -> Outgoing:
-    """A message whose body is given."""
+    """A message with the given body."""
     message = Message(fixed.topic, body, fixed.tag, fixed.keys, fixed.properties, system_properties=fixed.schedule)
     return Outgoing(message, fixed.sharding_key, line)
 
 
 def from_text(lines: Iterable[bytes], fixed: Fixed) -> Iterator[Outgoing]:
-    """Each line is a body; an empty one is nothing."""
+    """Make a message from each line that is not empty."""
     for number, line in enumerate(lines, 1):
         if line:
             yield text_message(line, fixed, number)
@@ -101,9 +101,9 @@ def from_text(lines: Iterable[bytes], fixed: Fixed) -> Iterator[Outgoing]:
 def from_jsonl(
     lines: Iterable[bytes], fixed: Fixed, columns: RecordColumns, nulls: frozenset[str], source: str
 ) -> Generator[Outgoing, None, list[str]]:
-    """Each line is a JSON object, which is the body as it stands unless a column is. Raises InputInvalid.
+    """Make a message from each line, a JSON object that becomes the body unless a column does. Raises InputInvalid.
 
-    A record may lack a column. Returns those that all of them lack, which are misspelled perhaps.
+    A record may lack a column. Returns the columns that no record has, which may be misspelled.
     """
     unseen = columns.names
     is_empty = True
@@ -125,8 +125,12 @@ def from_jsonl(
 def from_csv(
     lines: Iterable[bytes], fixed: Fixed, columns: RecordColumns, nulls: frozenset[str], source: str
 ) -> Iterator[Outgoing]:
-    """The first line names the columns. Raises InputInvalid, ParameterInvalid for a column that is not there."""
-    # The default is 128 KiB, a body may have 4 MiB; what is too large says so later, with its limit.
+    """Make a message from each row; the first line names the columns.
+
+    Raises InputInvalid, or ParameterInvalid if a column does not exist.
+    """
+    # The default limit is 128 KiB, but a body may have 4 MiB; a body that is too large is refused later, with its
+    # limit.
     csv.field_size_limit(sys.maxsize)
     reader = csv.reader(_decoded(lines, source), strict=True)
     header: list[str] | None = None
@@ -151,7 +155,7 @@ def _decoded(lines: Iterable[bytes], source: str) -> Iterator[str]:
     encoding = "utf-8-sig"  # a byte order mark may precede the header
     for number, line in enumerate(lines, 1):
         try:
-            # The reader needs the line ends of texts between quotation marks.
+            # The reader needs the line ends within quoted texts.
             yield line.decode(encoding) + "\n"
         except UnicodeDecodeError as exc:
             raise InputInvalid(source, number, f"is not UTF-8: {exc.reason} at byte {exc.start:,}") from exc
@@ -184,13 +188,16 @@ def _message(
 
 
 def _words(value: object, nulls: frozenset[str]) -> list[str]:
-    """A list holds several keys; a text is one, also with blanks in it, which the check of the message refuses."""
+    """The keys in a value: each item of a list, or the one text.
+
+    A text with blanks is refused later, by the check of the message.
+    """
     values = value if isinstance(value, list) else [value]
     return [text for each in values if (text := _as_text(each, nulls)) is not None]
 
 
 def _as_text(value: object, nulls: frozenset[str]) -> str | None:
-    """The text of a value; None for a missing one: null, an empty text, or one that `nulls` names."""
+    """The value as text, or None if it is missing: null, empty, or one of `nulls`."""
     if value is None or value == "":
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`mqdb remoting`: the front for RocketMQ's clients alone, for a broker that is served elsewhere."""
+"""`mqdb remoting`: only the front for RocketMQ's clients, for a broker that another process serves."""
 
 import logging
 from contextlib import ExitStack
@@ -15,24 +15,23 @@ _DEFAULT_ADDRESS: Final = "127.0.0.1:9876"
 def remoting(
     context: typer.Context,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help=f"Where to serve; MQDB_REMOTING, or {_DEFAULT_ADDRESS}.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"Address to serve on; MQDB_REMOTING, or {_DEFAULT_ADDRESS}."),
     ] = None,
     advertised: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where clients find it, if elsewhere; MQDB_REMOTING_ADVERTISED."),
+        typer.Option(metavar="HOST:PORT", help="Address that clients use, if it differs; MQDB_REMOTING_ADVERTISED."),
     ] = None,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /healthz, /readyz and /metrics.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address for /healthz, /readyz and /metrics.")
     ] = None,
 ) -> None:
-    """Serve clients that speak RocketMQ's remoting protocol: Java, Go, C++, Node, Spring.
+    """Serve clients that use RocketMQ's remoting protocol: Java, Go, C++, Node, Spring.
 
-    They find name server and broker at one address. With
-    MQDB_REMOTING=127.0.0.1:9876 mqdb serve serves them too. Several of these
-    processes may serve one broker, behind a TCP balancer whose address they
-    advertise. Any address but loopback needs an access key with a secret (mqdb
-    acl secret), or MQDB_REMOTING_OPEN=true, with which any client that reaches
-    it may do everything.
+    Name server and broker have the same address. With MQDB_REMOTING=127.0.0.1:9876, mqdb serve also serves these
+    clients. Several of these processes can serve one broker behind a TCP load balancer, whose address they advertise.
+    Any address except loopback needs either an access key with a secret (mqdb acl secret), or MQDB_REMOTING_OPEN=true,
+    which lets every client that can connect do everything.
 
     \b
     [bold]Examples[/bold]
@@ -53,8 +52,8 @@ def remoting(
         front = stack.enter_context(front_of(settings, broker.dsn, settings.pool_dsn_of(broker.name)))
         assert front is not None
         print(f"mqdb remoting\n  remoting {front.address}", flush=True)
-        if http is not None:  # MQDB_HTTP is that of mqdb serve, on the same machine perhaps
-            # Nobody else pays for the import of its libraries.
+        if http is not None:  # MQDB_HTTP may belong to an mqdb serve on the same machine
+            # Imported here, so that only this option pays for loading these libraries.
             from mqdb.remoting.session.metrics import TrafficCollector
 
             collector = TrafficCollector(*front.names, front.traffic)

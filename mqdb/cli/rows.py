@@ -1,7 +1,7 @@
-"""The output of commands that show things: a table for people, a JSON object a line for programs.
+"""The output of commands: a table for people, or one JSON object on each line for programs.
 
-Rows hold plain values: a switch is a bool, a time a datetime, a missing value None. This module makes text for people
-of them, and JSON.
+Rows hold plain values: a switch is a bool, a time a datetime, and a missing value None. This module formats them as
+text for people and as JSON.
 """
 
 import json
@@ -19,49 +19,52 @@ if TYPE_CHECKING:
     from mqdb.settings import Settings
     from mqdb_client import Admin, Answers
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on each line.")]
 Brokers = Annotated[
     list[str] | None,
     typer.Option(
-        "--broker", metavar="NAME", help="Only on this broker; may be repeated. Unset, on all.", show_default=False
+        "--broker",
+        metavar="NAME",
+        help="Only this broker; may be repeated. If not given, all brokers.",
+        show_default=False,
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-#: Values by their names in JSON; a table's columns have the same names with blanks.
+#: Values by their names in JSON; the columns of a table have the same names with spaces instead of underscores.
 Row: TypeAlias = dict[str, Any]
 
 T = TypeVar("T")
 
-#: Headings of columns with ids.
+#: Headings of columns that contain ids.
 _IDS: Final = frozenset({"message", "message id", "transaction id", "client id"})
 
-#: Columns whose times tables show to the millisecond; all others to the second.
+#: Columns whose times are shown to the millisecond; all other times are shown to the second.
 _TO_MILLISECONDS: Final = frozenset({"due", "last_stored"})
 
 
 def has_several(known: "Admin | Settings") -> bool:
-    """Whether there are several brokers, so that one has to say which."""
+    """Whether there are several brokers, so that output has to name the broker."""
     return len(known.brokers) > 1
 
 
 def on(known: "Admin | Settings", broker_name: str) -> str:
-    """The broker, for the end of a sentence: " on NAME", or "" if there is only one."""
+    """The broker as the end of a sentence: " on NAME", or "" if there is only one broker."""
     return f" on {broker_name}" if has_several(known) else ""
 
 
 def of_broker(known: "Admin | Settings", broker_name: str) -> Row:
-    """The column with the broker of a row, if there are several brokers."""
+    """The broker column of a row; empty if there is only one broker."""
     return {"broker": broker_name} if has_several(known) else {}
 
 
 def of_part(described: Sequence[Row], name: str) -> list[Row]:
-    """The rows that each item has under `name`, with the column of its broker if the item has one."""
+    """The rows that each item has under `name`, with the item's broker column if it has one."""
     return [({"broker": each["broker"]} if "broker" in each else {}) | row for each in described for row in each[name]]
 
 
 def print_done(admin: "Admin", answers: "Answers[T]", sentence: Callable[[T], str]) -> None:
-    """Say what was done, a line for each broker; then raise what has failed."""
+    """Print what was done on each broker, then raise the errors of brokers that failed."""
     for name, result in answers.results.items():
         print(f"{sentence(result)}{on(admin, name)}")
     answers.check()
@@ -78,9 +81,9 @@ def print_answers(
     ordered: bool = False,
     descending: bool = False,
 ) -> None:
-    """Print what brokers have answered, the column of the broker at that place; then raise what has failed.
+    """Print the answers of brokers, with the broker column at `broker_at`, then raise the errors of other brokers.
 
-    The rows come broker by broker, or ordered by their first column.
+    Rows are grouped by broker, or ordered by their first column.
     """
     rows = [
         dict([*row[:broker_at], *of_broker(admin, name).items(), *row[broker_at:]])
@@ -95,7 +98,7 @@ def print_answers(
 
 
 def print_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
-    """Print rows with the same names; for people, `nothing` instead of a table without rows."""
+    """Print rows with the same columns; for people, print `nothing` if there are no rows."""
     if as_json:
         for row in rows:
             print(json_of(row))
@@ -106,7 +109,10 @@ def print_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
 
 
 def table_of(rows: Sequence[Row]) -> "Table":
-    """A table of rows with the same names; numbers stand right. Ids do not fold, as people copy them."""
+    """A table of rows with the same columns; numbers are right-aligned.
+
+    Ids are not folded, because people copy them.
+    """
     from mqdb.cli.console import table
 
     numbers = [spoken(name) for name in rows[0] if any(_is_number(row[name]) for row in rows)]
@@ -116,22 +122,22 @@ def table_of(rows: Sequence[Row]) -> "Table":
 
 
 def json_of(value: object) -> str:
-    """A value as JSON on one line; times are in ISO 8601, with their zone."""
+    """A value as JSON on one line; times are in ISO 8601, with their time zone."""
     return json.dumps(value, default=datetime.isoformat)
 
 
 def in_a_line(row: Row) -> str:
-    """A single row as a line for people."""
+    """A single row as one line for people."""
     return ", ".join(f"{spoken(name)} {_shown(name, value)}" for name, value in row.items())
 
 
 def spoken(name: str) -> str:
-    """A name as a heading."""
+    """A name as a heading, with spaces instead of underscores."""
     return name.replace("_", " ")
 
 
 def seconds(value: float | None) -> float | None:
-    """Seconds, to the tenth."""
+    """Round seconds to one decimal place."""
     return None if value is None else round(value, 1)
 
 

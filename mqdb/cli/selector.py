@@ -1,4 +1,4 @@
-"""`mqdb selector explain`: what an SQL92 expression means, and what it costs."""
+"""`mqdb selector explain`: the meaning and the cost of an SQL92 expression."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mqdb_client import SelectorExplanation
 
 app = command_group(
-    """Try SQL92 expressions before consumers subscribe by them.
+    """Try SQL92 expressions before consumers subscribe with them.
 
     \b
     [bold]Examples[/bold]
@@ -31,18 +31,24 @@ def explain(
     expression: Annotated[str, typer.Argument(metavar="EXPRESSION", help="The SQL92 expression.", show_default=False)],
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", metavar="NAME", help="Try it on the messages of this topic.", show_default=False),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="NAME",
+            help="Test the expression on the messages of this topic.",
+            show_default=False,
+        ),
     ] = None,
     last: Annotated[
-        int, typer.Option("--last", "-n", metavar="N", min=1, help="On how many, the latest ones first.")
+        int, typer.Option("--last", "-n", metavar="N", min=1, help="Number of messages to test, the latest first.")
     ] = 1_000,
     broker: Brokers = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show how an expression is read, what surprises in it, and the SQL that the database runs.
+    """Show how an expression is parsed, warnings about it, and the SQL that the database runs.
 
-    With a topic also how many of its latest messages match, and the plan of a
-    consumer's pull with its cost; both are measured, and change nothing.
+    With --topic, the command also measures how many of the latest messages match, and the plan and cost of a consumer's
+    pull; it changes nothing.
 
     \b
     [bold]Examples[/bold]
@@ -97,7 +103,7 @@ def _print(explained: "SelectorExplanation", trials: list[Row]) -> None:
     for trial in trials:
         where = f" on {trial['broker']}" if "broker" in trial else ""
         console.print(f"\n[bold]{escape(trial['topic'])}{where}[/bold]: {_verdict(trial)}")
-        console.print(f"A pull that looks at up to {trial['scanned']:,} of them takes {trial['milliseconds']:,} ms:")
+        console.print(f"A pull that reads up to {trial['scanned']:,} of them takes {trial['milliseconds']:,} ms:")
         console.print(escape("\n".join(trial["plan"])), soft_wrap=True)
 
 

@@ -33,12 +33,12 @@ from mqdb.common.duration import parse_duration
 from mqdb.common.message import check_message
 from mqdb.errors import MqdbError, ParameterInvalid, shown
 
-#: Messages that are looked at and sent at a time.
+#: Number of messages that are checked and sent at a time.
 _BATCH_MESSAGES = 1_000
 
 
 class Source(NamedTuple):
-    """An input: what an error calls it, how to read it, and how many bytes it has if it is a file."""
+    """An input: its name in errors, how to read it, and its size in bytes if it is a file."""
 
     name: str
     descriptor: int
@@ -52,45 +52,49 @@ _COLUMNS = "Columns of CSV, fields of JSON lines"
 
 def send(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to send to.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to send to.", show_default=False)],
     text: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TEXT]...", help="Each is a message. None, or -: read standard input.", show_default=False
+            metavar="[TEXT]...",
+            help="Each text is a message. If none is given, or -, standard input is read.",
+            show_default=False,
         ),
     ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", metavar="FILE", help="Read a file; may be repeated.")
+        list[Path] | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Read messages from this file; may be repeated."),
     ] = None,
     input_format: Annotated[
         InputFormat | None,
         typer.Option(
             "--format",
-            help="Input: each line a message (text), each line a JSON object (jsonl), a header and records (csv), or "
-            "all of it one message (raw). Unset, .csv, .jsonl and .ndjson files are what they say, all else is text.",
+            help="Input format: each line is a message (text), each line is a JSON object (jsonl), a header and "
+            "records (csv), or the whole input is one message (raw). If not given, it follows from the suffix "
+            ".csv, .jsonl or .ndjson; any other input is text.",
             show_default=False,
         ),
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", "-t", help="Tag of every message.")] = None,
-    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="Key of every message; may be repeated.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", help="Tag of each message.")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="Key of each message; may be repeated.")] = None,
     prop: Annotated[
         list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of every message; may be repeated."),
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of each message; may be repeated."),
     ] = None,
     sharding_key: Annotated[
-        str | None, typer.Option(help="Messages with the same one go to one queue, in order.")
+        str | None, typer.Option(help="Messages with the same sharding key go to one queue, in order.")
     ] = None,
     delay_level: Annotated[
         int,
         typer.Option(
             metavar="LEVEL",
             rich_help_panel=_LATER,
-            help="Deliver after the delay of this level, a line of the broker's table: mqdb delay list.",
+            help="Deliver after the delay of this level; mqdb delay list shows the broker's levels.",
         ),
     ] = 0,
     delay: Annotated[
         str | None,
-        typer.Option(metavar="TIME", rich_help_panel=_LATER, help="Deliver so much later: 90s, 15m, 2h, 7d."),
+        typer.Option(metavar="TIME", rich_help_panel=_LATER, help="Deliver after this delay: 90s, 15m, 2h, 7d."),
     ] = None,
     deliver_at: Annotated[
         str | None,
@@ -100,32 +104,37 @@ def send(
     ] = None,
     tag_column: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="The tag.")] = None,
     key_column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="A key; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="Column with a key; may be repeated."),
     ] = None,
     property_column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="A property; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="Column with a property; may be repeated."),
     ] = None,
     sharding_column: Annotated[
-        str | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="The sharding key.")
+        str | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="Column with the sharding key.")
     ] = None,
     body_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="The body; unset, the whole record as JSON."),
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=_COLUMNS,
+            help="Column with the body; if not given, the body is the whole record as JSON.",
+        ),
     ] = None,
     null: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TEXT", rich_help_panel=_COLUMNS, help="A value that counts as missing, as an empty one does."
+            metavar="TEXT", rich_help_panel=_COLUMNS, help="A value that counts as missing, like an empty value."
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
 ) -> None:
-    """Send messages to a topic and print their ids.
+    """Send messages to a topic, and print their ids.
 
-    Each argument is a message; without one, each line of standard input or of a
-    file. Empty lines are left out. Many messages go in batches, which are
-    stored as a whole or not at all. If the DSN lists several brokers, the
-    messages go to all that have the topic; a broker that is down is skipped.
+    Each argument is a message; without arguments, each line of standard input or of a file is a message. Empty lines
+    are skipped. Many messages are sent in batches, each of which is stored completely or not at all. If the DSN lists
+    several brokers, messages go to all brokers that have the topic; a broker that is down is skipped.
 
     \b
     [bold]Examples[/bold]
@@ -146,7 +155,7 @@ def send(
     with ExitStack() as resources:
         if text and text != ["-"]:
             if file:
-                raise ParameterInvalid("file", str(file[0]), "give texts or files, not both")
+                raise ParameterInvalid("file", str(file[0]), "give texts or files, but not both")
             _check_no_input_options(input_format, columns, nulls)
             messages = [text_message(os.fsencode(each), fixed) for each in text]
             for message in messages:
@@ -196,7 +205,9 @@ def _check_no_input_options(input_format: InputFormat | None, columns: RecordCol
     }
     for name, value in given.items():
         if value is not None:
-            raise ParameterInvalid(name, value, "is for files and standard input; each text is a body as it stands")
+            raise ParameterInvalid(
+                name, value, "is for files and standard input; a text argument is always the whole body"
+            )
 
 
 def _check_columns(columns: RecordColumns, nulls: frozenset[str], sources: Sequence[Source]) -> None:
@@ -245,13 +256,13 @@ def _messages(
 
 
 def _telling_what_is_missing(outgoing: Generator[Outgoing, None, list[str]], source: str) -> Iterator[Outgoing]:
-    """The same messages; at the end says what no record had: a misspelling perhaps, perhaps as it should be."""
+    """Pass all messages on; at the end, print the columns that no record had, which may be misspelled."""
     for name in (yield from outgoing):
         print(f"mqdb: no record of {source} has {shown(name)}", file=sys.stderr)
 
 
 def _checked(outgoing: Iterator[Outgoing], source: str) -> Iterator[Outgoing]:
-    """The same messages; one that no broker would store is an error with its line."""
+    """Pass all messages on; raise InputInvalid with the line of a message that no broker would store."""
     for each in outgoing:
         try:
             check_message(each.message)
@@ -261,7 +272,7 @@ def _checked(outgoing: Iterator[Outgoing], source: str) -> Iterator[Outgoing]:
 
 
 def _parse_schedule(delay_level: int, delay: str | None, deliver_at: str | None) -> Mapping[str, str]:
-    """The properties of messages that are sent so. Raises ParameterInvalid, ScheduleInvalid."""
+    """The properties that schedule the messages. Raises ParameterInvalid, ScheduleInvalid."""
     return schedule_properties(
         delay_level,
         None if delay is None else _parse_delay(delay),
@@ -272,7 +283,7 @@ def _parse_schedule(delay_level: int, delay: str | None, deliver_at: str | None)
 def _parse_delay(text: str) -> timedelta:
     delay = parse_duration(text)
     if delay is None:
-        raise ParameterInvalid("delay", text, "write a number and a unit, such as 500ms, 90s, 15m, 2h or 7d")
+        raise ParameterInvalid("delay", text, "must be a number and a unit, such as 500ms, 90s, 15m, 2h or 7d")
     if delay == timedelta.max:
         raise ParameterInvalid("delay", text, "is too long")
     return delay
@@ -283,5 +294,5 @@ def _parse_moment(text: str) -> datetime:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError) as error:
         raise ParameterInvalid(
-            "deliver_at", text, "write a time as 2026-07-14T09:30 or 2026-07-14T09:30+02:00"
+            "deliver_at", text, "must be a time such as 2026-07-14T09:30 or 2026-07-14T09:30+02:00"
         ) from error

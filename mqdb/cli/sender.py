@@ -1,8 +1,8 @@
 """The sends of `mqdb send`: in batches if possible, in order if needed.
 
-Messages without a sharding key go in batches, each to one queue and stored as a whole or not at all. Messages with a
-sharding key or a later delivery go one by one, from several threads, so that the messages of each key stay in order and
-the client gathers the sends.
+Messages without a sharding key are sent in batches, each to one queue and stored completely or not at all. Messages
+with a sharding key or a later delivery time are sent individually from several threads: the messages of each key stay
+in order, and the client combines the sends.
 """
 
 import time
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GROUP = "mqdb-send"
 
-#: Up to so many messages each gets its id printed; more get a summary.
+#: Up to this many messages, their ids are printed; for more messages, a summary.
 MAX_IDS = 10
 
 _THREADS = 8
@@ -36,7 +36,7 @@ class SendStopped(MqdbError):
 
 
 class Sender:
-    """Sends, counts what was acknowledged, and prints ids: each at once with `shows_ids`, else a few at the end."""
+    """Sends messages, counts those acknowledged, and prints ids: immediately with `shows_ids`, otherwise at the end."""
 
     def __init__(self, settings: "Settings", topic: str, *, shows_ids: bool) -> None:
         from mqdb_client import Producer
@@ -57,7 +57,7 @@ class Sender:
         self._producer.shutdown()
 
     def send(self, messages: Sequence[Outgoing]) -> None:
-        """Send messages that `check_message` has passed."""
+        """Send messages that have passed `check_message`."""
         if any(each.sharding_key is not None or schedule_of(each.message.system_properties) for each in messages):
             self._report(in_order_by_key(messages, _key, self._send_one, _THREADS))
         elif len(messages) == 1:
@@ -87,7 +87,7 @@ class Sender:
 
     @contextmanager
     def telling_what_was_sent(self) -> Iterator[None]:
-        """An error after the first message says how many there were: SendStopped."""
+        """Raise SendStopped, with the number of sent messages, for an error after the first message."""
         try:
             yield
         except MqdbError as exc:
@@ -96,7 +96,7 @@ class Sender:
             raise SendStopped(str(exc), self.sent) from exc
 
     def summarize(self) -> None:
-        """Print the ids of a few messages, or how many they were."""
+        """Print the ids if there are few messages, otherwise their number."""
         if self._shows_ids:
             return
         if self.sent <= MAX_IDS:
@@ -108,5 +108,5 @@ class Sender:
 
 
 def _key(outgoing: Outgoing) -> object:
-    """The key by which messages stay in order; messages without a sharding key have no order."""
+    """The key by which messages stay in order; messages without a sharding key are independent."""
     return id(outgoing) if outgoing.sharding_key is None else outgoing.sharding_key

@@ -19,24 +19,25 @@ def serve(
     context: typer.Context,
     port: Annotated[
         int | None,
-        typer.Option(help="Port of the embedded PostgreSQL; unset or 0, that of the last time or any free one."),
+        typer.Option(
+            help="Port of the embedded PostgreSQL; if not given or 0, the port of the last run, or any free port."
+        ),
     ] = None,
     wait_for_primary: Annotated[
         bool,
         typer.Option(
             "--wait-for-primary",
-            help="If the DSN leads to a standby, wait for the primary and do not end. MQDB_WAIT_FOR_PRIMARY",
+            help="If the DSN leads to a standby, wait for the primary instead of exiting. MQDB_WAIT_FOR_PRIMARY "
+            "MQDB_WAIT_FOR_PRIMARY",
         ),
     ] = False,
 ) -> None:
     """Start a broker and keep it running until Ctrl-C or SIGTERM.
 
-    It brings the schema to head and runs the services: dispatch, retention and
-    the rest. Without a DSN it also runs the PostgreSQL, in the home directory.
-    Several of these processes may serve one database: one of them leads,
-    another takes over when it is gone. Each serves one database; a cluster
-    of several has one for each. When it is killed, its PostgreSQL stays until
-    the next mqdb serve in the home, which adopts it.
+    The broker upgrades the schema and runs the services: dispatch, retention and others. Without a DSN, it also runs
+    PostgreSQL, in the home directory. Several of these processes can serve one database: one leads, and another takes
+    over if the leader is gone. Each process serves one database; a cluster of several databases needs one process for
+    each. If the process is killed, its PostgreSQL keeps running until the next mqdb serve in the same home adopts it.
 
     \b
     [bold]Examples[/bold]
@@ -47,7 +48,9 @@ def serve(
     """
     settings = start(context, port=port, wait_for_primary=wait_for_primary or None)
     if port and settings.broker is not None:
-        raise ParameterInvalid("port", port, "is for the embedded PostgreSQL; --dsn says where another one is")
+        raise ParameterInvalid(
+            "port", port, "is for the embedded PostgreSQL; the port of another server belongs in --dsn"
+        )
     from mqdb.serving.broker import serve_broker
 
     def on_serving(server: "Server", dashboard: "Dashboard | None", front_lines: list[str]) -> None:
@@ -57,7 +60,7 @@ def serve(
             lines.insert(-1, f"  metrics  http://{server.http_address}/metrics")
             lines.append(dashboard.welcome(server.http_address))
         print("\n".join(lines), flush=True)
-        # Not from the start: when it fails, the one line that says why stands alone.
+        # Logging starts here: if the start fails, only the one line with the reason is printed.
         log_from(context, logging.INFO)
         warn_of_unknown_variables()
 
@@ -65,7 +68,7 @@ def serve(
 
 
 def greeting(settings: "Settings", dsn: str) -> list[str]:
-    """The lines that `mqdb serve` prints when it has started."""
+    """The lines that `mqdb serve` prints after its start."""
     from mqdb import __version__
     from mqdb.cli.psql import psql_of
     from mqdb.common.dsn import redact

@@ -1,4 +1,4 @@
-"""Work shared out among threads so that what belongs together stays in order."""
+"""Divides work among threads so that items with the same key stay in order."""
 
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +11,10 @@ R = TypeVar("R")
 def in_order_by_key(
     items: Sequence[T], key_of: Callable[[T], Hashable], work: Callable[[T], R], threads: int
 ) -> list[R]:
-    """`work` on each item, by several threads; items of one key by one thread, in their order.
+    """Call `work` on each item from several threads; items with the same key are handled by one thread, in order.
 
-    Returns the results in the order of the items. When one raises, the others of its thread are left out.
+    Returns the results in the order of the items. If a call raises an error, the remaining items of its thread are
+    skipped.
     """
     shares: list[list[int]] = [[] for _ in range(threads)]
     share_of: dict[Hashable, int] = {}

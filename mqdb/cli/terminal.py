@@ -9,10 +9,10 @@ from mqdb.common.printable import printable
 
 
 class _Shielded:
-    """A terminal for `print`. rich, whose colours are control characters too, writes to the terminal itself."""
+    """A terminal for `print`; rich, whose colours are control characters too, writes to the terminal directly."""
 
     def __init__(self, terminal: TextIO) -> None:
-        #: rich looks for this name, and escapes itself what is not its own: `mqdb.cli.console`.
+        #: rich looks for this name, and escapes foreign control characters itself: `mqdb.cli.console`.
         self.rich_proxied_file = terminal
 
     def write(self, text: str) -> int:
@@ -24,7 +24,7 @@ class _Shielded:
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Shield the terminals among the standard streams. Bytes that go to their `buffer` are the caller's business."""
+    """Shield the standard streams that are terminals. Bytes written to their `buffer` are not shielded."""
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     for name, stream in before.items():
         if stream is not None and stream.isatty():

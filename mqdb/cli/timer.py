@@ -1,4 +1,4 @@
-"""`mqdb timer list | recall`: messages with a time of delivery, on all brokers that the settings name."""
+"""`mqdb timer list | recall`: messages with a delivery time, on all brokers in the settings."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mqdb_client import Admin, WaitingTimer
 
 app = command_group(
-    """Look at messages that wait for their time of delivery, and take one back.
+    """Look at messages that wait for their delivery time, and recall a message.
 
     \b
     [bold]Examples[/bold]
@@ -24,7 +24,7 @@ app = command_group(
 
 
 class NothingRecalled(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
-    """The message does not wait: it was delivered, or is not known."""
+    """The message is not waiting: it was already delivered, or its id is unknown."""
 
     message: str
     reason: str
@@ -37,12 +37,14 @@ def list_(
     topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Only messages for this topic.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="So many of each broker.")] = 100,
-    last: Annotated[bool, typer.Option("--last", help="Those that are due last, instead of the first.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many messages from each broker.")
+    ] = 100,
+    last: Annotated[bool, typer.Option("--last", help="Show the messages that are due last instead of first.")] = False,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """List messages that wait for their time of delivery, the first to be due first.
+    """List messages that wait for their delivery time, earliest first.
 
     \b
     [bold]Examples[/bold]
@@ -51,7 +53,7 @@ def list_(
     """
     with administering(context) as admin:
         answers = admin.on_each(lambda one: one.timers.list(topic, limit, last=last), broker)
-    nothing = "No message waits for a time of delivery."
+    nothing = "No messages are waiting for a delivery time."
     print_answers(admin, answers, _described, as_json, nothing, ordered=True, descending=last)
 
 
@@ -75,15 +77,17 @@ def recall(
     message: Annotated[
         str,
         typer.Argument(
-            metavar="HANDLE|MESSAGE_ID", help="The handle or the id from the result of the send.", show_default=False
+            metavar="HANDLE|MESSAGE_ID",
+            help="The handle or the message id from the result of the send.",
+            show_default=False,
         ),
     ],
     broker: Brokers = None,
 ) -> None:
-    """Take back a message that waits for its time of delivery.
+    """Recall a message that waits for its delivery time.
 
-    Fails if the message no longer waits: it was delivered or recalled before,
-    or its id is unknown.
+    The command fails if the message is no longer waiting, because it was delivered or recalled, or if its id is
+    unknown.
 
     \b
     [bold]Examples[/bold]
@@ -99,12 +103,12 @@ def recall(
             return
     answers.check()
     if RecallStatus.ALREADY_DELIVERED in answers.results.values():
-        raise NothingRecalled(message, "it was delivered already")
-    raise NothingRecalled(message, "none of that id waits; perhaps it was recalled before")
+        raise NothingRecalled(message, "it was already delivered")
+    raise NothingRecalled(message, "no message with this id is waiting; it may have been recalled")
 
 
 def _asked(admin: "Admin", message: str, names: Sequence[str] | None) -> Sequence[str] | None:
-    """The brokers to ask; a handle says which one has the message."""
+    """The brokers to search; a handle names the broker that has the message."""
     from mqdb.common.recall_handle import decode_handle
     from mqdb.common.unique_id import parse_unique_id
 

@@ -1,4 +1,4 @@
-"""`mqdb topic create | list | show | set | delete`, on all brokers that the settings name."""
+"""`mqdb topic create | list | show | set | delete`, on all brokers in the settings."""
 
 import shlex
 from collections import Counter
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 app = command_group(
     """Create, list, show, change and delete topics.
 
-    If the DSN lists several brokers, a command works on all of them. A broker
-    that cannot be reached does not keep it from the others.
+    If the DSN lists several brokers, a command works on all of them. If one broker cannot be reached, the command still
+    works on the others.
 
     \b
     [bold]Examples[/bold]
@@ -52,24 +52,29 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the top
 def create(
     context: typer.Context,
     name: TopicName,
-    queues: Annotated[int, typer.Option(help="Queues to write to and to read from.")] = 8,
-    read_queues: Annotated[int | None, typer.Option(help="Queues to read from, if not --queues.")] = None,
-    write_queues: Annotated[int | None, typer.Option(help="Queues to write to, if not --queues.")] = None,
+    queues: Annotated[int, typer.Option(help="Number of queues for writing and for reading.")] = 8,
+    read_queues: Annotated[
+        int | None, typer.Option(help="Number of queues for reading, if it differs from --queues.")
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option(help="Number of queues for writing, if it differs from --queues.")
+    ] = None,
     perm: Annotated[int, typer.Option(help="Sum of 4 (readable) and 2 (writable).")] = 6,
     order: Annotated[
-        bool, typer.Option("--order", help="Ask producers to keep to the queue of a sharding key.")
+        bool,
+        typer.Option("--order", help="Ask producers to send all messages with the same sharding key to one queue."),
     ] = False,
     message_type: Annotated[
-        MessageType, typer.Option("--type", help="The type of messages that the topic is for.", case_sensitive=False)
+        MessageType,
+        typer.Option("--type", help="The type of messages for which the topic is meant.", case_sensitive=False),
     ] = MessageType.NORMAL,
     broker: Brokers = None,
 ) -> None:
-    """Create a topic. Creating it again with these options changes nothing.
+    """Create a topic. Creating the topic again with the same options changes nothing.
 
-    If the DSN lists several brokers, each of them gets the topic with this
-    number of queues, like with mqadmin updateTopic -c; or only the brokers that
-    [bold]--broker[/bold] names. Messages go to the queues of all brokers that
-    have it.
+    If the DSN lists several brokers, the topic is created with this number of queues on each broker, as with mqadmin
+    updateTopic -c, or only on the brokers named by [bold]--broker[/bold]. Messages are sent to the queues of all
+    brokers that have the topic.
 
     \b
     [bold]Examples[/bold]
@@ -97,7 +102,7 @@ def create(
 @app.command("list", cls=Command)
 def list_(
     context: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", help="Also those of the broker and of groups.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include the topics of the broker and of groups.")] = False,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
@@ -118,7 +123,7 @@ def list_(
 
     with administering(context) as admin:
         answers = admin.on_each(topics_on, broker)
-    print_answers(admin, answers, _described, as_json, "There is no topic yet.", ordered=True)
+    print_answers(admin, answers, _described, as_json, "There are no topics yet.", ordered=True)
 
 
 @app.command(cls=Command)
@@ -173,7 +178,7 @@ def _groups(progress: "Sequence[QueueProgress]") -> list[Row]:
 
 
 def _print_topic(described: list[Row]) -> None:
-    """A line of settings for each broker, then the queues of all of them, then the groups."""
+    """Print a line of settings for each broker, then the queues of all brokers, then the groups."""
     from mqdb.cli.console import standard_output
 
     console = standard_output()
@@ -184,42 +189,49 @@ def _print_topic(described: list[Row]) -> None:
     console.print(table_of(of_part(described, "queues")))
     console.print()
     groups = of_part(described, "groups")
-    console.print(table_of(groups) if groups else "No group has read it yet.")
+    console.print(table_of(groups) if groups else "No group has read this topic yet.")
 
 
 @app.command("set", cls=Command)
 def set_(
     context: typer.Context,
     name: TopicName,
-    queues: Annotated[int | None, typer.Option(metavar="N", help="Queues to write to and to read from.")] = None,
-    read_queues: Annotated[int | None, typer.Option(metavar="N", help="Queues to read from, if not --queues.")] = None,
-    write_queues: Annotated[int | None, typer.Option(metavar="N", help="Queues to write to, if not --queues.")] = None,
+    queues: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of queues for writing and for reading.")
+    ] = None,
+    read_queues: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of queues for reading, if it differs from --queues.")
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of queues for writing, if it differs from --queues.")
+    ] = None,
     perm: Annotated[int | None, typer.Option(metavar="N", help="Sum of 4 (readable) and 2 (writable).")] = None,
     order: Annotated[
         bool | None,
-        typer.Option("--order/--no-order", help="Whether to ask producers to keep to the queue of a sharding key."),
+        typer.Option(
+            "--order/--no-order",
+            help="Whether producers should send all messages with the same sharding key to one queue.",
+        ),
     ] = None,
     message_type: Annotated[
         MessageType | None,
-        typer.Option("--type", help="The type of messages that the topic is for.", case_sensitive=False),
+        typer.Option("--type", help="The type of messages for which the topic is meant.", case_sensitive=False),
     ] = None,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a topic. Settings that are not given stay as they are.
+    """Change settings of a topic. Settings that are not given keep their values.
 
-    Like mqadmin updateTopic. Running consumers notice it within 20 seconds,
-    producers within 30. Groups that have read the topic before read added
-    queues from the beginning.
+    It works like mqadmin updateTopic. Running consumers see the change within 20 seconds, and producers within 30
+    seconds. Groups that have read the topic before read added queues from the start.
 
-    With fewer queues, the messages of removed queues stay, and more queues
-    later bring them back. To consume all of them first, lower --write-queues,
-    and lower --read-queues when [bold]mqdb topic show[/bold] has no lag in the
-    removed queues. The command names queues that are no longer read and still
-    have messages for a group.
+    If you lower the number of queues, the messages of removed queues stay, and raising the number again brings them
+    back. To consume all of them first, lower --write-queues, and lower --read-queues once [bold]mqdb topic show[/bold]
+    shows no lag in the removed queues. The command lists queues that are no longer read but still have messages for a
+    group.
 
-    With another number of queues a sharding key may belong to another queue. If
-    its order matters, let consumers finish before the change.
+    After a change of the number of queues, a sharding key may belong to another queue. If the order by sharding key
+    matters, let consumers read all messages before the change.
 
     \b
     [bold]Examples[/bold]
@@ -260,7 +272,7 @@ _CHANGES = "--queues, --read-queues, --write-queues, --perm, --order, --no-order
 
 
 def _notes(config: TopicConfig, unread: "Sequence[Unread]") -> Iterator[str]:
-    """Notes about messages that consumers do not get with these numbers of queues, and how to get them."""
+    """Notes about messages that consumers do not get with these numbers of queues, and how to read them."""
     command = f"mqdb topic set {shlex.quote(config.name)} --read-queues"
     if unread:
         messages: Counter[str] = Counter()
@@ -269,7 +281,7 @@ def _notes(config: TopicConfig, unread: "Sequence[Unread]") -> Iterator[str]:
         whose = ", ".join(f"{group} ({count:,})" for group, count in messages.items())
         back = max(config.write_queue_nums, *(each.queue_id + 1 for each in unread))
         yield (
-            f"queues from {config.read_queue_nums} on are no longer read, with messages not consumed by {whose}; "
+            f"queues from {config.read_queue_nums} on are no longer read, but have messages not consumed by {whose}; "
             f"to read them again: {command} {back}"
         )
     if config.write_queue_nums > config.read_queue_nums:
@@ -284,16 +296,20 @@ def delete(
     context: typer.Context,
     name: TopicName,
     force: Annotated[
-        bool, typer.Option("--force", help="Also with the crons, scheduled and half messages that name it.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Delete the topic together with the crons, scheduled messages and half messages that use it.",
+        ),
     ] = False,
     broker: Brokers = None,
     yes: Yes = False,
 ) -> None:
-    """Delete a topic with its messages and the offsets of all groups there.
+    """Delete a topic, with its messages and the offsets of all groups in it.
 
-    Refused while a cron, a message that waits for its delivery, or a half
-    message without an end names it. With [bold]--force[/bold] these end with it: crons
-    are removed, half messages rolled back, and what waits is not delivered.
+    The command fails if the topic is used by a cron, by a message that waits for its delivery, or by an unresolved half
+    message. With [bold]--force[/bold], these are deleted too: crons are removed, half messages are rolled back, and
+    waiting messages are not delivered.
 
     \b
     [bold]Examples[/bold]
@@ -326,7 +342,7 @@ def delete(
 
 
 def _with(name: str, uses: "TopicUses") -> str:
-    """The things that are deleted with a topic, in the words of the refusal."""
+    """The objects that are deleted with a topic, in the words of the refusal."""
     return f", with {TopicInUse(name, *uses).users}" if any(uses) else ""
 
 

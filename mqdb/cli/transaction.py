@@ -1,4 +1,4 @@
-"""`mqdb transaction list | resolve`: half messages, on all brokers that the settings name."""
+"""`mqdb transaction list | resolve`: half messages, on all brokers in the settings."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from mqdb_client import HalfMessage
 
 app = command_group(
-    """Look at half messages, and end those whose producers say nothing.
+    """Look at half messages, and resolve those whose producers do not answer.
 
-    A message of a transaction producer waits in RMQ_SYS_TRANS_HALF_TOPIC until
-    its local transaction has committed or rolled back. In SQL that is the view
-    [bold]mqdb.half_messages[/bold].
+    A message of a transaction producer waits in RMQ_SYS_TRANS_HALF_TOPIC until its local transaction is committed or
+    rolled back. In SQL, half messages are in the view [bold]mqdb.half_messages[/bold].
 
     \b
     [bold]Examples[/bold]
@@ -29,7 +28,7 @@ app = command_group(
 
 
 class _State(StrEnum):
-    """The states that one may look for."""
+    """The states that can be selected."""
 
     PREPARED = "prepared"
     COMMITTED = "committed"
@@ -50,19 +49,24 @@ def list_(
     context: typer.Context,
     state: Annotated[
         list[_State] | None,
-        typer.Option(help="Only in this state; may be repeated. Unset, those without an end.", show_default=False),
+        typer.Option(
+            help="Only half messages in this state; may be repeated. If not given, unresolved half messages.",
+            show_default=False,
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Only of this producer group.", show_default=False)
+        str | None, typer.Option(metavar="GROUP", help="Only half messages of this producer group.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many of the oldest, on each broker.")] = 100,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Show at most this many half messages from each broker, the oldest first.")
+    ] = 100,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """List half messages: how old they are, and how often their producers were asked.
+    """List half messages, with their age and the number of checks sent to their producers.
 
-    Without --state those that are [bold]prepared[/bold], and those that were [bold]discarded[/bold]: asked
-    about too often, or too old.
+    Without --state, the command lists half messages that are [bold]prepared[/bold] or were [bold]discarded[/bold],
+    because of too many checks or their age.
 
     \b
     [bold]Examples[/bold]
@@ -74,7 +78,7 @@ def list_(
     states = [HalfState[each.name] for each in state or (_State.PREPARED, _State.DISCARDED)]
     with administering(context) as admin:
         answers = admin.on_each(lambda one: one.transactions.list(states, group, limit), broker)
-    print_answers(admin, answers, _described, as_json, "There is no such half message.", broker_at=0)
+    print_answers(admin, answers, _described, as_json, "There are no such half messages.", broker_at=0)
 
 
 def _described(half: "HalfMessage") -> Row:
@@ -95,17 +99,16 @@ def _described(half: "HalfMessage") -> Row:
 @app.command(cls=Command)
 def resolve(
     context: typer.Context,
-    transaction_id: Annotated[str, typer.Argument(metavar="ID", help="The unique id of the message.")],
-    outcome: Annotated[_Outcome, typer.Argument(help="commit, rollback, or resume: check it again, from 0.")],
+    transaction_id: Annotated[str, typer.Argument(metavar="ID", help="The unique id of the half message.")],
+    outcome: Annotated[_Outcome, typer.Argument(help="commit, rollback, or resume: restart the checks from 0.")],
     broker: Brokers = None,
     yes: Yes = False,
 ) -> None:
-    """End a half message by hand, or resume the checks of a discarded one.
+    """Commit or roll back a half message by hand, or resume the checks of a discarded one.
 
-    A [bold]commit[/bold] delivers it; after a [bold]rollback[/bold] it is never
-    delivered. Neither can be undone. [bold]resume[/bold] is for discarded half
-    messages: their producers are asked again, from 0 checks, for as long as if
-    they were stored now.
+    A [bold]commit[/bold] delivers the half message; after a [bold]rollback[/bold] it is never delivered. Neither action
+    can be undone. [bold]resume[/bold] is for discarded half messages: their producers are checked again, starting from
+    0 checks, as if the half messages had just been stored.
 
     \b
     [bold]Examples[/bold]

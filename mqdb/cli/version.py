@@ -1,4 +1,4 @@
-"""`mqdb --version`: the versions of this mqdb, and those of the brokers that answer soon."""
+"""`mqdb --version`: the versions of this mqdb, and of the brokers that answer in time."""
 
 import threading
 import time
@@ -15,14 +15,14 @@ from mqdb.errors import MqdbError, SettingInvalid
 if TYPE_CHECKING:
     from mqdb.common.dsn import BrokerDsn
 
-#: The line of a broker that takes longer says so.
+#: If a broker takes longer than this, its line says so.
 _PATIENCE_SECONDS: Final = 3.0
 
 
 def print_versions(context: typer.Context) -> None:
-    """Print two lines about this mqdb, and one for each broker of the settings.
+    """Print two lines about this mqdb, and one line for each broker in the settings.
 
-    A wrong setting and an unreachable broker are lines, too, and no errors.
+    A wrong setting or an unreachable broker is reported as a line, not as an error.
     """
     from mqdb_client.admin.versions import known_revision
 
@@ -36,7 +36,7 @@ def _lines_of_brokers(context: typer.Context) -> list[str]:
     try:
         settings = start(context)
     except SettingInvalid as error:
-        return [f"no broker is asked: {error}"]
+        return [f"no broker was contacted: {error}"]
     from mqdb.settings.broker_list import brokers_of
 
     questions: list[_Question] = []
@@ -44,7 +44,7 @@ def _lines_of_brokers(context: typer.Context) -> list[str]:
     def find() -> None:
         questions.extend(map(_Question, brokers_of(settings)))
 
-    # An embedded broker that does not run has no versions, and a line about it would be no news.
+    # An embedded broker that does not run has no versions, and a line about it would be of no use.
     finding = _begin(find)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     finding.join(_PATIENCE_SECONDS)
@@ -52,11 +52,11 @@ def _lines_of_brokers(context: typer.Context) -> list[str]:
 
 
 class _Question:
-    """Asks a broker for its versions in a thread, which may hang longer than this process lives."""
+    """Reads the versions of a broker in a thread, because a hanging read must not keep this process alive."""
 
     def __init__(self, broker: "BrokerDsn") -> None:
         self._broker = broker
-        self._line = f"{broker.name}: does not answer within {_PATIENCE_SECONDS:.0f} s"
+        self._line = f"{broker.name}: no answer within {_PATIENCE_SECONDS:.0f} s"
         self._thread = _begin(self._ask)
 
     def _ask(self) -> None:
@@ -71,7 +71,7 @@ class _Question:
             self._line = f"{self._broker.name}: {schema}, PostgreSQL {found.server}"
 
     def answer(self, deadline: float) -> str:
-        """The line of the broker at the deadline, or earlier."""
+        """The line of the broker, at the deadline or earlier."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         return self._line
 

@@ -1,4 +1,4 @@
-"""`mqdb web`: the dashboard alone, for brokers that are served elsewhere."""
+"""`mqdb web`: only the dashboard, for brokers that other processes serve."""
 
 import logging
 from functools import partial
@@ -14,20 +14,19 @@ _DEFAULT_ADDRESS = "127.0.0.1:8090"
 def web(
     context: typer.Context,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help=f"Where to serve; MQDB_HTTP, or {_DEFAULT_ADDRESS}.")
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Address to serve on; MQDB_HTTP, or {_DEFAULT_ADDRESS}.")
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Allow no changes, like MQDB_WEB_READ_ONLY=true.")
+        bool, typer.Option("--read-only", help="Allow no changes, as with MQDB_WEB_READ_ONLY=true.")
     ] = False,
 ) -> None:
-    """Serve the dashboard for the brokers that the settings name, with /healthz and /readyz.
+    """Serve the dashboard for the brokers in the settings, with /healthz and /readyz.
 
-    With MQDB_HTTP=127.0.0.1:8090 mqdb serve serves it for its own broker. On
-    loopback, the link that is printed logs in, once; with MQDB_WEB_PASSWORD a
-    form does. MQDB_WEB_VIEWER_PASSWORD is for viewers, who change nothing. A
-    proxy of MQDB_WEB_TRUSTED_PROXIES names people in MQDB_WEB_USER_HEADER, and
-    mqdb acl says what they may do. Any address but loopback needs a password or
-    such a proxy.
+    With MQDB_HTTP=127.0.0.1:8090, mqdb serve serves the dashboard for its own broker. On loopback, you log in once with
+    the link that the command prints; with MQDB_WEB_PASSWORD, you log in with a form. MQDB_WEB_VIEWER_PASSWORD is the
+    password for viewers, who cannot change anything. A proxy listed in MQDB_WEB_TRUSTED_PROXIES passes the user's name
+    in MQDB_WEB_USER_HEADER, and the rights of mqdb acl apply to this user. Any address except loopback needs a password
+    or such a proxy.
 
     \b
     [bold]Examples[/bold]

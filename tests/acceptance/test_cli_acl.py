@@ -39,7 +39,7 @@ def test_a_right_is_granted_shown_checked_and_taken_away(place: Place) -> None:
     assert f"{SHOP!r} has no right SEND on TOPIC 'other'" in denied.errors
     assert place.done("acl", "revoke", SHOP, "--all").count("any more") == 2
     assert place.done("acl", "revoke", SHOP, "--all") == f"{SHOP} has no right\n"
-    assert place.done("acl", "list") == "Nobody but the owner has a right.\n"
+    assert place.done("acl", "list") == "No role except the owner has any right.\n"
 
 
 def test_a_reader_needs_its_topics_and_its_group(place: Place) -> None:
@@ -120,7 +120,7 @@ def test_rights_come_from_a_file(place: Place, tmp_path: Path) -> None:
 
     asked = place.call(*apply)
     assert (asked.code, "No terminal to confirm it; add --yes" in asked.errors) == (1, True)
-    assert place.done("acl", "list") == "Nobody but the owner has a right.\n"
+    assert place.done("acl", "list") == "No role except the owner has any right.\n"
     changes = json_lines(place.done(*apply, "--yes", "--json"))
     assert [(each["access"], each["type"], each["resource"], each["change"]) for each in changes] == [
         ("READ", "GROUP", "billing", "granted"),
@@ -157,7 +157,7 @@ def test_a_file_that_says_nonsense_changes_nothing(place: Place, tmp_path: Path,
 
     assert refused.code == 1
     assert sentence in refused.errors
-    assert place.done("acl", "list") == "Nobody but the owner has a right.\n"
+    assert place.done("acl", "list") == "No role except the owner has any right.\n"
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_a_file_that_says_nonsense_changes_nothing(place: Place, tmp_path: Path,
         (("grant", SHOP, "--group", "or*"), "group"),
         (("check", SHOP), "name a topic with --send, --read and so on, or a group with --group"),
         (("grant", SHOP, "--send", "%RETRY%g"), "belongs to the broker, a group or replies; no right covers it"),
-        (("revoke", SHOP), "name the rights with --send, --read, --group and so on, or say --all"),
+        (("revoke", SHOP), "name the rights with --send, --read, --group and so on, or give --all"),
         (
             ("revoke", SHOP, "--all", "--send", "orders"),
-            "name the rights with --send, --read, --group and so on, or say --all",
+            "name the rights with --send, --read, --group and so on, or give --all",
         ),
         (("revoke", SHOP, "--send", "orders"), "has no such right; see: mqdb acl list"),
     ],

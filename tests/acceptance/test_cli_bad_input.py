@@ -169,7 +169,7 @@ def test_an_unknown_topic_is_refused_where_topics_are_not_created_automatically(
         (["consume", "orders", "--from-offset", "middle"], ["from_offset = 'middle'", "first, last"]),
         (["consume", "orders", "-o", "7", "-g", "billing"], ["from_offset = '7'", "leave --group out"]),
         (["migrate", "--broker-name", "a b"], ["broker_name = 'a b'"]),
-        (["migrate", "--since", "0001"], ["since = '0001'", "is for --sql"]),
+        (["migrate", "--since", "0001"], ["since = '0001'", "only applies to --sql"]),
         (["migrate", "--sql", "--since", "9999"], ["since = '9999'", f"the versions are: {migrations.head()}"]),
         (["topic", "list", "--broker", "broker-x"], ["broker = 'broker-x'", "the brokers are: broker-a"]),
         (["consume", "orders", "--broker", "broker-x"], ["broker = 'broker-x'", "the brokers are: broker-a"]),

@@ -57,4 +57,4 @@ def test_it_refuses_several_brokers(place: Place, database: Database) -> None:
     outcome = place.run("bench", "consume", "--dsn", f"a={database.dsn};b={database.dsn}")
 
     assert (outcome.code, outcome.text) == (1, "")
-    assert "names several brokers; mqdb bench takes one" in outcome.errors
+    assert "names several brokers; mqdb bench needs exactly one" in outcome.errors

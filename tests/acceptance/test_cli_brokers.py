@@ -72,7 +72,7 @@ def test_a_topic_is_created_listed_shown_and_deleted_on_all_brokers(place: Place
     assert place.done("topic", "delete", "orders", "--yes") == (
         "topic orders is deleted on broker-a\ntopic orders is deleted on broker-b\n"
     )
-    assert place.done("topic", "list") == "There is no topic yet.\n"
+    assert place.done("topic", "list") == "There are no topics yet.\n"
 
 
 @pytest.mark.usefixtures("patient")

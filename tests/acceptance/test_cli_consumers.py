@@ -75,7 +75,7 @@ def test_consumers_are_listed(place: Place, client_id: str) -> None:
 
     assert (listed["client_id"], listed["group"], listed["queues"]) == (client_id, "billing", 0)
     assert client_id in place.done("consumer", "list", "--group", "billing")
-    assert place.done("consumer", "list", "--group", "others") == "No consumer is there.\n"
+    assert place.done("consumer", "list", "--group", "others") == "No consumer is registered.\n"
 
 
 def test_a_consumer_tells_how_it_is(place: Place, client_id: str) -> None:

@@ -56,7 +56,7 @@ def test_a_recurring_message_comes_to_a_consumer(at_work: Place, tmp_path: Path)
 
 
 def test_recurring_sends_are_listed_with_their_next_times(place: Place) -> None:
-    assert place.done("cron", "list") == "There is no recurring send yet.\n"
+    assert place.done("cron", "list") == "There are no recurring sends yet.\n"
     tick = ("--cron", "0 9 * * 1-5", "--timezone", "Europe/Berlin", "--topic", "orders", "--body", "tick")
     said = place.done("cron", "add", "tick", *tick, "--catch-up", "all")
     place.done("cron", "add", "other", "--cron", "@hourly", "--topic", "orders", "--body", "other")
@@ -109,8 +109,8 @@ def test_a_recurring_send_is_paused_resumed_and_removed(place: Place) -> None:
         ({"--topic": "nothing"}, "mqdb: topic 'nothing' does not exist; create it with: mqdb topic create nothing"),
         ({"--topic": "SCHEDULE_TOPIC_XXXX"}, "mqdb: topic 'SCHEDULE_TOPIC_XXXX' belongs to the broker"),
         ({"--body": ""}, "mqdb: the body is empty"),
-        ({"--file": "/no/such/file"}, "mqdb: file = '/no/such/file': give --body or --file, not both"),
-        ({"--property": "a"}, "mqdb: property = 'a': write NAME=VALUE"),
+        ({"--file": "/no/such/file"}, "mqdb: file = '/no/such/file': give --body or --file, but not both"),
+        ({"--property": "a"}, "mqdb: property = 'a': must be written NAME=VALUE"),
         ({"--property": "MQDB_CRON_NAME=a"}, "mqdb: property 'MQDB_CRON_NAME' is reserved"),
         ({"--catch-up": "twice"}, "mqdb: invalid value for '--catch-up'"),
         ({"--broker": "nobody"}, "mqdb: broker = 'nobody': there is no such broker"),
@@ -146,6 +146,8 @@ def test_of_several_brokers_one_sends(database: Database, second_database: Datab
     refused = place.call(*add)
     place.done(*add, "--broker", "broker-b")
 
-    assert refused.errors.startswith("mqdb: broker = None: one broker sends the messages; add --broker with one of")
+    assert refused.errors.startswith(
+        "mqdb: broker = None: only one broker may send the messages; add --broker with one of"
+    )
     assert [(row["name"], row["broker"]) for row in listed(place)] == [("tick", "broker-b")]
     assert place.done("cron", "remove", "tick") == "cron tick is removed on broker-b\n"

@@ -30,7 +30,7 @@ def place(database: Database, tmp_path: Path) -> Place:
 
 
 def test_without_a_group_the_causes_of_death_are_counted(place: Place, broker: Connection) -> None:
-    assert place.done("dlq", "list") == "There is no such message in any dead letter queue.\n"
+    assert place.done("dlq", "list") == "No dead letter queue has such a message.\n"
     for number in range(3):
         bury(broker, str(number))
     bury(broker, "late", "shipping", failure=replace(FAILURE, exception="TimeoutError"))
@@ -102,7 +102,7 @@ def test_a_letter_is_shown_with_its_whole_story(place: Place, broker: Connection
     ):
         assert line in shown.splitlines()
     (redrive,) = [line for line in shown.splitlines() if "REDRIVEN" in line]
-    assert "its group  as it was" in redrive
+    assert "its group  unchanged" in redrive
     (described,) = json_lines(place.done("dlq", "show", message_id.lower(), "--json"))
     assert described["traceback"] == FAILURE.traceback
     assert [each["status"] for each in described["redrives"]] == ["REDRIVEN"]
@@ -132,7 +132,7 @@ def test_what_strangers_have_sent_does_not_reach_a_terminal_as_it_is(place: Plac
     ],
 )
 def test_a_text_that_is_no_id_is_told_what_lists_ids(place: Place, command: list[str], lists: str) -> None:
-    reason = f"give the id of a message, 32 hexadecimal digits; this lists them: {lists}"
+    reason = f"must be the id of a message, 32 hexadecimal digits; this command lists ids: {lists}"
 
     assert_refused(place.call(*command), f"message id = {command[2]!r}: {reason}")
 
@@ -148,7 +148,7 @@ def test_a_group_that_does_not_exist_is_not_one_without_dead_letters(
     place: Place, broker: Connection, tmp_path: Path
 ) -> None:
     create_group(broker, "healthy")
-    nothing = "There is no such message in any dead letter queue.\n"
+    nothing = "No dead letter queue has such a message.\n"
     for command in (["list"], ["export", "-o", str(tmp_path / "dead.jsonl")], ["redrive", "--yes"]):
         assert_refused(place.call("dlq", *command, "biling"), "'biling'")
     assert place.done("dlq", "list", "healthy") == nothing

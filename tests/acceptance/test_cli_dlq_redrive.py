@@ -59,9 +59,9 @@ def test_a_redrive_ends_with_a_summary_and_takes_nothing_twice(place: Place, bro
     assert first[-1].split() == ["REDRIVEN", "2"]
     assert (second[2].split(), second[3]) == (
         ["REDRIVEN", "1"],
-        "2 more were redriven before; --again takes them, too.",
+        "2 more were redriven before; --again includes them.",
     )
-    assert third.splitlines()[0] == "No message meets the conditions."
+    assert third.splitlines()[0] == "No message meets these conditions."
     assert fourth[2].split() == ["REDRIVEN", "3"]
     assert len(redriven(broker)) == 6
 
@@ -74,7 +74,7 @@ def test_a_message_that_cannot_be_redriven_ends_in_a_row_and_an_error(place: Pla
 
     assert "FAILED" in outcome.text
     assert "permission is 4, without the 2 of W" in outcome.text
-    assert_refused(outcome, "1 of 1 messages cannot be redriven")
+    assert_refused(outcome, "1 of 1 messages could not be redriven")
     assert [row[1] for row in results(broker)] == ["FAILED"]
 
 
@@ -113,10 +113,10 @@ def test_a_message_is_repaired_and_redriven(place: Place, broker: Connection, tm
     [
         (["--body", "x"], ["body = '2 messages'", "choose it with --id"]),
         (["--edit"], ["edit = '2 messages'"]),
-        (["--body", "x", "--edit"], ["give one of --body, --body-file and --edit"]),
+        (["--body", "x", "--edit"], ["give only one of --body, --body-file and --edit"]),
         (["--body", "", "--limit", "1"], ["the body is empty"]),
         (["--body-file", "/nowhere"], ["body_file = '/nowhere'", "No such file"]),
-        (["--edit", "--limit", "1"], ["edit = 'true'", "left the body as it was"]),
+        (["--edit", "--limit", "1"], ["edit = 'true'", "did not change the body"]),
         (["--rate", "fast"], ["rate = 'fast'", "100/s"]),
         (["--rate", "0"], ["rate = '0'"]),
         (["--since", "yesterday"], ["since = 'yesterday'", "2h"]),

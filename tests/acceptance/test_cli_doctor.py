@@ -120,8 +120,8 @@ def test_several_brokers_have_a_column(place: Place, shared_database: Database) 
     ("arguments", "sentence"),
     [
         (["--only", "leeder"], "is not a check"),
-        (["--threshold", "leader=1"], "names no threshold"),
-        (["--threshold", "lag_warn_seconds=soon"], "is not written NAME=NUMBER"),
+        (["--threshold", "leader=1"], "is not a threshold"),
+        (["--threshold", "lag_warn_seconds=soon"], "must be written NAME=NUMBER"),
         (["--broker", "broker-x"], "there is no such broker"),
     ],
 )

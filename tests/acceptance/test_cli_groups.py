@@ -79,7 +79,7 @@ def test_groups_are_listed_with_their_lag(place: Place) -> None:
 def test_without_a_group_the_list_says_so(second_database: Database, tmp_path: Path) -> None:
     place = Place(tmp_path, second_database.dsn)
 
-    assert place.done("group", "list") == "There is no group yet.\n"
+    assert place.done("group", "list") == "There are no groups yet.\n"
     assert place.done("group", "list", "--json") == ""
 
 
@@ -194,7 +194,7 @@ def test_a_reset_is_shown_first_then_done_and_remembered(place: Place) -> None:
     assert (noted["verb"], noted["actor"], noted["reason"]) == ("offset.reset", getuser(), "wrong prices")
     assert (noted["before"], noted["after"]) == ({"orders": {"0": 3}}, {"orders": {"0": 1}})
     assert "offset.reset" in place.done("operation", "list", "--actor", getuser())
-    assert place.done("operation", "list", "--topic", "nowhere") == "Nobody has changed it.\n"
+    assert place.done("operation", "list", "--topic", "nowhere") == "There are no such changes.\n"
     assert place.done("consume", "orders", "--group", "billing", "--exit") == "two\nthree\nfour\n"
 
 
@@ -237,7 +237,7 @@ def test_a_reset_asks_on_a_terminal(place: Place) -> None:
     ("arguments", "sentence"),
     [
         (("billing", "orders", "--to", "5"), "mqdb: to = 5: queue 0 of topic 'orders' has offsets 0 to 4"),
-        (("billing", "orders", "--to", "soon"), "mqdb: to = 'soon': write earliest, latest"),
+        (("billing", "orders", "--to", "soon"), "mqdb: to = 'soon': must be earliest, latest"),
         (("billing", "nothing", "--to", "0"), "mqdb: topic 'nothing' does not exist"),
         (("billing", "orders", "--to", "0", "--queue", "7"), "mqdb: topic 'orders' has queues 0 to 0, not 7"),
     ],
@@ -311,4 +311,6 @@ def test_a_group_that_pulls_goes_on_where_it_has_popped_to(place: Place) -> None
 
 
 def test_only_members_pop(place: Place) -> None:
-    assert_refused(place.call("consume", "orders", "--pop"), "only members of a group pop; name one with --group")
+    assert_refused(
+        place.call("consume", "orders", "--pop"), "only members of a group pop messages; name a group with --group"
+    )

@@ -35,7 +35,7 @@ READING = {
     "dlq export": (["billing"], "shop.NoPrice"),
     "transaction list": ([], HALF),
     "timer list": ([], "orders"),
-    "acl list": ([], "Nobody but"),
+    "acl list": ([], "No role except"),
     "acl check": (["mqdb", "--send", "orders"], ""),
     "operation list": ([], "nightly"),
     "selector explain": (["price > 10", "--topic", "orders"], "price"),

@@ -120,7 +120,7 @@ def test_messages_in_queues_that_are_no_longer_read_are_named_with_the_way_back(
     )
     _, note = served_place.done("topic", "set", "orders", "--read-queues", "1").splitlines()
     assert note == (
-        "note: queues from 1 on are no longer read, with messages not consumed by any group (4); "
+        "note: queues from 1 on are no longer read, but have messages not consumed by any group (4); "
         "to read them again: mqdb topic set orders --read-queues 3"
     )
     assert json.loads(served_place.done("topic", "set", "orders", "--read-queues", "1", "--json"))["unread"] == [

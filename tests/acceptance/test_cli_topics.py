@@ -29,10 +29,10 @@ def test_a_topic_is_created_listed_shown_and_deleted(place: Place) -> None:
     }
     shown = place.done("topic", "show", "orders")
     assert "orders: read queues 2, write queues 2, perm RW-, order yes, type FIFO" in shown
-    assert "No group has read it yet." in shown
+    assert "No group has read this topic yet." in shown
     assert place.done("topic", "delete", "orders", "--yes") == "topic orders is deleted\n"
     assert place.done("topic", "list", "--json") == ""
-    assert place.done("topic", "list") == "There is no topic yet.\n"
+    assert place.done("topic", "list") == "There are no topics yet.\n"
 
 
 def test_the_list_has_the_topics_of_the_broker_itself_only_when_asked(place: Place) -> None:
@@ -100,7 +100,7 @@ def test_of_a_topic_that_is_not_there_the_deletion_is_not_confirmed(place: Place
 def test_migrate_makes_the_schema_once_and_says_where_it_stands(empty_database: Database, tmp_path: Path) -> None:
     place = Place(tmp_path, empty_database.dsn)
 
-    assert place.done("migrate", "--current").startswith("no schema mqdb; this mqdb speaks ")
+    assert place.done("migrate", "--current").startswith("no schema mqdb; this mqdb uses ")
     assert place.done("migrate", "--broker-name", "broker-b").startswith("the schema went from nothing to ")
     assert place.done("migrate", "--current").endswith(", the newest\n")
     assert place.done("migrate").startswith("the schema is at ")

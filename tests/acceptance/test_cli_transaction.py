@@ -70,7 +70,7 @@ def test_the_list_can_be_narrowed(place: Place, broker: Connection, options: tup
 
 
 def test_where_there_is_none_it_says_so(place: Place) -> None:
-    assert place.done("transaction", "list") == "There is no such half message.\n"
+    assert place.done("transaction", "list") == "There are no such half messages.\n"
 
 
 @pytest.mark.parametrize(

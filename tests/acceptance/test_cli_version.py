@@ -47,8 +47,8 @@ def test_a_refusing_and_a_hanging_broker_have_a_line_and_the_command_succeeds(
     printed = Place(tmp_path, f"a=postgresql://127.0.0.1:1/x;b={proxy.dsn}").done("--version")
 
     assert printed.startswith(f"{OURS}a: no broker at postgresql://127.0.0.1:1/x")
-    assert printed.endswith("\nb: does not answer within 1 s\n")
+    assert printed.endswith("\nb: no answer within 1 s\n")
 
 
 def test_an_invalid_setting_is_a_line(tmp_path: Path) -> None:
-    assert Place(tmp_path, "bad=").done("--version").startswith(f"{OURS}no broker is asked: setting dsn = ")
+    assert Place(tmp_path, "bad=").done("--version").startswith(f"{OURS}no broker was contacted: setting dsn = ")

@@ -179,10 +179,10 @@ def test_once_ends_when_all_is_consumed_and_tells_of_failures(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["tasks:application"], "tasks has no App of that name; it has app"),
+        (["tasks:application"], "tasks has no App with this name; it has app"),
         (["tasks", "--http", "nowhere"], "write host:port"),
         pytest.param(["nothing"], "there is no module nothing here", marks=pytest.mark.long),
-        pytest.param(["tasks app"], "write MODULE:NAME", marks=pytest.mark.long),
+        pytest.param(["tasks app"], "must be written MODULE:NAME", marks=pytest.mark.long),
         pytest.param(["tasks", "--groups", "nobody"], "it has billing, audit", marks=pytest.mark.long),
     ],
 )
@@ -197,7 +197,7 @@ def test_groups_that_are_none_are_not_all(work: Work) -> None:
     worker = work("tasks", "--groups", " , ")
 
     assert worker.wait() == 1
-    assert "names no group; leave the option out for all" in "\n".join(worker.errors)
+    assert "names no group; omit the option to run all groups" in "\n".join(worker.errors)
 
 
 FORKS = """

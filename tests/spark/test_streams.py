@@ -115,8 +115,8 @@ def test_a_mirror_has_one_direction(database: Database, tmp_path: Path) -> None:
     command = ("spark", "mirror", "orders", "--checkpoint", "c")
 
     for more in ((), ("--from-kafka", "a", "--to-kafka", "b")):
-        assert_refused(place.call(*command, *more), "give one of --from-kafka and --to-kafka")
-    assert_refused(place.call(*command, "--to-kafka", "b", "--kafka-option", "x"), "write NAME=VALUE")
+        assert_refused(place.call(*command, *more), "give either --from-kafka or --to-kafka")
+    assert_refused(place.call(*command, "--to-kafka", "b", "--kafka-option", "x"), "must be written NAME=VALUE")
 
 
 def test_the_commands_of_the_page_say_that_the_session_lacks_the_connector(

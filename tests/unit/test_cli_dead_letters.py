@@ -76,13 +76,13 @@ def test_of_a_long_body_in_hex_there_is_a_part() -> None:
     lines = body_lines(letter(b"\x00" * 5_000))
 
     assert len(lines) == 1 + 64 + 1
-    assert lines[-1] == "... 3,976 bytes more; mqdb dlq export has them all"
+    assert lines[-1] == "... 3,976 more bytes; mqdb dlq export writes the whole body"
 
 
 def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is() -> None:
     lines = body_lines(letter(b"broken", sys_flag=0x301))
 
-    assert lines[0] == "body, 6 bytes, compressed (ZLIB), cannot be decompressed here:"
+    assert lines[0] == "body, 6 bytes, compressed (ZLIB) in a format that cannot be decompressed here:"
     assert lines[1].endswith("broken")
 
 

@@ -52,7 +52,7 @@ def test_each_line_of_text_is_a_body_with_the_fixed_tag_keys_and_properties() ->
 
 def test_a_property_is_a_name_and_a_value() -> None:
     assert parse_property("origin=shop=1") == ("origin", "shop=1")
-    with pytest.raises(ParameterInvalid, match="property = 'origin': write NAME=VALUE"):
+    with pytest.raises(ParameterInvalid, match="property = 'origin': must be written NAME=VALUE"):
         parse_property("origin")
 
 

@@ -1,4 +1,7 @@
-"""The account of the demo: what was sent, what each group was to get, and what it got. Pure; nothing here sends."""
+"""The account of the demo: the messages that were sent, that each group should get, and that it got.
+
+Pure functions: nothing here sends.
+"""
 
 import math
 from collections import Counter, defaultdict
@@ -10,7 +13,7 @@ from mqdb.selector.tags import TagExpression
 
 
 class Sent(NamedTuple):
-    """A message that the broker has acknowledged. `time` is in seconds, from just before the send."""
+    """A message that the broker acknowledged. `time` is in seconds, taken just before the send."""
 
     message_id: str
     tag: str | None
@@ -20,7 +23,7 @@ class Sent(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message as a listener got it; `time` is in seconds, of the same clock as that of `Sent`."""
+    """A message as a listener received it; `time` is in seconds, by the same clock as in `Sent`."""
 
     message_id: str
     queue_id: int
@@ -30,24 +33,24 @@ class Delivery(NamedTuple):
 
 
 class GroupTally(NamedTuple):
-    """The account of one group; all of it counts messages."""
+    """The account of one group; every number counts messages."""
 
     sent: int
     matched: int
     received: int
     lost: int
     duplicated: int
-    #: Received, but not to be: another tag, or a body that is not the one that was sent.
+    #: Received by mistake: the tag does not match, or the body differs from the one that was sent.
     wrong: int
 
     @property
     def is_exact(self) -> bool:
-        """Each message that matches arrived once and unchanged, and nothing else did."""
+        """Whether each matching message arrived once and unchanged, and no other message did."""
         return self.received == self.matched and not (self.lost or self.duplicated or self.wrong)
 
 
 def settle(sent: Sequence[Sent], deliveries: Iterable[Delivery], expression: TagExpression) -> GroupTally:
-    """Compare the messages that a group got with those that match its expression."""
+    """Compare the messages that a group received with those that match its expression."""
     expected = {each.message_id: each.body for each in sent if expression.matches(each.tag)}
     received = list(deliveries)
     times = Counter(each.message_id for each in received)
@@ -62,7 +65,7 @@ def settle(sent: Sequence[Sent], deliveries: Iterable[Delivery], expression: Tag
 
 
 def count_disorder(sent: Sequence[Sent], deliveries: Iterable[Delivery]) -> int:
-    """Count the messages that are before an earlier message of the same sharding key, or in another queue."""
+    """Count the messages that arrived before an earlier message with the same sharding key, or in another queue."""
     places = {each.message_id: (each.queue_id, each.queue_offset) for each in deliveries}
     by_key: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for each in sent:
@@ -78,5 +81,5 @@ def latencies(sent: Sequence[Sent], deliveries: Iterable[Delivery]) -> list[floa
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
-    """The smallest value that is not less than `percent` of all (nearest rank); 0 without values."""
+    """The smallest value that is not below `percent` of all values (nearest rank); 0 if there are no values."""
     return ascending[max(math.ceil(len(ascending) * percent / 100) - 1, 0)] if ascending else 0.0

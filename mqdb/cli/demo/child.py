@@ -1,7 +1,10 @@
-"""Processes of the demo. Each reads its order from standard input, reports on standard output, and ends with its input.
+"""Child processes of the demo.
 
-So no process outlives the demo: when the demo is killed, the kernel closes the pipe. Both directions carry lines of
-JSON. An order may hold a password, so it is not an argument, which every user of the machine could read.
+Each reads its order from standard input, reports on standard output, and exits when its input is closed.
+
+No process can therefore outlive the demo: when the demo is killed, the kernel closes the pipe. Both directions carry
+lines of JSON. An order may contain a password, so it is not passed as an argument, which every user of the machine
+could read.
 """
 
 import json
@@ -20,7 +23,7 @@ _END_SECONDS = 30.0
 
 
 class ChildFailed(MqdbError):
-    """A process of the demo has ended early."""
+    """A process of the demo ended early."""
 
     what: str
     reason: str
@@ -28,7 +31,7 @@ class ChildFailed(MqdbError):
 
 
 class Child:
-    """The demo's end of such a process. `on_report` is called by a thread with each report."""
+    """The demo's handle of a child process. A thread calls `on_report` with each report."""
 
     def __init__(self, what: str, module: str, order: object, on_report: Callable[[dict[str, Any]], None]) -> None:
         self._what = what
@@ -49,18 +52,18 @@ class Child:
         self._process.stdin.flush()
 
     def check(self) -> None:
-        """Raise ChildFailed if the process is gone."""
+        """Raise ChildFailed if the process has ended."""
         if self._failure is not None:
             raise ChildFailed(self._what, self._failure)
 
     def ask_to_stop(self) -> None:
-        """Let it finish what it has in hand."""
+        """Close the input of the process, so that it finishes its current work and exits."""
         self._is_stopping = True
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def stop(self) -> None:
-        """Returns when the process has ended."""
+        """Stop the process, and return when it has ended."""
         self.ask_to_stop()
         try:
             self._process.wait(_END_SECONDS)
@@ -87,7 +90,7 @@ class Child:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, *, meanwhile: Callable[[], None]) -> bool:
-    """True as soon as the condition holds, False when the time is over; `meanwhile` may raise."""
+    """Return True once the condition holds, False when the time is over; `meanwhile` runs in between and may raise."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -104,12 +107,12 @@ _LOOK_SECONDS = 0.02
 
 
 def report(**what: Any) -> None:
-    """Tell the demo."""
+    """Send a report to the demo."""
     print(json.dumps(what), flush=True)
 
 
 def until_input_ends(seconds: float) -> Iterator[None]:
-    """Yields now and again every so many seconds."""
+    """Yield at this interval, in seconds, until standard input is closed."""
     while True:
         yield
         readable, _, _ = select.select([sys.stdin], [], [], seconds)
@@ -118,7 +121,10 @@ def until_input_ends(seconds: float) -> Iterator[None]:
 
 
 def run_child(work: Callable[[list[Any]], None]) -> None:
-    """The process: `work` gets the order. Ctrl-C is for the demo, which then closes the input."""
+    """Run the child process: `work` is called with the order.
+
+    Ctrl-C is left to the demo, which then closes the input.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         work(json.loads(sys.stdin.readline()))
@@ -126,6 +132,6 @@ def run_child(work: Callable[[list[Any]], None]) -> None:
         report(failure=str(exc))
         sys.exit(1)
     except BrokenPipeError:
-        # The demo is gone, and with it everybody who would want to know.
+        # The demo is gone, so nothing is left to report to.
         sys.stderr.close()
         sys.exit(1)

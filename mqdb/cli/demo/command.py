@@ -25,16 +25,15 @@ def demo(
     context: typer.Context,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Work in the home directory, or on the DSN, and keep the broker until Ctrl-C."),
+        typer.Option("--keep", help="Use the home directory, or the DSN, and keep the broker running until Ctrl-C."),
     ] = False,
 ) -> None:
-    """Show a broker at work, on 5,166 real flight records, and account for every message.
+    """Run a broker on 5,166 real flight records, and account for every message.
 
-    Starts a broker in a directory of its own, publishes each flight of the
-    first six days of 2013 from New York (tag: carrier; keys: flight number and
-    aircraft; each aircraft in order), consumes them with two groups in three
-    processes, and counts. Ends with 0 only when nothing is lost, doubled,
-    altered or out of order, and leaves nothing behind.
+    The demo starts a broker in its own directory and publishes all flights from New York in the first six days of 2013
+    (tag: carrier; keys: flight number and aircraft; each aircraft in order). Two groups in three processes consume
+    them, and the demo counts. The exit code is 0 only if no message is lost, duplicated, altered or out of order;
+    nothing is left behind.
 
     \b
     [bold]Examples[/bold]
@@ -55,13 +54,13 @@ def demo(
 def _refuse_place(settings: "Settings") -> None:
     for name in ("dsn", "home"):
         if settings.origin(name) == "argument":
-            reason = "the demo makes a database of its own and removes it; add --keep to run it there"
+            reason = "the demo creates its own database and removes it; add --keep to run it there"
             raise ParameterInvalid(name, settings.shown(name), reason)
 
 
 @contextmanager
 def _home(settings: "Settings", keep: bool) -> "Iterator[Settings]":
-    """The settings to work with: as they are, or of a fresh home that is removed afterwards."""
+    """The settings to work with: the given ones, or those of a fresh home that is removed afterwards."""
     if keep:
         yield settings
         return
@@ -102,7 +101,7 @@ def _run(settings: "Settings", console: "Console", keep: bool) -> bool:
 
 @contextmanager
 def _shown(scenario: "Scenario", console: "Console") -> Iterator[None]:
-    """Shows from a thread how far the scenario is: bars on a terminal, elsewhere a line now and then."""
+    """Show the progress of the scenario from a thread: bars on a terminal, otherwise a line from time to time."""
     is_over = threading.Event()
     show = _show_bars if console.is_terminal else _show_lines
     shower = threading.Thread(target=show, args=(scenario, console, is_over))

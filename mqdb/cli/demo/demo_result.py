@@ -12,7 +12,7 @@ from mqdb.cli.demo.scenario import STEADY_RATE, GroupResult, Result
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-#: Over the view that anybody may query; one line each, to be copied.
+#: Queries on the view that any role may query; each is one line, to be copied.
 QUERY = (
     "SELECT tags AS carrier, count(*) AS flights, round(avg((properties->>'dep_delay')::int), 1) AS mean_delay "
     "FROM mqdb.message WHERE topic = 'flights' GROUP BY tags ORDER BY flights DESC LIMIT 5;"
@@ -24,14 +24,14 @@ ONE_MESSAGE = (
 
 
 def print_result(console: Console, result: Result) -> None:
-    """The account of each group, and how fast it was."""
+    """Print the account of each group, and how fast the group was."""
     columns = ("group", "tags", "members", "sent", "matched", "received", "lost", "duplicated")
     rows = [_account_row(group) for group in result.groups]
     console.print()
     console.print(table(columns, rows, right=columns[2:]))
     for group in result.groups:
         if group.account.wrong:
-            console.print(f"{group.plan.group}: {group.account.wrong:,} messages are not what was sent to it")
+            console.print(f"{group.plan.group}: {group.account.wrong:,} messages differ from those sent to the group")
     print_lines(console, _notes(result))
     speeds = ("group", "received", "in s", "msg/s", "p50 ms", "p99 ms")
     console.print(table(speeds, [_speed_row(group) for group in result.groups], right=speeds[1:]))
@@ -74,7 +74,7 @@ def _speed_row(group: GroupResult) -> Sequence[object]:
 
 
 def print_queries(console: Console, connection: "Connection") -> None:
-    """SQL to look at the same data, and what the first query answers."""
+    """Print SQL that reads the same data, and the result of the first query."""
     console.print("\nThe same data in SQL:\n")
     print_lines(console, [f"  {query}" for query in (QUERY, ONE_MESSAGE)])
     console.print()
@@ -85,12 +85,12 @@ def print_queries(console: Console, connection: "Connection") -> None:
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Lines as they are, however long: people copy them."""
+    """Print lines unwrapped, however long they are, because people copy them."""
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
 
 
 def plain_progress(published: int, total: int, received: Sequence[int], expected: Sequence[int]) -> str:
-    """A line with the progress, for output without a terminal."""
+    """One line with the progress, for output that is not a terminal."""
     groups = ", ".join(f"{cell(one)} of {cell(all_)}" for one, all_ in zip(received, expected, strict=True))
     return f"published {published:,} of {total:,}; received {groups}"

@@ -1,4 +1,4 @@
-"""The flights of the demo as messages: what is tag, key, property, sharding key and body."""
+"""The flights of the demo as messages: their tags, keys, properties, sharding keys and bodies."""
 
 import csv
 import json
@@ -9,7 +9,7 @@ from mqdb.common.message import Message
 
 TOPIC: Final = "flights"
 
-#: A missing value in the file.
+#: A missing value in the data file.
 MISSING: Final = "NA"
 
 _TEXT_COLUMNS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
@@ -17,7 +17,10 @@ _PROPERTIES: Final = ("origin", "dest", "dep_delay", "distance")
 
 
 class Flight(NamedTuple):
-    """A record and its message. All of one aircraft have the same sharding key, so they go to one queue, in order."""
+    """A record and its message.
+
+    All messages of one aircraft have the same sharding key, so they go to one queue, in order.
+    """
 
     message: Message
     sharding_key: str
@@ -30,7 +33,11 @@ def load_flights() -> list[Flight]:
 
 
 def to_flight(record: dict[str, str]) -> Flight:
-    """Tag: carrier. Keys: carrier and flight number, tail number. Sharding key: tail number, else the former key."""
+    """Convert a record: the tag is the carrier.
+
+    The keys are the flight number with its carrier, and the tail number. The sharding key is the tail number or, if it
+    is missing, the flight number.
+    """
     known = {name: value for name, value in record.items() if value != MISSING}
     flight_number = record["carrier"] + record["flight"]
     aircraft = known.get("tailnum")

@@ -1,6 +1,7 @@
-"""A consumer of the demo, in a process of its own: two members of one group are two processes, as in real life.
+"""A consumer of the demo, in its own process: two members of one group are two processes, as in production.
 
-It reports how many queues it reads and what its listener got. Run as a module; see `mqdb.cli.demo.child`.
+The process reports how many queues it reads, and the messages that its listener received. The module is run as a
+program; see `mqdb.cli.demo.child`.
 """
 
 import time
@@ -18,7 +19,7 @@ _THREADS = 4
 
 
 class DemoOrder(NamedTuple):
-    """The order for a member: the broker, the group and the subscription."""
+    """The instructions for a member: the broker, the group and the subscription."""
 
     dsn: str
     pool_dsn: str | None
@@ -29,7 +30,7 @@ class DemoOrder(NamedTuple):
 
 
 class DemoMember(Child):
-    """The demo's end of a consumer. `on_deliveries` is called by a thread of its own."""
+    """The demo's handle of a consumer process. A separate thread calls `on_deliveries`."""
 
     def __init__(self, order: DemoOrder, on_deliveries: Callable[[list[Delivery]], None]) -> None:
         self.queue_count = 0

@@ -1,4 +1,7 @@
-"""The scenario of the demo, from the topic to the last message: publish, consume, count. Prints nothing."""
+"""The scenario of the demo, from creating the topic to the last message: publish, consume, count.
+
+This module prints nothing.
+"""
 
 import threading
 import time
@@ -20,14 +23,14 @@ if TYPE_CHECKING:
 
 QUEUES = 8
 
-#: The first part of the flights goes as fast as it can; the rest, which shows the latency, at a rate that leaves
-#: the machine time to breathe.
+#: The first flights are sent as fast as possible; the rest, which show the latency, at a rate that does not saturate
+#: the machine.
 STEADY_MESSAGES = 1_500
 STEADY_RATE = 500
 THREADS = 8
 
 _JOIN_SECONDS = 60.0
-#: Without any delivery for so long, what is missing is lost.
+#: If no message is delivered for this long, the missing messages count as lost.
 _SILENCE_SECONDS = 15.0
 
 
@@ -43,7 +46,7 @@ GROUPS = (GroupPlan("united-american", "UA || AA", 2), GroupPlan("all-carriers",
 
 
 class GroupResult(NamedTuple):
-    """The result of a group. Seconds at full speed count from the first send to the last listener.
+    """The result of one group. The seconds at full speed are counted from the first send to the last listener call.
 
     Latencies, in seconds and ascending, are those of the steady part.
     """
@@ -64,12 +67,12 @@ class Result(NamedTuple):
     steady_messages: int
     steady_seconds: float
     aircraft: int
-    #: Flights that stand before an earlier one of the same aircraft, or in another queue.
+    #: Flights that were delivered before an earlier flight of the same aircraft, or in another queue.
     disorder: int
 
     @property
     def is_exact(self) -> bool:
-        """Nothing lost, doubled, altered or out of order."""
+        """Whether no message is lost, duplicated, altered or out of order."""
         return all(each.account.is_exact for each in self.groups) and self.disorder == 0
 
 
@@ -77,11 +80,11 @@ class JoinTimeout(MqdbError):
     """The consumers of the demo did not get their queues."""
 
     seconds: float
-    sentence = "the consumers of the demo did not share out the queues within {seconds:g} s"
+    sentence = "the consumers of the demo did not divide the queues among themselves within {seconds:g} s"
 
 
 class _Group:
-    """A running group: its members, and what they have got."""
+    """A running group: its members, and the messages that they received."""
 
     def __init__(self, plan: GroupPlan) -> None:
         self.plan = plan
@@ -109,7 +112,7 @@ class _Group:
 
 
 class PublishedPart(NamedTuple):
-    """The sent messages, in the order of the flights, and the duration of sending them."""
+    """The sent messages, in the order of the flights, and the time that sending took."""
 
     sent: list[Sent]
     seconds: float
@@ -134,7 +137,7 @@ class Publisher:
         return PublishedPart(sent, time.monotonic() - started)
 
     def at_a_rate(self, flights: Sequence[Flight], per_second: int) -> PublishedPart:
-        """One after the other, each when its time has come; a late one does not delay the next."""
+        """Send one message after another, each at its scheduled time; a late message does not delay the next."""
         started = time.monotonic()
         sent = []
         for number, flight in enumerate(flights):
@@ -153,12 +156,15 @@ class Publisher:
 
 
 class Scenario:
-    """One run. `step` is called with a sentence before each part of it; `published` and `received` may be watched."""
+    """One run of the demo.
+
+    `step` is called with a sentence before each part of the run; `published` and `received` may be watched.
+    """
 
     def __init__(
         self, settings: Settings, flights: Sequence[Flight], step: Callable[[str], None], *, is_fresh: bool
     ) -> None:
-        """`settings` name a database that runs; only one that is not fresh may hold messages of an earlier run."""
+        """`settings` name a running database; with `is_fresh`, it holds no messages of an earlier run."""
         self._settings = settings
         self._flights = flights
         self._step = step
@@ -168,34 +174,34 @@ class Scenario:
 
     @property
     def total(self) -> int:
-        """Messages to send."""
+        """Number of messages to send."""
         return len(self._flights)
 
     @property
     def published(self) -> int:
-        """Messages sent so far."""
+        """Number of messages sent so far."""
         return self._publisher.count if self._publisher else 0
 
     @property
     def received(self) -> list[int]:
-        """Messages received so far, by each group."""
+        """Number of messages received so far, for each group."""
         return [group.count for group in self._groups]
 
     @property
     def expected(self) -> list[int]:
-        """Messages that each group is to get."""
+        """Number of messages that each group should receive."""
         tags = [flight.message.tag for flight in self._flights]
         return [sum(map(group.expression.matches, tags)) for group in self._groups]
 
     def run(self) -> Result:
-        """Raises ChildFailed, JoinTimeout and whatever keeps a client from its work."""
+        """Run the demo; raises ChildFailed, JoinTimeout, and any error of a client."""
         from mqdb_client import Admin
 
         with Admin(settings=self._settings) as admin:
             admin.topics.create(TOPIC, queues=QUEUES)
         with self._joined_groups():
             early, late = self._publish()
-        # Whatever came twice, or too late, has come by now: the members have left.
+        # The members have left, so any duplicate or late message has arrived by now.
         return self._result(early, late)
 
     @contextmanager
@@ -215,7 +221,7 @@ class Scenario:
                 )
                 for _ in range(group.plan.members):
                     group.members.append(members.enter_context(DemoMember(order, group.take)))
-            # With all queues shared out, no message changes hands on the way.
+            # Once all queues are divided, no message is redelivered because a queue changes its owner.
             if not self._wait_for(lambda: all(group.is_joined() for group in self._groups), _JOIN_SECONDS):
                 raise JoinTimeout(_JOIN_SECONDS)
             yield
@@ -291,7 +297,7 @@ class Scenario:
 
 
 def _pace(sent: Sequence[Sent], deliveries: Sequence[Delivery]) -> tuple[int, float]:
-    """The number of these messages that were delivered, and the seconds that it took."""
+    """The number of these messages that were delivered, and the seconds from the first send to the last delivery."""
     ids = {each.message_id for each in sent}
     times = [each.time for each in deliveries if each.message_id in ids]
     return len(times), max(times, default=0.0) - min(each.time for each in sent) if times else 0.0

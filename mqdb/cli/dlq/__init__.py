@@ -1,4 +1,4 @@
-"""`mqdb dlq`: look at messages that groups have given up, repair them, and send them back to work.
+"""`mqdb dlq`: inspect messages that groups gave up, repair them, and redrive them.
 
 dead_letter_commands   the commands; choice: which messages, on which brokers
 letters                what is printed

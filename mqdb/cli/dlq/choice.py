@@ -1,4 +1,4 @@
-"""The common part of the commands of `mqdb dlq`: the choice of messages and brokers."""
+"""Options that the commands of `mqdb dlq` share: the choice of messages and brokers."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,24 +12,33 @@ if TYPE_CHECKING:
 
 
 def _filter_option(*names: str, metavar: str | None = None, help: str) -> Any:
-    panel = "Messages; only those that meet all of these options"
+    panel = "Messages (a message has to meet all of these options)"
     return typer.Option(*names, metavar=metavar, help=help, show_default=False, rich_help_panel=panel)
 
 
 SomeGroup = Annotated[
-    str | None, typer.Argument(metavar="[GROUP]", help="The consumer group; unset, all of them.", show_default=False)
+    str | None,
+    typer.Argument(metavar="[GROUP]", help="The consumer group; if not given, all groups.", show_default=False),
 ]
-Topic = Annotated[str | None, _filter_option("--topic", metavar="NAME", help="They were sent to this topic.")]
-Tag = Annotated[str | None, _filter_option("--tag", "-t", help="They have one of these tags: 'A || B'.")]
+Topic = Annotated[str | None, _filter_option("--topic", metavar="NAME", help="Only messages sent to this topic.")]
+Tag = Annotated[str | None, _filter_option("--tag", "-t", help="Only messages with one of these tags: 'A || B'.")]
 Since = Annotated[
-    str | None, _filter_option("--since", metavar="TIME", help="Died then or later: 2026-07-14T09:30, or 2h for ago.")
+    str | None,
+    _filter_option(
+        "--since",
+        metavar="TIME",
+        help="Only messages given up at or after this time: 2026-07-14T09:30, or 2h for two hours ago.",
+    ),
 ]
-Until = Annotated[str | None, _filter_option("--until", metavar="TIME", help="Died before then.")]
+Until = Annotated[
+    str | None, _filter_option("--until", metavar="TIME", help="Only messages given up before this time.")
+]
 ExceptionPart = Annotated[
-    str | None, _filter_option("--exception", metavar="TEXT", help="The name of the exception holds this.")
+    str | None,
+    _filter_option("--exception", metavar="TEXT", help="Only messages whose exception name contains this text."),
 ]
 Ids = Annotated[
-    list[str] | None, _filter_option("--id", metavar="MESSAGE_ID", help="It is this message; may be repeated.")
+    list[str] | None, _filter_option("--id", metavar="MESSAGE_ID", help="Only this message; may be repeated.")
 ]
 Where = Annotated[
     str | None, _filter_option("--where", metavar="SQL", help="An SQL expression over the columns of mqdb.dlq.")

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from mqdb_client import Admin, Answers, BrokerAdmin, PastRedrive, WholeDeadLetter
 
 app = command_group(
-    """Look at messages that groups have given up, and send them back to work.
+    """Inspect messages that groups gave up, and redrive them.
 
-    A message that has failed too often goes to the dead letter queue (DLQ) of
-    its group, with the last exception, its traceback, and where it came from.
-    In SQL that is the view [bold]mqdb.dlq[/bold].
+    A message that has failed too often goes to the dead letter queue (DLQ) of its group, with the last exception, its
+    traceback, and the message's origin.
+    In SQL, the dead letters are in the view [bold]mqdb.dlq[/bold].
 
     \b
     [bold]Examples[/bold]
@@ -58,14 +58,16 @@ def list_(
     exception: ExceptionPart = None,
     ids: Ids = None,
     where: Where = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many of the youngest, on each broker.")] = 100,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Show at most this many dead letters from each broker, the newest first.")
+    ] = 100,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
     """List the dead letters of a group, or count those of all groups.
 
-    Without GROUP a line for each group, topic and exception says how many
-    there are, and how many of them were redriven.
+    Without GROUP, the command prints one line for each group, topic and exception, with the number of dead letters and
+    how many of them were redriven.
 
     \b
     [bold]Examples[/bold]
@@ -101,21 +103,23 @@ def _print_list(
             print(json_of(each, name))
     elif found or not answers.failures:
         rows = [({} if name is None else {"broker": name}) | row_of(each) for name, each in found]
-        print_rows(rows, as_json=False, nothing="There is no such message in any dead letter queue.")
+        print_rows(rows, as_json=False, nothing="No dead letter queue has such a message.")
     answers.check()
 
 
 @app.command(cls=Command)
 def show(
     context: typer.Context,
-    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Its unique id.", show_default=False)],
+    message_id: Annotated[
+        str, typer.Argument(metavar="MESSAGE_ID", help="The unique id of the message.", show_default=False)
+    ],
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Show all of a dead letter: origin, exception, traceback, body, redrives.
+    """Show everything about a dead letter: origin, exception, traceback, body, redrives.
 
-    A message that several groups have given up, or one group several times,
-    is shown once for each, the youngest first. mqdb dlq list GROUP lists ids.
+    If several groups gave up the message, or one group did several times, each dead letter is shown, newest first. mqdb
+    dlq list GROUP prints the ids.
 
     \b
     [bold]Examples[/bold]
@@ -166,16 +170,21 @@ def export(
     where: Where = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Unset, or -: standard output.", show_default=False),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write; if not given, or -, standard output.",
+            show_default=False,
+        ),
     ] = None,
     broker: Brokers = None,
 ) -> None:
-    """Write dead letters as JSON lines, the oldest of each broker first.
+    """Write dead letters as JSON lines, for each broker the oldest first.
 
-    Each object has the columns of [bold]mqdb.dlq[/bold]. The body is text or
-    base64, as the field [bold]encoding[/bold] says, and decompressed. If it
-    cannot be decompressed, the field [bold]compression[/bold] says how it is
-    compressed.
+    Each object has the columns of [bold]mqdb.dlq[/bold]. The body is decompressed; the field [bold]encoding[/bold] says
+    whether it is text or base64. If the body cannot be decompressed, the field [bold]compression[/bold] names the
+    format of its compression.
 
     \b
     [bold]Examples[/bold]
@@ -201,7 +210,7 @@ def export(
 
         answers = admin.on_each(export_from, broker).without(GroupNotFound)
         if not answers.results:
-            # Inside: what was there before stays.
+            # Written within the block: if this fails, an existing file stays unchanged.
             answers.check()
     if _is_file(output):
         print(f"{written:,} messages are in {output}")
@@ -214,11 +223,11 @@ def _is_file(output: Path | None) -> bool:
 
 @contextmanager
 def _written(output: Path | None) -> Iterator[BinaryIO]:
-    """The file to write to. A file gets its name when it is complete; before that its name ends in .part."""
+    """The file to write to. The file gets its name when it is complete; until then, its name ends in .part."""
     if output is None or not _is_file(output):
         yield sys.stdout.buffer
         return
-    # A pipe or a device cannot be replaced by another file.
+    # A pipe or a device cannot be replaced with another file.
     part = output if output.exists() and not output.is_file() else output.with_name(output.name + ".part")
     try:
         with part.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The output of `mqdb dlq` for a dead letter: a row of a table, a JSON object, or all of it as text.
+"""The output of `mqdb dlq` for dead letters: rows of a table, JSON objects, or text with all details.
 
 Bodies and errors are untrusted: their control characters never reach a terminal.
 """
@@ -16,23 +16,23 @@ from mqdb.common.printable import json_text, printable
 from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
 from mqdb_client import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter
 
-#: Of a body that is shown as hex; `mqdb dlq export` has all of it.
+#: Bytes of a body that are shown as hex; `mqdb dlq export` writes the whole body.
 _MOST_HEX_BYTES: Final = 1_024
 _HEX_LINE_BYTES: Final = 16
 
-#: Of an error in a table.
+#: Longest text of an error in a table.
 _MOST_ERROR_CHARACTERS: Final = 80
 
 # -- a row ----------------------------------------------------------------------------------------
 
 
 def cause_row(cause: CauseOfDeath) -> Row:
-    """A line of the summary."""
+    """A row of the summary table."""
     return cause._asdict() | {"topic": _one_line(cause.topic), "exception": _one_line(cause.exception)}
 
 
 def letter_row(letter: DeadLetter) -> Row:
-    """A line of the list."""
+    """A row of the list."""
     return {
         "died": letter.store_time,
         "message": letter.msg_id,
@@ -47,13 +47,13 @@ def letter_row(letter: DeadLetter) -> Row:
 
 
 def past_redrive_row(past: PastRedrive) -> Row:
-    """A line about what was tried."""
+    """A row of the table of past redrives."""
     return {
         "when": past.redriven_at,
         "who": past.actor or past.principal,
         "status": past.status,
         "to": past.target_topic or (None if past.condition is None else "its group"),
-        "body": None if past.body_edited is None else "edited" if past.body_edited else "as it was",
+        "body": None if past.body_edited is None else "edited" if past.body_edited else "unchanged",
         "position": past.new_log_pos,
         "error": past.error,
         "chosen by": _one_line(past.condition),
@@ -71,10 +71,10 @@ def _one_line(text: str | None) -> str | None:
 
 
 def letter_json(letter: DeadLetter, broker: str | None, redrives: Sequence[PastRedrive] | None = None) -> str:
-    """The columns of the view under their names, and what was tried; of a whole letter also the body.
+    """A dead letter as JSON: the columns of the view, its past redrives and, for a whole letter, the body.
 
-    That is text or base64, as `encoding` says. One that cannot be decompressed here is the stored one, and
-    `compression` says how; else that is None.
+    The body is text or base64, as `encoding` says. If the body cannot be decompressed here, it is written as stored,
+    and `compression` names its format; otherwise `compression` is null.
     """
     described = _fields_of(asdict(letter), broker)
     if isinstance(letter, WholeDeadLetter):
@@ -85,7 +85,7 @@ def letter_json(letter: DeadLetter, broker: str | None, redrives: Sequence[PastR
 
 
 def record_json(record: CauseOfDeath | RedriveResult, broker: str | None) -> str:
-    """The fields under their names."""
+    """A record as JSON, under the names of its fields."""
     return json_text(_fields_of(record._asdict(), broker))
 
 
@@ -108,7 +108,7 @@ def _body_fields(letter: WholeDeadLetter) -> dict[str, str | None]:
 
 
 def _plain_body(letter: WholeDeadLetter) -> tuple[bytes, str | None]:
-    """The body as it was sent; or, if it cannot be had, the stored one and how that is compressed."""
+    """The body as it was sent, and None; if it cannot be decompressed, the stored body and its compression."""
     try:
         return decompress(letter.body, letter.sys_flag), None
     except (CompressedBodyBroken, CompressionUnavailable) as error:
@@ -119,7 +119,7 @@ def _plain_body(letter: WholeDeadLetter) -> tuple[bytes, str | None]:
 
 
 def describe(letter: WholeDeadLetter, broker: str | None) -> Iterator[str]:
-    """The lines of a letter without its redrives: its origin, the reason of its failure, its content."""
+    """The lines about a dead letter without its redrives: its origin, the reason of its failure, its content."""
     yield from _fields(_facts(letter, broker))
     if letter.traceback is not None:
         yield ""
@@ -159,7 +159,7 @@ def _origin(letter: DeadLetter) -> str | None:
 def _fields(facts: Iterator[tuple[str, object]]) -> Iterator[str]:
     for name, value in facts:
         if value is not None:
-            # A text of several lines continues below its beginning.
+            # The further lines of a text are aligned with its first line.
             yield f"{name:<10}  {printable(str(value))}".replace("\n", f"\n{'':12}")
 
 
@@ -168,7 +168,7 @@ def _body(letter: WholeDeadLetter) -> Iterator[str]:
     if compression is None and letter.sys_flag & 1:
         how = f", sent compressed ({compression_of(letter.sys_flag)})"
     else:
-        how = f", compressed ({compression}), cannot be decompressed here" if compression else ""
+        how = f", compressed ({compression}) in a format that cannot be decompressed here" if compression else ""
     yield f"body, {len(body):,} bytes{how}:"
     text = _readable(body) if compression is None else None
     if text is not None:
@@ -176,11 +176,11 @@ def _body(letter: WholeDeadLetter) -> Iterator[str]:
         return
     yield from _hex_lines(body[:_MOST_HEX_BYTES])
     if len(body) > _MOST_HEX_BYTES:
-        yield f"... {len(body) - _MOST_HEX_BYTES:,} bytes more; mqdb dlq export has them all"
+        yield f"... {len(body) - _MOST_HEX_BYTES:,} more bytes; mqdb dlq export writes the whole body"
 
 
 def _readable(body: bytes) -> str | None:
-    """A body that is text and nothing else."""
+    """A body as text, or None if it is not printable text."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -197,6 +197,6 @@ def _hex_lines(body: bytes) -> Iterator[str]:
 
 
 def result_line(result: RedriveResult) -> str:
-    """The result of one message, as a line."""
+    """The result of redriving one message, as a line."""
     parts = (result.status, result.msg_id or f"position {result.log_pos}", result.topic or "", result.error or "")
     return "  ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""`mqdb dlq redrive`: send dead letters back to work."""
+"""`mqdb dlq redrive`: send dead letters back to their group."""
 
 import os
 import re
@@ -32,7 +32,7 @@ from mqdb.errors import GroupNotFound, ParameterInvalid
 if TYPE_CHECKING:
     from mqdb_client import Admin, Answers, BrokerAdmin, Chosen, RedriveResult
 
-_BODY = "Another body, for one message"
+_BODY = "A different body, for one message"
 
 
 def redrive(
@@ -46,36 +46,44 @@ def redrive(
     ids: Ids = None,
     where: Where = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="So many of the oldest, on each broker.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, help="Redrive at most this many messages on each broker, the oldest first.", show_default=False
+        ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also those that were redriven before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Include messages that were redriven before.")] = False,
     body: Annotated[str | None, typer.Option(metavar="TEXT", help="This text.", rich_help_panel=_BODY)] = None,
     body_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The content of a file.", rich_help_panel=_BODY)
+        Path | None,
+        typer.Option(metavar="FILE", help="Use the content of this file as the body.", rich_help_panel=_BODY),
     ] = None,
     edit: Annotated[
-        bool, typer.Option("--edit", help="The body after you have edited it in $EDITOR.", rich_help_panel=_BODY)
+        bool, typer.Option("--edit", help="Edit the body in $EDITOR first.", rich_help_panel=_BODY)
     ] = False,
     to_topic: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="To all groups of a topic, as new messages.", show_default=False),
+        typer.Option(metavar="NAME", help="Send to all groups of this topic, as new messages.", show_default=False),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="N/s", help="So many a second at most; unset, as fast as it goes.")
+        str | None,
+        typer.Option(
+            metavar="N/s", help="Redrive at most this many messages a second; if not given, as fast as possible."
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be done, and do nothing.")] = False,
-    each: Annotated[bool, typer.Option("--each", help="A line for each message; a dry run has them anyway.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Print what would be done, without doing it.")
+    ] = False,
+    each: Annotated[bool, typer.Option("--each", help="Print a line for each message; a dry run always does.")] = False,
     yes: Yes = False,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
-    """Send messages that a group has given up back to work.
+    """Send messages that a group gave up back to the group.
 
-    They go to the group that failed them, and to no other, with their ids and
-    with all their retries before them. The copies in the dead letter queue
-    stay, marked as redriven; who comes again gets only those that are not.
-    They go in batches, each with its results in one transaction: Ctrl-C ends
-    it after a batch, and the same command goes on from there.
+    Only the group that failed the messages gets them, with the same ids and with all retries still available. The
+    copies in the dead letter queue stay and are marked as redriven; the next redrive takes only those that are not
+    marked. Messages are sent in batches, each in one transaction together with its results: Ctrl-C stops the command
+    after a batch, and running the same command again continues from there.
 
     \b
     [bold]Examples[/bold]
@@ -120,13 +128,13 @@ def redrive(
 def _parse_rate(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", text, re.ASCII)
     if match is None or not float(match[1]):
-        raise ParameterInvalid("rate", text, "write how many messages a second, such as 100/s or 0.5/s")
+        raise ParameterInvalid("rate", text, "must be a number of messages a second, such as 100/s or 0.5/s")
     return float(match[1])
 
 
 def _given_body(text: str | None, file: Path | None, edit: bool) -> bytes | None:
     if (text is not None) + (file is not None) + edit > 1:
-        raise ParameterInvalid("body", text or str(file), "give one of --body, --body-file and --edit")
+        raise ParameterInvalid("body", text or str(file), "give only one of --body, --body-file and --edit")
     if file is None:
         return None if text is None else os.fsencode(text)
     try:
@@ -139,11 +147,13 @@ def _check_one_message(work: "dict[str, Chosen]", edit: bool) -> None:
     count = sum(len(chosen.positions) for chosen in work.values())
     if count > 1:
         option = "edit" if edit else "body"
-        raise ParameterInvalid(option, f"{count:,} messages", "another body is for one message; choose it with --id")
+        raise ParameterInvalid(
+            option, f"{count:,} messages", "a new body can be given to one message only; choose it with --id"
+        )
 
 
 def _edited(admin: "Admin", group: str, work: "dict[str, Chosen]") -> bytes:
-    """The body of the one message, after the user has edited it in an editor."""
+    """The body of the one message, after the user has edited it."""
     from mqdb.common.compression import decompress
     from mqdb_client import DeadLetterFilter
 
@@ -160,7 +170,7 @@ def _edited(admin: "Admin", group: str, work: "dict[str, Chosen]") -> bytes:
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             raise ParameterInvalid("edit", editor, f"the editor failed: {error}") from error
     if body == before:
-        raise ParameterInvalid("edit", editor, "the editor has left the body as it was; leave --edit out")
+        raise ParameterInvalid("edit", editor, "the editor did not change the body; leave --edit out")
     return body
 
 
@@ -184,7 +194,7 @@ def _run(
     from mqdb.cli.console import progress, standard_error
     from mqdb_client import Answers
 
-    # Not what rich puts in its place: that is where the bars are, on standard error.
+    # Not rich's replacement for it, which writes to standard error, where the bars are.
     output, console = sys.stdout, standard_error()
     console.quiet = line_of is not None and output.isatty()
     with redriver.interruption, progress(console) as bars:
@@ -214,15 +224,15 @@ def _line(result: "RedriveResult", _broker: str | None) -> str:
 
 
 def _print_summary(admin: "Admin", redriver: Redriver, found: "Answers[Chosen]") -> None:
-    """A line for each broker, status and reason; and how many were left out for having been redriven before."""
+    """Print a line for each broker, status and reason, and how many messages were left out as already redriven."""
     rows = [
         of_broker(admin, broker) | {"status": status, "messages": count, "why": reason}
         for (broker, status, reason), count in sorted(redriver.tally.items())
     ]
     total = sum(len(one.positions) for one in found.results.values())
     if rows or not (total or found.failures):
-        print_rows(rows, as_json=False, nothing="No message meets the conditions.")
+        print_rows(rows, as_json=False, nothing="No message meets these conditions.")
     if left_out := sum(one.left_out for one in found.results.values()):
-        print(f"{left_out:,} more were redriven before; --again takes them, too.")
+        print(f"{left_out:,} more were redriven before; --again includes them.")
     if redriver.is_stopped:
         print(f"mqdb: stopped after {redriver.done:,} of {total:,} messages", file=sys.stderr)

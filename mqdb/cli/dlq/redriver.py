@@ -1,7 +1,7 @@
-"""The work of `mqdb dlq redrive`: in batches, each a transaction, at a rate, until Ctrl-C.
+"""The work of `mqdb dlq redrive`: batches, one transaction each, at a limited rate, until Ctrl-C.
 
-Between two batches nothing is half done: exactly the redriven messages have result rows. So Ctrl-C takes effect there,
-and the same command later continues where this one has ended.
+Between two batches nothing is half done: exactly the redriven messages have result rows. Ctrl-C therefore takes effect
+between batches, and running the same command later continues from there.
 """
 
 import signal
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     from mqdb_client import Redrive, RedriveResult
     from mqdb_client.admin.dead_letters import DeadLetters
 
-#: With a rate, as many as fall due in this time.
+#: With a rate, a batch has as many messages as fall due in this time.
 _SECONDS_AT_A_TIME: Final = 0.1
 
-#: A signal in the instant before a wait does not end it, so none is longer.
+#: A signal just before a wait does not end the wait, so no wait is longer than this.
 _LONGEST_WAIT_SECONDS: Final = 0.2
 
 
 class RedriveStopped(MqdbError):
-    """A redrive has ended early, after some batches."""
+    """A redrive ended early, after some batches."""
 
     reason: str
     done: int
     total: int
-    sentence = "{reason}; {done:,} of {total:,} messages were dealt with before"
+    sentence = "{reason}; {done:,} of {total:,} messages were handled before"
 
 
 class RedriveFailed(MqdbError):
-    """Some messages could not be redriven; the others are."""
+    """Some messages could not be redriven; the others were."""
 
     failed: int
     total: int
-    sentence = "{failed:,} of {total:,} messages cannot be redriven"
+    sentence = "{failed:,} of {total:,} messages could not be redriven"
 
 
 class DelayedInterruption:
-    """Delays Ctrl-C and SIGTERM until the code asks for them; a second signal is not delayed."""
+    """Delays Ctrl-C and SIGTERM until the code checks for them; a second signal is not delayed."""
 
     _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -61,11 +61,11 @@ class DelayedInterruption:
 
     @property
     def is_heard(self) -> bool:
-        """Whether one has come."""
+        """Whether a signal has arrived."""
         return self._asked.is_set()
 
     def is_heard_within(self, seconds: float) -> bool:
-        """Whether one has come, or comes in so many seconds."""
+        """Whether a signal has arrived, or arrives within this many seconds."""
         end = time.monotonic() + seconds
         while not self._asked.wait(min(max(end - time.monotonic(), 0), _LONGEST_WAIT_SECONDS)):
             if time.monotonic() >= end:
@@ -73,7 +73,7 @@ class DelayedInterruption:
         return True
 
     def pass_on(self) -> None:
-        """Do what it would have done at once, if one has come."""
+        """Raise the delayed signal again, if one has arrived."""
         if self._heard is not None:
             signal.raise_signal(self._heard)
 
@@ -88,7 +88,7 @@ class DelayedInterruption:
 
 
 class Redriver:
-    """Redrives messages, or says what would become of them, and counts."""
+    """Redrives messages, or predicts the result in a dry run, and counts the results."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Redriver:
         per_second: float | None,
         most_at_a_time: int | None = None,
     ) -> None:
-        """`per_second` is how many at most, on one broker after the other; `most_at_a_time`, in one transaction."""
+        """`per_second` limits the rate, with brokers taken one after another; `most_at_a_time` limits a transaction."""
         from mqdb_client.admin.dead_letters import MOST_AT_A_TIME
 
         self._redrive = redrive
@@ -107,25 +107,25 @@ class Redriver:
         self._most_at_a_time = most_at_a_time or MOST_AT_A_TIME
         self._total = 0
         self.interruption = DelayedInterruption()
-        #: The number of messages by broker, status and failure.
+        #: Number of messages by broker, status and reason of failure.
         self.tally: Counter[tuple[str, str, str]] = Counter()
 
     @property
     def done(self) -> int:
-        """The number of messages that were handled."""
+        """Number of messages handled so far."""
         return self.tally.total()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has ended it early."""
+        """Whether a signal ended the redrive early."""
         return self.interruption.is_heard and self.done < self._total
 
     def run(
         self, broker_name: str, letters: "DeadLetters", positions: Sequence[int]
     ) -> "Iterator[list[RedriveResult]]":
-        """Deal with the messages at these positions of a broker; the results batch by batch, until it is interrupted.
+        """Redrive the messages at these positions of a broker, and yield the results of each batch until interrupted.
 
-        Raises RedriveStopped, or what the first batch raises.
+        Raises RedriveStopped, or the error of the first batch.
         """
         self._total += len(positions)
         started, done = time.monotonic(), 0
@@ -140,7 +140,8 @@ class Redriver:
                     raise
                 raise RedriveStopped(str(error), done, len(positions)) from error
             done += len(results)
-            # Why one was skipped, and when it had been redriven, is another text for each.
+            # The reason why a message was skipped contains the time of its earlier redrive, so each reason is
+            # different.
             self.tally.update(
                 (broker_name, result.status, result.error or "" if result.status == "FAILED" else "")
                 for result in results
@@ -148,7 +149,7 @@ class Redriver:
             yield results
 
     def check(self) -> None:
-        """Raises RedriveFailed if there was one that failed."""
+        """Raise RedriveFailed if any message failed."""
         failed = sum(count for (_, status, _), count in self.tally.items() if status == "FAILED")
         if failed:
             raise RedriveFailed(failed, self.done)

@@ -1,6 +1,6 @@
-"""`mqdb spark`: jobs on Spark, each a function of `mqdb.pipeline` as a command.
+"""`mqdb spark`: Spark jobs as commands; each calls a function of `mqdb.pipeline`.
 
-`running` starts a Spark on this machine for them; on a cluster, call the function with a session of your own.
+`running` starts Spark on this machine for the jobs; on a cluster, call the function with your own session.
 
     archive, replay, reports, streams, package   the commands
 """
@@ -12,10 +12,10 @@ from mqdb.cli.spark.package import package
 from mqdb.cli.spark.replay import replay
 
 app = command_group(
-    """Archive, replay, count and copy messages with Spark, which runs on this machine.
+    """Archive, replay, count and copy messages with Spark on this machine.
 
-    Needs the extra: pip install "mqdb\\[spark]". Each command works on one
-    broker; --broker says which, if the DSN lists several.
+    This needs the extra: pip install "mqdb\\[spark]". Each command works on one broker; --broker chooses it if the DSN
+    lists several.
 
     \b
     [bold]Examples[/bold]

@@ -1,4 +1,4 @@
-"""`mqdb spark archive`: segments to Parquet."""
+"""`mqdb spark archive`: writes segments to Parquet."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,31 +16,32 @@ if TYPE_CHECKING:
 def archive(
     context: typer.Context,
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A folder, or a URI that Spark knows: s3a://...", show_default=False)
+        str,
+        typer.Argument(metavar="PATH", help="A folder, or a URI that Spark can open: s3a://...", show_default=False),
     ],
     topics: Annotated[
         list[str] | None,
         typer.Option("--topic", metavar="NAME", help="Only this topic; may be repeated.", show_default=False),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="So many segments, the oldest first.", show_default=False)
+        int | None,
+        typer.Option(
+            "--limit", min=1, help="Archive at most this many segments, the oldest first.", show_default=False
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to archive.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the segments that would be archived.")] = False,
     cores: Cores = DEFAULT_CORES,
     broker: OneBroker = None,
     as_json: Json = False,
 ) -> None:
-    """Write full segments to Parquet files, by topic and hour, each of them once.
+    """Write full segments to Parquet files, by topic and hour, each segment once.
 
-    A segment counts as archived when its files were read back and agree with
-    the broker. Then it is listed in [bold]mqdb.archived_segment[/bold], also
-    after retention has dropped it. With the setting retain_until_archived
-    retention drops only archived segments. With --topic a segment counts for
-    these topics only, and retention still waits until it is archived without
-    --topic.
+    A segment counts as archived once its files have been read back and compared with the broker. It is then listed in
+    [bold]mqdb.archived_segment[/bold], even after retention has dropped it. With the setting retain_until_archived,
+    retention drops only archived segments. With --topic, a segment counts as archived for these topics only; retention
+    still waits until it is archived without --topic.
 
-    The next run removes the remains of a run that was killed. A copy of a
-    database needs a PATH of its own.
+    The next run removes files that a killed run left behind. A copy of a database needs its own PATH.
 
     \b
     [bold]Examples[/bold]
@@ -82,7 +83,7 @@ def _planned_row(contents: "SegmentContents") -> Row:
 
 
 def archived_row(archived: "ArchivedSegment") -> Row:
-    """A line of the table."""
+    """A row of the table."""
     return {
         "segment": archived.segment,
         "topics": len(archived.offsets),

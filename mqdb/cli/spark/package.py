@@ -7,13 +7,14 @@ import typer
 
 
 def package(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The zip to write.", dir_okay=False)] = Path("mqdb.zip"),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The zip file to write.", dir_okay=False)] = Path(
+        "mqdb.zip"
+    ),
 ) -> None:
-    """Write mqdb to a zip file that spark-submit sends to all nodes; it takes no wheels.
+    """Write mqdb to a zip file that spark-submit sends to all nodes, because spark-submit does not accept wheels.
 
-    The nodes need the libraries of mqdb\\[spark], but not mqdb itself. Call
-    [bold]mqdb.pipeline.register(spark)[/bold] in the job, as Spark does not look for data
-    sources in such a file.
+    The nodes need the libraries of mqdb\\[spark], but not mqdb itself. Call [bold]mqdb.pipeline.register(spark)[/bold]
+    in the job, because Spark does not find data sources in such a file by itself.
 
     \b
     [bold]Examples[/bold]

@@ -1,4 +1,4 @@
-"""`mqdb spark replay`: messages of the archive, or of a topic, to a topic."""
+"""`mqdb spark replay`: sends messages from the archive, or from a topic, to a topic."""
 
 import re
 from collections.abc import Sequence
@@ -14,44 +14,51 @@ from mqdb.errors import ParameterInvalid
 
 
 def _chosen(*names: str, metavar: str | None = None, help: str) -> Any:
-    panel = "Messages; only those that meet all of these options"
+    panel = "Messages (a message has to meet all of these options)"
     return typer.Option(*names, metavar=metavar, help=help, show_default=False, rich_help_panel=panel)
 
 
 def replay(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The topic of the messages.", show_default=False)],
-    topic: Annotated[str, typer.Argument(metavar="TO", help="The topic that gets them.", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The topic to read.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TO", help="The topic to write.", show_default=False)],
     write_id: Annotated[
-        str, typer.Option("--write-id", metavar="ID", help="A name of yours for this replay.", show_default=False)
+        str,
+        typer.Option("--write-id", metavar="ID", help="A name that you choose for this replay.", show_default=False),
     ],
-    archived: Annotated[bool, _chosen("--archive", help="From the archive, not from the broker's log.")] = False,
+    archived: Annotated[bool, _chosen("--archive", help="Read from the archive instead of the broker's log.")] = False,
     since: Annotated[
-        str | None, _chosen("--since", metavar="TIME", help="Stored then or later: 2026-07-14T09:30, or 2h for ago.")
+        str | None,
+        _chosen(
+            "--since",
+            metavar="TIME",
+            help="Only messages stored at or after this time: 2026-07-14T09:30, or 2h for two hours ago.",
+        ),
     ] = None,
-    until: Annotated[str | None, _chosen("--until", metavar="TIME", help="Stored before then.")] = None,
+    until: Annotated[
+        str | None, _chosen("--until", metavar="TIME", help="Only messages stored before this time.")
+    ] = None,
     offsets: Annotated[
         list[str] | None,
         _chosen(
             "--offsets",
             metavar="QUEUE:FIRST-PAST",
-            help="Only these offsets of a queue, without PAST; may be repeated.",
+            help="Only these offsets of a queue, excluding PAST; may be repeated.",
         ),
     ] = None,
     allow_gaps: Annotated[
-        bool, typer.Option("--allow-gaps", help="Continue even if the archive lacks messages in between.")
+        bool, typer.Option("--allow-gaps", help="Continue even if messages are missing from the archive in between.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
     cores: Cores = DEFAULT_CORES,
     broker: OneBroker = None,
     as_json: Json = False,
 ) -> None:
-    """Send messages of the archive, or of a topic, to a topic once more.
+    """Send messages from the archive, or from a topic, to a topic again.
 
-    All are stored at once, or none. A replay that is run again with the same
-    --write-id, after a crash for instance, sends nothing twice. Each copy says
-    in its property [bold]REPLAY_OF[/bold] where it came from, as topic:queue:offset.
-    The messages of a queue stay in their order. The topic TO has to be there.
+    All messages are stored at once, or none. Running a replay again with the same --write-id, for example after a
+    crash, sends nothing twice. The property [bold]REPLAY_OF[/bold] of each copy names its original, as
+    topic:queue:offset. The messages of a queue stay in order. The topic TO has to exist.
 
     \b
     [bold]Examples[/bold]
@@ -81,13 +88,13 @@ def replay(
 
 
 def parse_offsets(texts: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """Ranges by queue id. Raises ParameterInvalid."""
+    """Offset ranges by queue id. Raises ParameterInvalid."""
     ranges: dict[int, tuple[int, int]] = {}
     for text in texts:
         match = re.fullmatch(r"([0-9]{1,5}):([0-9]{1,18})-([0-9]{1,18})", text)
         if match is None:
             raise ParameterInvalid(
-                "offsets", text, "write a queue, the first offset and the one past the last: 0:100-200"
+                "offsets", text, "must be a queue, the first offset and the offset after the last: 0:100-200"
             )
         queue_id, first, past = map(int, match.groups())
         if queue_id in ranges:

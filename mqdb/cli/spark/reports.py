@@ -1,4 +1,4 @@
-"""`mqdb spark dlq-report | stats`: what Spark counts, as tables on the terminal and as files."""
+"""`mqdb spark dlq-report | stats`: counts made by Spark, as tables on the terminal and as files."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -31,24 +31,31 @@ def dlq_report(
     context: typer.Context,
     groups: Annotated[
         list[str] | None,
-        typer.Option("--group", metavar="NAME", help="Only of this group; may be repeated.", show_default=False),
+        typer.Option(
+            "--group", metavar="NAME", help="Only dead letters of this group; may be repeated.", show_default=False
+        ),
     ] = None,
     since: Annotated[
-        str | None, _time_option("--since", "Died then or later: 2026-07-14T09:30, or 2h for ago.")
+        str | None,
+        _time_option(
+            "--since", "Only messages given up at or after this time: 2026-07-14T09:30, or 2h for two hours ago."
+        ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write it as a page with charts, too.", show_default=False),
+        typer.Option("--html", metavar="FILE", help="Also write the report as a page with charts.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="So many causes, the most frequent first.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, max=200, help="Show at most this many causes, the most frequent first.")
+    ] = 20,
     broker: OneBroker = None,
     cores: Cores = DEFAULT_CORES,
     as_json: Json = False,
 ) -> None:
     """Count dead letters by group, topic of origin, exception and error.
 
-    Errors that differ only in numbers, ids, times and quoted text count as one.
-    The page shows them over time as well. It is one file and needs no network.
+    Errors that differ only in numbers, ids, times and quoted text are counted together. The page also shows the dead
+    letters over time. The page is a single file and needs no network.
 
     \b
     [bold]Examples[/bold]
@@ -68,7 +75,7 @@ def dlq_report(
 
 
 def print_report(report: "DeadLetterReport", limit: int, as_json: bool) -> None:
-    """A line for each of the most frequent causes; for people, what they add up to as well."""
+    """Print a row for each of the most frequent causes, and for people also the totals."""
     causes = report.causes[:limit]
     if as_json:
         for cause in causes:
@@ -82,7 +89,7 @@ def print_report(report: "DeadLetterReport", limit: int, as_json: bool) -> None:
 
 
 def cause_row(cause: "Cause") -> Row:
-    """A line of the table."""
+    """A row of the table."""
     return {
         "messages": cause.messages,
         "group": cause.group,
@@ -99,15 +106,27 @@ def stats(
     context: typer.Context,
     topics: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TOPIC", help="Unset, all but those of groups and the broker.", show_default=False),
+        typer.Argument(
+            metavar="TOPIC",
+            help="The topics; if not given, all topics except those of groups and of the broker.",
+            show_default=False,
+        ),
     ] = None,
     since: Annotated[
-        str | None, _time_option("--since", "Stored then or later: 2026-07-14T09:30, or 2h for ago.")
+        str | None,
+        _time_option(
+            "--since", "Only messages stored at or after this time: 2026-07-14T09:30, or 2h for two hours ago."
+        ),
     ] = None,
-    until: Annotated[str | None, _time_option("--until", "Stored before then.")] = None,
+    until: Annotated[str | None, _time_option("--until", "Only messages stored before this time.")] = None,
     parquet: Annotated[
         Path | None,
-        typer.Option("--parquet", metavar="DIR", help="Write the rows there; print a summary.", show_default=False),
+        typer.Option(
+            "--parquet",
+            metavar="DIR",
+            help="Write the rows to this directory, and print only a summary.",
+            show_default=False,
+        ),
     ] = None,
     broker: OneBroker = None,
     cores: Cores = DEFAULT_CORES,
@@ -115,9 +134,9 @@ def stats(
 ) -> None:
     """Count messages and bytes by topic, tag and hour, and how soon they were dispatched.
 
-    Hours are in UTC. The times are from a message's storing to the batch that
-    gave it its offset: half and 99 percent of the messages took no longer. They
-    are known for the newest 1,000 batches of the broker only, and empty before.
+    Hours are in UTC. A dispatch time runs from storing a message to the batch that gave the message its offset; the
+    columns show the times within which half and 99 percent of the messages were dispatched. These times are known only
+    for the broker's newest 1,000 batches, and empty for older messages.
 
     \b
     [bold]Examples[/bold]
@@ -143,7 +162,7 @@ def stats(
 
 
 def stats_row(row: Row) -> Row:
-    """A line of the table: hours in the zone of this machine, times in milliseconds to the tenth."""
+    """A row of the table: hours in the time zone of this machine, times in milliseconds with one decimal place."""
     return {
         name: shown_time(value, "minutes") if isinstance(value, datetime) else _rounded(value)
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""The common part of all Spark commands: a broker, a session, and errors in one line."""
+"""Parts that all Spark commands share: choosing a broker, starting a session, and printing errors in one line."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,15 +17,17 @@ OneBroker = Annotated[
     str | None,
     typer.Option("--broker", metavar="NAME", help="The broker, if there are several.", show_default=False),
 ]
-Cores = Annotated[int, typer.Option("--cores", min=1, max=256, help="Tasks that Spark runs at a time.")]
+Cores = Annotated[
+    int, typer.Option("--cores", min=1, max=256, help="Number of tasks that Spark runs at the same time.")
+]
 
 DEFAULT_CORES = 2
 
 
 def chosen_broker(settings: "Settings", name: str | None) -> "BrokerDsn":
-    """The broker with this name, or the only one, after a check that it answers.
+    """The broker with this name, or the only broker, after checking that it answers.
 
-    Raises OptionInvalid if there are several and no name is given, and the errors of `BrokerAdmin.check`.
+    Raises OptionInvalid if there are several brokers and no name is given, and the errors of `BrokerAdmin.check`.
     """
     from mqdb.pipeline.errors import OptionInvalid
     from mqdb.settings.broker_list import brokers_of
@@ -36,7 +38,7 @@ def chosen_broker(settings: "Settings", name: str | None) -> "BrokerDsn":
         if len(chosen) > 1:
             names = ", ".join(broker.name for broker in chosen)
             raise OptionInvalid("--broker", None, f"is missing; a job works on one of the brokers {names}")
-        # Spark takes seconds to start, and prints a hundred lines about the same error.
+        # Checked first, because Spark takes seconds to start, and prints a hundred lines about the same error.
         chosen[0].check()
     return next(broker for broker in brokers_of(settings) if broker.name == chosen[0].name)
 
@@ -45,7 +47,7 @@ def chosen_broker(settings: "Settings", name: str | None) -> "BrokerDsn":
 def running(
     settings: "Settings", broker: str | None, description: str, cores: int = DEFAULT_CORES
 ) -> "Iterator[tuple[SparkSession, str]]":
-    """A session of Spark and the DSN of the broker, under a bar that says what is done until the block ends."""
+    """Yield a Spark session and the broker's DSN, and show a progress bar until the block ends."""
     one = chosen_broker(settings, broker)
     with bar(description) as (bars, task), spark_session(cores) as spark:
         bars.update(task, total=None)
@@ -54,7 +56,7 @@ def running(
 
 @contextmanager
 def bar(description: str) -> "Iterator[tuple[Progress, TaskID]]":
-    """One progress bar, which moves to and fro until its total is set."""
+    """Yield one progress bar, which moves back and forth until its total is set."""
     from mqdb.cli.console import progress, standard_error
 
     with progress(standard_error()) as bars:
@@ -63,7 +65,7 @@ def bar(description: str) -> "Iterator[tuple[Progress, TaskID]]":
 
 @contextmanager
 def spark_session(cores: int, config: Mapping[str, str] | None = None) -> "Iterator[SparkSession]":
-    """A session on this machine; what fails in it is an error of mqdb, in one line.
+    """Yield a session on this machine; its failures are raised as errors of mqdb, in one line.
 
     Raises ExtraMissing, JavaNotFound, JarNotFound, JobFailed.
     """

@@ -1,4 +1,4 @@
-"""`mqdb spark to-table | to-parquet | mirror`: streams as commands, which end when they have caught up."""
+"""`mqdb spark to-table | to-parquet | mirror`: streams as commands that end once they have caught up."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,13 +19,13 @@ Checkpoint = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="PATH",
-        help="The place for the progress of the job: a folder, or a URI that Spark knows.",
+        help="The place for the progress of the job: a folder, or a URI that Spark can open.",
         show_default=False,
     ),
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="Continue with new messages until Ctrl+C.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what the job would read now.")]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="The most messages of one transaction.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count the messages that the job would read now.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Maximum number of messages in a transaction.")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic of the broker.", show_default=False)]
 
 
@@ -38,13 +38,13 @@ def register(app: typer.Typer) -> None:
 def to_table(
     context: typer.Context,
     topic: Topic,
-    table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="A table of PostgreSQL, which exists.", show_default=False)
-    ],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="An existing PostgreSQL table.", show_default=False)],
     checkpoint: Checkpoint,
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="DSN", help="Its database, if not the broker's.", show_default=False),
+        typer.Option(
+            "--target", metavar="DSN", help="The database of the table, if it is not the broker's.", show_default=False
+        ),
     ] = None,
     columns: Annotated[
         list[str] | None,
@@ -53,15 +53,20 @@ def to_table(
     key: Annotated[
         list[str] | None,
         typer.Option(
-            "--key", metavar="NAME", help="The key, if not the primary key; may be repeated.", show_default=False
+            "--key",
+            metavar="NAME",
+            help="Column of the key, if it is not the primary key; may be repeated.",
+            show_default=False,
         ),
     ] = None,
-    append: Annotated[bool, typer.Option("--append", help="Add a row for each message; replace none.")] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Add a row for each message, without replacing rows.")
+    ] = False,
     messages: Annotated[
-        bool, typer.Option("--messages", help="Write the parts of each message, not the fields of its body.")
+        bool, typer.Option("--messages", help="Write the parts of each message instead of the fields of its body.")
     ] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out messages that cannot become a row, and count them.")
+        bool, typer.Option("--skip-bad", help="Skip messages that cannot become a row, and count them.")
     ] = False,
     batch: Batch = 100_000,
     follow: Follow = False,
@@ -70,17 +75,15 @@ def to_table(
     broker: OneBroker = None,
     as_json: Json = False,
 ) -> None:
-    """Keep a table of PostgreSQL as a topic says: one row for each key, the newest.
+    """Maintain a PostgreSQL table from a topic: one row for each key, from its newest message.
 
-    Bodies are JSON objects; their fields go to the columns with their names. A
-    message with a null value deletes the row of its key. If the body lacks the
-    key, it is that of the message: a JSON object, or the value itself. Messages
-    with one key have to be in one queue, as producers with keys send them.
+    Bodies are JSON objects, whose fields go to the columns with the same names. A message with a null value deletes the
+    row of its key. If the body lacks the key, it is taken from the message key, which is a JSON object or the value
+    itself. Messages with the same key have to be in one queue, which is the case if producers send them with keys.
 
-    Each message takes effect once. A job that was killed continues at its last
-    position if it is run again with its checkpoint. The schema of the table
-    gets a table [bold]mqdb_spark_batch[/bold], which lists the finished
-    batches.
+    Each message takes effect once. If a killed job is run again with the same checkpoint, it continues at its last
+    position. A table [bold]mqdb_spark_batch[/bold], which lists the finished batches, is created in the schema of the
+    table.
 
     \b
     [bold]Examples[/bold]
@@ -111,25 +114,30 @@ def to_parquet(
     context: typer.Context,
     topic: Topic,
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A folder, or a URI that Spark knows: s3a://...", show_default=False)
+        str,
+        typer.Argument(metavar="PATH", help="A folder, or a URI that Spark can open: s3a://...", show_default=False),
     ],
     checkpoint: Checkpoint,
     schema: Annotated[
         str | None,
-        typer.Option("--schema", metavar="DDL", help="Fields of JSON bodies, for a column value.", show_default=False),
+        typer.Option(
+            "--schema",
+            metavar="DDL",
+            help="Fields of JSON bodies, which are written to a column named value.",
+            show_default=False,
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="The most messages of one file.")] = 1_000_000,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Maximum number of messages in a file.")] = 1_000_000,
     follow: Follow = False,
     dry_run: DryRun = False,
     cores: Cores = DEFAULT_CORES,
     broker: OneBroker = None,
     as_json: Json = False,
 ) -> None:
-    """Append the messages of a topic to Parquet files, each of them once.
+    """Append the messages of a topic to Parquet files, each message once.
 
-    A job that was killed continues at its last position if it is run again with
-    its checkpoint. Spark knows from PATH/_spark_metadata which files count; a
-    job that was killed may leave others.
+    If a killed job is run again with the same checkpoint, it continues at its last position. Spark reads from
+    PATH/_spark_metadata which files are valid; a killed job may leave other files.
 
     \b
     [bold]Examples[/bold]
@@ -168,11 +176,11 @@ def mirror(
     kafka_topic: Annotated[
         str | None,
         typer.Option(
-            "--kafka-topic", metavar="NAME", help="The topic of Kafka, if its name is another.", show_default=False
+            "--kafka-topic", metavar="NAME", help="The Kafka topic, if it has a different name.", show_default=False
         ),
     ] = None,
     keep_partitions: Annotated[
-        bool, typer.Option("--keep-partitions", help="Partition 3 becomes queue 3, and back.")
+        bool, typer.Option("--keep-partitions", help="Copy partition 3 to queue 3, and vice versa.")
     ] = False,
     kafka_options: Annotated[
         list[str] | None,
@@ -188,7 +196,7 @@ def mirror(
         typer.Option(
             "--packages",
             metavar="COORDINATES",
-            help="Spark's connector for Kafka, from Maven; unset, that of this Spark.",
+            help="Maven name of Spark's Kafka connector; if not given, the one for this Spark version.",
             show_default=False,
         ),
     ] = None,
@@ -199,13 +207,12 @@ def mirror(
     broker: OneBroker = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a topic from Kafka to the broker, or back, with keys, headers and nulls.
+    """Copy a topic from Kafka to the broker or vice versa, with keys, headers and nulls.
 
-    Each record is stored once in the broker, and at least once in Kafka,
-    because Kafka's sink may repeat the batch in which a job was killed. A job
-    that was killed continues at its last position if it is run again with its
-    checkpoint. The topic TOPIC has to exist. Names of mqdb's topics have no
-    dots; --kafka-topic gives Kafka's name.
+    Each record is stored exactly once in the broker, but at least once in Kafka, because Kafka's sink may repeat the
+    batch during which a job was killed. If a killed job is run again with the same checkpoint, it continues at its last
+    position. The topic TOPIC has to exist. Names of mqdb's topics cannot contain dots; use --kafka-topic if the name in
+    Kafka has dots.
 
     \b
     [bold]Examples[/bold]
@@ -218,7 +225,7 @@ def mirror(
     """
     servers = from_kafka or to_kafka
     if servers is None or (from_kafka and to_kafka):
-        raise ParameterInvalid("--from-kafka", from_kafka or "", "give one of --from-kafka and --to-kafka")
+        raise ParameterInvalid("--from-kafka", from_kafka or "", "give either --from-kafka or --to-kafka")
     options = dict(map(_option, kafka_options or ()))
     settings = start(context)
     one = chosen_broker(settings, broker)
@@ -242,7 +249,7 @@ def mirror(
 def _option(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise ParameterInvalid("--kafka-option", text, "write NAME=VALUE")
+        raise ParameterInvalid("--kafka-option", text, "must be written NAME=VALUE")
     return name, value
 
 

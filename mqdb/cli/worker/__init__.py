@@ -1,4 +1,4 @@
-"""`mqdb worker`: the processes of an application, and the one that watches over them.
+"""`mqdb worker`: the processes of an application, and the process that supervises them.
 
 command, target        begin here; the name of an App
 supervisor, process    the two kinds of processes; order: what they tell each other

@@ -22,25 +22,25 @@ def worker(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="MODULE:NAME of the App.", show_default=False)],
     processes: Annotated[int, typer.Option("--processes", "-p", min=1, max=1_000, help="The number of processes.")] = 1,
     groups: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Only the listeners of these groups.", show_default=False)
+        str | None, typer.Option(metavar="NAME,...", help="Run only the listeners of these groups.", show_default=False)
     ] = None,
-    reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file changes here.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="End when all messages are consumed, for tests.")] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart when a Python file in this directory changes.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit when all messages are consumed; for tests.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Remove crons that are no longer in the code.")] = False,
     http: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where to serve /healthz, /readyz and /metrics.", show_default=False),
+        typer.Option(metavar="HOST:PORT", help="Address for /healthz, /readyz and /metrics.", show_default=False),
     ] = None,
 ) -> None:
     """Run the listeners and crons of an application until Ctrl-C or SIGTERM.
 
-    TARGET names a module and an App in it, as Python would import it from here.
-    A process that exits is replaced by a new one. On the first signal,
-    processes consume what they have in hand, and leave their groups; a second
-    one kills them. The exit code is 0; 1 if a process did not end well, or with
-    --once if a message failed; 78 if the application cannot run until its code
-    or settings are corrected, or an extra is installed, so that a process
-    manager need not try again.
+    TARGET names a module and an App in it, as Python would import them from the current directory. A process that exits
+    is replaced by a new one. On the first signal, processes finish the messages that they are consuming and leave their
+    groups; a second signal kills the processes. The exit code is 0 on success; 1 if a process failed to stop in order,
+    or if a message failed with --once; and 78 if the application cannot run until its code or settings are corrected,
+    or until an extra is installed, so that a process manager does not restart it.
 
     \b
     [bold]Examples[/bold]
@@ -58,7 +58,7 @@ def worker(
     warn_of_unknown_variables()
     names = tuple(name.strip() for name in (groups or "").split(",") if name.strip())
     if groups is not None and not names:
-        raise ParameterInvalid("groups", groups, "names no group; leave the option out for all")
+        raise ParameterInvalid("groups", groups, "names no group; omit the option to run all groups")
     home, config = given(context, "home"), given(context, "config")
     order = Order(
         target,
@@ -95,7 +95,7 @@ def worker(
 
 @contextmanager
 def _watched(supervisor: "Supervisor") -> Iterator[None]:
-    """Have the supervisor reload when a file of Python changes in this directory."""
+    """Make the supervisor reload when a Python file in this directory changes."""
     from watchfiles import PythonFilter, watch
 
     is_over = threading.Event()

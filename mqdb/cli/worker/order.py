@@ -1,7 +1,7 @@
-"""The messages between a worker process and its supervisor: lines of JSON over a socket, one end of which each has.
+"""The protocol between a worker process and its supervisor: lines of JSON over a socket pair.
 
-A process whose other end is closed has no supervisor any longer, and stops. The order may hold a password, so it is not
-an argument, which every user of the machine could read.
+If the other end of its socket is closed, a process no longer has a supervisor, and stops. The order may contain a
+password, so it is not passed as an argument, which every user of the machine could read.
 """
 
 import json
@@ -9,22 +9,22 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Final
 
-#: The exit code of a process that cannot start until somebody mends the application or the settings, or installs an
-#: extra: EX_CONFIG.
+#: Exit code of a process that cannot start until the application or the settings are corrected, or an extra is
+#: installed: EX_CONFIG.
 UNUSABLE: Final = 78
 
-#: A process says that it consumes, that it has announced what it runs and removed crons, and that its event loop turns.
+#: Messages of a process: it consumes; it has announced its listeners and removed crons; its event loop is running.
 READY: Final = "ready"
 ANNOUNCED: Final = "announced"
 ALIVE: Final = "alive"
 
-#: How often it tells the latter.
+#: Interval of the last of these messages.
 ALIVE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Order:
-    """The order of a worker process. `home`, `config` and `dsn` are options of the command line."""
+    """The instructions for a worker process. `home`, `config` and `dsn` are options of the command line."""
 
     target: str
     groups: tuple[str, ...] = ()
@@ -34,29 +34,29 @@ class Order:
     log_level: int = 30
     log_format: str = "text"
     is_once: bool = False
-    """End when all messages are consumed."""
+    """Exit when all messages are consumed."""
     prunes: bool = False
-    """Remove crons that the code has no more."""
+    """Remove crons that are no longer in the code."""
     announces: bool = True
     """Print a line for each listener and cron."""
     is_measured: bool = False
-    """Keep metrics for the process that watches, and tell it that the loop turns."""
+    """Keep metrics for the supervisor, and report that the event loop is running."""
 
     def line(self) -> bytes:
-        """For the socket."""
+        """The order as a line for the socket."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def of(cls, line: str | bytes) -> "Order":
-        """Parse the line that `line` has made."""
+        """Parse a line made by `line`."""
         values = json.loads(line)
         return cls(**values | {"groups": tuple(values["groups"])})
 
 
-#: Where the metrics of the processes lie; prometheus-client has given it its name.
+#: Variable with the directory of the processes' metrics; the name comes from prometheus-client.
 METRICS_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def is_end_of_work(code: int, number: int) -> bool:
-    """Whether an exit code is that of a process that has ended well, or by a signal before it was listening to it."""
+    """Whether an exit code means that a process ended well, or that the signal came before its handler was set."""
     return code == os.EX_OK or code == -number

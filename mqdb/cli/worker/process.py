@@ -1,4 +1,7 @@
-"""A worker process: `python -m mqdb.cli.worker.process FD`. It runs an application until it is stopped."""
+"""A worker process: `python -m mqdb.cli.worker.process FD`.
+
+It runs an application until it receives a signal to stop.
+"""
 
 import asyncio
 import gc
@@ -34,19 +37,19 @@ from mqdb_client.app.app_crons import AppCrons
 from mqdb_client.app.listener import Listener
 from mqdb_client.consumer.message_selector import MessageSelector
 
-#: Not by `__name__`, which is that of the program here.
+#: Not `__name__`, which is `__main__` here.
 logger = logging.getLogger("mqdb.cli.worker.process")
 
-#: Errors that a restart does not mend.
+#: Errors that a restart does not fix.
 _MENDABLE: Final = (InvalidInput, NotFound, Denied, ExtraMissing, SchemaMismatch)
 
-#: Between tries to start while the broker cannot be reached; each one is twice as long as the one before.
+#: Pauses between attempts to start while the broker cannot be reached; each pause is twice as long as the one before.
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
 
 
 class _Failures:
-    """Counts the calls of listeners that fail."""
+    """Counts failed calls of listeners."""
 
     hook_name = "failures"
 
@@ -57,14 +60,14 @@ class _Failures:
         """Nothing."""
 
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
-        """A call is over."""
+        """Count the call if it failed."""
         self.count += not context.is_success
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Run the application, and return the exit code."""
     line = socket.socket(fileno=int(sys.argv[1]))
-    # Ctrl-C in a terminal reaches all processes; the one that watches tells the others.
+    # Ctrl-C in a terminal reaches all processes; the supervisor passes it on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     order = Order.of(line.makefile("rb").readline())
@@ -77,7 +80,7 @@ def main() -> int:
     except BaseException as error:  # noqa: BLE001 - of the user's module: all of it
         print(describe(error).traceback, end="", file=sys.stderr)
         return UNUSABLE
-    # All that is loaded stays: full collections need not look at it each time.
+    # Objects loaded so far are permanent: full garbage collections need not examine them each time.
     gc.collect()
     gc.freeze()
     try:
@@ -98,7 +101,10 @@ class _Process:
         self._is_stopping = asyncio.Event()
 
     async def run(self) -> int:
-        """Consume until told to stop; the exit code. Raises what is wrong with the application, but not Transient."""
+        """Consume until a signal arrives, and return the exit code.
+
+        Raises errors of the application, but not Transient.
+        """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._is_stopping.set)
         loop.add_reader(self._line, self._on_closed)
@@ -125,19 +131,19 @@ class _Process:
         return 0 if has_ended_well and not (self._order.is_once and self._failures.count) else 1
 
     async def _stop(self, consumers: AppConsumers) -> bool:
-        """Whether all listeners have returned."""
+        """Stop the consumers, and return whether all listeners have returned."""
         try:
             await consumers.stop()
         except MqdbError as error:
             fields = {"application": self._order.target, "reason": str(error)}
-            logger.error("worker of %(application)s did not stop in order: %(reason)s", fields, extra=fields)
+            logger.error("worker of %(application)s did not shut down in order: %(reason)s", fields, extra=fields)
             return False
         finally:
             await self._app.aclose()
         return True
 
     async def _start(self) -> AppConsumers | None:
-        """Consume; None if it is to stop before the broker can be reached."""
+        """Start consuming; returns None if a signal arrives before the broker can be reached."""
         pause = _FIRST_PAUSE
         while not self._is_stopping.is_set():
             consumers = AppConsumers(self._app, self._order.groups, commits_soon=self._order.is_once)
@@ -178,7 +184,7 @@ class _Process:
         try:
             self._line.sendall(what.encode() + b"\n", socket.MSG_DONTWAIT)
         except BlockingIOError:
-            pass  # who watches is suspended, and must not suspend the loop
+            pass  # the supervisor is suspended, and must not block the loop
         except OSError:
             self._is_stopping.set()
 
@@ -191,14 +197,14 @@ class _Process:
     def _print_listeners(self) -> None:
         groups = self._app.groups(*self._order.groups)
         if not groups:
-            print("  no listeners: the module of the application has to import those that have them", flush=True)
+            print("  no listeners: the application's module has to import the modules that define them", flush=True)
         width = max((len(group.name) for group in groups), default=0)
         for group in groups:
             for listener in group.listeners:
                 print(f"  {group.name:{width}}  {described(listener)}", flush=True)
 
     def _settle_crons(self) -> None:
-        """Print a line for each cron, and for those that the code has no more, which are removed if that is wanted."""
+        """Print a line for each cron and each cron that is no longer in the code; remove the latter if requested."""
         crons = self._app.crons(*self._order.groups)
         if not crons and self._order.groups:
             return
@@ -212,7 +218,7 @@ class _Process:
             if self._order.prunes:
                 stored.remove(strays)
             for name in strays:
-                told = "is removed" if self._order.prunes else "goes on; mqdb worker --prune removes it"
+                told = "is removed" if self._order.prunes else "keeps firing; mqdb worker --prune removes it"
                 print(f"  cron {name} is no longer in the code, and {told}", flush=True)
 
 
@@ -227,12 +233,12 @@ def described(listener: Listener) -> str:
 
 
 def _load(target: str) -> App:
-    """Import the application. Raises ParameterInvalid, and what its module raises."""
+    """Import the application. Raises ParameterInvalid, and any error raised by its module."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does, unless PYTHONSAFEPATH is set
     module_name, _, name = target.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
-        raise ParameterInvalid("TARGET", target, "write MODULE:NAME, such as shop.tasks:app")
+        raise ParameterInvalid("TARGET", target, "must be written MODULE:NAME, such as shop.tasks:app")
     try:
         spec = find_spec(module_name)
     except ModuleNotFoundError as error:
@@ -240,12 +246,14 @@ def _load(target: str) -> App:
             raise
         spec = None
     if spec is None:
-        raise ParameterInvalid("TARGET", target, f"there is no module {module_name} here or where Python looks")
+        raise ParameterInvalid(
+            "TARGET", target, f"there is no module {module_name} in the current directory or on Python's path"
+        )
     module = importlib.import_module(module_name)
     app = getattr(module, name or "app", None)
     if not isinstance(app, App):
         have = ", ".join(key for key, value in vars(module).items() if isinstance(value, App)) or "none"
-        raise ParameterInvalid("TARGET", target, f"{module_name} has no App of that name; it has {have}")
+        raise ParameterInvalid("TARGET", target, f"{module_name} has no App with this name; it has {have}")
     return app
 
 

@@ -1,4 +1,4 @@
-"""The supervisor: it starts worker processes, and a successor for each that ends without an order to stop.
+"""The supervisor: it starts worker processes, and replaces each process that exits unexpectedly.
 
 Worker          one process and the socket to it: two threads report its messages and its end to the supervisor
 Supervisor      the main thread: takes these, signals and changes of files one after the other
@@ -25,25 +25,26 @@ from mqdb.web.probe_report import PASSED, Report
 
 logger = logging.getLogger(__name__)
 
-#: A process that ends sooner than this is not replaced at once: what has ended it would end the next one.
+#: A process that ends sooner than this is not replaced immediately, because the next process would probably end for the
+#: same reason.
 _SOON: Final = 1.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
 
-#: A signal in the instant before a wait is only noted, and wakes no thread: each wait needs an end.
+#: A signal that arrives just before a wait is only noted and wakes no thread, so every wait needs a timeout.
 _SIGNAL_SECONDS: Final = 0.5
 
-#: A process whose loop has not turned for so long is stuck.
+#: A process whose event loop has not run for this long is stuck.
 STUCK_SECONDS: Final = 30.0
 
 
 class Worker:
-    """One process."""
+    """A worker process."""
 
     def __init__(
         self, number: int, order: Order, environment: Mapping[str, str], tell: Callable[["Worker"], None]
     ) -> None:
-        """`tell` is called by a thread, once, when the process has ended."""
+        """A thread calls `tell` once, when the process has ended."""
         self.number = number
         self.is_ready = False
         self.has_announced = False
@@ -64,13 +65,13 @@ class Worker:
         threading.Thread(target=self._wait, args=(tell,), name=f"worker-{number}", daemon=True).start()
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
 
     @property
     def life_seconds(self) -> float:
-        """Since it was started."""
+        """Seconds since the process started."""
         return time.monotonic() - self.started_at
 
     def _listen(self) -> None:
@@ -87,15 +88,15 @@ class Worker:
     def _wait(self, tell: Callable[["Worker"], None]) -> None:
         self.process.wait()
         with suppress(OSError):
-            self._line.shutdown(socket.SHUT_RDWR)  # a process that it has forked may hold the other end still
+            self._line.shutdown(socket.SHUT_RDWR)  # a process forked by the worker may still hold the other end
         self._line.close()
-        self._listener.join()  # all that it has said is known
+        self._listener.join()  # all its messages have been read
         tell(self)
 
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Have a process that is started here not end by Ctrl-C while it imports: it unblocks what it then ignores."""
+    """Keep Ctrl-C from ending a process while it imports; the process unblocks the signal once it ignores it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -104,12 +105,12 @@ def _without_interrupts() -> Iterator[None]:
 
 
 class Supervisor:
-    """Runs so many processes with one order. For the main thread, once."""
+    """Runs the given number of processes with one order. Use it once, from the main thread."""
 
     def __init__(
         self, order: Order, processes: int, environment: Mapping[str, str] = os.environ, *, reloads: bool = False
     ) -> None:
-        """`reloads`: code changes lead to a call of `reload`, so an application that cannot run is not the end."""
+        """If `reloads` is true, code changes trigger `reload`, so an application that cannot run is not fatal."""
         self._order = order
         self._reloads = reloads
         self._environment = environment
@@ -125,7 +126,7 @@ class Supervisor:
         self._code = 0
 
     def run(self) -> int:
-        """Returns the exit code: 0; 1 if a process did not end well; UNUSABLE if the application cannot run."""
+        """Run the processes; returns 0, 1 if a process did not end well, or UNUSABLE if the application cannot run."""
         with self._listening_to_signals():
             for number in range(1, self._processes + 1):
                 self._start(number)
@@ -134,15 +135,15 @@ class Supervisor:
         return self._code
 
     def reload(self) -> None:
-        """Replace all processes, so that the new ones read the changed code. Any thread may call it."""
+        """Replace all processes, so that the new processes load the changed code. Any thread may call it."""
         self._news.put(self._reload)
 
     # -- what is asked from outside -----------------------------------------------------------------
 
     def liveness(self) -> Report:
-        """Whether the loop of each process that consumes has turned lately."""
+        """Whether the event loop of each consuming process has run recently."""
         now = time.monotonic()
-        stuck = f"its loop has not turned for {STUCK_SECONDS:.0f} s"
+        stuck = f"its event loop has not run for {STUCK_SECONDS:.0f} s"
         workers = list(self._workers.values())
         return Report(
             {
@@ -154,10 +155,10 @@ class Supervisor:
         )
 
     def readiness(self) -> Report:
-        """Whether all processes consume."""
+        """Whether all processes are consuming."""
         ready = {worker.number for worker in list(self._workers.values()) if worker.is_ready}
         checks = {
-            f"worker {number}": PASSED if number in ready else "does not consume yet"
+            f"worker {number}": PASSED if number in ready else "is not consuming yet"
             for number in range(1, self._processes + 1)
         }
         return Report(checks | ({"process": "is stopping"} if self._is_stopping else {}))
@@ -171,7 +172,7 @@ class Supervisor:
         news = None
         with suppress(Empty):
             news = self._news.get(timeout=wait)
-        if self._signals and not self._is_stopping:  # first: a signal to all processes ends them, too
+        if self._signals and not self._is_stopping:  # first, because a signal to all processes ends them, too
             self._stop()
         if isinstance(news, Worker):
             self._ended(news)
@@ -181,7 +182,7 @@ class Supervisor:
             self._start(self._starts.pop(0)[1])
 
     def _start(self, number: int) -> None:
-        """The first process announces what it runs and removes crons; its successors do if it has not come to that."""
+        """The first process announces its listeners and removes crons; if it ends before that, its replacement does."""
         announces = number == 1 and not self._has_announced
         order = replace(self._order, announces=announces, prunes=announces and self._order.prunes)
         self._workers[number] = Worker(number, order, self._environment, self._news.put)
@@ -196,7 +197,7 @@ class Supervisor:
         if self._is_stopping or self._order.is_once:
             if not is_end_of_work(code, signal.SIGTERM):
                 self._code = UNUSABLE if code == UNUSABLE else 1
-        elif worker.is_retired:  # also one that could not run: its successor reads what has changed since
+        elif worker.is_retired:  # even one that could not run: its replacement loads the changes made since
             self._start(worker.number)
         elif code == UNUSABLE:
             self._give_up()
@@ -218,7 +219,7 @@ class Supervisor:
         self._starts.sort()
 
     def _give_up(self) -> None:
-        """Stop, because the application cannot run. With `reloads`, wait for a change of its files instead."""
+        """Stop, because the application cannot run. With `reloads`, wait until its files change instead."""
         if self._reloads:
             self._waits_for_change = True
             fields = {"application": self._order.target}
@@ -250,7 +251,7 @@ class Supervisor:
             worker.signal(signal.SIGTERM)
 
     def _listening_to_signals(self) -> AbstractContextManager[None]:
-        """The first one stops the processes, a second one kills them."""
+        """Handle signals: the first signal stops the processes, and the second kills them."""
 
         def handle(_number: int, _frame: FrameType | None) -> None:
             self._signals += 1

@@ -184,7 +184,7 @@ def test_half_states_and_redrives_are_printed_by_their_names(
     told = json.loads(place.done("message", "trace", message_id, "--json"))["copies"]
 
     assert f", copy at position {told[1]['log_pos']}\n" in shown
-    assert "for orders, sent by group senders, asked 0 times\n" in shown
+    assert "for orders, sent by group senders, checked 0 times\n" in shown
     assert f" by ada, copy at position {told[3]['log_pos']}\n" in shown
     assert (told[0]["half"]["state"], told[2]["redrives"][0]["status"]) == ("COMMITTED", "REDRIVEN")
 

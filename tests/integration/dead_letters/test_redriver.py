@@ -26,7 +26,7 @@ def test_a_lost_broker_leaves_whole_batches_and_says_how_many(broker: Connection
         batches = redriver(most_at_a_time=2).run("broker-a", letters_on(session), letters)
         next(batches)
         end(session, broker)
-        with pytest.raises(RedriveStopped, match="; 2 of 5 messages were dealt with before") as stopped:
+        with pytest.raises(RedriveStopped, match="; 2 of 5 messages were handled before") as stopped:
             next(batches)
 
     assert isinstance(stopped.value.__cause__, BrokerUnavailable)
