@@ -1,7 +1,7 @@
 """Selectors: a subscriber's choice of messages of a topic.
 
-Everything in this package is pure: text becomes a value that can judge a message, or a clause by which PostgreSQL
-judges it. `mqdb.broker` narrows the search of the database with such a value.
+Everything in this package is pure: a text becomes a value that can judge a message, or a clause with which PostgreSQL
+judges messages. `mqdb.broker` uses such values to narrow its search in the database.
 
     subscription, tags        the common part of all filters; tag expressions
     selector                  SQL92, compiled; the steps:

@@ -1,4 +1,4 @@
-"""Refusals of expressions that can be parsed: operands that RocketMQ does not allow, and too costly expressions.
+"""Rejects expressions that can be parsed, but that RocketMQ does not allow or that are too expensive.
 
 Source: ComparisonExpression (checkLessThanOperand, checkEqualOperand, createBetween, createInFilter), LogicExpression.
 """
@@ -8,8 +8,9 @@ from typing import Final
 from mqdb.selector import syntax
 from mqdb.selector.syntax import CONDITIONS, NUMBERS, Node, Refusal
 
-#: Names, values and operators of a selector, or of all that judge the retries of a group. PostgreSQL plans some 500
-#: characters of SQL for each at most, in all less than a second, for which the first message waits.
+#: Maximum number of names, values and operators in a selector, or in all selectors that judge the retries of a group.
+#: Each takes up to about 500 characters of SQL, and PostgreSQL plans them all in less than a second, for which the
+#: first message waits.
 MAX_PARTS: Final = 1_000
 
 
@@ -24,7 +25,7 @@ def check(root: Node) -> None:
 
 
 def count_parts(root: Node) -> int:
-    """Names, values and operators. The texts of one IN are one value."""
+    """The number of names, values and operators. The texts of one IN count as one value."""
     return sum(1 for _ in syntax.walk(root))
 
 
@@ -69,7 +70,7 @@ def _check_numbers(*operands: Node) -> None:
 
 
 def _check_bounds(low: Node, high: Node) -> None:
-    # Java compares a long and a double as doubles, Python exactly.
+    # Java compares a long with a double by converting both to double, Python exactly.
     match low, high:
         case (syntax.IntegerLiteral(least), syntax.IntegerLiteral(most)):
             is_empty = most < least

@@ -1,6 +1,6 @@
-"""The clause of a selector over the properties of a message, made from its syntax tree.
+"""Builds the clause of a selector on the properties of a message from its syntax tree.
 
-Each node becomes an operand, made from those of the nodes below it. Names and values are bound, each once, so that a
+Each node becomes an operand, built from the operands of its children. Names and values are bound, each once, so that a
 selector is always the same statement with the same parameters. RocketMQ: the evaluate methods of its expressions.
 """
 
@@ -89,7 +89,10 @@ def _is_in(operand: Operand, texts: ColumnElement[Any]) -> Verdict:
 
 
 def _contains(parameters: Parameters, operand: Operand, test: TextTest, needle: str, is_negated: bool) -> Verdict:
-    """The verdict of a text test. FALSE if the needle is empty or the property is missing, also with NOT."""
+    """The verdict of a text test.
+
+    The verdict is FALSE if the needle is empty or the property is missing, even with NOT.
+    """
     if not needle or isinstance(operand, NumberOperand):
         return verdict.FALSE
     if isinstance(operand, Verdict):

@@ -1,8 +1,8 @@
-"""`=` and `<>`, `<` and its kind, BETWEEN.
+"""The comparisons `=` and `<>`, `<` and similar, and BETWEEN.
 
-The sides are not alike: null on the left makes null, and null on the right of `=` makes FALSE, or TRUE if both are.
-The types of both sides decide how a text is read, and one that cannot be read so is an error.
-RocketMQ: ComparisonExpression.
+The two sides are treated differently: null on the left makes the result null, while null on the right of `=` makes it
+FALSE, or TRUE if both are null. The types of both sides decide how a text is parsed; a text that cannot be parsed is an
+error. RocketMQ: ComparisonExpression.
 """
 
 import operator
@@ -24,7 +24,7 @@ from mqdb.selector.operands import (
 from mqdb.selector.syntax import Comparison
 from mqdb.selector.verdict import Verdict
 
-# Tables as in verdict.py. Where a property is a side, the state is whether it is there, TRUE or FALSE.
+# Truth tables as in verdict.py. If a side is a property, its state is whether the property exists, TRUE or FALSE.
 _CONDITIONS_EQUAL: Final = verdict.table("TFFE FTFE NNTE EEEE")
 _CONDITION_EQUALS_TEXT: Final = verdict.table("EFEE EFEE NTNN EEEE")
 _CONDITION_EQUALS_NUMBER: Final = verdict.unary_table("FFNE")
@@ -37,7 +37,7 @@ _TEXT_COMPARED_TO_NULL: Final = verdict.table("NNNE NNNN NNNN EEEE")
 
 
 def equal(left: Operand, right: Operand) -> Verdict:
-    """`left = right`; `<>` is NOT of it."""
+    """`left = right`; `<>` is its negation."""
     if isinstance(left, TextOperand):
         if isinstance(right, TextOperand):
             return _equal_texts(left, right)
@@ -58,7 +58,7 @@ def equal(left: Operand, right: Operand) -> Verdict:
 
 
 def is_null(operand: Operand) -> Verdict:
-    """`operand IS NULL`: an error if the operand is one, else never null."""
+    """`operand IS NULL`: an error if the operand is an error, otherwise never null."""
     if isinstance(operand, NumberOperand):
         return verdict.FALSE
     if isinstance(operand, TextOperand):
@@ -119,7 +119,7 @@ _OPPOSITES: Final = {
     Comparison.GREATER_OR_EQUAL: Comparison.LESS,
 }
 
-#: With the sides exchanged.
+#: The comparisons with exchanged sides.
 _MIRRORED: Final = {
     Comparison.LESS: Comparison.GREATER,
     Comparison.LESS_OR_EQUAL: Comparison.GREATER_OR_EQUAL,
@@ -129,7 +129,10 @@ _MIRRORED: Final = {
 
 
 def compare(left: Operand, comparison: Comparison, right: Operand) -> Verdict:
-    """`left < right` and its kind. Conditions are refused here, so a verdict is null, or an error."""
+    """`left < right` and similar comparisons.
+
+    Conditions were rejected earlier, so a verdict here is null or an error.
+    """
     if isinstance(left, Verdict):
         return left
     if isinstance(right, Verdict):
@@ -147,8 +150,8 @@ def compare(left: Operand, comparison: Comparison, right: Operand) -> Verdict:
 
 
 def between(operand: Operand, low: Operand, high: Operand) -> Verdict:
-    """`operand BETWEEN low AND high`, bounds included."""
-    if isinstance(operand, Verdict):  # null or an error, at the first comparison
+    """`operand BETWEEN low AND high`, including the bounds."""
+    if isinstance(operand, Verdict):  # null or an error, as in the first comparison
         return operand
     in_range = _in_range(operand, low, high)
     return in_range or verdict.all_of(
@@ -167,7 +170,7 @@ def not_between(operand: Operand, low: Operand, high: Operand) -> Verdict:
 
 
 def _in_range(operand: Operand, low: Operand, high: Operand) -> Verdict | None:
-    """The everyday case, said as people would: a text between two numbers of one type."""
+    """The common case in simple SQL: a text between two numbers of the same type."""
     if not (isinstance(operand, TextOperand) and isinstance(low, NumberOperand) and isinstance(high, NumberOperand)):
         return None
     if low.type is not high.type:
@@ -179,14 +182,14 @@ def _in_range(operand: Operand, low: Operand, high: Operand) -> Verdict | None:
 
 def _compare_texts(left: TextOperand, comparison: Comparison, right: TextOperand) -> Verdict:
     one, other = left.read_as(NumberType.DOUBLE), right.read_as(NumberType.DOUBLE)
-    # NaN is the greatest for both, and equal to itself.
+    # In both, NaN is the greatest value, and equal to itself.
     first, second = _sort_key(one.number), _sort_key(other.number)
     error = or_(and_(one.error, right.is_there), and_(left.is_there, other.error))
     return _compared(first, comparison, second, error)
 
 
 def _sort_key(number: ColumnElement[Any]) -> ColumnElement[Any]:
-    # For Java -0.0 comes before 0.0, which PostgreSQL holds to be equal.
+    # In Java, -0.0 comes before 0.0; PostgreSQL considers them equal.
     return tuple_(number, cast(number, Text) != literal_column("'-0'"))
 
 
@@ -198,7 +201,10 @@ def _compared(
 
 
 def _order_of(left: NumberOperand, right: NumberOperand) -> int:
-    """Java's compare: -1, 0 or 1. It takes a long and a double as doubles, where Python is exact."""
+    """Java's compare: returns -1, 0 or 1.
+
+    A long and a double are compared as doubles, which Python would compare exactly.
+    """
     one, other = left.value, right.value
     if NumberType.DOUBLE in (left.type, right.type):
         one, other = float(one), float(other)

@@ -1,7 +1,8 @@
-"""SQL in one piece, however deep it nests.
+"""SQL as a single element, however deep its nesting.
 
-SQLAlchemy compiles an element by calling itself for those inside, and Python stops that after a hundred or so. So
-only what compares two values is an element of its own; what puts conditions together is text between them.
+SQLAlchemy compiles an element by a recursive call for its inner elements, which Python stops after about a hundred
+levels. Therefore only comparisons of two values are separate elements; the combinations of conditions are text between
+them.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from mqdb.selector.verdict import Sql
 
 
 def flat(sql: Sql) -> ColumnElement[bool]:
-    """A condition as one element."""
+    """A condition as a single element."""
     texts = [""]
     elements: list[ColumnElement[Any]] = []
     waiting = [sql]
@@ -32,7 +33,7 @@ def flat(sql: Sql) -> ColumnElement[bool]:
 
 
 class _Flat(ColumnElement[bool]):
-    """Elements, and the text before, between and after them."""
+    """Elements, with the texts before, between and after them."""
 
     inherit_cache = True
     _traverse_internals = [  # noqa: RUF012 - SQLAlchemy declares it

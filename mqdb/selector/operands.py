@@ -1,7 +1,7 @@
 """The operands of a selector: texts, numbers and conditions, and the parameters of the statement.
 
-Only literals are numbers. A property is a text, or null if it is missing. A text that is compared with a number is read
-as a number. RocketMQ: PropertyExpression, ConstantExpression, UnaryExpression.
+Only literals are numbers. A property is a text, or null if it is missing. A text that is compared with a number is
+parsed as a number. RocketMQ: PropertyExpression, ConstantExpression, UnaryExpression.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from mqdb.selector.verdict import Verdict
 
 
 class NumberType(Enum):
-    """Java's types of numbers, by the functions that read a text as Java does."""
+    """Java's number types, with the functions that parse a text like Java."""
 
     INT = "java_int"
     LONG = "java_long"
@@ -42,7 +42,7 @@ class NumberType(Enum):
         return _SQL_TYPES[self]
 
     def read(self, text: ColumnElement[str]) -> ColumnElement[Any]:
-        """The number that a text stands for, NULL where Java would throw."""
+        """The number in a text; NULL if Java would throw."""
         number: ColumnElement[Any] = getattr(func.mqdb, self.value)(text, type_=self.sql_type)
         return number
 
@@ -55,14 +55,17 @@ _SQL_TYPES: dict[NumberType, TypeEngine[Any]] = {
 
 
 class NumberReading(NamedTuple):
-    """A text read as a number. It is NULL if the text is missing, or if it cannot be read, which is an error."""
+    """A text parsed as a number.
+
+    The number is NULL if the text is missing, or if it cannot be parsed, which is an error.
+    """
 
     number: ColumnElement[Any]
     error: ColumnElement[bool]
 
 
 class TextOperand:
-    """A property, or a literal."""
+    """A property or a text literal."""
 
     def __init__(self, sql: ColumnElement[str], literal: str | None = None) -> None:
         self.sql = sql
@@ -72,16 +75,16 @@ class TextOperand:
 
     @cached_property
     def is_there(self) -> ColumnElement[bool]:
-        """The same object each time, as with `read_as`."""
+        """Whether the property exists; always the same object, as with `read_as`."""
         return self.sql.is_not(None)
 
     @cached_property
     def is_missing(self) -> ColumnElement[bool]:
-        """NOT `is_there`."""
+        """The negation of `is_there`."""
         return self.sql.is_(None)
 
     def read_as(self, type_: NumberType) -> NumberReading:
-        """The same objects each time, by which errors that come together are known."""
+        """The text parsed as a number; always the same object, so that errors that occur together can be recognized."""
         if type_ not in self._readings:
             number = type_.read(self.sql)
             is_unreadable = number.is_(None)
@@ -92,14 +95,14 @@ class TextOperand:
 
 @dataclass(frozen=True, slots=True)
 class NumberOperand:
-    """A literal, or one with a minus, which keeps the type: -2147483648 is a long."""
+    """A number literal, possibly with a minus, which keeps the type: -2147483648 is a long."""
 
     value: int | float
     type: NumberType
     sql: ColumnElement[Any]
 
 
-#: A verdict is also what a minus before anything but a number stands for: null, or an error if that is one.
+#: A verdict also represents a minus before anything but a number: null, or an error if the operand is an error.
 Operand = TextOperand | NumberOperand | Verdict
 
 
@@ -130,18 +133,18 @@ class Parameters:
 
     def _bind(self, key: object, value: object, type_: TypeEngine[Any]) -> ColumnElement[Any]:
         if key not in self._bound:
-            # Unique: in one statement with another selector, each has its own.
+            # Unique, because in one statement with another selector each has its own parameters.
             self._bound[key] = bindparam("s", value, type_, unique=True)
         return self._bound[key]
 
 
 def constant(truth: bool) -> Verdict:
-    """TRUE or FALSE, for every message."""
+    """TRUE or FALSE for every message."""
     return verdict.TRUE if truth else verdict.FALSE
 
 
 def condition(operand: Operand) -> Verdict:
-    """An operand where a condition is needed. A property is never TRUE there, whatever its text."""
+    """An operand in a place that needs a condition. There, a property is never TRUE, whatever its text."""
     if isinstance(operand, Verdict):
         return operand
     assert isinstance(operand, TextOperand)
@@ -149,12 +152,12 @@ def condition(operand: Operand) -> Verdict:
 
 
 def presence(text: TextOperand) -> Verdict:
-    """Whether there is such a property: TRUE or FALSE."""
+    """Whether the property exists: TRUE or FALSE."""
     return verdict.plain(text.is_there) if text.is_property else verdict.TRUE
 
 
 def truth(text: TextOperand) -> Verdict:
-    """Java's Boolean.valueOf: TRUE for `true` in any case of letters, FALSE for all other texts."""
+    """Java's Boolean.valueOf: TRUE for `true` in any case, FALSE for all other texts."""
     if text.literal is not None:
         return constant(text.literal.lower() == "true")
     return verdict.plain(func.lower(collate(text.sql, "C")) == literal_column("'true'"))

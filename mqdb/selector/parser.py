@@ -1,7 +1,7 @@
-"""The parser: it makes the syntax tree of a selector. The grammar is `selector.lark`.
+"""The parser, which builds the syntax tree of a selector. The grammar is in `selector.lark`.
 
-This module has the rules that the grammar cannot express: comments, keywords, the limit of nesting, and the position
-and reason of a refusal.
+This module implements the rules that the grammar cannot express: comments, keywords, the nesting limit, and the
+position and reason of a refusal.
 """
 
 import re
@@ -17,7 +17,7 @@ from mqdb.errors import shown
 from mqdb.selector import syntax
 from mqdb.selector.syntax import Node, Refusal
 
-#: Parentheses, NOT, signs, and each further operator in a chain like `a = b = c`, one in the other.
+#: Maximum nesting of parentheses, NOT, signs, and further operators in a chain like `a = b = c`.
 MAX_NESTING: Final = 200
 
 _END: Final = "$END"
@@ -28,7 +28,7 @@ _KEYWORDS: Final = frozenset(
     ("OR", "AND", "NOT", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
 )
 
-#: What people call the terminals of the grammar, in the order in which they are told what may stand at a place.
+#: Names of the terminals of the grammar for people, in the order in which the expected terminals are listed.
 _NAMES: Final = {
     "NAME": "a property name",
     "STRING": "a text in single quotes",
@@ -46,12 +46,12 @@ _NAMES: Final = {
     _END: "the end",
 }
 
-#: For people who know another SQL: what is wrong, or what to write.
+#: Hints for people who know other SQL dialects: the mistake, or what to write instead.
 _ADVICE: Final = {
-    "'": "the text in quotes has no end",
-    '"': "texts stand in single quotes",
+    "'": "the quoted text is not closed",
+    '"': "texts are written in single quotes",
     "!": "write <> for not equal",
-    "/": "there is no division, or the comment has no end",
+    "/": "there is no division, or the comment is not closed",
     "&": "write AND",
     "|": "write OR",
     "LIKE": "write CONTAINS, STARTSWITH or ENDSWITH",
@@ -59,7 +59,7 @@ _ADVICE: Final = {
 
 
 def parse(text: str) -> Node:
-    """The tree of a selector. Raises Refusal."""
+    """The tree of a selector. Raises Refusal if the text is not a selector."""
     _refuse_unstorable(text)
     without_comments = blank_comments(text)
     try:
@@ -74,7 +74,7 @@ def parse(text: str) -> Node:
 
 def _refuse_unstorable(text: str) -> None:
     if found := find_unstorable(text):
-        raise Refusal(found.start(), f"PostgreSQL cannot hold the character U+{ord(found[0]):04X}")
+        raise Refusal(found.start(), f"PostgreSQL cannot store the character U+{ord(found[0]):04X}")
 
 
 # -- comments -----------------------------------------------------------------------------------
@@ -86,9 +86,10 @@ _BLOCK_COMMENTS: Final = re.compile(f"{_STRING}|{_BLOCK}", re.DOTALL)
 
 
 def blank_comments(text: str) -> str:
-    """The text with blanks instead of comments, so that all other positions stay.
+    """The text with each comment replaced by blanks, so that all other positions stay the same.
 
-    A comment that begins with `--` ends with its line. Without a line end it is not a comment, only two signs.
+    A comment that starts with `--` ends with its line. Without a line end, `--` does not start a comment, but is two
+    signs.
     """
     return _COMMENTS.sub(_blank, text)
 
@@ -102,7 +103,7 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def _is_open_comment(text: str, position: int) -> bool:
-    """Whether all that is left is a comment whose line has no end."""
+    """Whether the rest of the text is a comment whose line has no end."""
     return re.compile(r"--[^\r\n]*\Z").match(text, position) is not None
 
 
@@ -127,14 +128,12 @@ def _refusal(error: UnexpectedInput, position: int, text: str, accepted: frozens
     expected = tuple(dict.fromkeys(name for terminal, name in _NAMES.items() if terminal in accepted))
     if isinstance(error, UnexpectedToken) and position < len(text):
         word = error.token.value
-        reason = f"{shown(word)} does not belong here"
+        reason = f"{shown(word)} is not expected here"
         if _END in accepted:
-            reason = (
-                f"{shown(word)} follows a complete expression; RocketMQ would ignore it and all that comes after it"
-            )
+            reason = f"{shown(word)} follows a complete expression; RocketMQ would ignore it and everything after it"
     elif position < len(text):
         word = text[position]
-        reason = f"no symbol begins with {word!r}"
+        reason = f"no symbol starts with {word!r}"
     else:
         word = ""
         reason = "there is no expression" if not text.strip(_BLANKS) else "the text ends too early"
@@ -146,7 +145,7 @@ def _refusal(error: UnexpectedInput, position: int, text: str, accepted: frozens
 
 
 class _Part(NamedTuple):
-    """A node, how deep it nests, and whether one more operator behind it nests it deeper."""
+    """A node, its nesting depth, and whether another operator after it nests it deeper."""
 
     node: Node
     depth: int = 0
@@ -178,7 +177,7 @@ def _text(token: Token) -> str:
 
 @v_args(inline=True)
 class _TreeBuilder(Transformer[Token, Any]):
-    """Called for each rule as soon as the parser has seen it, so that no tree of rules has to be gone through."""
+    """Called for each rule as soon as the parser has seen it, so that no parse tree has to be traversed."""
 
     def terms(self, first: _Part, _operator: Token, second: _Part) -> list[_Part]:
         return [first, second]
@@ -257,9 +256,9 @@ class _TreeBuilder(Transformer[Token, Any]):
 
     def integer(self, token: Token) -> _Part:
         digits = token.value.rstrip("lL")
-        # Python refuses to read thousands of digits.
+        # Python refuses to parse thousands of digits.
         if len(digits) > len(str(syntax.MAX_LONG)) or int(digits) > syntax.MAX_LONG:
-            raise Refusal(_start(token), f"an integer may be {syntax.MAX_LONG} at most")
+            raise Refusal(_start(token), f"an integer may be at most {syntax.MAX_LONG}")
         return _Part(syntax.IntegerLiteral(int(digits), position=_start(token)))
 
     def double(self, token: Token) -> _Part:
@@ -279,7 +278,7 @@ class _TreeBuilder(Transformer[Token, Any]):
 
 
 def _keyword(name: Token) -> Token:
-    """The token of a name, or of the keyword if the name is one."""
+    """The token of a name, or of a keyword if the name is one."""
     keyword = name.value.upper()
     return name.update(type=keyword) if keyword in _KEYWORDS else name
 
@@ -287,7 +286,7 @@ def _keyword(name: Token) -> Token:
 @cache
 def _parser() -> Lark:
     return Lark(
-        resources.files("mqdb.selector").joinpath("selector.lark").read_text(),  # this may run out of a zip
+        resources.files("mqdb.selector").joinpath("selector.lark").read_text(),  # this may run from a zip
         parser="lalr",
         lexer="basic",
         transformer=_TreeBuilder(),

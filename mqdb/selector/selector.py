@@ -1,4 +1,4 @@
-"""A compiled selector: RocketMQ's SQL92, from a text to a clause that PostgreSQL judges messages by."""
+"""A compiled selector: RocketMQ's SQL92, from a text to a clause with which PostgreSQL judges messages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from mqdb.selector.syntax import Node, PropertyNode, Refusal, walk
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """An expression that RocketMQ would accept. Two are equal when their texts are."""
+    """An expression that RocketMQ would accept. Two selectors are equal if their texts are equal."""
 
     expression_type: ClassVar[ExpressionType] = ExpressionType.SQL92
     matches_all: ClassVar[bool] = False
@@ -27,12 +27,12 @@ class Selector:
 
     @property
     def canonical_text(self) -> str:
-        """The text as it was given: the members of a group have to write it alike."""
+        """The text as given: all members of a group have to use the same text."""
         return self.expression
 
     @property
     def properties_used(self) -> frozenset[str]:
-        """Names of the properties that it looks at."""
+        """Names of the properties that the selector reads."""
         return frozenset(node.name for node in walk(self.tree) if isinstance(node, PropertyNode))
 
     def where(
@@ -40,26 +40,26 @@ class Selector:
     ) -> ColumnElement[bool]:
         """TRUE for the messages that RocketMQ would deliver; FALSE or NULL for all others.
 
-        `properties` is jsonb that holds texts by name; `columns` are texts by name that are not in it. PostgreSQL
-        raises for none of them, and evaluates nothing that is not in schema mqdb or its own. Names and values are bound
-        under names of their own in each clause.
+        `properties` is a jsonb value with texts by name; `columns` are texts by name that `properties` does not
+        contain. PostgreSQL raises no error for any message, and evaluates only functions of schema mqdb and its own.
+        Names and values are bound with separate parameter names in each clause.
         """
         return clause(self.tree, properties, columns)
 
     def matches(self, _tag: str | None) -> bool:
-        """True: a message that has come has been judged by the database."""
+        """Always True, because the database has already judged a received message."""
         return True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A tree may nest deeper than pickle can go.
+        # A tree may be nested deeper than pickle supports.
         return compile_selector, (self.expression,)
 
 
 def compile_selector(expression: str) -> Selector:
-    """Read an SQL92 expression.
+    """Parse an SQL92 expression.
 
     Raises SelectorSyntaxError for expressions that RocketMQ refuses; for text after a complete expression, which
-    RocketMQ ignores; for characters that PostgreSQL cannot hold (U+0000, half a surrogate pair); and for expressions
+    RocketMQ ignores; for characters that PostgreSQL cannot store (U+0000, half a surrogate pair); and for expressions
     that would take long to plan: more than MAX_EXPRESSION_LENGTH characters, MAX_NESTING levels or MAX_PARTS names,
     values and operators.
     """
@@ -70,10 +70,10 @@ def compile_selector(expression: str) -> Selector:
     return _compiled(expression)
 
 
-# A process has as many expressions as topics that it filters; RocketMQ keeps 100.
+# A process has as many expressions as filtered topics; RocketMQ caches 100.
 @lru_cache(maxsize=100)
 def _compiled(expression: str) -> Selector:
-    # Lark takes 50 ms to load: nothing for who filters by tags.
+    # Imported here, because Lark takes 50 ms to load, which users of tags should not pay.
     from mqdb.selector.parser import parse
 
     try:

@@ -1,14 +1,15 @@
-"""The common part of all filters, so that readers of messages need not know the kind of a filter.
+"""The interface that all filters share, so that readers of messages need not know the kind of a filter.
 
-The database narrows its search by the filter. Only with tags it finds too many messages, because two tags may have one
-code. So a reader checks the tag again (`matches`), and nothing else. RocketMQ: SubscriptionData, ExpressionType.
+The database narrows its search with the filter. Only for tags does it find too many messages, because two tags may have
+the same code. A reader therefore checks the tag again (`matches`), but nothing else. RocketMQ: SubscriptionData,
+ExpressionType.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-#: Characters of an expression, looked at before anything else is.
+#: Maximum number of characters in an expression, checked before anything else.
 MAX_EXPRESSION_LENGTH: Final = 65_536
 
 
@@ -28,18 +29,18 @@ class MessageFilter(Protocol):
 
     @property
     def canonical_text(self) -> str:
-        """The text to store. The members of a group agree if it and the type are equal."""
+        """The text to store. Members of a group agree if their texts and types are equal."""
 
     @property
     def matches_all(self) -> bool:
         """Whether every message matches, so that no check is needed."""
 
     def matches(self, tag: str | None) -> bool:
-        """The second look at a message that the database has found, by its tag."""
+        """Check a message that the database has found again, by its tag."""
 
 
 class SubscriptionData(NamedTuple):
-    """A topic and the filter on it, as it is stored."""
+    """A topic and its filter, in the stored form."""
 
     topic: str
     expression_type: str
@@ -47,12 +48,12 @@ class SubscriptionData(NamedTuple):
 
 
 def stored_form(filters: Mapping[str, MessageFilter]) -> list[SubscriptionData]:
-    """Filters by topic, as they are stored."""
+    """Filters by topic, in the stored form."""
     return [SubscriptionData(topic, each.expression_type, each.canonical_text) for topic, each in filters.items()]
 
 
 def find_excess(text: str) -> str | None:
-    """Why an expression is too long to be looked at; None if it is not."""
+    """The reason why an expression is too long; None if it is not."""
     if len(text) <= MAX_EXPRESSION_LENGTH:
         return None
-    return f"the expression has {len(text):,} characters, the limit is {MAX_EXPRESSION_LENGTH:,}"
+    return f"the expression has {len(text):,} characters; the limit is {MAX_EXPRESSION_LENGTH:,}"

@@ -1,6 +1,6 @@
-"""The syntax tree of a selector, as the parser makes it from RocketMQ's SQL92, without its meaning.
+"""The syntax tree of a selector, which the parser builds from RocketMQ's SQL92, without its meaning.
 
-Parentheses and unary plus leave no node. Chains of AND and of OR are one node each, however long. Every node knows its
+Parentheses and unary plus create no nodes. A chain of AND or OR is a single node, however long it is. Each node has its
 position in the text, for errors. Two nodes are equal if their contents are equal, regardless of their positions.
 RocketMQ: org.apache.rocketmq.filter.expression.
 """
@@ -12,13 +12,13 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-#: Integer literals up to here are ints, larger ones longs; the suffix L changes nothing.
+#: Integer literals up to this value are ints, larger ones longs; the suffix L has no effect.
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 
 
 class Refusal(Exception):
-    """The reason why a text is not a selector. `mqdb.selector.selector` makes a SelectorSyntaxError of it."""
+    """The reason why a text is not a selector. `mqdb.selector.selector` converts it to a SelectorSyntaxError."""
 
     def __init__(self, position: int, reason: str, expected: tuple[str, ...] = ()) -> None:
         super().__init__(position, reason, expected)
@@ -29,7 +29,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Part of a selector. `position` is that of its first character, parentheses around it left out."""
+    """Part of a selector. `position` is that of its first character, without the parentheses around it."""
 
     position: int = field(default=0, compare=False, repr=False)
 
@@ -79,7 +79,7 @@ class NullLiteral(Node):
 
 @dataclass(frozen=True, slots=True)
 class Negative(Node):
-    """Unary minus: an operation, also on a literal."""
+    """Unary minus: an operation, even on a literal."""
 
     operand: Node
 
@@ -97,7 +97,7 @@ class Comparison(StrEnum):
 
 
 class TextTest(StrEnum):
-    """Operators that look for a text in a text."""
+    """Operators that search for a text within a text."""
 
     CONTAINS = "CONTAINS"
     STARTSWITH = "STARTSWITH"
@@ -106,28 +106,28 @@ class TextTest(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Or(Node):
-    """Two or more terms, judged from left to right."""
+    """A disjunction of two or more terms, evaluated from left to right."""
 
     terms: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class And(Node):
-    """Two or more terms, judged from left to right."""
+    """A conjunction of two or more terms, evaluated from left to right."""
 
     terms: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Not(Node):
-    """NOT, which binds tighter than every comparison."""
+    """NOT, which binds tighter than any comparison."""
 
     operand: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Equal(Node):
-    """`=`, or `<>` if negated. The sides are not alike: see `mqdb.selector.clause`."""
+    """`=`, or `<>` if negated. The sides are treated differently: see `mqdb.selector.clause`."""
 
     left: Node
     right: Node
@@ -153,7 +153,7 @@ class Compare(Node):
 
 @dataclass(frozen=True, slots=True)
 class Between(Node):
-    """BETWEEN, bounds included, or NOT BETWEEN."""
+    """BETWEEN, including the bounds, or NOT BETWEEN."""
 
     operand: Node
     low: Node
@@ -180,15 +180,15 @@ class Contains(Node):
     is_negated: bool = False
 
 
-#: What has a truth value of its own. A property has none, but may stand where one is needed.
+#: Nodes that have a truth value. A property has no truth value, but may be used as a condition.
 CONDITIONS: Final = (BooleanLiteral, NullLiteral, Or, And, Not, Equal, IsNull, Compare, Between, In, Contains)
 
-#: A number that is written down; with a minus before it it is an operation.
+#: Number literals; a literal with a minus before it is an operation.
 NUMBERS: Final = (IntegerLiteral, DoubleLiteral)
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The nodes right below one, from left to right."""
+    """The children of a node, from left to right."""
     match node:
         case Or(terms) | And(terms):
             return terms
@@ -203,8 +203,8 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def walk(root: Node) -> Iterator[Node]:
-    """Every node of a tree, each before those below it, from left to right."""
-    # Without recursion, as everything that goes through a tree: Python allows 1,000 levels, some of them in use.
+    """Every node of a tree, each before its children, from left to right."""
+    # Without recursion, like all traversals of trees: Python allows 1,000 levels, some of which are already in use.
     waiting = [root]
     while waiting:
         node = waiting.pop()
@@ -213,7 +213,7 @@ def walk(root: Node) -> Iterator[Node]:
 
 
 def fold(root: Node, combine: Callable[[Node, list[T]], T]) -> T:
-    """Combine a tree from the leaves up: `combine` gets each node with its results for the nodes right below it."""
+    """Combine a tree from the leaves up: `combine` is called with each node and the results for its children."""
     results: list[T] = []
     for node in reversed(list(walk(root))):
         results.append(combine(node, [results.pop() for _ in children(node)]))

@@ -1,12 +1,13 @@
-"""Verdicts: true, false, null or error, as SQL that PostgreSQL may evaluate in any order and that never raises.
+"""Verdicts: true, false, null or error, as SQL that may be evaluated in any order and never raises an error.
 
-SQL knows the first three, and agrees on them with RocketMQ. An error is RocketMQ's own: it also spoils the result of
-operands to its right, and a FALSE before AND or a TRUE before OR hides it. So expressions that can never be an error
-stay plain SQL. Other expressions have three forms: when they are true, when they are false, and their number among four
-states. Only the forms that a caller uses get into the statement; the delivery of a message uses `true`.
+SQL has the first three, with the same rules as RocketMQ. Errors are specific to RocketMQ: an error also spoils the
+result of operands to its right, and a FALSE before AND or a TRUE before OR hides it. Expressions that can never be an
+error therefore stay plain SQL. Other expressions have three forms: whether they are true, whether they are false, and
+their number among four states. Only the forms that a caller uses are put into the statement; delivering a message uses
+`true`.
 
-The SQL of an expression grows only with its size, regardless of its nesting: only leaves and states occur twice in it.
-RocketMQ: LogicExpression, UnaryExpression.createNOT.
+The SQL of an expression grows only with its size, not with its nesting, because only leaves and states occur twice in
+it. RocketMQ: LogicExpression, UnaryExpression.createNOT.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +17,14 @@ from typing import Any, Final, TypeAlias
 
 from sqlalchemy import ColumnElement
 
-#: SQL in parts that follow each other. What may need parentheses brings them.
+#: SQL in consecutive parts. Parts that may need parentheses include them.
 Sql: TypeAlias = str | ColumnElement[Any] | tuple["Sql", ...]
 
 _STATES: Final = "TFNE"
 
 
 def table(rows: str) -> str:
-    """SQL for a truth table: a row for each state of the left side, a letter for each of the right one."""
+    """SQL for a truth table: a row for each state of the left side, a letter for each state of the right side."""
     return "('{" + ",".join(map(_numbers, rows.split())) + "}'::int[])"
 
 
@@ -45,9 +46,10 @@ _NOT: Final = unary_table("FTNE")
 class Verdict:
     """The verdict of an expression about a message.
 
-    `true` is TRUE exactly if the verdict is true, and FALSE or NULL otherwise; `false` likewise. `state` is its number
-    in "TFNE", from 1 on. `plain` is the verdict itself in SQL's logic, None if it may be an error. `error` is TRUE for
-    an error and FALSE otherwise, None if only `state` can tell. `is_leaf` says that no other verdict is in it.
+    `true` is TRUE exactly if the verdict is true, and FALSE or NULL otherwise; `false` works the same way. `state` is
+    the number of the verdict in "TFNE", from 1 on. `plain` is the verdict in SQL's logic, or None if it may be an
+    error. `error` is TRUE for an error and FALSE otherwise, or None if only `state` shows errors. `is_leaf` says
+    whether it contains no other verdict.
     """
 
     true: Sql
@@ -64,13 +66,13 @@ NULL: Final = Verdict("false", "false", "3", "NULL::boolean")
 
 
 def plain(condition: Sql, *, true: Sql | None = None, false: Sql | None = None) -> Verdict:
-    """A verdict that is never an error. `true` and `false` may give simpler forms of it."""
+    """A verdict that is never an error. `true` and `false` may provide simpler forms of it."""
     true, false = _sides(condition, true, false)
     return Verdict(true, false, _state_of(condition), condition)
 
 
 def guarded(condition: Sql, error: Sql, *, true: Sql | None = None, false: Sql | None = None) -> Verdict:
-    """A condition that is NULL for an error, too."""
+    """A condition that is NULL in case of an error, too."""
     state = ("CASE WHEN ", error, " THEN 4 ELSE ", _state_of(condition), " END")
     true, false = _sides(condition, true, false)
     return Verdict(true, false, ("(", state, ")"), None, error, is_leaf=True)
@@ -81,9 +83,9 @@ def _sides(condition: Sql, true: Sql | None, false: Sql | None) -> tuple[Sql, Sq
 
 
 def looked_up(rows: str, left: Verdict, right: Verdict | None = None, *, may_fail: bool = False) -> Verdict:
-    """The verdict that a table gives for one or two verdicts.
+    """The verdict that a truth table gives for one or two verdicts.
 
-    `may_fail`: it has errors for verdicts that are not errors.
+    With `may_fail`, the table has errors for verdicts that are not errors.
     """
     state: Sql = (rows, "[", left.state, "]") if right is None else (rows, "[", left.state, "][", right.state, "]")
     if may_fail or left.plain is None or (right is not None and right.plain is None):
@@ -93,7 +95,7 @@ def looked_up(rows: str, left: Verdict, right: Verdict | None = None, *, may_fai
 
 
 def negated(verdict: Verdict) -> Verdict:
-    """NOT: null stays null, and an error an error."""
+    """NOT: null stays null, and an error stays an error."""
     if verdict.plain is not None:
         return plain(_not(verdict.plain), true=verdict.false, false=verdict.true)
     state = (_NOT, "[", verdict.state, "]")
@@ -101,7 +103,7 @@ def negated(verdict: Verdict) -> Verdict:
 
 
 def any_of(verdicts: Sequence[Verdict]) -> Verdict:
-    """OR, from left to right: the first true one or error decides."""
+    """OR, from left to right: the first true verdict or error decides."""
     false = _joined(" AND ", [each.false for each in verdicts])
     plains = [each.plain for each in verdicts if each.plain is not None]
     if len(plains) == len(verdicts):
@@ -112,7 +114,7 @@ def any_of(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def all_of(verdicts: Sequence[Verdict]) -> Verdict:
-    """AND, from left to right: the first false one or error decides."""
+    """AND, from left to right: the first false verdict or error decides."""
     true = _joined(" AND ", [each.true for each in verdicts])
     plains = [each.plain for each in verdicts if each.plain is not None]
     if len(plains) == len(verdicts):
@@ -141,7 +143,7 @@ def _state_of(condition: Sql) -> Sql:
 def _first_decides(verdicts: Sequence[Verdict], decisive: Callable[[Verdict], Sql], state: int) -> Sql:
     """Whether one of the verdicts is decisive, without an error before it.
 
-    A CASE replaces nesting: PostgreSQL's parser does not recurse for it, and evaluation stops at the decisive verdict.
+    A CASE replaces nesting: PostgreSQL's parser does not recurse into it, and evaluation stops at the decisive verdict.
     """
     alike = _alike(verdicts)
     branches: list[Sql] = []
@@ -163,14 +165,17 @@ def _first_decides(verdicts: Sequence[Verdict], decisive: Callable[[Verdict], Sq
 def _alike(verdicts: Sequence[Verdict]) -> int:
     """The number of verdicts at the end, at least one, that can only be errors together.
 
-    Then none of them is decisive, and none hides another.
+    In that case none of them is decisive, and none hides another.
     """
     error = verdicts[-1].error
     return 1 + sum(1 for _ in takewhile(lambda each: error is not None and each.error is error, verdicts[-2::-1]))
 
 
 def _error_comes_first(verdicts: Sequence[Verdict], decisive: Callable[[Verdict], Sql]) -> Sql | None:
-    """Whether one of the verdicts is an error, and none before it is decisive. None unless all are leaves or plain."""
+    """Whether one of the verdicts is an error, and no verdict before it is decisive.
+
+    Returns None unless all verdicts are leaves or plain.
+    """
     if not all(each.is_leaf or each.plain is not None for each in verdicts):
         return None
     last = max(number for number, each in enumerate(verdicts) if each.is_leaf)
@@ -184,7 +189,7 @@ def _error_comes_first(verdicts: Sequence[Verdict], decisive: Callable[[Verdict]
 
 
 def _states(verdicts: Sequence[Verdict], operator: str) -> list[Sql]:
-    """The states of the verdicts, but one for neighbours that are plain."""
+    """The states of the verdicts, with neighbouring plain verdicts combined."""
     states: list[Sql] = []
     waiting: list[Sql] = []
     for each in verdicts:
@@ -199,7 +204,10 @@ def _states(verdicts: Sequence[Verdict], operator: str) -> list[Sql]:
 
 
 def _tree(rows: str, states: list[Sql]) -> Sql:
-    """Combine many states by one table. The order does not matter, so neighbours are paired to nest little."""
+    """Combine many states with one truth table.
+
+    The grouping does not matter, so neighbours are paired to limit the nesting.
+    """
     while len(states) > 1:
         pairs = [(rows, "[", left, "][", right, "]") for left, right in zip(states[::2], states[1::2], strict=False)]
         states = [*pairs, *states[len(pairs) * 2 :]]

@@ -1,7 +1,7 @@
-"""Warnings: legal expressions that do something else than they seem to, or can never match.
+"""Warnings: legal expressions that differ from what they seem to mean, or can never match.
 
-Each rule looks at one node and those right below it. None of them changes what an expression means, which is what
-RocketMQ's broker makes of it.
+Each rule examines a node and its children. No rule changes the meaning of an expression, which is the one in RocketMQ's
+broker.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ _LITERALS: Final = (StringLiteral, BooleanLiteral, NullLiteral, *NUMBERS)
 
 
 class SelectorWarning(NamedTuple):
-    """`part` is the piece of the expression, as one might write it; `reason` a sentence about it."""
+    """A warning: `part` is the part of the expression as one might write it, and `reason` a sentence about it."""
 
     position: int
     part: str
@@ -75,17 +75,17 @@ def _no_condition(term: Node) -> Iterator[str]:
         case PropertyNode(name):
             yield f"a bare property is never true, whatever its text; write {name} = TRUE, or {name} IS NOT NULL"
         case Not(PropertyNode(name)):
-            yield f"is true whatever the text of {name}, if it is there at all; write NOT ({name} = TRUE)"
+            yield f"is true whatever the text of {name} is, if the property exists; write NOT ({name} = TRUE)"
 
 
 def _not_binds_tighter(node: Node) -> Iterator[str]:
     match node:
         case Equal(Not(operand) as left, right):
             meant = written(Equal(operand, right, node.is_negated))
-            yield f"NOT binds tighter, so {written(left)} is compared; write NOT ({meant}), if that is meant"
+            yield f"NOT binds tighter, so {written(left)} is compared; to negate the comparison, write NOT ({meant})"
         case IsNull(Not(operand) as left):
             meant = written(IsNull(operand, not node.is_negated))
-            yield f"NOT binds tighter, so {written(left)} is looked at; write {meant}, if that is meant"
+            yield f"NOT binds tighter, so {written(left)} is tested for NULL; to negate the test, write {meant}"
         case Contains(Not(operand)):
             meant = written(Contains(operand, node.test, node.needle, node.is_negated))
             yield f"NOT binds tighter, and a truth value contains nothing: never true; write NOT ({meant})"
@@ -103,12 +103,12 @@ def _truth_value_as_a_side(node: Node) -> Iterator[str]:
 def _boolean_literal(node: Node) -> Iterator[str]:
     match node:
         case Equal(PropertyNode(name), BooleanLiteral(value)) if value is node.is_negated:
-            yield f"is true for every text of {name} but 'true': for '0', 'yes' and 'no' alike"
+            yield f"is true for every text of {name} except 'true', so also for '0', 'yes' and 'no'"
         case Equal(BooleanLiteral(), PropertyNode(name)) if node.is_negated:
-            yield f"is an error if {name} is there, and true if {name} is missing; write the property first"
+            yield f"is an error if {name} exists, and true if {name} is missing; write the property first"
         case Equal(BooleanLiteral() as literal, PropertyNode(name)):
             meant = written(Equal(PropertyNode(name), literal))
-            yield f"is an error if {name} is there, and false if {name} is missing: never true; write {meant}"
+            yield f"is an error if {name} exists, and false if {name} is missing: never true; write {meant}"
 
 
 def _two_literals(node: Node) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _whole_number(node: Node) -> Iterator[str]:
             equal = f"{name} {nearly} -1e-300 AND 1e-300"
             remedies.append(f"{equal if isinstance(node, Equal) else '1e-300 or -1e-300'} (0.0 is refused)")
         remedy = f"for decimals write {' and '.join(remedies)}"
-        yield f"reads {name} as {kind}: '5.5', ' 5', 'abc' and what is above {most} are errors; {remedy}"
+        yield f"reads {name} as {kind}: '5.5', ' 5', 'abc' and numbers above {most} are errors; {remedy}"
 
 
 def _two_properties(node: Node) -> Iterator[str]:
@@ -151,9 +151,9 @@ def _two_properties(node: Node) -> Iterator[str]:
         ):
             yield "compares doubles: a text that is not a number is an error, and numbers above 2^53 are rounded"
         case Equal(PropertyNode(left), PropertyNode(right)) if node.is_negated:
-            yield f"compares texts, so '1' <> '1.0'; and is true where {right} is missing and {left} is not"
+            yield f"compares texts, so '1' <> '1.0'; it is also true if {right} is missing and {left} is not"
         case Equal(PropertyNode(), PropertyNode()):
-            yield "compares texts, so '1' is not '1.0'; and is true where both are missing"
+            yield "compares texts, so '1' is not '1.0'; it is also true if both are missing"
 
 
 def _minus_property(node: Node) -> Iterator[str]:
@@ -176,12 +176,12 @@ def _empty_range(node: Node) -> Iterator[str]:
 def _contains(node: Node) -> Iterator[str]:
     match node:
         case Contains(needle=""):
-            yield "with an empty text is never true, with NOT or without"
+            yield "an empty text is never contained: never true, with or without NOT"
         case Contains(Negative() | BooleanLiteral() | NullLiteral() | IntegerLiteral() | DoubleLiteral()):
-            yield "only a text contains something: never true, with NOT or without"
+            yield "only a text contains something: never true, with or without NOT"
         case Not(Contains(PropertyNode(name)) as test):
             meant = written(Contains(test.operand, test.test, test.needle, not test.is_negated))
-            yield f"is true where {name} is missing; {meant} is not"
+            yield f"is true if {name} is missing; {meant} is not"
 
 
 def _literal_first(node: Node) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _literal_first(node: Node) -> Iterator[str]:
             _magnitude(left), (StringLiteral, *NUMBERS)
         ):
             meant = written(Equal(PropertyNode(name), left, is_negated=True))
-            yield f"is true where {name} is missing; {meant} is not"
+            yield f"is true if {name} is missing; {meant} is not"
 
 
 # -- order --------------------------------------------------------------------------------------
@@ -202,11 +202,11 @@ def _error_first(node: Node) -> Iterator[str]:
         first = can_fail.index(True) if True in can_fail else len(can_fail)
         if not all(can_fail[first:]):
             sure = written(node.terms[can_fail.index(False, first)])
-            yield f"an error in {written(node.terms[first])} spoils the whole; write {sure} before it"
+            yield f"an error in {written(node.terms[first])} spoils the whole expression; write {sure} before it"
 
 
 def _can_fail(node: Node) -> bool:
-    """Whether a text of a property can make it an error."""
+    """Whether some text of a property can make the node an error."""
     match node:
         case Compare() | Between():
             return any(isinstance(side, PropertyNode) for side in children(node))
@@ -242,7 +242,7 @@ def _is_literal(node: Node) -> bool:
 
 
 def _magnitude(node: Node) -> Node:
-    """The node behind the minus signs."""
+    """The node without its leading minus signs."""
     while isinstance(node, Negative):
         node = node.operand
     return node

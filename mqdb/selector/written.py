@@ -1,4 +1,4 @@
-"""A syntax tree as people write it: a node on one line, and the whole of it line by line."""
+"""A syntax tree in written form: a node on one line, or the whole tree line by line."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -30,7 +30,7 @@ _TERMS: Final = 3
 
 
 def tree_lines(root: Node) -> Iterator[tuple[int, str]]:
-    """Depth and label of each node, each before those below it."""
+    """Depth and label of each node, each before its children."""
     waiting = [(0, root)]
     while waiting:
         depth, node = waiting.pop()
@@ -39,7 +39,7 @@ def tree_lines(root: Node) -> Iterator[tuple[int, str]]:
 
 
 def label(node: Node) -> str:
-    """The label of a node, without the nodes below it."""
+    """The label of a node, without its children."""
     match node:
         case PropertyNode(name):
             return f"property {name}"
@@ -60,7 +60,7 @@ def label(node: Node) -> str:
 
 
 def written(node: Node, depth: int = _DEPTH) -> str:
-    """A node as an expression, with parentheses where a reader might go wrong; what is too deep or long is `...`."""
+    """A node as an expression, with parentheses where needed; parts that are too deep or long are `...`."""
     if depth == 0:
         return "..."
     match node:

@@ -136,7 +136,7 @@ def test_more_parts_than_can_be_planned_in_time_are_refused() -> None:
 def test_a_text_that_is_too_long_is_refused_before_it_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqdb.selector.parser.parse", None)
 
-    with pytest.raises(SelectorSyntaxError, match="has 1,000,000 characters, the limit is 65,536"):
+    with pytest.raises(SelectorSyntaxError, match="has 1,000,000 characters; the limit is 65,536"):
         compile_selector((text * 1_000_000)[:1_000_000])
 
 

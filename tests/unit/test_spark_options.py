@@ -143,7 +143,7 @@ WRONG = {
     "time": ({"startingTimestamp": "yesterday"}, OptionInvalid, "milliseconds since 1970"),
     "time-without-zone": ({"startingTimestamp": "2026-01-01T00:00"}, OptionInvalid, "with a zone"),
     "strategy": ({"startingOffsetsByTimestampStrategy": "first"}, OptionInvalid, "error or latest"),
-    "tags": ({"subExpression": "||"}, TagExpressionInvalid, "holds no tag"),
+    "tags": ({"subExpression": "||"}, TagExpressionInvalid, "contains no tag"),
     "selector": ({"selector": "a >"}, SelectorSyntaxError, "a >"),
     "columns": ({"columns": "body,bodies"}, OptionInvalid, "there is no 'bodies'"),
     "row-format": ({"rowFormat": "avro"}, OptionInvalid, "mqdb or kafka"),

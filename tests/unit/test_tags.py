@@ -91,5 +91,5 @@ def test_what_the_client_accepts_the_broker_has_passed(tags: set[str]) -> None:
 
 
 def test_an_expression_that_is_too_long_is_refused() -> None:
-    with pytest.raises(TagExpressionInvalid, match="has 65,537 characters, the limit is 65,536"):
+    with pytest.raises(TagExpressionInvalid, match="has 65,537 characters; the limit is 65,536"):
         parse_tag_expression("x" * 65_537)
