@@ -86,7 +86,7 @@ _BLOCK_COMMENTS: Final = re.compile(f"{_STRING}|{_BLOCK}", re.DOTALL)
 
 
 def blank_comments(text: str) -> str:
-    """The text with each comment replaced by blanks, so that all other positions stay the same.
+    """The text with each comment replaced by blanks, so that no other position changes.
 
     A comment that starts with `--` ends with its line. Without a line end, `--` does not start a comment, but is two
     signs.

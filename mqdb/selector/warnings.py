@@ -1,4 +1,4 @@
-"""Warnings: legal expressions that differ from what they seem to mean, or can never match.
+"""Warnings: legal expressions that do not mean the obvious, or can never match.
 
 Each rule examines a node and its children. No rule changes the meaning of an expression, which is the one in RocketMQ's
 broker.

@@ -60,7 +60,7 @@ def label(node: Node) -> str:
 
 
 def written(node: Node, depth: int = _DEPTH) -> str:
-    """A node as an expression, with parentheses where needed; parts that are too deep or long are `...`."""
+    """A node as an expression, with any parentheses that help; parts that are too deep or long are `...`."""
     if depth == 0:
         return "..."
     match node:
