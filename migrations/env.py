@@ -16,15 +16,15 @@ def run(connection: Connection | None) -> None:
         target_metadata=metadata,
         version_table_schema="mqdb",
         literal_binds=connection is None,
-        # The default style doubles each percent sign, for a driver that is not there.
+        # The default style doubles each percent sign, for a driver that is not used here.
         dialect_opts={} if connection is not None else {"paramstyle": "named"},
     )
     with context.begin_transaction():
-        # Views, defaults and some functions are parsed now, as the settings of this session say.
+        # Views, defaults and some functions are parsed when they are created, under the settings of this session.
         for name, value in SESSION_SETTINGS.items():
             context.execute(f"SET LOCAL {name} = '{value}'")
-        # The version table lives in the schema, so the schema comes first. No IF NOT EXISTS on a server that
-        # has it: a role without CREATE on the database may still migrate.
+        # The version table is in the schema, so the schema has to exist first. CREATE SCHEMA is skipped if the schema
+        # exists: a role without CREATE on the database may still migrate.
         if not _has_schema(connection):
             context.execute("CREATE SCHEMA mqdb")
             context.execute("COMMENT ON SCHEMA mqdb IS 'mqdb: a message broker'")

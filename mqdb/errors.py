@@ -177,7 +177,7 @@ class MqdbError(Exception):
     In a sentence `{name!r}` shows any value, `{name!q}` quotes a string for a shell, and `{name!l}` lists strings.
     """
 
-    #: Names of the values, those of the base class first.
+    #: Names of the values, starting with those of the base class.
     fields: ClassVar[tuple[str, ...]] = ()
     sentence: ClassVar[str] = ""
     code: ClassVar[ResponseCode] = ResponseCode.SYSTEM_ERROR
@@ -186,7 +186,7 @@ class MqdbError(Exception):
     __signature__: ClassVar[Signature] = Signature()
 
     def __init_subclass__(cls, code: ResponseCode | None = None, sqlstate: str = "") -> None:
-        """`sqlstate` is that of mqdb's functions in the database, which pass the values in DETAIL, as JSON."""
+        """`sqlstate` is raised by mqdb's functions in the database, which pass the values as JSON in DETAIL."""
         super().__init_subclass__()
         if code is not None:
             cls.code = code
@@ -203,7 +203,7 @@ class MqdbError(Exception):
     def __init__(self, *values: object, **named: object) -> None:
         bound = self.__signature__.bind(*values, **named)
         bound.apply_defaults()
-        super().__init__(*bound.args)  # as it is pickled
+        super().__init__(*bound.args)  # the arguments with which the error is pickled
         vars(self).update(bound.arguments)
 
     def __str__(self) -> str:
@@ -283,7 +283,7 @@ class _Shortener(Repr):
 
     def repr(self, x: object) -> str:
         try:
-            return str.__str__(super().repr(x))  # a class may return a str subclass of its own
+            return str.__str__(super().repr(x))  # repr() may return a subclass of str
         except BaseException:  # noqa: BLE001 - a user-defined repr() may raise anything, even SystemExit
             return "<repr() failed>"
 
@@ -343,7 +343,7 @@ class BodyEmpty(MessageIllegal, sqlstate="MQ101"):
 
 
 class BodyInvalid(MessageIllegal):
-    """The body is neither bytes nor text for UTF-8, nor, in an application, a value that JSON can give back.
+    """The body is neither bytes nor text for UTF-8, nor, in an application, a value that JSON can restore.
 
     The error does not contain the body.
     """
@@ -381,7 +381,7 @@ class PropertiesTooLarge(MessageIllegal, sqlstate="MQ103"):
 
 
 class PropertyReserved(MessageIllegal, sqlstate="MQ104"):
-    """The name belongs to the broker. Source: MessageConst.STRING_HASH_SET, and mqdb's properties of a failure."""
+    """The name belongs to the broker. Source: MessageConst.STRING_HASH_SET, and mqdb's properties about failures."""
 
     name: str
     sentence = "property {name!r} is reserved for the broker; choose another name"
@@ -410,8 +410,8 @@ class DelayTooLong(MessageIllegal, sqlstate="MQ107"):
     delay_ms: int
     limit_ms: int
     sentence = (
-        "a message to topic {topic!r} is to wait {delay_ms} ms, the limit of the broker is {limit_ms} ms "
-        "(its setting timer_max_delay)"
+        "a message to topic {topic!r} would wait {delay_ms} ms, but the limit of the broker is {limit_ms} ms (its "
+        "setting timer_max_delay)"
     )
 
 
@@ -460,8 +460,8 @@ class SignatureInvalid(Denied, code=ResponseCode.NO_PERMISSION):
 
     access_key: str
     sentence = (
-        "the request is not signed with the secret of AccessKey {access_key!r}; "
-        "the owner of the broker gives a key its secret with: mqdb acl secret"
+        "the request is not signed with the secret of AccessKey {access_key!r}; the owner of the broker sets the "
+        "secret of a key with: mqdb acl secret"
     )
 
 
@@ -488,8 +488,8 @@ class TopicExists(InvalidInput, code=ResponseCode.TOPIC_EXIST_ALREADY):
     topic: str
 
     sentence = (
-        "topic {topic!r} exists already with other settings; see: mqdb topic show {topic!q}; "
-        "change them with: mqdb topic set {topic!q}"
+        "topic {topic!r} already exists with other settings; see: mqdb topic show {topic!q}; change them with: mqdb "
+        "topic set {topic!q}"
     )
 
 
@@ -513,7 +513,7 @@ class GroupNotFound(NotFound, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
 
     group: str
 
-    sentence = "group {group!r} does not exist; its first consumer makes it, or: mqdb group set {group!q}"
+    sentence = "group {group!r} does not exist; its first consumer creates it, or use: mqdb group set {group!q}"
 
 
 class GroupInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
@@ -525,14 +525,14 @@ class GroupInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
 
 
 class ConsumeModeConflict(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sqlstate="MQ206"):
-    """A consumer would share queues in another way than its group."""
+    """A consumer would share queues differently from its group."""
 
     group: str
     stored: str
     wanted: str
     sentence = (
-        "group {group!r} consumes by {stored}, and this consumer by {wanted}; take another group, "
-        "or run: mqdb group set {group!q} --consume-mode {wanted}"
+        "group {group!r} consumes by {stored}, but this consumer by {wanted}; choose another group, or run: mqdb "
+        "group set {group!q} --consume-mode {wanted}"
     )
 
 
@@ -551,7 +551,7 @@ class TooManyWaiting(Transient, code=ResponseCode.SYSTEM_BUSY):
 
     limit: int
     kind: str
-    sentence = "{limit:,} {kind} wait for messages already"
+    sentence = "{limit:,} {kind} are already waiting for messages"
 
 
 class ParameterInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sqlstate="MQ108"):
@@ -618,13 +618,13 @@ class FilterDisabled(Denied):
 
     expression_type: str
     sentence = (
-        "the broker takes no filter by {expression_type}: its setting enable_property_filter is off; switch it on "
-        "where mqdb serve is started, or subscribe by tags"
+        "the broker accepts no {expression_type} filters: its setting enable_property_filter is off; turn it on for "
+        "mqdb serve, or subscribe by tags"
     )
 
 
 class DelayLevelsInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
-    """A table of delay levels that cannot be read. Source: ScheduleMessageService.parseDelayLevel."""
+    """A table of delay levels that cannot be parsed. Source: ScheduleMessageService.parseDelayLevel."""
 
     text: str
     word: str
@@ -633,7 +633,7 @@ class DelayLevelsInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
 
 
 class CronInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
-    """A cron text that cannot be read, or whose time never comes. Source: crontab(5)."""
+    """A cron expression that cannot be parsed, or that never fires. Source: crontab(5)."""
 
     cron: str
     reason: str
@@ -644,7 +644,7 @@ class CronExists(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     """The name of a recurring send is taken, perhaps by another application."""
 
     name: str
-    sentence = "cron {name!r} exists already; remove it first: mqdb cron remove {name!q}"
+    sentence = "cron {name!r} already exists; remove it first: mqdb cron remove {name!q}"
 
 
 class CronNotFound(NotFound, code=ResponseCode.QUERY_NOT_FOUND):
@@ -665,9 +665,9 @@ class SubscriptionConflict(InvalidInput, code=ResponseCode.SUBSCRIPTION_NOT_LATE
     version: int
 
     sentence = (
-        "group {group!r} has subscribed to {stored_texts} (version {stored_version}), and this member subscribes to "
-        "{given_texts} (version {version}); subscribe alike, or announce subscription_version={next_version} for a "
-        "rolling change"
+        "group {group!r} has subscribed to {stored_texts} (version {stored_version}), but this member subscribes to "
+        "{given_texts} (version {version}); use the same subscriptions, or announce "
+        "subscription_version={next_version} for a rolling change"
     )
 
     @property
@@ -692,11 +692,11 @@ def _subscriptions(by_topic: Mapping[str, tuple[str, str]]) -> str:
 
 
 class ConsumptionForbidden(Denied, code=ResponseCode.NO_PERMISSION):
-    """An operator has switched the group off, or forbidden broadcasting. Source: PullMessageProcessor."""
+    """An operator has disabled the group, or forbidden broadcasting. Source: PullMessageProcessor."""
 
     group: str
     setting: str
-    sentence = "group {group!r} may not consume so: {setting} is off; switch it on with: mqdb group set"
+    sentence = "group {group!r} may not consume in this way: {setting} is off; turn it on with: mqdb group set"
 
 
 class MessageModelConflict(InvalidInput, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
@@ -707,8 +707,8 @@ class MessageModelConflict(InvalidInput, code=ResponseCode.SUBSCRIPTION_NOT_LATE
     given: str
     client_id: str
     sentence = (
-        "group {group!r} is {stored} ({client_id} is there), and this member is {given}; take another group, or stop "
-        "the others"
+        "group {group!r} is {stored} (as member {client_id}), but this member is {given}; choose another group, or "
+        "stop the others"
     )
 
 
@@ -766,7 +766,7 @@ class TopicInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
     crons: tuple[str, ...]
     scheduled: int
     half_messages: int
-    sentence = "topic {topic!r} is named by {users}; to delete it with them: mqdb topic delete {topic!q} --force"
+    sentence = "topic {topic!r} is used by {users}; to delete it with them: mqdb topic delete {topic!q} --force"
 
     @property
     def users(self) -> str:
@@ -793,8 +793,8 @@ class ClientIdInUse(IllegalState):
     sentence = (
         "{what} is {state}: another process has connected with this instance_name. It holds the name until it "
         "disconnects, or about 15 s longer if its machine or its network fails. "
-        "Choose another instance_name, or end that session of pg_stat_activity: its application_name begins with mqdb "
-        "and the id of the client"
+        "Choose another instance_name, or terminate that session in pg_stat_activity: its application_name starts "
+        "with mqdb and the client id"
     )
 
 
@@ -808,12 +808,12 @@ class QueueLost(Transient, code=ResponseCode.NOT_LEADER_FOR_QUEUE, sqlstate="MQ4
 
 
 class TransactionEnded(MqdbError, sqlstate="MQ403"):
-    """An exactly-once listener has ended, or tried to end, its transaction; `how` is what it did."""
+    """An exactly-once listener has ended, or tried to end, its transaction; `how` says what it did."""
 
     how: str
     sentence = (
-        "the listener has {how} the transaction that it was given, which is to commit what it writes together with "
-        "the offset, when it has returned"
+        "the listener has {how} the transaction that was passed to it; this transaction commits the writes of the "
+        "listener together with the offset, after the listener has returned"
     )
 
 
@@ -824,8 +824,8 @@ class QueueOwned(Denied, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
     queue: str
     owner: str
     sentence = (
-        "queue {queue} of group {group!r} belongs to its member {owner}, which commits its offset; shut that down, "
-        "or use a group of your own"
+        "queue {queue} of group {group!r} is owned by member {owner}, which commits its offset; shut that member "
+        "down, or use another group"
     )
 
 
@@ -850,7 +850,7 @@ class NothingLost(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     """No lost message has to be skipped: the log has the first waiting message of the level, or no message waits."""
 
     level: int
-    sentence = "delay level {level} has not lost the message that is its next; see: mqdb delay list"
+    sentence = "delay level {level} has not lost its next message; see: mqdb delay list"
 
 
 class MessageGone(NotFound):
@@ -884,7 +884,7 @@ class TransactionRefused(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ20
     """The broker's `reject_transaction_message` is on. Source: SendMessageProcessor."""
 
     broker_name: str
-    sentence = "broker {broker_name!r} takes no half messages: its setting reject_transaction_message is on"
+    sentence = "broker {broker_name!r} refuses half messages: its setting reject_transaction_message is on"
 
 
 class HalfMessageNotFound(NotFound, code=ResponseCode.SYSTEM_ERROR, sqlstate="MQ320"):
@@ -915,7 +915,7 @@ class HalfMessageClosed(Denied, code=ResponseCode.SYSTEM_ERROR):
     transaction_id: str
     wanted: str
     state: str
-    sentence = "half message {transaction_id} is {state}; {wanted} is not possible from there"
+    sentence = "half message {transaction_id} is {state}; {wanted} is not possible in this state"
 
 
 class ImmunityOver(Denied, code=ResponseCode.ILLEGAL_OPERATION, sqlstate="MQ220"):
@@ -925,8 +925,8 @@ class ImmunityOver(Denied, code=ResponseCode.ILLEGAL_OPERATION, sqlstate="MQ220"
     age_seconds: float
     immunity_seconds: float
     sentence = (
-        "the half message at position {log_pos} of the log is {age_seconds:.1f} s old, its immunity was "
-        "{immunity_seconds:g} s; only the answer to a check ends it now"
+        "the half message at position {log_pos} of the log is {age_seconds:.1f} s old, but its immunity was "
+        "{immunity_seconds:g} s; only the answer to a check can end it now"
     )
 
 
@@ -938,12 +938,15 @@ class ClientOffline(NotFound, code=ResponseCode.SYSTEM_ERROR):
 
 
 class ClientRequestTimeout(Transient, code=ResponseCode.CONSUME_MSG_TIMEOUT):
-    """A client has not answered a request in time. It may still be working on it. Source: callConsumer."""
+    """A client did not answer a request in time.
+
+    The client may still be working on the request. Source: callConsumer.
+    """
 
     client_id: str
     kind: str
     timeout_seconds: float
-    sentence = "client {client_id!r} has not answered {kind} within {timeout_seconds:g} s"
+    sentence = "client {client_id!r} did not answer {kind} within {timeout_seconds:g} s"
 
 
 class ClientRequestFailed(MqdbError):
@@ -963,7 +966,7 @@ class SendGivenUp(NotStored, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
     #: The last obstacle, if it is known.
     reason: str = ""
 
-    sentence = "gave up after {timeout_seconds:g} s to send to topic {topic!r}; nothing was stored{because}"
+    sentence = "gave up sending to topic {topic!r} after {timeout_seconds:g} s; nothing was stored{because}"
 
     @property
     def because(self) -> str:
@@ -980,7 +983,7 @@ class SegmentSealed(NotStored, code=ResponseCode.SERVICE_NOT_AVAILABLE, sqlstate
 
 
 class SendOutcomeUnknown(OutcomeUnknown, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
-    """The broker was asked to store messages, and the outcome is unknown.
+    """A request to store messages was sent, but its outcome is unknown.
 
     Either all of `message_ids` are stored or none. `Producer.outcome` returns the outcome once the broker answers
     again.
@@ -992,8 +995,8 @@ class SendOutcomeUnknown(OutcomeUnknown, code=ResponseCode.ACCESS_BROKER_TIMEOUT
     reason: str
 
     sentence = (
-        "{messages} to topic {topic!r} may be stored in {broker_name}, or not: {reason}; "
-        "ask producer.outcome(message_id) later"
+        "{messages} to topic {topic!r} may or may not be stored in {broker_name}: {reason}; call "
+        "producer.outcome(message_id) later"
     )
 
     @property
@@ -1027,7 +1030,7 @@ class ShutdownTimedOut(MqdbError):
     timeout_seconds: float
     sentence = (
         "left group {group!r} after {timeout_seconds:g} s while {listeners} of its listeners were running; their "
-        "messages come again"
+        "messages will be redelivered"
     )
 
 
@@ -1038,8 +1041,8 @@ class DispatchTimeout(Transient, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
     log_pos: int
     timeout_seconds: float
     sentence = (
-        "the message at {log_pos} of the log is stored, but got no offset in its queue of topic {topic!r} within "
-        "{timeout_seconds:g} s; ask again"
+        "the message at position {log_pos} of the log is stored, but got no offset in a queue of topic {topic!r} "
+        "within {timeout_seconds:g} s; try again"
     )
 
 
@@ -1078,7 +1081,7 @@ class BrokerMisnamed(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):
 
 
 class SomeBrokersFailed(MqdbError):
-    """Work on several brokers has failed on some of them, with these failures. On the others it is done."""
+    """Work on several brokers failed on some of them, for these reasons. The work on the other brokers is done."""
 
     reasons: dict[str, str]
     done: tuple[str, ...]
@@ -1111,7 +1114,7 @@ class SchemaMissing(SchemaMismatch):
     """The database has no mqdb schema."""
 
     target: str
-    sentence = "the database at {target} holds no mqdb schema; create it with: mqdb migrate"
+    sentence = "the database at {target} has no mqdb schema; create it with: mqdb migrate"
 
 
 class SchemaTooOld(SchemaMismatch):
@@ -1119,7 +1122,7 @@ class SchemaTooOld(SchemaMismatch):
 
     found: str
     needed: str
-    sentence = "the schema is at {found}, this mqdb needs {needed}; run: mqdb migrate"
+    sentence = "the schema is at version {found}, but this mqdb needs {needed}; run: mqdb migrate"
 
 
 class SchemaTooNew(SchemaMismatch):
@@ -1127,7 +1130,9 @@ class SchemaTooNew(SchemaMismatch):
 
     found: str
     known: str
-    sentence = "the schema is at {found}, this mqdb knows {known} at most; run: pip install --upgrade mqdb"
+    sentence = (
+        "the schema is at version {found}, but this mqdb supports at most {known}; run: pip install --upgrade mqdb"
+    )
 
 
 class SchemaUnreleased(SchemaMismatch):
@@ -1148,7 +1153,7 @@ class EncodingNotSupported(SchemaMismatch):
     target: str
     encoding: str
     sentence = (
-        "the database at {target} has the encoding {encoding}, mqdb needs UTF8; make one with: createdb "
+        "the database at {target} has the encoding {encoding}, but mqdb needs UTF8; create one with: createdb "
         "--encoding=UTF8 --template=template0"
     )
 
@@ -1207,7 +1212,7 @@ class PostgresVersionMismatch(EmbeddedError):
     data_version: int
     found: list[str]
     sentence = (
-        "the data directory was written by PostgreSQL {data_version}, the programs found are {found!l}; set "
+        "the data directory was written by PostgreSQL {data_version}, but the programs found are {found!l}; set "
         "MQDB_PG_BIN to the programs of version {data_version}, or MQDB_HOME to another directory"
     )
 

@@ -79,7 +79,7 @@ def schedule_properties(delay_level: int, delay: timedelta | None, deliver_at: d
     given = {"delay_level": delay_level or None, "delay": delay, "deliver_at": deliver_at}
     first, *others = [name for name, value in given.items() if value is not None] or [""]
     if others:
-        raise ScheduleInvalid(others[0], f"{first} says already when to deliver; give one of them")
+        raise ScheduleInvalid(others[0], f"{first} already determines the delivery time; give only one of them")
     match first:
         case "delay_level":
             return {_DELAY: str(_whole(first, delay_level, _INTEGER_MAX))}

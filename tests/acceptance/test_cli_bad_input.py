@@ -160,12 +160,12 @@ def test_an_unknown_topic_is_refused_where_topics_are_not_created_automatically(
         (["topic", "create", "x" * 128], ["has 128 characters", "1 to 127"]),
         (["topic", "create", "young", "--queues", "0"], ["read_queue_nums = 0", "1 to 65,536"]),
         (["topic", "create", "young", "--perm", "8"], ["perm = 8", "from 0 to 7"]),
-        (["topic", "create", "orders"], ["topic 'orders' exists already with other settings"]),
+        (["topic", "create", "orders"], ["topic 'orders' already exists with other settings"]),
         (["consume", "young"], ["topic 'young' does not exist"]),
         (["consume", "young", "--group", "billing"], ["topic 'young' does not exist"]),
         (["consume", "orders", "--group", "two words"], ["group name 'two words'"]),
         (["consume", "orders", "--group", "DEFAULT_CONSUMER"], ["'DEFAULT_CONSUMER'", "is reserved"]),
-        (["consume", "orders", "--tag", "||"], ["tag expression '||'", "holds no tag"]),
+        (["consume", "orders", "--tag", "||"], ["tag expression '||'", "contains no tag"]),
         (["consume", "orders", "--from-offset", "middle"], ["from_offset = 'middle'", "first, last"]),
         (["consume", "orders", "-o", "7", "-g", "billing"], ["from_offset = '7'", "leave --group out"]),
         (["migrate", "--broker-name", "a b"], ["broker_name = 'a b'"]),
@@ -229,7 +229,7 @@ def test_a_database_without_a_schema_is_refused_with_the_way_to_make_one(
     empty_database: Database, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     place = Place(tmp_path, empty_database.dsn)
-    assert_refused(place.call(*command), "holds no mqdb schema", "mqdb migrate")
+    assert_refused(place.call(*command), "has no mqdb schema", "mqdb migrate")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -240,7 +240,7 @@ def test_a_schema_of_a_newer_mqdb_is_refused_and_left_alone(
 
     refused = Place(tmp_path, database.dsn).call(*command)
 
-    assert_refused(refused, "the schema is at 9999", "pip install --upgrade mqdb")
+    assert_refused(refused, "the schema is at version 9999", "pip install --upgrade mqdb")
     assert query(database.dsn, "select version_num from mqdb.alembic_version") == "9999"
 
 

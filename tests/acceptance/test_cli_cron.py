@@ -131,7 +131,7 @@ def test_a_name_that_is_taken_or_unknown_is_refused(place: Place) -> None:
     add = ("cron", "add", "tick", "--cron", "@daily", "--topic", "orders", "--body", "tick")
     place.done(*add)
 
-    assert place.call(*add).errors == "mqdb: cron 'tick' exists already; remove it first: mqdb cron remove tick\n"
+    assert place.call(*add).errors == "mqdb: cron 'tick' already exists; remove it first: mqdb cron remove tick\n"
     for verb in ("pause", "resume", "remove"):
         refused = place.call("cron", verb, "tock")
         assert (refused.code, refused.errors) == (1, "mqdb: cron 'tock' does not exist; see: mqdb cron list\n")

@@ -76,7 +76,7 @@ def test_a_level_that_stands_still_goes_on_when_somebody_says_so(place: Place, b
 @pytest.mark.parametrize(
     ("level", "sentence"),
     [
-        ("4", "delay level 4 has not lost the message that is its next; see: mqdb delay list"),
+        ("4", "delay level 4 has not lost its next message; see: mqdb delay list"),
         ("19", "level = 19: the delay levels are 1 to 18"),
         ("5", "Never deliver the lost message of delay level 5 at offset 0? No terminal to confirm it; add --yes"),
     ],
@@ -121,4 +121,4 @@ def test_of_several_brokers_those_go_on_that_stand_still(
     assert printed == "delay level 5 goes on behind offset 0 on broker-b\n"
     assert [steps(connection, 5) for connection in both] == [[], [(1, 1, 0)]]
     refused = place.call("delay", "skip", "5", "--broker", "broker-a", "--yes")
-    assert refused.errors == "mqdb: delay level 5 has not lost the message that is its next; see: mqdb delay list\n"
+    assert refused.errors == "mqdb: delay level 5 has not lost its next message; see: mqdb delay list\n"

@@ -356,7 +356,8 @@ def test_consume_whose_reader_hangs_gives_up_in_time(place: Place, orders: str, 
     assert " waits for 1 running listeners, " in first
     assert without_waits("\n".join(others)) == ""
     assert last == (
-        f"mqdb: left group '{billing}' after 1 s while 1 of its listeners were running; their messages come again"
+        f"mqdb: left group '{billing}' after 1 s while 1 of its listeners were running; "
+        "their messages will be redelivered"
     )
     assert place.done("consume", orders, "--group", billing, "--exit") == f"{WIDE}\n"
 

@@ -71,7 +71,7 @@ WRITING = {
 
 #: What a command says that is refused, and what it says if it finds before that there is nothing to write.
 SENTENCE = [" is a standby, or set to read-only; the primary is needed: "]
-REFUSED = {"delay skip": ["has not lost the message"]}
+REFUSED = {"delay skip": ["has not lost its next message"]}
 
 #: Commands with tests of their own below, and those that ask no broker that is given, or need a JVM.
 ELSEWHERE = {

@@ -65,7 +65,7 @@ def test_what_create_refuses_names_the_command_that_changes_the_topic(place: Pla
 
     assert (refused.code, refused.text) == (1, "")
     assert refused.errors == (
-        "mqdb: topic 'a|b' exists already with other settings; see: mqdb topic show 'a|b'; "
+        "mqdb: topic 'a|b' already exists with other settings; see: mqdb topic show 'a|b'; "
         "change them with: mqdb topic set 'a|b'\n"
     )
     place.done("topic", "set", "a|b", "--queues", "16")

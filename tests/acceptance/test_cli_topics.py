@@ -83,7 +83,7 @@ def test_a_topic_that_something_names_is_deleted_with_it_by_force_only(database:
     users = "crons (1: tick) and scheduled messages (1)"
     assert (refused.code, refused.errors) == (
         1,
-        f"mqdb: topic 'orders' is named by {users}; to delete it with them: mqdb topic delete orders --force\n",
+        f"mqdb: topic 'orders' is used by {users}; to delete it with them: mqdb topic delete orders --force\n",
     )
     assert f"Delete topic orders and all its messages, with {users}?" in asked.errors
     assert done == f"topic orders is deleted, with {users}\n"

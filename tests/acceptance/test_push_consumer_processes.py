@@ -107,7 +107,7 @@ def test_a_member_whose_listener_hangs_gives_up_in_time_and_ends(
     assert process.said_of_shutdown[0].startswith("shutdown in group readers waits for 1 running listeners, ")
     assert process.errors[-1] == (
         "mqdb.errors.ShutdownTimedOut: left group 'readers' after 1 s while 1 of its listeners were running; "
-        "their messages come again"
+        "their messages will be redelivered"
     )
     heir = Inbox()
     member(heir, consume_thread_nums=1)

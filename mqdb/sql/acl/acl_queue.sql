@@ -1,10 +1,9 @@
--- What the rights in mqdb.acl come to for each queue, so that policies look up one row. A new right, or one that is taken away,
--- makes the rows of its principal anew. A new queue gets rows for all principals with a right on its topic, and so does a topic that is closed
--- or opened to messages. A row that lets neither send nor read is that of an operator: it sees the queue, and where it begins and ends.
---
--- A queue that is new while a right changes is not missed. Whoever adds queues locks mqdb.acl against changes until its
--- transaction ends, and then reads it; whoever changes rights waits for that lock before it writes, and reads the queues
--- afterwards. Each reads with a snapshot that is newer than its lock; hence READ COMMITTED only.
+-- The rights in mqdb.acl, expanded to queues, so that policies look up one row. When a right is granted or revoked, the
+-- rows of its principal are rebuilt. A new queue gets rows for all principals with a right on its topic, and so does a
+-- topic that becomes writable or stops being writable. A row that allows neither sending nor reading belongs to an
+-- operator, who sees the queue and its first and last offsets. A transaction that adds queues locks mqdb.acl against
+-- changes until its end, and then reads it; a transaction that changes rights waits for that lock before it writes, and
+-- reads the queues afterwards. Each of them reads with a snapshot newer than its lock, which requires READ COMMITTED.
 CREATE FUNCTION mqdb.add_acl_queues(principals text[], queue_keys integer[]) RETURNS void
 LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
@@ -19,7 +18,7 @@ BEGIN ATOMIC
       AND NOT EXISTS (SELECT FROM mqdb.principal p WHERE p.principal = a.principal AND NOT p.is_role)
     GROUP BY a.principal, q.queue_key;
 END;
-COMMENT ON FUNCTION mqdb.add_acl_queues(text[], integer[]) IS 'Adds the rows of acl_queue of these principals and queues; NULL: of all';
+COMMENT ON FUNCTION mqdb.add_acl_queues(text[], integer[]) IS 'Adds the rows of acl_queue for these principals and queues; NULL stands for all';
 
 CREATE FUNCTION mqdb.rights_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -55,10 +54,11 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.queues_added() IS 'Adds the rows of acl_queue of new queues';
+COMMENT ON FUNCTION mqdb.queues_added() IS 'Adds the rows of acl_queue for new queues';
 REVOKE EXECUTE ON FUNCTION mqdb.queues_added() FROM PUBLIC;
 
--- A topic that takes no messages takes none by hand either. As when queues are added, rights cannot change meanwhile.
+-- A topic that is not writable accepts no INSERTs by hand either. As when queues are added, rights cannot change during
+-- this.
 CREATE FUNCTION mqdb.perm_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -1,6 +1,5 @@
--- Changes of topics and groups by people: for the owner, and for a role that may ADMIN them. Each call notes itself.
---
--- Such a role makes no template of automatic topics, and fewer queues than the owner (max_queues).
+-- Changes of topics and groups by people: for the owner, and for roles that may ADMIN them. Each call records its
+-- operation.
 CREATE FUNCTION mqdb.topic_settings(topic text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -9,7 +8,7 @@ BEGIN ATOMIC
                               'order', t.ordered, 'message_type', t.message_type)
     FROM mqdb.topic t WHERE t.topic = topic_settings.topic;
 END;
-COMMENT ON FUNCTION mqdb.topic_settings(text) IS 'The settings of a topic that mqdb.operation keeps';
+COMMENT ON FUNCTION mqdb.topic_settings(text) IS 'The settings of a topic that are recorded in mqdb.operation';
 
 CREATE FUNCTION mqdb.create_topic(
     topic text, read_queue_nums integer, write_queue_nums integer, perm integer, ordered boolean, message_type text, actor text
@@ -23,9 +22,10 @@ BEGIN
     RETURN mqdb.make_topic(topic, read_queue_nums, write_queue_nums, perm, ordered, message_type, true, actor) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.create_topic(text, integer, integer, integer, boolean, text, text) IS 'Makes a topic with its queues; false if the name is taken';
+COMMENT ON FUNCTION mqdb.create_topic(text, integer, integer, integer, boolean, text, text) IS 'Creates a topic with its queues; returns false if the name is taken';
 
--- Queues are added if there are to be more than ever before, and never taken away. Senders and consumers do not wait.
+-- Queues are added if the topic is to have more than ever before, and are never removed. Senders and consumers do not
+-- have to wait.
 CREATE FUNCTION mqdb.change_topic(
     topic text, read_queue_nums integer, write_queue_nums integer, perm integer, ordered boolean, message_type text, actor text
 ) RETURNS boolean
@@ -45,7 +45,7 @@ BEGIN
        OR greatest(change_topic.read_queue_nums, change_topic.write_queue_nums) > most
     THEN
         PERFORM mqdb.refuse_parameter('write_queue_nums', greatest(change_topic.read_queue_nums, change_topic.write_queue_nums)::text,
-            format('a topic has 1 to %s queues here, and as many to read', most));
+            format('a topic can have 1 to %s queues for writing here, and the same for reading', most));
     ELSIF change_topic.perm NOT BETWEEN 0 AND 7 OR change_topic.perm & 1 = 1 AND NOT mqdb.is_owner(session_user)
        OR change_topic.message_type NOT IN ('NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'UNSPECIFIED', 'MIXED')
     THEN
@@ -74,9 +74,9 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION mqdb.change_topic(text, integer, integer, integer, boolean, text, text) IS 'Changes those settings of a topic that are not NULL; false if there is no topic of that name';
+COMMENT ON FUNCTION mqdb.change_topic(text, integer, integer, integer, boolean, text, text) IS 'Changes those settings of a topic that are not NULL; returns false if the topic does not exist';
 
--- Counts dispatched messages only. Costs a look at all messages that wait, of all topics.
+-- Counts only dispatched messages. Reads all waiting messages of all topics.
 CREATE FUNCTION mqdb.topic_uses(topic text, OUT crons text[], OUT scheduled bigint, OUT half_messages bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -90,11 +90,11 @@ BEGIN
     half_messages := (SELECT count(*) FROM mqdb.half_messages h WHERE h.topic = topic_uses.topic AND h.state = 'PREPARED');
 END
 $$;
-COMMENT ON FUNCTION mqdb.topic_uses(text) IS 'Things that name a topic and are not deleted with its row: crons, messages that wait for their delivery, half messages without an end';
+COMMENT ON FUNCTION mqdb.topic_uses(text) IS 'The crons, waiting messages and unresolved half messages that use a topic and are not deleted with its row';
 
--- A transaction that deletes queues and stays open keeps dispatch waiting at the end of a segment, because dispatch notes the ends of
--- all queues there. So the topic of a role that does not own the schema only loses its name, and may be made again at once. Its queues
--- take no messages from then on, and the segment keeper of `mqdb serve` removes the rest.
+-- An open transaction that deletes queues blocks dispatch at the end of a segment, where dispatch stores the ends of
+-- all queues. If the role does not own the schema, the topic therefore only loses its name, which can be reused
+-- immediately. Its queues accept no messages from then on, and the segment keeper of `mqdb serve` removes the rest.
 CREATE FUNCTION mqdb.drop_topics(topics text[]) RETURNS text[]
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -117,11 +117,12 @@ BEGIN
     RETURN coalesce(gone, '{}');
 END
 $$;
-COMMENT ON FUNCTION mqdb.drop_topics(text[]) IS 'Deletes those of the topics that are there, or has the segment keeper delete them; returns their names';
+COMMENT ON FUNCTION mqdb.drop_topics(text[]) IS 'Deletes the existing topics among these, or lets the segment keeper delete them; returns their names';
 REVOKE EXECUTE ON FUNCTION mqdb.drop_topics(text[]) FROM PUBLIC;
 
--- With `force` what names it ends with it. The half messages that the checker has not met stay, if the role does not own the schema:
--- the checker would wait for rows of a transaction that stays open. Their ends find that the topic is gone.
+-- With `force`, everything that uses the topic is removed with it. Half messages that the checker has not seen yet stay
+-- if the role does not own the schema, because the checker would otherwise wait for rows of an open transaction. Their
+-- ENDs fail because the topic is gone.
 CREATE FUNCTION mqdb.delete_topic(
     topic text, force boolean, actor text, OUT was_deleted boolean, OUT crons text[], OUT scheduled bigint, OUT half_messages bigint
 )
@@ -141,7 +142,7 @@ BEGIN
     PERFORM FROM mqdb.topic t WHERE t.topic = delete_topic.topic FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN;
-    -- As delete_group.
+    -- As in delete_group.
     ELSIF is_guest AND EXISTS (
         SELECT FROM mqdb.subscription_group g CROSS JOIN mqdb.live_members(g.group_name)
         WHERE delete_topic.topic IN (mqdb.retry_prefix() || g.group_name, mqdb.dlq_prefix() || g.group_name))
@@ -175,7 +176,7 @@ BEGIN
     PERFORM mqdb.record_operation('topic.delete', ARRAY[delete_topic.topic], NULL, NULL, before, NULL, 1, NULL, actor);
 END
 $$;
-COMMENT ON FUNCTION mqdb.delete_topic(text, boolean, text) IS 'Deletes a topic with its queues and the offsets of all groups there; NULL if there is no topic of that name, false if something names it and force does not allow to end that';
+COMMENT ON FUNCTION mqdb.delete_topic(text, boolean, text) IS 'Deletes a topic with its queues and the offsets of all groups in it; NULL if the topic does not exist, false if it is used and force is not set';
 
 -- -- groups ----------------------------------------------------------------------------------------
 
@@ -189,12 +190,14 @@ BEGIN ATOMIC
                               'retry_delays', g.retry_delays, 'consume_from_where', g.consume_from_where)
     FROM mqdb.subscription_group g WHERE g.group_name = group_settings.group_name;
 END;
-COMMENT ON FUNCTION mqdb.group_settings(text) IS 'The settings of a group that mqdb.operation keeps';
+COMMENT ON FUNCTION mqdb.group_settings(text) IS 'The settings of a group that are recorded in mqdb.operation';
 
--- No queue is read in both ways at once. A change waits for the pops and for the members that are taking queues: a pop locks rows of
--- consumer_offset that have no owner, and looks at the mode again, `take` in mqdb/store/consumers/consumer_offsets.py locks the row of the group. A group that
--- pops leaves out queues that a member still owns. One that pulls reads on behind what is in flight, which is acknowledged as before or
--- comes again by the retry topic (mqdb/broker/consumers/leftovers.py). In order it would come too late, so such a group goes back to it.
+-- A queue is never read in both ways at once. A change waits for pops and for members that are taking queues: a pop
+-- locks rows of consumer_offset without an owner and then checks the mode again, and `take` in
+-- mqdb/store/consumers/consumer_offsets.py locks the row of the group. A group that pops skips queues that a member
+-- still owns. A group that pulls continues after the messages in flight, which are acknowledged as before or
+-- redelivered through the retry topic (mqdb/broker/consumers/leftovers.py). In an ordered group that would be too late,
+-- so the group goes back to them.
 CREATE FUNCTION mqdb.change_consume_mode(group_name text, consume_mode text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -222,7 +225,7 @@ BEGIN
     UPDATE mqdb.subscription_group g SET consume_mode = change_consume_mode.consume_mode WHERE g.group_id = stored.group_id;
 END
 $$;
-COMMENT ON FUNCTION mqdb.change_consume_mode(text, text) IS 'Has the members of a group own queues, or pop';
+COMMENT ON FUNCTION mqdb.change_consume_mode(text, text) IS 'Makes the members of a group own queues, or pop';
 REVOKE EXECUTE ON FUNCTION mqdb.change_consume_mode(text, text) FROM PUBLIC;
 
 CREATE FUNCTION mqdb.set_group(
@@ -243,7 +246,7 @@ BEGIN
         PERFORM mqdb.refuse_parameter('group_name', set_group.group_name, 'a name has 1 to 120 of the characters % | a-z A-Z 0-9 _ -');
     ELSIF set_group.retry_queue_nums NOT BETWEEN 1 AND most OR set_group.retry_max_times < 0 THEN
         PERFORM mqdb.refuse_parameter('retry_queue_nums', set_group.retry_queue_nums::text,
-            format('a group has 1 to %s queues for its retries here, and 0 retries or more', most));
+            format('a group can have 1 to %s retry queues here, and 0 or more retries', most));
     ELSIF set_group.consume_mode NOT IN ('PULL', 'POP') THEN
         PERFORM mqdb.refuse_parameter('consume_mode', set_group.consume_mode, 'is neither PULL nor POP');
     ELSIF set_group.consume_from_where NOT IN ('LAST_OFFSET', 'FIRST_OFFSET') THEN
@@ -273,7 +276,7 @@ BEGIN
         'group.update', NULL, ARRAY[set_group.group_name], NULL, before, mqdb.group_settings(set_group.group_name), 1, NULL, actor);
 END
 $$;
-COMMENT ON FUNCTION mqdb.set_group(text, boolean, boolean, integer, integer, text, boolean, interval[], text, text) IS 'Changes those settings of a group that are not NULL; creates the group if it does not exist. An empty retry_delays stands for the delay levels';
+COMMENT ON FUNCTION mqdb.set_group(text, boolean, boolean, integer, integer, text, boolean, interval[], text, text) IS 'Changes those settings of a group that are not NULL; creates the group if it does not exist. An empty retry_delays stands for the delays of the delay levels';
 
 CREATE FUNCTION mqdb.delete_group(
     group_name text, with_topics boolean, actor text, OUT was_deleted boolean, OUT members text[], OUT topics text[]
@@ -307,4 +310,4 @@ BEGIN
     topics := ARRAY(SELECT mqdb.own_name(t.name) FROM unnest(topics) WITH ORDINALITY AS t (name, number) ORDER BY t.number);
 END
 $$;
-COMMENT ON FUNCTION mqdb.delete_group(text, boolean, text) IS 'Deletes a group with its offsets and subscriptions, and its two topics if requested; NULL if there is no group of that name, false if it has live members';
+COMMENT ON FUNCTION mqdb.delete_group(text, boolean, text) IS 'Deletes a group with its offsets and subscriptions, and its two topics if requested; NULL if the group does not exist, false if it has live members';

@@ -1,5 +1,5 @@
--- Every decision on a right. A principal is a login role: session_user, which neither SET ROLE nor a function of its owner
--- changes. RocketMQ: AuthorizationStrategy, with deny as the default.
+-- All decisions on rights. A principal is a login role: session_user, which is changed neither by SET ROLE nor by a
+-- function with its owner's rights. RocketMQ: AuthorizationStrategy, with deny as the default.
 --
 -- is_owner is in plpgsql for its plan: a function in SQL would plan its query again in each statement.
 CREATE FUNCTION mqdb.is_owner(principal text) RETURNS boolean
@@ -11,14 +11,14 @@ BEGIN
         (SELECT pg_has_role(to_regrole(quote_ident(principal)), n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'mqdb'), false);
 END
 $$;
-COMMENT ON FUNCTION mqdb.is_owner(text) IS 'Whether a role owns the schema, or is a member of the role that does';
+COMMENT ON FUNCTION mqdb.is_owner(text) IS 'Whether a role owns the schema, or is a member of the role that owns it';
 
--- A prefix without a % covers no name of a namespace.
+-- A prefix without a % covers no names in namespaces.
 CREATE FUNCTION mqdb.is_named(name text, resource text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN resource = name
     OR right(resource, 1) = '*' AND starts_with(name, left(resource, -1)) AND (strpos(name, '%') = 0 OR strpos(resource, '%') > 0);
-COMMENT ON FUNCTION mqdb.is_named(text, text) IS 'Whether a name, or a prefix that ends in *, means this topic or group';
+COMMENT ON FUNCTION mqdb.is_named(text, text) IS 'Whether a resource of a right, which is a name or a prefix ending in *, covers the name of a topic or group';
 
 CREATE FUNCTION mqdb.is_covered(topic text, resource_type text, resource text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -26,7 +26,7 @@ RETURN CASE
     WHEN resource_type = 'TOPIC' THEN mqdb.is_topic_of_users(topic) AND mqdb.is_named(topic, resource)
     WHEN starts_with(topic, mqdb.retry_prefix()) THEN mqdb.is_named(substr(topic, length(mqdb.retry_prefix()) + 1), resource)
     ELSE starts_with(topic, mqdb.dlq_prefix()) AND mqdb.is_named(substr(topic, length(mqdb.dlq_prefix()) + 1), resource) END;
-COMMENT ON FUNCTION mqdb.is_covered(text, text, text) IS 'Whether a right covers a topic: one on a TOPIC, a name or a prefix that ends in *, or one on a GROUP, which has two topics of its own';
+COMMENT ON FUNCTION mqdb.is_covered(text, text, text) IS 'Whether a right covers a topic: a right on a TOPIC, or a right on a GROUP, which covers the two topics of that group';
 
 CREATE FUNCTION mqdb.is_allowed(principal text, access text, resource_type text, resource text) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -40,7 +40,8 @@ BEGIN
     END IF;
     SELECT * INTO its FROM mqdb.principal p WHERE p.principal = is_allowed.principal;
     resource := mqdb.with_namespace(resource, resource_type, its.namespace);
-    -- Rights come first, because the membership of roles costs more. A role gets nothing from an external principal of its name.
+    -- Rights are checked first, because checking role membership costs more. A role never gets the rights of an
+    -- external principal with the same name.
     RETURN EXISTS (
             SELECT FROM mqdb.acl a
             WHERE a.principal = is_allowed.principal AND a.access = is_allowed.access
@@ -51,7 +52,7 @@ BEGIN
         OR its.is_role IS NOT FALSE AND mqdb.is_owner(principal);
 END
 $$;
-COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal, which need not be a role, has a right: SEND, READ, OPERATE or ADMIN on a TOPIC, or READ, as its member, OPERATE or ADMIN on a GROUP, as it names them. The owner of the schema has all of them, and may ask for anybody';
+COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal, which need not be a role, has a right: SEND, READ, OPERATE or ADMIN on a TOPIC; READ (membership), OPERATE or ADMIN on a GROUP. The owner of the schema has all rights, and may ask about any principal';
 
 CREATE FUNCTION mqdb.check_right(access text, resource_type text, resource text) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -67,4 +68,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_right(text, text, text) IS 'Raises an error unless the role that is logged in has a right';
+COMMENT ON FUNCTION mqdb.check_right(text, text, text) IS 'Raises an error unless the logged-in role has this right';

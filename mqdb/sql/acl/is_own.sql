@@ -1,4 +1,4 @@
--- For functions that run with the rights of the owner: which single records they may tell the role about that is logged in.
+-- For functions that run with the rights of the owner: which records they may disclose to the logged-in role.
 CREATE FUNCTION mqdb.is_own(log_pos bigint, queue_key integer) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -19,9 +19,9 @@ BEGIN
             WHERE cl.log_pos = is_own.log_pos);
 END
 $$;
-COMMENT ON FUNCTION mqdb.is_own(bigint, integer) IS 'Whether the role that is logged in may send to or read the topic that a record is for, also while it waits; of half messages, whether it has sent it';
+COMMENT ON FUNCTION mqdb.is_own(bigint, integer) IS 'Whether the logged-in role may send to or read the topic for which a record is meant, even while the record waits; for a half message, whether the role sent it';
 
--- Bound to the primary key by the order asked for: the plan may be made while a segment is empty.
+-- The ORDER BY ties the plan to the primary key, because the plan may be made while a segment is empty.
 CREATE FUNCTION mqdb.find_queue_offset(queue_key integer, log_pos bigint, msg_id uuid, history bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -45,7 +45,7 @@ BEGIN
         ORDER BY r.last_offset DESC LIMIT 1);
 END
 $$;
-COMMENT ON FUNCTION mqdb.find_queue_offset(integer, bigint, uuid, bigint) IS 'The offset that dispatch gave to a record; NULL until it is dispatched, and if the position is of another history and holds another message';
+COMMENT ON FUNCTION mqdb.find_queue_offset(integer, bigint, uuid, bigint) IS 'The offset that dispatch gave to a record; NULL if the record is not dispatched, or if the position belongs to another history and now holds another message';
 
 CREATE FUNCTION mqdb.find_aim(log_pos bigint, OUT queue_key integer, OUT topic text, OUT queue_id bigint, OUT tags_code bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -65,4 +65,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.find_aim(bigint) IS 'The queue in which a record is stored, and the queue that the record names as its target; NULLs if the log has no record at that position';
+COMMENT ON FUNCTION mqdb.find_aim(bigint) IS 'The queue in which a record is stored, and the target queue named in the record; NULLs if the log has no record at this position';

@@ -1,20 +1,17 @@
--- The rows that a role which does not own the schema may see and change. It needs USAGE on the schema, which `mqdb acl grant` gives,
--- and rights in mqdb.acl, which decide for each row. For the owner of the tables PostgreSQL checks none of this.
---
--- Everybody gets the same grants, once. They are all that a producer and a consumer need:
---   - SELECT, on tables whose rows the policies choose, or whose rows tell nothing about other roles.
---   - INSERT and UPDATE on columns, never on a whole table: a role that may update or delete in a table may lock it. So rows are
---     deleted by functions, which run with the rights of the owner.
---   - nothing on sequences. The positions of the log come from its identity column, which asks for no right.
--- add_segment gives the partitions of the log and of the consume queues the policy of their parents; others have no grant.
+-- The rows that a role other than the owner of the schema may see and change. The role needs USAGE on the schema, which
+-- `mqdb acl grant` grants, and rights in mqdb.acl, which decide about each row. PostgreSQL skips these checks for the
+-- owner of the tables. The grants cover everything that a producer and a consumer need: Rows are therefore deleted by
+-- functions that run with the rights of the owner. The positions of the log come from its identity column, which needs
+-- no grant.
 
--- These tell nothing about roles: the identity of the broker, the progress of log and services, and the numbers of its queues.
+-- These tables reveal nothing about roles: the identity of the broker, the progress of the log and the services, and
+-- the numbers of its queues.
 GRANT SELECT ON mqdb.alembic_version, mqdb.broker, mqdb.leader, mqdb.segment, mqdb.checkpoint, mqdb.dispatch_lane, mqdb.id_span,
     mqdb.delay_level, mqdb.live_queue TO PUBLIC;
 GRANT SELECT ON SEQUENCE mqdb.log_pos TO PUBLIC;
 
--- Its own rows, which the policies below look up. Policies look here, and not into a view with the condition in it, for a view that lets
--- nothing through is a node of its own in the plan of each append and pull.
+-- The role's own rows, which the policies below look up. Policies read this table instead of a view with the
+-- condition, because such a view would be a separate node in the plan of each append and pull.
 GRANT SELECT ON mqdb.acl_queue TO PUBLIC;
 ALTER TABLE mqdb.acl_queue ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.acl_queue FOR SELECT USING (principal = session_user::text COLLATE "default");
@@ -28,7 +25,7 @@ CREATE POLICY own ON mqdb.topic FOR SELECT USING (
     OR EXISTS (SELECT FROM mqdb.own_right a WHERE mqdb.is_covered(topic.topic, a.resource_type, a.resource)));
 
 ALTER TABLE mqdb.queue ENABLE ROW LEVEL SECURITY;
--- A function, for the plan of each append and pull would have to be made ready for what it asks.
+-- A function, because its query would otherwise have to be initialised in the plan of each append and pull.
 CREATE FUNCTION mqdb.is_of_the_broker(topic_id integer) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -36,18 +33,19 @@ BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM mqdb.topic t WHERE t.topic_id = is_of_the_broker.topic_id
                    AND (t.topic = ANY (mqdb.topics_not_allowed()) OR t.topic = 'TBW102' OR t.topic = mqdb.reply_topic()));
 END;
-COMMENT ON FUNCTION mqdb.is_of_the_broker(integer) IS 'Whether a topic is one of those that each broker has';
+COMMENT ON FUNCTION mqdb.is_of_the_broker(integer) IS 'Whether a topic is one of the internal topics that every broker has';
 CREATE POLICY own ON mqdb.queue FOR SELECT USING (
     EXISTS (SELECT FROM mqdb.acl_queue r WHERE r.queue_key = queue.queue_key) OR mqdb.is_of_the_broker(topic_id));
 
 -- -- the log ---------------------------------------------------------------------------------------
 
--- Not log_pos and xid. The time of storing is that of the statement or later.
+-- Without log_pos and xid. The store time is that of the statement or later.
 GRANT SELECT, INSERT (queue_key, store_time, born_time, tags_code, msg_id, sys_flag, flag, reconsume_times, born_host, tags, keys,
     properties, body) ON mqdb.commit_log TO PUBLIC;
 ALTER TABLE mqdb.commit_log ENABLE ROW LEVEL SECURITY;
--- For what is not sent to a queue of one's own. A record that waits goes to a queue of the broker, and later to the topic that
--- is among its properties. A function, for the plan of each append would have to be made ready for it.
+-- For records that are not sent directly to a queue on which the role has a right. A waiting record goes to a queue of
+-- the broker, and later to the topic named in its properties. A function, because its query would otherwise have to be
+-- initialised in the plan of each append.
 CREATE FUNCTION mqdb.admits(queue_key integer, tags_code bigint, properties jsonb) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -81,9 +79,10 @@ BEGIN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to its target. Raises an error that names the missing right if the role may see the topic; an error for a topic that takes no messages; or, if the role may not see the topic, an error for a topic that does not exist';
+COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the logged-in role may send a waiting record to its target. Raises an error that names the missing right, or says that the topic is not writable; if the role may not see the topic, the error says that the topic does not exist';
 
--- A reply goes to whom the request names (replies.sql). A copy that a consumer sends back names whoever has asked.
+-- A reply goes to the requester named in the request (replies.sql). A copy that a consumer sends back names the
+-- original requester.
 CREATE FUNCTION mqdb.is_own_request(queue_key integer, properties jsonb) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -101,11 +100,10 @@ BEGIN
     RETURN starts_with(name, mqdb.retry_prefix()) OR starts_with(name, mqdb.dlq_prefix());
 END
 $$;
-COMMENT ON FUNCTION mqdb.is_own_request(integer, jsonb) IS 'Whether the role that is logged in asks for itself by a record that names a requester, or has it sent back to a group';
+COMMENT ON FUNCTION mqdb.is_own_request(integer, jsonb) IS 'Whether a record that names a requester names a client of the logged-in role, or is sent back to a group';
 
--- An INSERT that returns positions sees its own rows. (The transaction ids of a restored log may come again. They are of records
--- that were stored before.) An append of mqdb never gives NULL for a queue that is gone (refuse_append); the
--- table refuses it anyway.
+-- An INSERT that returns positions has to see its own rows. (The transaction ids of a restored log may occur again.
+-- Their records were stored earlier.)
 CREATE POLICY readable ON mqdb.commit_log FOR SELECT USING (
     xid = pg_current_xact_id_if_assigned() AND store_time >= mqdb.transaction_began()
     OR EXISTS (SELECT FROM mqdb.acl_queue r WHERE r.queue_key = commit_log.queue_key AND r.may_read));
@@ -134,7 +132,7 @@ CREATE POLICY readable ON mqdb.message_index FOR SELECT USING (
 
 -- -- groups and their members ----------------------------------------------------------------------
 
--- The right to update is that to lock a row. Members do; whoever else has a right on the group looks.
+-- The right to update is needed to lock a row. Only members lock rows; roles with other rights on the group only read.
 GRANT SELECT, UPDATE (subscription_version) ON mqdb.subscription_group TO PUBLIC;
 ALTER TABLE mqdb.subscription_group ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.subscription_group USING (
@@ -149,7 +147,8 @@ ALTER TABLE mqdb.subscription ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.subscription FOR SELECT USING (
     EXISTS (SELECT FROM mqdb.seen_group g WHERE g.group_id = subscription.group_id));
 
--- A queue, too, has to be one's own: the foreign key would say which there are, and keep them from being deleted.
+-- The role also needs a right on the queue, because the foreign key would otherwise reveal which queues exist, and
+-- prevent their deletion.
 GRANT SELECT, INSERT (group_id, queue_key, next_offset, segment, begun), UPDATE (next_offset, segment, owner, epoch, updated_at, begun)
     ON mqdb.consumer_offset TO PUBLIC;
 ALTER TABLE mqdb.consumer_offset ENABLE ROW LEVEL SECURITY;
@@ -172,19 +171,19 @@ CREATE POLICY own ON mqdb.queue_lock USING (
 
 GRANT SELECT, INSERT (group_id, queue_key, from_offset, next_offset, segment, epoch) ON mqdb.offset_commit TO PUBLIC;
 ALTER TABLE mqdb.offset_commit ENABLE ROW LEVEL SECURITY;
--- A commit of mqdb never gives NULL for the group (refuse_commit); the table refuses it anyway.
+-- A commit of mqdb never uses NULL for the group (refuse_commit); the table refuses it anyway.
 CREATE POLICY own ON mqdb.offset_commit USING (
     group_id IS NULL OR EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = offset_commit.group_id));
 
--- Members pop, and acknowledge, by functions with the rights of the owner.
+-- Members pop and acknowledge through functions with the rights of the owner.
 GRANT SELECT ON mqdb.pop_batch TO PUBLIC;
 ALTER TABLE mqdb.pop_batch ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.pop_batch FOR SELECT USING (
     EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = pop_batch.group_id));
 
--- A client is one of its role: the same id of another role is another client. Members see the consumers of their groups, and lock
--- and change none but their own: a process renews its rows in all groups by one statement. A producer is asked about half messages
--- of its own role only, so that it may call its group as it likes.
+-- A client belongs to its role: the same id used by another role is a different client. Members see the consumers of
+-- their groups, and lock and change only their own: a process renews its rows in all groups with one statement. A
+-- producer is asked only about half messages of its own role, so it may choose any name for its group.
 GRANT SELECT, INSERT (client_id, kind, group_name, message_model, language, version, checks_transactions),
     UPDATE (heartbeat_at, version, checks_transactions) ON mqdb.client TO PUBLIC;
 ALTER TABLE mqdb.client ENABLE ROW LEVEL SECURITY;
@@ -209,7 +208,7 @@ CREATE POLICY own ON mqdb.client_request USING (
 
 -- -- Spark's sink ----------------------------------------------------------------------------------
 
--- Each role has a ledger and a stage of its own. The log asks again when the messages are appended.
+-- Each role has its own ledger and stage. The log checks the rights again when the messages are appended.
 GRANT SELECT, INSERT (sink_id, batch_id, query_id, messages, checksum, brokers) ON mqdb.sink_batch TO PUBLIC;
 ALTER TABLE mqdb.sink_batch ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.sink_batch USING (principal = session_user::text COLLATE "default")
@@ -236,7 +235,8 @@ CREATE POLICY own ON mqdb.sink_part USING (principal = session_user::text COLLAT
 
 -- -- operations ------------------------------------------------------------------------------------
 
--- What was done by the role itself, and what was about topics and groups that are all its own. Not who got which right.
+-- Operations of the role itself, and operations on topics and groups on which the role has rights. Changes of rights
+-- are not included.
 GRANT SELECT ON mqdb.operation TO PUBLIC;
 ALTER TABLE mqdb.operation ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.operation FOR SELECT USING (
@@ -249,7 +249,7 @@ CREATE POLICY own ON mqdb.operation FOR SELECT USING (
         SELECT FROM unnest(groups) AS name
         WHERE NOT EXISTS (SELECT FROM mqdb.own_right a WHERE a.resource_type = 'GROUP' AND mqdb.is_named(name, a.resource))));
 
--- Of crons an operator sees when they send to its topics, and not what.
+-- An operator sees the times of crons for its topics, but not their messages.
 GRANT SELECT (name, cron, timezone, topic, catch_up, is_paused, next_at, last_fired_at, sent, skipped, created_at, created_by,
     principal, application) ON mqdb.cron TO PUBLIC;
 ALTER TABLE mqdb.cron ENABLE ROW LEVEL SECURITY;

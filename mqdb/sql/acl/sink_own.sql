@@ -1,4 +1,5 @@
--- Deletions by Spark's sink of its own rows, for roles that do not own the schema and have no right to delete rows.
+-- Spark's sink deletes its own rows with these functions, for roles that do not own the schema and have no right to
+-- delete rows.
 CREATE FUNCTION mqdb.forget_own_batches(sink_id text, batch_id bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -7,7 +8,7 @@ BEGIN ATOMIC
     WHERE b.principal = session_user::text COLLATE "default" AND b.sink_id = forget_own_batches.sink_id
       AND b.batch_id <= forget_own_batches.batch_id;
 END;
-COMMENT ON FUNCTION mqdb.forget_own_batches(text, bigint) IS 'Takes batches up to this one off the ledger of the role that is logged in';
+COMMENT ON FUNCTION mqdb.forget_own_batches(text, bigint) IS 'Deletes batches up to this one from the ledger of the logged-in role';
 
 CREATE FUNCTION mqdb.clear_own_batches(sink_id text, batch_id bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER
@@ -21,9 +22,9 @@ BEGIN ATOMIC
     )
     DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id;
 END;
-COMMENT ON FUNCTION mqdb.clear_own_batches(text, bigint) IS 'Takes batches up to this one off the stage of the role that is logged in';
+COMMENT ON FUNCTION mqdb.clear_own_batches(text, bigint) IS 'Deletes batches up to this one from the stage of the logged-in role';
 
--- And what is stale, as the sweep of the owner does for all.
+-- Also deletes old rows, as the owner's sweep does for all roles.
 CREATE FUNCTION mqdb.clear_own_writes(write_ids uuid[]) RETURNS void
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -40,4 +41,4 @@ BEGIN ATOMIC
     )
     DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id;
 END;
-COMMENT ON FUNCTION mqdb.clear_own_writes(uuid[]) IS 'Takes these attempts off the stage of the role that is logged in, and what was staged there a day ago';
+COMMENT ON FUNCTION mqdb.clear_own_writes(uuid[]) IS 'Deletes these attempts from the stage of the logged-in role, and everything staged there more than a day ago';

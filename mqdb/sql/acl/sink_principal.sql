@@ -1,5 +1,5 @@
--- The owner of the ledger and the stage that a session of Spark's sink writes: each role has its own, and the owner of the schema
--- and the members of its role share one, so that a query may go on under another of them.
+-- The role that owns the ledger and the stage of a Spark sink's session: each role has its own, while the owner of the
+-- schema and the members of its role share one, so that a query may continue under any of them.
 CREATE FUNCTION mqdb.sink_principal() RETURNS text
 LANGUAGE sql STABLE
 RETURN CASE WHEN row_security_active('mqdb.sink_batch'::text) THEN session_user::text ELSE '' END COLLATE "default";

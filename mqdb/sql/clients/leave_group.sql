@@ -20,4 +20,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.leave_group(text, text, text) IS 'Takes a client out of a group';
+COMMENT ON FUNCTION mqdb.leave_group(text, text, text) IS 'Removes a client from a group';

@@ -1,11 +1,11 @@
--- The one-number advisory locks that sessions hold in this database, with the roles that have logged in there: every role sees
+-- The bigint advisory locks that sessions hold in this database, with the roles of these sessions: every role can see
 -- the role of every backend. A client is present as long as a session of its own role holds its lock.
 CREATE VIEW mqdb.held_presence WITH (security_invoker) AS
 SELECT l.classid::bigint << 32 | l.objid::bigint AS lock_key, a.usename::text AS principal
 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
-COMMENT ON VIEW mqdb.held_presence IS 'Presence locks that are held, and by which roles';
+COMMENT ON VIEW mqdb.held_presence IS 'Presence locks that are currently held, with the roles that hold them';
 GRANT SELECT ON mqdb.held_presence TO PUBLIC;
 
 CREATE FUNCTION mqdb.is_present(lock_key bigint, principal text) RETURNS boolean
@@ -13,14 +13,13 @@ LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM mqdb.held_presence h WHERE h.lock_key = is_present.lock_key AND h.principal = is_present.principal);
 END;
-COMMENT ON FUNCTION mqdb.is_present(bigint, text) IS 'Whether a session of that role holds that presence lock';
+COMMENT ON FUNCTION mqdb.is_present(bigint, text) IS 'Whether a session of this role holds this presence lock';
 
--- No presence key comes twice: a lock that is gone stays gone, and a client that has connected again has another key. Rows
--- that another session has locked are left for the next round: a role can lock its own rows, and does not hold up others. A queue
--- whose owner is not a member is free as well.
---
--- Members do it where no leader attends. So a role that does not own the schema is not listened to while one does, and may
--- not call a client silent earlier than RocketMQ would (ConsumerManager.CHANNEL_EXPIRED_TIMEOUT).
+-- Presence keys are never reused: a released lock stays released, and a client that connects again has another key.
+-- Rows locked by another session are left for the next round: a role can lock its own rows without blocking others. A
+-- queue whose owner is not a member is also free. A call by a role that does not own the schema therefore has no effect
+-- while a leader attends, and cannot declare a client silent earlier than RocketMQ would
+-- (ConsumerManager.CHANNEL_EXPIRED_TIMEOUT).
 CREATE FUNCTION mqdb.reap_clients(expiry interval) RETURNS SETOF text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -67,4 +66,4 @@ BEGIN
     RETURN QUERY SELECT name FROM unnest(left_groups) AS name ORDER BY name;
 END
 $$;
-COMMENT ON FUNCTION mqdb.reap_clients(interval) IS 'Removes clients that are silent for longer, or whose connection is gone; returns the groups of the removed consumers';
+COMMENT ON FUNCTION mqdb.reap_clients(interval) IS 'Removes clients that have been silent for longer than the expiry or have lost their connection; returns the groups of the removed consumers';

@@ -1,16 +1,9 @@
--- The progress of each group on each queue, for people and for monitors.
---
--- A monitor asks every few seconds. So the ends of the queues are found once, not once for each group. A queue with a lag
--- costs one look at its entries for oldest_pos, and one at the log for lag_seconds. A column that a query leaves out costs
--- nothing: the planner removes the sub-selects, and the joins of `folding`, `popped` and `retry`. No CTE of its own, which would
--- keep the view from being planned with the query around it: the conditions on groups, and what one can group by.
---
--- The look for oldest_pos takes the entry out of the first run that reaches it; mqdb.every_entry would make a row of each
--- entry of a hundred runs. OFFSET 0 keeps it from being made once for each mention. mqdb.now() stands in FROM because a
--- volatile column could not be left out.
---
--- It runs with the rights of its owner, and shows a role that does not own the schema its own groups. By queue_ends, which asks for
--- each queue, the planner would read the offsets of a group queue by queue.
+-- The progress of each group in each queue, for people and monitoring. The ends of the queues are therefore found once,
+-- not once for each group. A queue with a lag costs one look-up of its entries for oldest_pos, and one in the log for
+-- lag_seconds. A column that a query does not select costs nothing: the planner removes its sub-selects, and the joins
+-- of `folding`, `popped` and `retry`. The view has no CTE, which would prevent the planner from planning it together
+-- with the outer query: conditions on groups, and GROUP BY. OFFSET 0 prevents one evaluation for each mention. With
+-- queue_ends, which checks each queue, the planner would read the offsets of a group queue by queue.
 CREATE VIEW mqdb.consumer_lag WITH (security_barrier) AS
 SELECT g.group_name,
        t.topic,
@@ -76,15 +69,15 @@ CROSS JOIN LATERAL (
 ) AS oldest
 CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) AS clock
 WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (SELECT FROM mqdb.seen_group seen WHERE seen.group_id = o.group_id);
-COMMENT ON VIEW mqdb.consumer_lag IS 'The progress of each group in each queue that it reads, and the messages that it has yet to read. RocketMQ: consumerProgress';
-COMMENT ON COLUMN mqdb.consumer_lag.next_offset IS 'Committed: the offset of the next message to consume';
+COMMENT ON VIEW mqdb.consumer_lag IS 'Progress of each group in each queue that it reads, with the number of messages that it has yet to read. RocketMQ: consumerProgress';
+COMMENT ON COLUMN mqdb.consumer_lag.next_offset IS 'Committed offset: the offset of the next message to consume';
 COMMENT ON COLUMN mqdb.consumer_lag.max_offset IS 'The offset that the next message to arrive will get';
-COMMENT ON COLUMN mqdb.consumer_lag.lag IS 'Messages yet to be consumed; those that retention has dropped unread do not count';
-COMMENT ON COLUMN mqdb.consumer_lag.lag_seconds IS 'Age of the oldest message yet to be consumed, by its store_time; 0 if all are consumed';
-COMMENT ON COLUMN mqdb.consumer_lag.oldest_pos IS 'Position of that message in the log; NULL if all are consumed';
-COMMENT ON COLUMN mqdb.consumer_lag.waiting IS 'Messages of the queue that the group has failed to consume, and that wait for their retry: then they are in the lag of its retry topic. Costs a look at all messages that wait in delay levels, and at retries among timers';
-COMMENT ON COLUMN mqdb.consumer_lag.in_flight IS 'Messages that members have popped and not acknowledged; those that wait for another delivery count';
+COMMENT ON COLUMN mqdb.consumer_lag.lag IS 'Number of messages yet to be consumed, without those that retention dropped unread';
+COMMENT ON COLUMN mqdb.consumer_lag.lag_seconds IS 'Age of the oldest message yet to be consumed, based on its store_time; 0 if all messages are consumed';
+COMMENT ON COLUMN mqdb.consumer_lag.oldest_pos IS 'Position of the oldest unconsumed message in the log; NULL if all messages are consumed';
+COMMENT ON COLUMN mqdb.consumer_lag.waiting IS 'Number of messages of the queue that the group failed to consume and that wait for their retry; once the retry is due, they are part of the lag of the retry topic. Reading this column reads all messages in delay levels and all retries among the timers';
+COMMENT ON COLUMN mqdb.consumer_lag.in_flight IS 'Number of messages that members have popped but not acknowledged, including those that wait for another delivery';
 COMMENT ON COLUMN mqdb.consumer_lag.consume_mode IS 'PULL: each queue has an owner. POP: queues have no owners, and all members read all queues';
-COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that reads the queue; NULL while the queue has no owner, and in a group that pops';
-COMMENT ON COLUMN mqdb.consumer_lag.epoch IS 'Rises with each new owner and each reset';
-COMMENT ON COLUMN mqdb.consumer_lag.updated_at IS 'Time of the last write of offset or owner; commits of exactly-once consumers are folded in later';
+COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that owns the queue; NULL if the queue has no owner, and in a group that pops';
+COMMENT ON COLUMN mqdb.consumer_lag.epoch IS 'Increases with each new owner and each reset';
+COMMENT ON COLUMN mqdb.consumer_lag.updated_at IS 'Time of the last write of the offset or the owner; commits of exactly-once consumers are added later';

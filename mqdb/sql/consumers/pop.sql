@@ -1,16 +1,16 @@
--- Pop: the members of a group take messages of any queue, and acknowledge each. Nobody owns a queue. RocketMQ: PopMessageProcessor.
+-- Pop: the members of a group take messages from any queue, and acknowledge each message. Queues have no owners.
+-- RocketMQ: PopMessageProcessor.
 --
--- The offset of the group is the cursor of a queue, and its row of consumer_offset is the lock for new messages. A pop appends how
--- far the cursor has come to offset_commit, which is folded every 5 s: versions of one row would pile up under an old snapshot. It
--- inserts one row of pop_batch for up to 64 messages, with a bit for each one in flight. An ack clears bits; the last one deletes the row.
--- When visible_at has passed, the row is due, and a pop delivers what is left of it under a new batch_id, with attempt + 1. A failed
--- message is one whose visible_at was changed, so nothing is copied until it is dead.
---
--- A message keeps its bit in all rows of its batch_id, so an ack does not need to know in which of them the message is.
--- The functions have the rights of the owner: members may delete nothing.
+-- The offset of the group is the cursor of a queue, and its row of consumer_offset is the lock for new messages. A pop
+-- appends the new position of the cursor to offset_commit, which is folded every 5 s, because versions of a single row
+-- would pile up under an old snapshot. A pop inserts one row in pop_batch for up to 64 messages, with a bit for each
+-- message in flight. An ack clears bits; the last ack deletes the row. When visible_at has passed, the row is due, and
+-- a pop delivers its remaining messages under a new batch_id, with attempt + 1. The visible_at of a failed message is
+-- changed, so nothing is copied until the message is dead. The functions run with the rights of the owner, because
+-- members may not delete anything.
 
--- The group, for a member that pops, and whether that is the owner, whose rights need no look. Popped messages can also be
--- acknowledged when the group pulls by now (`has_to_pop`).
+-- Returns the group for a member that pops, and whether the role is the owner, whose rights need no check. Popped
+-- messages can still be acknowledged when the group has changed to pulling (`has_to_pop`).
 CREATE FUNCTION mqdb.popping_group(group_name text, has_to_pop boolean DEFAULT true, OUT of_group mqdb.subscription_group, OUT is_owner boolean)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -26,13 +26,13 @@ BEGIN
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM mqdb.refuse_isolation('pop');
     ELSIF has_to_pop AND of_group.consume_mode <> 'POP' THEN
-        RAISE EXCEPTION 'group "%" pulls, and does not pop', mqdb.own_name(of_group.group_name)
+        RAISE EXCEPTION 'group "%" pulls, so it cannot pop', mqdb.own_name(of_group.group_name)
             USING ERRCODE = 'MQ206', DETAIL = jsonb_build_object(
                 'group', mqdb.own_name(of_group.group_name), 'stored', lower(of_group.consume_mode), 'wanted', 'pop');
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.popping_group(text, boolean) IS 'A group, for one of its members that pops; raises an error for a role that may not be its member, and for a group that does not exist';
+COMMENT ON FUNCTION mqdb.popping_group(text, boolean) IS 'Returns a group for one of its members that pops; raises an error if the role may not be a member, or if the group does not exist';
 
 CREATE FUNCTION mqdb.check_invisible(invisible interval, shortest interval) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -44,7 +44,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_invisible(interval, interval) IS 'Raises an error unless messages may be invisible for so long';
+COMMENT ON FUNCTION mqdb.check_invisible(interval, interval) IS 'Raises an error unless this invisible time is allowed';
 
 CREATE FUNCTION mqdb.check_pop(client_id text, invisible interval, wanted integer) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -60,24 +60,25 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_pop(text, interval, integer) IS 'Raises an error unless a pop may ask for this';
+COMMENT ON FUNCTION mqdb.check_pop(text, interval, integer) IS 'Raises an error unless the arguments of a pop are valid';
 
 -- -- receipt handles -------------------------------------------------------------------------------
 
--- Hexadecimal digits: history, group, queue, batch, until when the handle counts in microseconds since 1970, and a bit for each message
--- of the batch that is meant. So handles of one batch can be put together (`mqdb/common/receipt_handle.py`).
+-- Hexadecimal digits: history, group, queue, batch, the expiry of the handle in microseconds since 1970, and a bit for
+-- each message of the batch to which the handle refers. Handles of one batch can therefore be combined
+-- (`mqdb/common/receipt_handle.py`).
 CREATE FUNCTION mqdb.receipt_handle(batch mqdb.pop_batch, messages bigint) RETURNS text
 LANGUAGE sql STABLE
 RETURN lpad(to_hex(mqdb.history()), 16, '0') || lpad(to_hex((batch).group_id), 8, '0') || lpad(to_hex((batch).queue_key), 8, '0')
     || lpad(to_hex((batch).batch_id), 16, '0') || lpad(to_hex((extract(epoch FROM (batch).visible_at) * 1000000)::bigint), 16, '0')
     || lpad(to_hex(messages), 16, '0');
-COMMENT ON FUNCTION mqdb.receipt_handle(mqdb.pop_batch, bigint) IS 'The receipt handle of messages of a batch';
+COMMENT ON FUNCTION mqdb.receipt_handle(mqdb.pop_batch, bigint) IS 'The receipt handle for messages of a batch';
 
 CREATE TYPE mqdb.receipt AS (ordinal bigint, queue_key integer, batch_id bigint, messages bigint);
-COMMENT ON TYPE mqdb.receipt IS 'A receipt handle, decoded. It has no batch if the handle is not valid';
+COMMENT ON TYPE mqdb.receipt IS 'A decoded receipt handle. batch_id is NULL if the handle is not valid';
 
--- A handle does not count if its time has passed, if it is of another group or of another history of the log, or no handle at all.
--- STABLE, as PostgreSQL puts no other function into the statement that calls it.
+-- A handle is invalid if it has expired, belongs to another group or another history of the log, or is not a handle.
+-- STABLE, because PostgreSQL only inlines such functions into the calling statement.
 CREATE FUNCTION mqdb.receipts(id integer, handles text[]) RETURNS SETOF mqdb.receipt
 LANGUAGE sql STABLE
 BEGIN ATOMIC
@@ -93,27 +94,27 @@ BEGIN ATOMIC
              AND ('x' || substr(good.handle, 17, 8))::bit(32)::integer = id
              AND ('x' || substr(good.handle, 49, 16))::bit(64)::bigint > now.us;
 END;
-COMMENT ON FUNCTION mqdb.receipts(integer, text[]) IS 'The receipt handles of a group, decoded';
+COMMENT ON FUNCTION mqdb.receipts(integer, text[]) IS 'Decodes the receipt handles of a group';
 REVOKE EXECUTE ON FUNCTION mqdb.receipts(integer, text[]) FROM PUBLIC;
 
--- The places of the lowest `wanted` bits.
+-- The positions of the lowest `wanted` bits.
 CREATE FUNCTION mqdb.places_of(in_flight bigint, wanted bigint DEFAULT 64) RETURNS integer[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ARRAY(SELECT place FROM generate_series(0, 63) AS place WHERE in_flight & (1::bigint << place) <> 0 ORDER BY place LIMIT wanted);
-COMMENT ON FUNCTION mqdb.places_of(bigint, bigint) IS 'The numbers of the set bits, in ascending order';
+COMMENT ON FUNCTION mqdb.places_of(bigint, bigint) IS 'The positions of the set bits, in ascending order';
 
 CREATE FUNCTION mqdb.first_in_flight(batch mqdb.pop_batch) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT (batch).first_offset + coalesce((batch).steps[place + 1], place) FROM unnest(mqdb.places_of((batch).in_flight, 1)) AS place);
-COMMENT ON FUNCTION mqdb.first_in_flight(mqdb.pop_batch) IS 'The lowest queue offset that is in flight of a batch';
+COMMENT ON FUNCTION mqdb.first_in_flight(mqdb.pop_batch) IS 'The lowest queue offset of a batch that is in flight';
 
 -- -- pop -------------------------------------------------------------------------------------------
 
 CREATE TYPE mqdb.popped AS (
     queue_key integer, first_offset bigint, last_offset bigint, steps integer[], segment integer, attempt integer, receipt_handle text);
-COMMENT ON TYPE mqdb.popped IS 'Messages of a queue that are in flight: those whose bits the handle has, at first_offset and the steps from there, up to last_offset';
+COMMENT ON TYPE mqdb.popped IS 'Messages of a queue that are in flight: those whose bits are in the handle, at first_offset and the following steps, up to last_offset';
 
--- In a group that reads in order, a queue waits for its messages in flight.
+-- In an ordered group, a queue waits for its messages in flight.
 CREATE FUNCTION mqdb.without_in_flight(id integer, queue_keys integer[]) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -123,10 +124,10 @@ BEGIN
         SELECT FROM mqdb.pop_batch b WHERE b.group_id = id AND b.queue_key = k));
 END
 $$;
-COMMENT ON FUNCTION mqdb.without_in_flight(integer, integer[]) IS 'Those of the queues of which a group has nothing in flight';
+COMMENT ON FUNCTION mqdb.without_in_flight(integer, integer[]) IS 'The queues among these in which a group has no messages in flight';
 REVOKE EXECUTE ON FUNCTION mqdb.without_in_flight(integer, integer[]) FROM PUBLIC;
 
--- Takes messages out of a row, whose lock the caller has.
+-- Removes messages from a row that the caller has locked.
 CREATE FUNCTION mqdb.take_out(batch mqdb.pop_batch, messages bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -154,12 +155,13 @@ FROM mqdb.consumer_offset o LEFT JOIN LATERAL (
     SELECT c.next_offset, c.segment, c.committed_at FROM mqdb.offset_commit c
     WHERE c.group_id = o.group_id AND c.queue_key = o.queue_key AND c.from_offset >= o.next_offset
     ORDER BY c.from_offset DESC LIMIT 1) c ON true;
-COMMENT ON VIEW mqdb.pop_cursor IS 'The next offsets of groups in their queues, with commits that are not folded yet, and whether no member owns the queue';
+COMMENT ON VIEW mqdb.pop_cursor IS 'Next offsets of groups in their queues, including commits that are not folded yet, and whether no member owns the queue';
 
--- Locks the queues from which a pop takes new messages, the queue of the oldest pop first. A queue that a member owns since
--- the group has pulled is left to that member until it is given back. If others hold all of them, it
--- waits for one in its turn, for a moment. With one queue it always does: sessions that skip the lock would never have their turn among
--- many. A row without a queue says that others still hold all of them.
+-- Locks the queues from which a pop takes new messages, starting with the queue that was popped least recently. A queue
+-- that a member still owns since the group pulled is left to that member until it is released. If other sessions hold
+-- all queues, the function waits briefly for the lock of one queue. With a single queue it always waits, because
+-- sessions that skip the lock would never get their turn among many. A row without a queue means that other sessions
+-- still hold all queues.
 CREATE FUNCTION mqdb.pop_queues(group_name text, queue_keys integer[], wanted integer)
 RETURNS TABLE (queue_key integer, next_offset bigint, segment integer)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -220,7 +222,7 @@ BEGIN
             RETURN;
         END;
     END IF;
-    -- By snapshots that are newer than the locks. The group may pull by now.
+    -- These statements have snapshots newer than the locks. The group may have changed to pulling by now.
     IF (popping.of_group).consume_message_orderly THEN
         locked := mqdb.without_in_flight(id, locked);
     END IF;
@@ -233,9 +235,10 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.pop_queues(text, integer[], integer) IS 'Locks queues of a group that have messages, and returns their next offsets';
 
--- Takes what was read of the queues that pop_queues has locked, up to `wanted` messages, and moves the cursors. The arrays have a value
--- for each row of a pull (`pull_from` in mqdb/store/dispatch/consume_queue.py): its queue and the end of that, the newest segment,
--- the entry, the size of its body, and the last offset at which the filter has looked. One statement locks, reads and takes.
+-- Takes up to `wanted` messages that were read from the queues locked by pop_queues, and moves the cursors. The arrays
+-- have one value for each row of a pull (`pull_from` in mqdb/store/dispatch/consume_queue.py): the queue and its end,
+-- the newest segment, the entry, the size of its body, and the last offset that the filter examined. A single statement
+-- locks, reads and takes.
 CREATE FUNCTION mqdb.pop_take(
     group_name text, client_id text, invisible interval, wanted integer, max_bytes bigint, is_durable boolean,
     queue_keys integer[], max_offsets bigint[], newest integer[], offsets bigint[], segments integer[], sizes integer[],
@@ -266,7 +269,7 @@ BEGIN
                OR g.max_offset IS NULL OR g.newest IS NULL
                OR g.queue_offset NOT BETWEEN greatest(g.max_offset - 1000000000, 0) AND g.max_offset - 1)
     THEN
-        PERFORM mqdb.refuse_parameter('queue_keys', left(queue_keys::text, 100), 'give queues that may be read, and offsets in them');
+        PERFORM mqdb.refuse_parameter('queue_keys', left(queue_keys::text, 100), 'must be queues that may be read, with offsets in them');
     END IF;
     IF NOT is_durable THEN  -- if the server crashes, all handles from before are refused anyway
         PERFORM set_config('synchronous_commit', 'off', true);
@@ -276,7 +279,7 @@ BEGIN
                array_agg(r.queue_offset ORDER BY r.number) FILTER (WHERE r.is_kept) AS offsets,
                min(r.segment) FILTER (WHERE r.is_kept) AS first_segment, max(r.segment) FILTER (WHERE r.is_kept) AS last_segment,
                max(r.seen_offset) AS seen_offset, max(r.seen_segment) AS seen_segment,
-               -- Whether there may be more that match before what was looked at.
+               -- Whether there may be more matching messages before the examined ones.
                count(r.queue_offset) >= wanted OR sum(r.size) >= max_bytes OR bool_or(r.queue_offset IS NOT NULL AND NOT r.is_kept)
                    AS has_more
         FROM (SELECT g.*, g.queue_offset IS NOT NULL
@@ -284,7 +287,7 @@ BEGIN
               FROM unnest(queue_keys, max_offsets, newest, offsets, segments, sizes, seen_offsets, seen_segments) WITH ORDINALITY
                   AS g (queue_key, max_offset, newest, queue_offset, segment, size, seen_offset, seen_segment, number)) r
         GROUP BY r.queue_key
-        -- Else a record was not there: the caller has read too few segments.
+        -- Otherwise a record was missing: the caller read too few segments.
         HAVING count(*) FILTER (WHERE r.queue_offset IS NOT NULL AND r.size IS NULL) = 0
     LOOP
         SELECT o.*, CASE WHEN taken.has_more THEN taken.offsets[cardinality(taken.offsets)]
@@ -321,11 +324,11 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION mqdb.pop_take(text, text, interval, integer, bigint, boolean, integer[], bigint[], integer[], bigint[], integer[], integer[], bigint[], integer[]) IS 'Puts messages of locked queues in flight that were read, and moves the cursors of the group';
+COMMENT ON FUNCTION mqdb.pop_take(text, text, interval, integer, bigint, boolean, integer[], bigint[], integer[], bigint[], integer[], integer[], bigint[], integer[]) IS 'Marks messages that were read from locked queues as in flight, and moves the cursors of the group';
 
--- Delivers messages again whose time has passed, those first that are due for longest. With `look_back` only those whose time has passed
--- within it: under an old snapshot the index keeps entries of all rows that were deleted, and each look would read them. In a group that
--- reads in order nothing overtakes what is in flight of its queue.
+-- Redelivers messages whose invisible time has passed, those due longest first. With `look_back`, only those whose time
+-- passed within that period: under an old snapshot, the index still has entries for all deleted rows, and each look-up
+-- would read them. In an ordered group, no message overtakes the messages in flight of its queue.
 CREATE FUNCTION mqdb.pop_due(
     group_name text, client_id text, invisible interval, queue_keys integer[], wanted integer, look_back interval DEFAULT NULL
 ) RETURNS SETOF mqdb.popped
@@ -340,7 +343,7 @@ DECLARE
     popping record := mqdb.popping_group(pop_due.group_name);
     of_group mqdb.subscription_group := popping.of_group;
     now timestamptz := mqdb.now();
-    -- In order, one that was due before may have waited for another.
+    -- In an ordered group, a message that was due earlier may have waited for another one.
     since timestamptz := CASE WHEN of_group.consume_message_orderly THEN '-infinity' ELSE coalesce(now - look_back, '-infinity') END;
     due mqdb.pop_batch;
     places integer[];
@@ -371,11 +374,11 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION mqdb.pop_due(text, text, interval, integer[], integer, interval) IS 'Puts messages whose time has passed in flight again';
+COMMENT ON FUNCTION mqdb.pop_due(text, text, interval, integer[], integer, interval) IS 'Marks messages whose invisible time has passed as in flight again';
 
 -- -- what becomes of it -----------------------------------------------------------------------------
 
--- The rows in which messages of these receipts are, and which.
+-- The rows that contain messages of these receipts, with the bits of these messages.
 CREATE FUNCTION mqdb.lock_batches(id integer, receipts mqdb.receipt[]) RETURNS TABLE (batch mqdb.pop_batch, messages bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -390,10 +393,11 @@ BEGIN
     ORDER BY b.queue_key, b.batch_id, b.visible_at FOR UPDATE OF b;
 END
 $$;
-COMMENT ON FUNCTION mqdb.lock_batches(integer, mqdb.receipt[]) IS 'Locks the rows in which messages of these receipts are';
+COMMENT ON FUNCTION mqdb.lock_batches(integer, mqdb.receipt[]) IS 'Locks the rows that contain messages of these receipts';
 REVOKE EXECUTE ON FUNCTION mqdb.lock_batches(integer, mqdb.receipt[]) FROM PUBLIC;
 
--- Each answer says whether the handle still counts; that of a message which was acknowledged before does, until its time has passed.
+-- Each answer says whether the handle is still valid; the handle of a message that is already acknowledged is valid
+-- until it expires.
 CREATE FUNCTION mqdb.ack(group_name text, receipt_handles text[], is_durable boolean DEFAULT true) RETURNS boolean[]
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -412,7 +416,8 @@ BEGIN
     IF NOT is_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    -- A second time if messages were not found: a change of their time may have moved them while this waited for a lock.
+    -- A second attempt if messages were not found: a change of their invisible time may have moved them while this call
+    -- waited for a lock.
     FOR look IN 1..2 LOOP
         EXIT WHEN left_over > 0 IS NOT TRUE;
         FOR found IN SELECT * FROM mqdb.lock_batches(of_group.group_id, receipts) LOOP
@@ -429,11 +434,12 @@ BEGIN
     RETURN ARRAY(SELECT r.batch_id IS NOT NULL FROM unnest(receipts) WITH ORDINALITY AS r ORDER BY r.ordinality);
 END
 $$;
-COMMENT ON FUNCTION mqdb.ack(text, text[], boolean) IS 'Acknowledges messages that were popped; returns for each receipt handle whether it is valid. RocketMQ: AckMessageProcessor';
+COMMENT ON FUNCTION mqdb.ack(text, text[], boolean) IS 'Acknowledges popped messages; returns for each receipt handle whether it is valid. RocketMQ: AckMessageProcessor';
 
--- Has messages come again after another time, from now on. Returns new handles, of those messages that are in flight; NULL if no
--- message is in flight, or if the handle does not count. The handle from before counts while its own time runs. With `is_unread` the
--- delivery is not counted, because no listener has read it. RocketMQ: ChangeInvisibleTimeProcessor.
+-- Makes messages visible again after another time, counted from now. Returns new handles for those messages that are in
+-- flight; NULL if no message is in flight, or if the handle is invalid. The old handle stays valid until its own time
+-- has passed. With `is_unread`, the delivery is not counted, because no listener has read the message. RocketMQ:
+-- ChangeInvisibleTimeProcessor.
 CREATE FUNCTION mqdb.change_invisible(group_name text, receipt_handles text[], invisible interval, is_unread boolean DEFAULT false)
 RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER
@@ -474,4 +480,4 @@ BEGIN
         ORDER BY r.ordinal);
 END
 $$;
-COMMENT ON FUNCTION mqdb.change_invisible(text, text[], interval, boolean) IS 'Has messages that were popped come again after another time; returns new receipt handles. RocketMQ: ChangeInvisibleTimeProcessor';
+COMMENT ON FUNCTION mqdb.change_invisible(text, text[], interval, boolean) IS 'Makes popped messages visible again after another time; returns new receipt handles. RocketMQ: ChangeInvisibleTimeProcessor';

@@ -1,17 +1,19 @@
--- Pop from psql, triggers and any language, inside the caller's transaction: if that is rolled back, nothing was popped. Acknowledge by
--- mqdb.ack. The rules are those of `mqdb/broker/consumers/pop.py`. With the rights of the owner: READ on the topic and on the group is enough.
+-- Pop from psql, triggers and any language, inside the caller's transaction: if that is rolled back, nothing was
+-- popped. Messages are acknowledged with mqdb.ack. The rules are those of `mqdb/broker/consumers/pop.py`. The function
+-- runs with the rights of the owner: READ on the topic and on the group is enough.
 
 CREATE FUNCTION mqdb.messages_of(receipt_handle text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ('x' || substr(receipt_handle, 65, 16))::bit(64)::bigint;
-COMMENT ON FUNCTION mqdb.messages_of(text) IS 'A bit for each message that a receipt handle means';
+COMMENT ON FUNCTION mqdb.messages_of(text) IS 'A bit for each message to which a receipt handle refers';
 
 CREATE FUNCTION mqdb.count_popped(batches mqdb.popped[]) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT coalesce(sum(bit_count(mqdb.messages_of(b.receipt_handle)::bit(64))), 0)::integer FROM unnest(batches) AS b);
-COMMENT ON FUNCTION mqdb.count_popped(mqdb.popped[]) IS 'Number of messages in batches';
+COMMENT ON FUNCTION mqdb.count_popped(mqdb.popped[]) IS 'Number of messages in these batches';
 
--- Has a group begin in queues in which it has not. As `begin` in mqdb/store/consumers/consumer_offsets.py.
+-- Sets the starting point of a group in queues that are new to it. As `begin` in
+-- mqdb/store/consumers/consumer_offsets.py.
 CREATE FUNCTION mqdb.begin_queues(id integer, is_at_first boolean, of_topic integer) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -33,11 +35,11 @@ BEGIN
     ORDER BY q.queue_key ON CONFLICT DO NOTHING;
 END
 $$;
-COMMENT ON FUNCTION mqdb.begin_queues(integer, boolean, integer) IS 'Has a group begin in the queues of a topic in which it has not';
+COMMENT ON FUNCTION mqdb.begin_queues(integer, boolean, integer) IS 'Sets the starting point of a group in those queues of a topic that are new to it';
 REVOKE EXECUTE ON FUNCTION mqdb.begin_queues(integer, boolean, integer) FROM PUBLIC;
 
--- Puts new messages in flight: locks queues, reads each, and takes what was read. At first it reads two segments, as a group that keeps up
--- needs no more, and each partition costs time.
+-- Marks new messages as in flight: locks queues, reads from each, and takes what was read. At first it reads two
+-- segments, because a group without a lag needs no more, and each partition costs time.
 CREATE FUNCTION mqdb.pop_new(group_name text, client_id text, invisible interval, wanted integer, queue_keys integer[], tags text[])
 RETURNS SETOF mqdb.popped
 LANGUAGE plpgsql VOLATILE
@@ -99,10 +101,11 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION mqdb.pop_new(text, text, interval, integer, integer[], text[]) IS 'Puts new messages in flight';
+COMMENT ON FUNCTION mqdb.pop_new(text, text, interval, integer, integer[], text[]) IS 'Marks new messages as in flight';
 REVOKE EXECUTE ON FUNCTION mqdb.pop_new(text, text, interval, integer, integer[], text[]) FROM PUBLIC;
 
--- Appends a message that was delivered too often to the dead letter queue. As `send_back` in mqdb/broker/consumers/send_back.py.
+-- Appends a message that was delivered too often to the dead letter queue. As `send_back` in
+-- mqdb/broker/consumers/send_back.py.
 CREATE FUNCTION mqdb.bury(group_name text, client_id text, queue_key integer, queue_offset bigint, log_pos bigint, deliveries integer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -138,9 +141,10 @@ REVOKE EXECUTE ON FUNCTION mqdb.bury(text, text, integer, bigint, bigint, intege
 CREATE TYPE mqdb.popped_message AS (
     topic text, queue_id integer, queue_offset bigint, delivery_attempt integer, receipt_handle text, msg_id text, tags text, keys text,
     properties jsonb, text text, body bytea, compression text, born_time timestamptz, store_time timestamptz);
-COMMENT ON TYPE mqdb.popped_message IS 'A message that mqdb.pop returns; the columns are those of mqdb.message, and how to acknowledge it';
+COMMENT ON TYPE mqdb.popped_message IS 'A message returned by mqdb.pop: the columns of mqdb.message, and the receipt handle to acknowledge it';
 
--- Messages of a topic, and those of all topics that the group has sent back. A group that is new pops, and begins where its settings say.
+-- Returns messages of the topic, and messages of all topics that the group has sent back. A new group pops, and starts
+-- where its settings say.
 CREATE FUNCTION mqdb.pop(
     group_name text, topic text, wanted integer DEFAULT 1, invisible interval DEFAULT '1 min', tags text[] DEFAULT NULL
 ) RETURNS SETOF mqdb.popped_message
@@ -236,4 +240,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.pop(text, text, integer, interval, text[]) IS 'Returns messages of a topic that no other member of the group gets while they are invisible; mqdb.ack acknowledges them. RocketMQ: PopMessageProcessor';
+COMMENT ON FUNCTION mqdb.pop(text, text, integer, interval, text[]) IS 'Returns messages of a topic that no other member of the group receives while they are invisible; mqdb.ack acknowledges them. RocketMQ: PopMessageProcessor';

@@ -1,5 +1,5 @@
--- Reads and sets the offsets of a group: for the owner, and for a role that may OPERATE the group. Such a role also needs a right on
--- the topic of each queue, because offsets tell how much was sent there.
+-- Reads and sets the offsets of a group: for the owner, and for roles that may OPERATE the group. Such a role also
+-- needs a right on the topic of each queue, because offsets reveal how many messages were sent.
 CREATE FUNCTION mqdb.group_offsets(group_name text) RETURNS TABLE (queue_key integer, next_offset bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -11,7 +11,7 @@ BEGIN
         PERFORM mqdb.check_right('OPERATE', 'GROUP', group_offsets.group_name);
     END IF;
     RETURN QUERY
-    -- Commits that are not folded yet count (mqdb/store/consumers/offset_commits.py).
+    -- Includes commits that are not folded yet (mqdb/store/consumers/offset_commits.py).
     SELECT o.queue_key, greatest(o.next_offset, (
         SELECT c.next_offset FROM mqdb.offset_commit c
         WHERE c.group_id = o.group_id AND c.queue_key = o.queue_key AND c.from_offset >= o.next_offset
@@ -39,10 +39,10 @@ BEGIN
     WHERE c.group_name = live_members.group_name AND c.kind = 'CONSUMER' AND mqdb.is_present(p.lock_key, p.principal);
 END
 $$;
-COMMENT ON FUNCTION mqdb.live_members(text) IS 'The consumers of a group whose connections are open, of all roles';
+COMMENT ON FUNCTION mqdb.live_members(text) IS 'Consumers of a group with an open connection, from all roles';
 
--- It locks the rows in the order of their keys. A member that commits several queues may have another order, so the caller limits
--- its wait.
+-- Rows are locked in key order. A member that commits several queues may use another order, so the caller limits its
+-- wait.
 CREATE FUNCTION mqdb.set_offsets(
     verb text, group_name text, source text, queue_keys integer[], offsets bigint[], object text, reason text, actor text
 ) RETURNS TABLE (queue_key integer, old_offset bigint)
@@ -63,7 +63,7 @@ BEGIN
         IF source IS NOT NULL AND NOT mqdb.is_allowed(session_user, 'READ', 'GROUP', source) THEN
             PERFORM mqdb.check_right('OPERATE', 'GROUP', source);
         END IF;
-        -- A queue of another role is left out, like one that does not exist.
+        -- A queue without rights is skipped, like one that does not exist.
         SELECT array_agg(g.queue_key), array_agg(g.next_offset) INTO queue_keys, offsets
         FROM unnest(queue_keys, offsets) AS g (queue_key, next_offset)
         WHERE EXISTS (SELECT FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id)
@@ -97,7 +97,7 @@ BEGIN
         ON CONFLICT DO NOTHING RETURNING consumer_offset.queue_key)
     SELECT array_agg(a.queue_key) INTO fresh FROM added a;
     PERFORM FROM mqdb.consumer_offset o WHERE o.group_id = id AND o.queue_key = ANY (queue_keys) ORDER BY o.queue_key FOR UPDATE;
-    -- Not by the statement that has waited for the locks: it does not see commits from the time of the wait.
+    -- A separate statement, because the one that waited for the locks does not see commits made during its wait.
     SELECT array_agg(b.queue_key), array_agg(CASE WHEN b.queue_key = ANY (fresh) THEN NULL ELSE b.next_offset END)
     INTO old_keys, old_offsets
     FROM mqdb.group_offsets(set_offsets.group_name) b WHERE b.queue_key = ANY (queue_keys);
@@ -121,4 +121,4 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(old_keys, old_offsets);
 END
 $$;
-COMMENT ON FUNCTION mqdb.set_offsets(text, text, text, integer[], bigint[], text, text, text) IS 'Sets the offsets of a group and frees its queues, as a reset or a clone from another group, and records the operation; returns the offsets before, NULL for a queue that had no offset';
+COMMENT ON FUNCTION mqdb.set_offsets(text, text, text, integer[], bigint[], text, text, text) IS 'Sets the offsets of a group and frees its queues, for a reset or a clone from another group, and records the operation; returns the previous offset of each queue, NULL for a queue without an offset';

@@ -1,5 +1,5 @@
--- OFFSET 0 leaves the planner no choice: if it believes the table to be empty, as it is every few seconds, it would
--- read all rows of the group, the dead ones too. Uses offset_commit_pkey.
+-- OFFSET 0 leaves the planner no choice: if it believed the table to be empty, which is true every few seconds, it
+-- would read all rows of the group, including dead rows. Uses offset_commit_pkey.
 CREATE FUNCTION mqdb.take_offset_commits(group_name text, queue_keys integer[], floors bigint[])
 RETURNS TABLE (queue_key integer, next_offset bigint, segment integer)
 LANGUAGE plpgsql SECURITY DEFINER ROWS 10
@@ -22,4 +22,4 @@ BEGIN
     SELECT g.queue_key, max(g.next_offset), max(g.segment) FROM gone g GROUP BY g.queue_key;
 END
 $$;
-COMMENT ON FUNCTION mqdb.take_offset_commits(text, integer[], bigint[]) IS 'Deletes what a group has committed on queues from these offsets on; returns the end of the newest commit of each';
+COMMENT ON FUNCTION mqdb.take_offset_commits(text, integer[], bigint[]) IS 'Deletes the commits of a group in these queues from these offsets on; returns the end of the newest commit in each queue';

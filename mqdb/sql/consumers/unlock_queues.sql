@@ -9,4 +9,4 @@ BEGIN
       AND l.queue_key = own.queue_key AND l.epoch = own.epoch;
 END
 $$;
-COMMENT ON FUNCTION mqdb.unlock_queues(text, text, integer[], bigint[]) IS 'Takes the locks of a member off queues, as far as they have these epochs';
+COMMENT ON FUNCTION mqdb.unlock_queues(text, text, integer[], bigint[]) IS 'Removes the locks of a member from queues, if the locks have these epochs';

@@ -1,7 +1,6 @@
--- A dead letter as people read it: the columns of mqdb.dlq, of the message at a position, which has this offset in this queue of a
--- group. They stand in the order in which one asks; what is long comes last.
---
--- A call in FROM becomes a part of the statement, as one of mqdb.entries does. So what is asked of no row is not computed.
+-- A dead letter for people: the columns of mqdb.dlq for the message at a position, which has this offset in the
+-- group's DLQ. The columns are in order of interest; long values come last. Columns that no query selects are
+-- therefore not computed.
 CREATE FUNCTION mqdb.dead_letter(dlq_topic text, at_offset bigint, at_pos bigint) RETURNS TABLE (
     group_name text, topic text, msg_id text, tags text, keys text, attempts integer, failed_at timestamptz, exception text,
     error text, redriven_at timestamptz, host text, origin_queue_id bigint, origin_queue_offset bigint, origin_log_pos bigint,
@@ -44,4 +43,4 @@ BEGIN ATOMIC
         SELECT * FROM mqdb.commit_log c WHERE c.log_pos >= at_pos AND c.log_pos <= at_pos ORDER BY c.log_pos LIMIT 1
     ) AS cl;
 END;
-COMMENT ON FUNCTION mqdb.dead_letter(text, bigint, bigint) IS 'A message that a group has given up, by the columns of mqdb.dlq';
+COMMENT ON FUNCTION mqdb.dead_letter(text, bigint, bigint) IS 'A message that a group gave up, with the columns of mqdb.dlq';

@@ -1,6 +1,6 @@
--- The dead letters at these positions, by the columns of mqdb.dlq. The view goes from queues to records, so it would look at
--- all letters to find one of them. Here a record says its queue, and one look at the queue says its offset there. The joins are
--- nested loops over indexes whatever the statistics say, as in dlq_redrive_plan.
+-- The dead letters at these positions, with the columns of mqdb.dlq. The view goes from queues to records, so it would
+-- read all dead letters to find one of them. Here the record names its queue, and one look-up in the queue finds its
+-- offset. The joins are nested loops over indexes, whatever the statistics say, as in dlq_redrive_plan.
 CREATE FUNCTION mqdb.dlq_at(positions bigint[]) RETURNS SETOF mqdb.dlq
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -23,4 +23,4 @@ AS $$
     CROSS JOIN LATERAL mqdb.dead_letter(t.topic, place.queue_offset, asked.log_pos) AS l
     WHERE starts_with(t.topic, mqdb.dlq_prefix()) AND place.queue_offset >= q.base_offset
 $$;
-COMMENT ON FUNCTION mqdb.dlq_at(bigint[]) IS 'The rows of mqdb.dlq at these positions, by their indexes; positions without a dead letter are left out';
+COMMENT ON FUNCTION mqdb.dlq_at(bigint[]) IS 'The rows of mqdb.dlq at these positions, found through indexes; positions without a dead letter are skipped';

@@ -1,5 +1,5 @@
--- The dead letters of a group for a role that may OPERATE it and not read it: what died, when and where, by the columns of
--- mqdb.dlq. The columns with texts of the message or of its failure are NULL.
+-- The dead letters of a group for a role that may OPERATE the group but not read it: message ids, times and origins,
+-- with the columns of mqdb.dlq. Columns with content of the message or its failure are NULL.
 CREATE FUNCTION mqdb.dlq_outline(group_name text) RETURNS SETOF mqdb.dlq
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -13,4 +13,4 @@ BEGIN
     FROM mqdb.dlq d WHERE d.group_name = mqdb.own_name(dlq_outline.group_name);
 END
 $$;
-COMMENT ON FUNCTION mqdb.dlq_outline(text) IS 'The rows of mqdb.dlq of a group, without what the messages and their failures say, for a role that may operate the group';
+COMMENT ON FUNCTION mqdb.dlq_outline(text) IS 'The rows of mqdb.dlq for a group, without the content of messages and failures, for a role that may operate the group';

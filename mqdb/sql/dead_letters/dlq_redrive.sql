@@ -1,21 +1,10 @@
--- Sends messages of dead letter queues back to work, in the caller's transaction, together with a row for each that
--- says what became of it: both are there when it commits, or neither.
---
---     SELECT * FROM mqdb.dlq_redrive(ARRAY(SELECT log_pos FROM mqdb.dlq WHERE group_name = 'billing' AND ...));
---
--- Each copy keeps its unique id, body, keys, tag and properties. It loses what tells of failures and of waiting, and
--- counts its deliveries from 0, so it has its whole ladder of retries before it. To the group that failed it, its
--- original topic and the place of its first failure stay with it; to another topic (target_topic) it goes as if it
--- were sent there for the first time.
--- A call that tries anything is one operation in mqdb.operation, and redrive_result has a row for each message of it.
---
--- status: REDRIVEN | SKIPPED (redriven before; `again` redrives it once more) | FAILED (error says why, the others go on)
---         | READY (dry_run only, which writes nothing)
--- A failure that concerns the call, not a message, is an exception.
---
--- It runs with the rights of the owner: a role that may OPERATE a group redrives its letters without reading them, to the group
--- alone. To send them to another topic, where others read them, and to give them another body it has to read the group, and
--- may send to the topic: to that which is named, or from which the letter came.
+-- Redrives messages from dead letter queues in the caller's transaction, and inserts the result of each: the
+-- transaction commits both, or neither. The copy loses the properties about failures and waiting, and counts its
+-- deliveries from 0, so all its retries are available again. If the copy goes to its group, it keeps its original topic
+-- and the place of its first failure; if it goes to another topic (target_topic), it is sent like a new message. A call
+-- that attempts anything is one operation in mqdb.operation, and redrive_result has a row for each of its messages. To
+-- send them to another topic, where others read them, or to change their bodies, the role has to be able to read the
+-- group and to send to the topic: the target topic, or the one from which the dead letter came.
 CREATE FUNCTION mqdb.dlq_redrive(
     positions bigint[], target_topic text DEFAULT NULL, body bytea DEFAULT NULL, again boolean DEFAULT false,
     dry_run boolean DEFAULT false, condition text DEFAULT NULL, actor text DEFAULT NULL
@@ -49,7 +38,7 @@ BEGIN
     END IF;
     IF body IS NOT NULL AND message_count > 1 THEN
         PERFORM mqdb.refuse_parameter('body', format('%s bytes', octet_length(body)),
-            format('one body is given for %s messages; redrive one at a time with a body of its own', message_count));
+            format('one body is given for %s messages; redrive messages with a new body one at a time', message_count));
     END IF;
     PERFORM mqdb.check_send(target_topic, body);
     IF message_count = 0 THEN
@@ -70,16 +59,17 @@ BEGIN
         PERFORM mqdb.refuse_isolation('mqdb.dlq_redrive');
     END IF;
 
-    -- One redrive of a group at a time, so that no message is redriven by two people at once.
+    -- A group has one redrive at a time, so that a message is never redriven by two people at once.
     PERFORM FROM mqdb.topic t
     WHERE t.topic_id IN (SELECT q.topic_id FROM unnest(positions) AS given (log_pos) JOIN mqdb.commit_log cl USING (log_pos)
                          JOIN mqdb.queue q USING (queue_key))
       AND starts_with(t.topic, mqdb.dlq_prefix()) AND (NOT is_guest OR mqdb.is_allowed(session_user, 'OPERATE', 'TOPIC', t.topic))
     ORDER BY t.topic_id FOR NO KEY UPDATE;
-    -- The statement, unless it holds a body.
-    condition := left(coalesce(condition, CASE WHEN body IS NULL THEN current_query() ELSE 'a message, with another body' END), 4000);
+    -- The statement, unless it contains a body.
+    condition := left(coalesce(condition, CASE WHEN body IS NULL THEN current_query() ELSE 'a message, with a new body' END), 4000);
     IF target_topic IS NULL THEN
-        -- No statement that adds nothing: its triggers hold up grants, and refuse it when the numbers of roles are used up.
+        -- Skipped if there is nothing to add: the triggers of the statement would block grants, and would refuse it
+        -- when the numbers for roles are used up.
         FOR needed IN
             SELECT DISTINCT g.group_name, g.retry_queue_nums
             FROM mqdb.dlq_redrive_plan(positions, NULL, again) p
@@ -107,7 +97,7 @@ BEGIN
                                      tags, keys, properties, body)
         SELECT p.new_log_pos, p.queue_key, CASE WHEN is_guest THEN mqdb.unseen_time() ELSE mqdb.now() END, cl.born_time,
                mqdb.copied_code(cl.tags_code, cl.tags, cl.properties), cl.msg_id,
-               -- An edited body is plain, whatever the sender did.
+               -- An edited body is not compressed, whatever the sender did.
                CASE WHEN dlq_redrive.body IS NULL THEN cl.sys_flag ELSE cl.sys_flag & ~(1 | (7 << 8)) END,
                cl.flag, cl.born_host, cl.tags, cl.keys, cl.properties - left_behind, coalesce(dlq_redrive.body, cl.body)
         FROM planned p JOIN mqdb.commit_log cl USING (log_pos)
@@ -129,4 +119,4 @@ BEGIN
     FROM planned p ORDER BY p.log_pos;
 END
 $$;
-COMMENT ON FUNCTION mqdb.dlq_redrive(bigint[], text, bytea, boolean, boolean, text, text) IS 'Sends the messages of dead letter queues at these positions back to work, to the group that failed them or to target_topic; returns the outcome of each';
+COMMENT ON FUNCTION mqdb.dlq_redrive(bigint[], text, bytea, boolean, boolean, text, text) IS 'Redrives the dead letters at these positions, to the group that failed them or to target_topic; returns the outcome of each message';

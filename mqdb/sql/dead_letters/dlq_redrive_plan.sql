@@ -1,9 +1,6 @@
--- The plan of a redrive of dead letters, with the queue to which each message would go. Changes nothing.
---
--- A message goes to the retry topic of the group that failed it, which that group alone reads; one that is sent to
--- its own topic again goes to the queue it was in, so that it stays with the others of its sharding key; else any.
--- For a role that does not own the schema there are only the letters of groups that it operates.
--- The joins are nested loops over indexes whatever the statistics say: positions are few, the log is long.
+-- The plan for a redrive of dead letters, with the queue to which each message would go. It changes nothing. A role
+-- that does not own the schema sees only dead letters of groups that it operates. The joins are nested loops over
+-- indexes, whatever the statistics say: there are few positions, and the log is long.
 CREATE FUNCTION mqdb.dlq_redrive_plan(positions bigint[], target_topic text DEFAULT NULL, again boolean DEFAULT false)
 RETURNS TABLE (log_pos bigint, msg_id uuid, group_name text, topic text, status text, error text, queue_key integer)
 LANGUAGE sql
@@ -38,9 +35,9 @@ AS $$
                CASE
                    WHEN l.msg_id IS NULL THEN 'no dead letter queue holds the message; it may have been dropped'
                    WHEN l.redriven_at IS NOT NULL THEN
-                       format('was redriven already, at %s', date_trunc('second', l.redriven_at))
+                       format('was already redriven at %s', date_trunc('second', l.redriven_at))
                    WHEN target_topic IS NULL AND l.group_id IS NULL THEN
-                       format('group "%s" does not exist; its first consumer makes it, or: mqdb group set', l.group_name)
+                       format('group "%s" does not exist; its first consumer creates it, or use: mqdb group set', l.group_name)
                    WHEN target_topic IS NOT NULL AND l.topic_id IS NULL THEN
                        format('topic "%s" does not exist; create it with: mqdb topic create', target_topic)
                    WHEN l.perm & 2 = 0 THEN
@@ -56,4 +53,4 @@ AS $$
            j.error, q.queue_key
     FROM judged j LEFT JOIN mqdb.queue q ON q.topic_id = j.topic_id AND q.queue_id = j.queue_id
 $$;
-COMMENT ON FUNCTION mqdb.dlq_redrive_plan(bigint[], text, boolean) IS 'The outcome that mqdb.dlq_redrive would have for the messages at these positions: READY, SKIPPED or FAILED, and the reason';
+COMMENT ON FUNCTION mqdb.dlq_redrive_plan(bigint[], text, boolean) IS 'The outcome that mqdb.dlq_redrive would have for the messages at these positions: READY, SKIPPED or FAILED, with the reason';

@@ -1,11 +1,11 @@
--- Dispatches a restored database again, one segment a call. The stored xids mean nothing here: old records carry xids that
--- this server has yet to reach. So each call finds what is not dispatched or indexed by comparing, under a lock that
--- keeps writers out, and appends checkpoints whose floor_pos says that all positions up to there are done: neither the
--- next call nor a later round looks below it. The last call takes what is left of the log, and writes the identity.
---
--- Until then the checkpoints keep all else. It speaks of the old xids, and readers compare those with old records.
--- Anti-joins by hash, as in seal_segment. Ends and runs of queues are found as in dispatch_records. A function for both would take the
--- records as arrays: to collect and unfold 50,000 took 30 to 65 ms, a whole batch of them 160 to 190.
+-- Dispatches a restored database again, one segment in each call. The stored xids are meaningless here: old records
+-- have xids that this server has yet to reach. Each call therefore compares the log with the consume queues to find
+-- records that are not dispatched or indexed, under a lock that excludes writers, and appends checkpoints whose
+-- floor_pos marks all positions up to it as processed, so that neither the next call nor a later round looks below it.
+-- The last call processes the rest of the log, and stores the identity. These values refer to the old xids, which
+-- readers compare with old records. Anti-joins use hashes, as in seal_segment. The ends and runs of queues are found as
+-- in dispatch_records. A function for both would take the records as arrays: to collect and unfold 50,000 took 30 to 65
+-- ms, a whole batch of them 160 to 190.
 CREATE FUNCTION mqdb.adopt(OUT messages integer, OUT more boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -33,13 +33,13 @@ BEGIN
     SELECT * INTO STRICT last FROM mqdb.checkpoint WHERE service = 'dispatch' ORDER BY seq DESC LIMIT 1;
     tail := greatest((SELECT last_value FROM mqdb.log_pos), (SELECT max(tail_pos) FROM mqdb.checkpoint));
     PERFORM mqdb.ensure_segments(2);
-    -- The one that begin_batch would choose: a late committer may have put an entry into it already.
+    -- The segment that begin_batch would choose: a late commit may already have added an entry to it.
     SELECT max(s.segment) INTO newest FROM mqdb.segment s WHERE s.start_pos <= tail + 1;
     IF newest > last.segment THEN
         PERFORM mqdb.leave_segment(last.segment);
     END IF;
 
-    -- All that a sealed segment holds is dispatched, and its consume queue may have been dropped since.
+    -- All records of a sealed segment are dispatched, and its consume queue may have been dropped since.
     SELECT s.segment, greatest(s.start_pos, last.floor_pos + 1), least(s.end_pos, tail + 1)
     INTO STRICT number, first_pos, past_pos
     FROM mqdb.segment s WHERE s.state IN ('open', 'closed') AND s.end_pos > last.floor_pos + 1 ORDER BY s.segment LIMIT 1;
@@ -111,4 +111,4 @@ BEGIN
     UPDATE mqdb.broker SET (system_identifier, database_oid) = (SELECT i.system_identifier, i.database_oid FROM mqdb.identity() i);
 END
 $$;
-COMMENT ON FUNCTION mqdb.adopt() IS 'Dispatches one segment of a restored database again by comparing log and consume queue; returns the number of messages, and whether there are more segments';
+COMMENT ON FUNCTION mqdb.adopt() IS 'Dispatches one segment of a restored database again, by comparing the log with the consume queues; returns the number of messages, and whether there are more segments';

@@ -5,16 +5,13 @@
 --   1. its first batches take stragglers, positions up to where the round before ended, by the xid index, in its order:
 --      transactions that prev saw in progress (late) and cur sees done, then those that are newer than prev;
 --   2. its batches then walk upward to tail_pos, in order of position, and never across a segment's end.
--- A batch takes at most so many records of both kinds. If there are more stragglers, a checkpoint notes the last one that was
--- taken, after which the next batch goes on. It keeps cur and done_pos of the round before, so they have their usual meaning for
--- its readers: all records that are visible in cur up to done_pos are done.
--- tail_pos is read after cur is frozen, so no record that is visible in cur lies above it. A record below it that is not
--- visible yet is a straggler of a later round. So a transaction in progress holds back
--- its own records and nothing else, and its records are not looked at again until it ends.
---
--- Rounds pass over records that their append has placed (take_places): these have no xid. The key index, which has to take them,
--- goes as far as dispatch has come, with the same snapshots: they were taken under the lock of dispatch, so no append was
--- placing records then, and none of these comes late.
+-- A batch takes at most so many records of both kinds. If there are more stragglers, a checkpoint stores the last one
+-- that was processed, and the next batch continues after it. This checkpoint keeps cur and done_pos of the previous
+-- round, so they have their usual meaning for readers: all records up to done_pos that are visible in cur are
+-- processed. A record below it that is not visible yet is a straggler of a later round. A transaction in progress
+-- therefore delays only its own records, which are not examined again until it ends. The key index, which has to take
+-- them, goes as far as dispatch has come, with the same snapshots: they were taken under the lock of dispatch, so no
+-- append was placing records then, and none of these comes late.
 --
 -- The lock comes first, then the checkpoint, then cur: three statements, each with a newer snapshot. A
 -- snapshot older than the lock would write a checkpoint that runs backwards; hence READ COMMITTED only. And
@@ -91,4 +88,4 @@ BEGIN
     RETURN batch;
 END
 $$;
-COMMENT ON FUNCTION mqdb.begin_batch(text) IS 'Takes the lock of a service and returns its next records; outcome LOCKED, IDLE, FOREIGN or BATCH';
+COMMENT ON FUNCTION mqdb.begin_batch(text) IS 'Takes the lock of a service and returns its next records; outcome is LOCKED, IDLE, FOREIGN or BATCH';

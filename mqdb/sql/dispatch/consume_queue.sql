@@ -1,12 +1,13 @@
--- The entries of the consume queues, out of the runs that `mqdb.dispatch` writes: a row has 100 entries at most.
+-- The entries of the consume queues, extracted from the runs that `mqdb.dispatch` writes: a row has at most 100
+-- entries.
 
--- An array, because the planner expects 1,000 rows from generate_series, and reads the whole log for them.
+-- An array, because the planner would expect 1,000 rows from generate_series, and read the whole log for them.
 CREATE FUNCTION mqdb.steps_back() RETURNS integer[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN '{99,98,97,96,95,94,93,92,91,90,89,88,87,86,85,84,83,82,81,80,79,78,77,76,75,74,73,72,71,70,69,68,67,66,65,64,63,62,61,60,59,58,57,56,55,54,53,52,51,50,49,48,47,46,45,44,43,42,41,40,39,38,37,36,35,34,33,32,31,30,29,28,27,26,25,24,23,22,21,20,19,18,17,16,15,14,13,12,11,10,9,8,7,6,5,4,3,2,1,0}'::integer[];
-COMMENT ON FUNCTION mqdb.steps_back() IS 'The numbers 99 to 0: how far the entries of the longest run stand before its last one';
+COMMENT ON FUNCTION mqdb.steps_back() IS 'The numbers 99 to 0: the distances of entries from the last entry in the longest run';
 
--- With the rights of the owner, for views that have them, where consume_queue asks for those of the caller. The order binds the
+-- Runs with the rights of the owner, for views that do the same; consume_queue uses those of the caller. The order ties
 -- plans to the index.
 CREATE VIEW mqdb.every_entry AS
 SELECT e.last_offset - e.back AS queue_offset,
@@ -17,7 +18,7 @@ SELECT e.last_offset - e.back AS queue_offset,
        e.last_offset
 FROM (SELECT r.*, unnest((mqdb.steps_back())[101 - coalesce(cardinality(r.positions), 1):]) AS back
       FROM mqdb.queue_run r ORDER BY r.last_offset) e;
-COMMENT ON VIEW mqdb.every_entry IS 'The entries of all consume queues, for views that run with the rights of their owner';
+COMMENT ON VIEW mqdb.every_entry IS 'Entries of all consume queues, for views that run with the rights of their owner';
 
 CREATE VIEW mqdb.consume_queue WITH (security_invoker) AS
 SELECT e.last_offset - e.back AS queue_offset,
@@ -28,16 +29,13 @@ SELECT e.last_offset - e.back AS queue_offset,
        e.last_offset
 FROM (SELECT r.*, unnest((mqdb.steps_back())[101 - coalesce(cardinality(r.positions), 1):]) AS back
       FROM mqdb.queue_run r) e;
-COMMENT ON VIEW mqdb.consume_queue IS 'One entry for each message of each queue, offsets 0, 1, 2, ... without gaps. RocketMQ: ConsumeQueue';
-COMMENT ON COLUMN mqdb.consume_queue.last_offset IS 'The offset of the last entry in the same row of queue_run, 0 to 99 above queue_offset. The index holds only this: a search by offset has to name both, as mqdb.entries does';
+COMMENT ON VIEW mqdb.consume_queue IS 'One entry for each message in each queue, with offsets 0, 1, 2, ... without gaps. RocketMQ: ConsumeQueue';
+COMMENT ON COLUMN mqdb.consume_queue.last_offset IS 'Offset of the last entry in the same row of queue_run, which is 0 to 99 above queue_offset. Only this column is in the index: a search by offset has to restrict both, as mqdb.entries does';
 
--- PostgreSQL replaces the call of this function by its text, and then sees the partitions and the index. So a LIMIT
--- reads no further than it has to. This needs a function that calls nothing volatile, and has no rights and settings of its own.
---
--- A statement that orders by last_offset and joins only LATERAL gets the entries in the order of their offsets, without a
--- sort: the runs are sorted, and generate_series makes the entries of each in their order. Sorted by queue_offset as well, PostgreSQL
--- 15 reads all that could match before it gives the first. There are at most as many runs as entries that are asked for, so
--- lone rows behind the range are not read.
+-- PostgreSQL inlines this function, and then sees the partitions and the index. A LIMIT therefore reads no further than
+-- necessary. Inlining requires a function that calls nothing volatile and has no rights or settings of its own. Sorted
+-- by queue_offset as well, PostgreSQL 15 reads all that could match before it gives the first. There are at most as
+-- many runs as entries that are asked for, so lone rows behind the range are not read.
 CREATE FUNCTION mqdb.entries(
     queue_key integer, first_offset bigint, past_offset bigint DEFAULT 9223372036854775807,
     first_segment integer DEFAULT 0, last_segment integer DEFAULT 2147483647, codes bigint[] DEFAULT NULL
@@ -61,10 +59,10 @@ BEGIN ATOMIC
             LIMIT greatest(greatest(least(entries.past_offset, 1::bigint << 62), 0) - greatest(entries.first_offset, 0), 0)
         ) r ORDER BY r.last_offset
     ) e
-    -- The bounds once more: with them the planner expects 5 entries of a run, and without them 1,000.
+    -- The bounds are repeated: with them, the planner expects 5 entries in a run; without them, 1,000.
     WHERE e.queue_offset >= entries.first_offset AND e.queue_offset < entries.past_offset
       AND (entries.codes IS NULL
            OR coalesce(e.codes[cardinality(e.codes) - (e.last_offset - e.queue_offset)::integer], e.tags_code) = ANY (entries.codes))
     ORDER BY e.last_offset;
 END;
-COMMENT ON FUNCTION mqdb.entries(integer, bigint, bigint, integer, integer, bigint[]) IS 'The entries of a queue from an offset to before another one, in their order; only those with one of the codes, if any are given';
+COMMENT ON FUNCTION mqdb.entries(integer, bigint, bigint, integer, integer, bigint[]) IS 'The entries of a queue from one offset to before another, in order; only entries with one of the codes, if codes are given';

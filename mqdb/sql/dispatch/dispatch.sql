@@ -89,4 +89,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.dispatch(integer) IS 'One batch: gives visible records their queue offsets. Anyone may call it, on an autocommit connection';
+COMMENT ON FUNCTION mqdb.dispatch(integer) IS 'Gives the records of one batch their queue offsets. Any role may call it, on an autocommit connection';

@@ -90,4 +90,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.dispatch_records(mqdb.batch, integer[], boolean, integer) IS 'Gives the records of a batch their queue offsets; a part of mqdb.dispatch';
+COMMENT ON FUNCTION mqdb.dispatch_records(mqdb.batch, integer[], boolean, integer) IS 'Gives the records of a batch their queue offsets; part of mqdb.dispatch';

@@ -29,4 +29,4 @@ BEGIN
     PERFORM set_config('synchronous_commit', CASE WHEN messages = 0 THEN 'off' ELSE 'local' END, true);
 END
 $$;
-COMMENT ON FUNCTION mqdb.end_batch(text, mqdb.batch, bigint, integer, xid8, integer, bigint) IS 'Appends the checkpoint of a batch, if there is anything to say';
+COMMENT ON FUNCTION mqdb.end_batch(text, mqdb.batch, bigint, integer, xid8, integer, bigint) IS 'Appends the checkpoint of a batch, if needed';

@@ -1,8 +1,8 @@
--- Asks whether the dispatcher may sleep instead of dispatching every few milliseconds. If so, all that is visible by then
--- has been dispatched, unless `more` is true or another session dispatches. From then on, until dispatcher_state is 2,
--- each transaction with new records wakes the dispatcher: by a notification on mqdb_wake when it commits, or by state 3 on
--- a server with prepared transactions. A transaction that has placed its records (take_places) does not wake it; appends may do so
--- during this sleep if `places` is true.
+-- Determines whether the dispatcher may sleep instead of dispatching every few milliseconds. If so, all that is visible
+-- by then has been dispatched, unless `more` is true or another session dispatches. From then on, until
+-- dispatcher_state is 2, each transaction with new records wakes the dispatcher: by a notification on mqdb_wake when it
+-- commits, or by state 3 on a server with prepared transactions. A transaction that has placed its records
+-- (take_places) does not wake it; appends may do so during this sleep if `places` is true.
 --
 -- No record is missed. The state is set first. A transaction reads it after it has written its records, so one that has
 -- read the old state has a transaction id by then, and a ROW EXCLUSIVE lock on commit_log until its records are visible.
@@ -68,4 +68,4 @@ BEGIN
     INTO outcome, messages, more FROM mqdb.dispatch(max_rows) d;
 END
 $$;
-COMMENT ON FUNCTION mqdb.fall_asleep(integer, boolean) IS 'Whether the dispatcher may sleep: from then on senders wake it. Dispatches if so; false while a transaction with records is open';
+COMMENT ON FUNCTION mqdb.fall_asleep(integer, boolean) IS 'Whether the dispatcher may sleep, in which case senders wake it from then on. If so, it first dispatches; the result is false while a transaction with records is open';

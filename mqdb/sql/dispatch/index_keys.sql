@@ -96,4 +96,4 @@ BEGIN
     outcome := CASE WHEN messages = 0 AND batch.is_first AND NOT more THEN 'IDLE' ELSE 'INDEXED' END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.index_keys(integer) IS 'One batch: makes visible records findable by key and unique id';
+COMMENT ON FUNCTION mqdb.index_keys(integer) IS 'Makes one batch of visible records findable by key and unique id';

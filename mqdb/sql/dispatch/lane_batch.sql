@@ -1,6 +1,6 @@
--- One batch of a lane: of queues that a large transaction has written to. It has a checkpoint of its own, and its
--- rounds end where those of dispatch have ended. When it stands where dispatch stands, it is a lane no more.
--- Its entries go to the segment that dispatch writes to, as those of late committers do.
+-- One batch of a lane, which has the queues to which a large transaction has written. A lane has its own checkpoint,
+-- and its rounds end where those of dispatch have ended. When the lane has reached the position of dispatch, it is
+-- removed. Its entries go to the segment to which dispatch writes, like those of late commits.
 CREATE FUNCTION mqdb.lane_batch(lane mqdb.dispatch_lane, max_rows integer, OUT messages integer, OUT arrivals text)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -38,4 +38,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.lane_batch(mqdb.dispatch_lane, integer) IS 'One batch of the queues of a lane; a part of mqdb.dispatch';
+COMMENT ON FUNCTION mqdb.lane_batch(mqdb.dispatch_lane, integer) IS 'Processes one batch of a lane''s queues; part of mqdb.dispatch';

@@ -1,6 +1,5 @@
--- The queues that take messages: all, but those of a deleted topic that the segment keeper is still to remove (mqdb.drop_topics). Each append
--- looks here and nowhere else. mqdb.queue itself cannot say it: dispatch writes down there where the queues end, and would wait for
--- a deletion that is not committed.
+-- The queues that accept messages: all, except those of a deleted topic that the segment keeper has yet to remove
+-- (mqdb.drop_topics). Each append reads only this table.
 CREATE FUNCTION mqdb.queues_born() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -10,7 +9,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.queues_born() IS 'Adds the rows of live_queue of new queues';
+COMMENT ON FUNCTION mqdb.queues_born() IS 'Adds the rows of live_queue for new queues';
 REVOKE EXECUTE ON FUNCTION mqdb.queues_born() FROM PUBLIC;
 
 CREATE TRIGGER queue_born AFTER INSERT ON mqdb.queue REFERENCING NEW TABLE AS new_queues

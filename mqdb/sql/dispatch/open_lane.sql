@@ -1,6 +1,6 @@
--- Opens the lane of a large transaction: of the queues that it has written to and that are in no lane yet. The lane
--- begins where dispatch stands, and dispatch goes on behind the stragglers of the transaction.
--- The index tells the queues, one descent for each.
+-- Opens the lane of a large transaction, for the queues to which it has written and that are not in a lane yet. The
+-- lane starts at the position of dispatch, and dispatch continues after the stragglers of the transaction. The index
+-- yields the queues, with one descent for each.
 CREATE FUNCTION mqdb.open_lane(large_xid xid8, scan_floor bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -39,4 +39,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.open_lane(xid8, bigint) IS 'Opens the lane of a large transaction; a part of mqdb.dispatch';
+COMMENT ON FUNCTION mqdb.open_lane(xid8, bigint) IS 'Opens the lane of a large transaction; part of mqdb.dispatch';

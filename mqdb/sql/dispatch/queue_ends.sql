@@ -1,5 +1,6 @@
--- The ends of all queues, at one look at the end of queue_run_offset each: in the segment that dispatch writes to. A
--- queue without an entry there ends at end_offset, which dispatch writes for all queues when it enters a segment.
+-- The ends of all queues, with one look-up for each at the end of queue_run_offset, in the segment to which dispatch
+-- writes. A queue without an entry in that segment ends at end_offset, which dispatch stores for all queues when it
+-- enters a segment.
 CREATE VIEW mqdb.every_queue_end AS
 SELECT q.queue_key,
        q.topic_id,
@@ -18,5 +19,5 @@ CREATE VIEW mqdb.queue_ends WITH (security_barrier) AS
 SELECT e.* FROM mqdb.every_queue_end e
 WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (SELECT FROM mqdb.own_queue q WHERE q.queue_key = e.queue_key);
 COMMENT ON VIEW mqdb.queue_ends IS 'Min and max offset of each queue. RocketMQ: topicStatus';
-COMMENT ON COLUMN mqdb.queue_ends.min_offset IS 'The first offset that retention has left';
+COMMENT ON COLUMN mqdb.queue_ends.min_offset IS 'The lowest offset that retention has kept';
 COMMENT ON COLUMN mqdb.queue_ends.max_offset IS 'The offset that the next message to arrive will get';

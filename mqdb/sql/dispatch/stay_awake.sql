@@ -1,5 +1,5 @@
--- Spares the senders, which need not notify. For clients that dispatch because no leader does: a call by a role with few rights
--- has no effect while a leader attends.
+-- Spares senders the notification. Clients that dispatch because there is no leader call it: a call by a role with few
+-- rights has no effect while a leader attends.
 CREATE FUNCTION mqdb.stay_awake() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -1,19 +1,17 @@
--- Gives the records of an append their places at once, instead of dispatch: positions in a row, and the next offsets of
--- their queues. Writes the entries and announces the arrivals; the append writes the records, without an xid. Returns the first
--- position and the offsets; that of a lone record is also the setting mqdb.placed_offset, until the transaction ends. If it
--- returns NULL, nothing is placed: the append writes its records as any other, and dispatch places them.
---
--- Three rules keep offsets dense and in the order of sends (docs/decisions/0084-appends-place-their-records.md):
---   1. The lock of dispatch. It goes when the commit is visible, so whoever has it sees all entries. Nobody waits for it.
---   2. Nothing waits that was committed before. `placed` is a position up to which each record has its entry, or was rolled back.
+-- Gives the records of an append their places immediately, without dispatch: consecutive positions, and the next
+-- offsets in their queues. The function writes the entries and announces the arrivals; the append writes the records,
+-- without an xid. Returns the first position and the offsets; for a single record, its offset is also in the setting
+-- mqdb.placed_offset until the transaction ends. If the result is NULL, nothing is placed: the append writes its
+-- records normally, and dispatch places them. The lock of dispatch is held. It is released when the commit is visible,
+-- so its next holder sees all entries. No session waits for it. No record that was committed before is waiting.
+-- `placed` is a position up to which each record has its entry, or was rolled back.
 --      All other appends draw their positions from log_pos too, so they have drawn none since if the one drawn here is the next.
 --      If they have, dispatch runs first, in this transaction, but only if no append is under way: such a one holds a
 --      lock on commit_log from before it draws a position.
---   3. A placed record has no xid, by which dispatch would find it.
--- The mark is only true if what dispatch has done here is committed. So the newest checkpoint has the seq `placed_from` or a
--- later one, and ends a round: after a rollback the dispatcher gives the seq to the first batch of its own. The mark is XOR the
--- history, because a dump brings the values of sequences along. A position that is drawn and not used is nobody's, as after a
--- rollback.
+-- 3. A placed record has no xid, so dispatch does not find it. The mark is only true if what dispatch has done here is
+-- committed. So the newest checkpoint has the seq `placed_from` or a later one, and ends a round: after a rollback the
+-- dispatcher gives the seq to the first batch of its own. The mark is XOR the history, because a dump brings the values
+-- of sequences along. A position that is drawn and not used is nobody's, as after a rollback.
 --
 -- The commit keeps the lock until it is on disk, and must not wait for a standby. Nor may a crash take back offsets that others
 -- have stored, as with synchronous_commit = off.
@@ -125,12 +123,12 @@ BEGIN
     RETURN array_prepend(taken_pos, offsets);
 END
 $$;
-COMMENT ON FUNCTION mqdb.take_places(integer[], bigint[]) IS 'Gives the records of an append their positions and queue offsets, unless others are about to, or much waits; a part of each append of the owner';
+COMMENT ON FUNCTION mqdb.take_places(integer[], bigint[]) IS 'Gives the records of an append their positions and queue offsets, unless other appends are in progress or many records wait; part of each append by the owner';
 REVOKE EXECUTE ON FUNCTION mqdb.take_places(integer[], bigint[]) FROM PUBLIC;
 
--- Places the few records that wait, so that those behind them may be placed. Returns the seq of the checkpoint that says so,
--- which commits with the append; 0 if nothing was left to do. NULL if an append is under way, whose records may come to wait, if
--- too many wait, or if the database was restored here and is not adopted yet.
+-- Places the few waiting records, so that the records after them can be placed. Returns the seq of the checkpoint that
+-- records this, which commits with the append; 0 if nothing was waiting. NULL if an append whose records may have to
+-- wait is in progress, if too many records wait, or if the database was restored here and is not adopted yet.
 CREATE FUNCTION mqdb.place_waiting() RETURNS bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -154,5 +152,5 @@ BEGIN
         SELECT c.seq FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1) END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.place_waiting() IS 'Places the few records that wait; a part of mqdb.take_places';
+COMMENT ON FUNCTION mqdb.place_waiting() IS 'Places the few waiting records; part of mqdb.take_places';
 REVOKE EXECUTE ON FUNCTION mqdb.place_waiting() FROM PUBLIC;

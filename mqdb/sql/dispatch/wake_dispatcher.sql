@@ -1,5 +1,5 @@
--- Wakes the dispatcher when records have been written while it sleeps. The rules are those of fall_asleep. It runs with the
--- rights of its owner: who may send need not be able to set the state.
+-- Wakes the dispatcher when records are written while it sleeps. The rules are those of fall_asleep. It runs with the
+-- rights of its owner, because a role that may send need not be able to set the state.
 CREATE FUNCTION mqdb.wake_dispatcher() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -21,8 +21,8 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.wake_dispatcher() IS 'Wakes a sleeping dispatcher, by NOTIFY if it can';
--- Nobody fires it from a table of their own.
+COMMENT ON FUNCTION mqdb.wake_dispatcher() IS 'Wakes a sleeping dispatcher, with NOTIFY if possible';
+-- No role can use it as a trigger on its own tables.
 REVOKE EXECUTE ON FUNCTION mqdb.wake_dispatcher() FROM PUBLIC;
 
 -- The condition is evaluated once for each statement, after its records. A sequence is read without MVCC, so the state is

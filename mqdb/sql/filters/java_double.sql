@@ -1,6 +1,6 @@
--- Java's Double.valueOf. PostgreSQL's own cast knows other texts, and raises where Java gives zero or infinity. java_double
--- reads what people write, up to 100 digits, inside the statement that calls it; what is left goes to java_any_double.
--- Nothing is cast before it is known that it can be: the planner may move a cast.
+-- Java's Double.valueOf. PostgreSQL's own cast accepts other texts, and raises an error where Java returns zero or
+-- infinity. java_double handles usual numbers of up to 100 digits inside the calling statement; all other texts go to
+-- java_any_double. Nothing is cast before the cast is known to succeed, because the planner may move a cast.
 
 -- 0.digits * 10^point. Half way between two doubles the even one counts, as it does for the largest double and infinity,
 -- and for zero and the smallest double: 2^1024 - 2^970 and 2^-1075 are written out below.
@@ -93,7 +93,7 @@ BEGIN
     RETURN CASE sign WHEN '-' THEN -number ELSE number END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.java_hexadecimal(text, text, bigint) IS 'The double nearest to 0.digits in base 16 times 2 to this power; zero and infinity as in Java';
+COMMENT ON FUNCTION mqdb.java_hexadecimal(text, text, bigint) IS 'The double nearest to 0.digits in base 16, times 2 to this power; zero and infinity as in Java';
 
 CREATE FUNCTION mqdb.java_any_double(string text) RETURNS double precision
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
@@ -132,10 +132,10 @@ BEGIN
         ELSE mqdb.java_decimal(sign, parts[1] || parts[2], exponent + length(parts[1])) END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.java_any_double(text) IS 'Java Double.valueOf; NULL if it would throw';
+COMMENT ON FUNCTION mqdb.java_any_double(text) IS 'The result of Java Double.valueOf; NULL if it would throw';
 
 CREATE FUNCTION mqdb.java_double(string text) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN octet_length(string) <= 100 AND string ~ '^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)$'
     THEN string::double precision ELSE mqdb.java_any_double(string) END;
-COMMENT ON FUNCTION mqdb.java_double(text) IS 'Java Double.valueOf, quick for usual numbers; NULL if it would throw';
+COMMENT ON FUNCTION mqdb.java_double(text) IS 'The result of Java Double.valueOf, fast for usual numbers; NULL if it would throw';

@@ -20,4 +20,4 @@ BEGIN
     RETURN CASE WHEN hash > 2147483647 THEN hash - 4294967296 ELSE hash END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.java_hash(text) IS 'Java String.hashCode';
+COMMENT ON FUNCTION mqdb.java_hash(text) IS 'The result of Java String.hashCode';

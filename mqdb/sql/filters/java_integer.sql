@@ -65,16 +65,16 @@ BEGIN
     RETURN CASE WHEN number BETWEEN lowest AND highest THEN number::bigint END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.java_integer(text, bigint, bigint) IS 'A text as Java reads an integer between these two; NULL if it is not such an integer';
+COMMENT ON FUNCTION mqdb.java_integer(text, bigint, bigint) IS 'A text parsed as Java parses an integer between these two bounds; NULL if it is not such an integer';
 
 CREATE FUNCTION mqdb.java_int(string text) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN octet_length(string) <= 9 AND string ~ '^[+-]?[0-9]+$' THEN string::integer
     ELSE mqdb.java_integer(string, -2147483648, 2147483647)::integer END;
-COMMENT ON FUNCTION mqdb.java_int(text) IS 'Java Integer.valueOf; NULL if it would throw';
+COMMENT ON FUNCTION mqdb.java_int(text) IS 'The result of Java Integer.valueOf; NULL if it would throw';
 
 CREATE FUNCTION mqdb.java_long(string text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN octet_length(string) <= 18 AND string ~ '^[+-]?[0-9]+$' THEN string::bigint
     ELSE mqdb.java_integer(string, -9223372036854775808, 9223372036854775807) END;
-COMMENT ON FUNCTION mqdb.java_long(text) IS 'Java Long.valueOf; NULL if it would throw';
+COMMENT ON FUNCTION mqdb.java_long(text) IS 'The result of Java Long.valueOf; NULL if it would throw';

@@ -1,5 +1,5 @@
--- For people: views show a body as text if it is text.
--- Not parallel: before PostgreSQL 17 a block with EXCEPTION fails while other workers run.
+-- For people: views show a body as text if it is text. Not parallel: before PostgreSQL 17 a block with EXCEPTION fails
+-- while other workers run.
 CREATE FUNCTION mqdb.body_text(body bytea) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp

@@ -1,5 +1,6 @@
--- A log that came by logical replication comes without the values of its sequences. Positions and keys would begin again, and
--- a record at a position that dispatch has passed would be lost. So they go on behind all that the tables hold.
+-- Logical replication transfers a log without the values of its sequences. Positions and keys would start again, and a
+-- record at a position that dispatch has passed would be lost. The sequences therefore continue after the largest
+-- values in the tables.
 CREATE FUNCTION mqdb.catch_up_sequences() RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -21,13 +22,13 @@ BEGIN
             highest := greatest(highest, (SELECT max(tail_pos) FROM mqdb.checkpoint));
         END IF;
         IF highest > coalesce(pg_sequence_last_value(numbers), 0) THEN
-            RAISE WARNING 'the sequence % stood at %, and goes on at %: it was not carried over with its table',
+            RAISE WARNING 'sequence % was at %, and continues at %: it was not copied with its table',
                 numbers, coalesce(pg_sequence_last_value(numbers), 0), highest
-                USING HINT = 'docs/upgrade.md has the command that carries sequences over. mqdb has done it.';
+                USING HINT = 'docs/upgrade.md has the command that copies sequences; mqdb has now corrected this one.';
             PERFORM setval(numbers, highest);
         END IF;
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION mqdb.catch_up_sequences() IS 'Lets sequences that stand behind their tables go on behind them; a part of mqdb.adopt and mqdb.ensure_segments';
+COMMENT ON FUNCTION mqdb.catch_up_sequences() IS 'Makes sequences that are behind their tables continue after them; part of mqdb.adopt and mqdb.ensure_segments';
 REVOKE EXECUTE ON FUNCTION mqdb.catch_up_sequences() FROM PUBLIC;

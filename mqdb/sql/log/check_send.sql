@@ -1,4 +1,4 @@
--- Refuses a body or a topic that cannot be sent. NULL stands for one that the caller does not choose.
+-- Refuses a body or a topic that cannot be sent. NULL stands for a value that the caller does not choose.
 CREATE FUNCTION mqdb.check_send(topic text, body bytea) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -17,7 +17,7 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.check_send(text, bytea) IS 'Raises an error if a body is empty or too large, or if a topic belongs to the broker';
 
--- Before a right is asked for and a topic looked up, whose errors would speak of a topic without a name.
+-- Called before rights are checked and the topic is looked up, whose errors would be about a topic without a name.
 CREATE FUNCTION mqdb.check_topic_given(topic text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp

@@ -1,5 +1,5 @@
--- For people: views say how a body is compressed. Bit 0 of sys_flag says that it is, bits 8 to 10 say how; old
--- clients set no type and knew ZLIB only. RocketMQ: MessageSysFlag, CompressionType.
+-- For people: views show how a body is compressed. Bit 0 of sys_flag says whether it is compressed, and bits 8 to 10
+-- say how; old clients set no type and supported only ZLIB. RocketMQ: MessageSysFlag, CompressionType.
 CREATE FUNCTION mqdb.compression(sys_flag integer) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN CASE WHEN sys_flag & 1 = 1

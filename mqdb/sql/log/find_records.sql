@@ -1,12 +1,9 @@
--- Finds the records with unique ids, indexed or not, above the position after_pos, so that records below it need not be read.
--- Records come in no order, and perhaps one twice: while the index takes the stragglers of a round batch by batch, those that
--- it has count as not indexed, too.
---
--- Indexed records are found by message_index_key, id_span_made_ms and commit_log_pkey, and the others by the rules of
--- begin_batch: the newest checkpoint of the index says that all records up to done_pos which were visible in cur are indexed,
--- whether its round goes on or not. So another record lies above done_pos (commit_log_pkey), or is a straggler that cur did not see
--- (commit_log_xid): of a younger transaction, or of one that was in progress then. In progress now means invisible, so those
--- are left out; one long transaction may have many records. Sealed segments and positions up to floor_pos have no stragglers.
+-- Finds the records with these unique ids, indexed or not, above the position after_pos, so that records below it need
+-- not be read. Records are returned in no particular order, and one may be returned twice: while the index processes
+-- the stragglers of a round batch by batch, stragglers that it already has also count as not indexed. So another record
+-- lies above done_pos (commit_log_pkey), or is a straggler that cur did not see (commit_log_xid): of a younger
+-- transaction, or of one that was in progress then. In progress now means invisible, so those are left out; one long
+-- transaction may have many records. Sealed segments and positions up to floor_pos have no stragglers.
 --
 -- One statement, so that checkpoint, index and log are of one snapshot, and no record is between two places. Each ORDER BY binds
 -- a part to the index of that order, as sorts are off, and is a fence, as OFFSET 0 is. IS TRUE keeps the list of ids a test of
@@ -96,4 +93,4 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION mqdb.find_records(uuid[], bigint) IS 'Positions and queues of the records with these unique ids above a position, dispatched and indexed or not';
+COMMENT ON FUNCTION mqdb.find_records(uuid[], bigint) IS 'Positions and queues of the records with these unique ids above a position, whether or not they are dispatched and indexed';

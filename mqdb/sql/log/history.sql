@@ -6,4 +6,4 @@ BEGIN ATOMIC
         pg_stat_get_bgwriter_stat_reset_time(),  -- a recovery resets all statistics
         pg_relation_filepath('mqdb.log_pos')), 0);  -- of this database, and of this sequence
 END;
-COMMENT ON FUNCTION mqdb.history() IS 'The same number as long as nothing that was committed here can have been undone';
+COMMENT ON FUNCTION mqdb.history() IS 'A number that stays the same as long as no transaction committed here can have been undone';

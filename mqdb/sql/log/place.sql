@@ -1,7 +1,8 @@
--- The place of a record that has to wait before it goes to its queue: it is stored in a system topic, with its queue among its
--- properties. tags_code is then its time of delivery, in ms since 1970, rounded up so that nothing comes early, and the code of
--- its tag is among its properties, too, so that its copy has it. The tags_code of a half message is not a time.
--- Without a queue of that key placed_key is NULL. A time too far is refused (MQ107). RocketMQ: HookUtils, TransactionalMessageBridge.parseHalfMessageInner.
+-- The place of a record that has to wait before it goes to its queue: it is stored in a system topic, with its queue
+-- among its properties. Its tags_code is then its delivery time in ms since 1970, rounded up so that no message is
+-- early, and the code of its tag is also among its properties, for its copy. The tags_code of a half message is not a
+-- time. If the queue does not exist, placed_key is NULL. A time too far ahead is refused (MQ107). RocketMQ: HookUtils,
+-- TransactionalMessageBridge.parseHalfMessageInner.
 CREATE FUNCTION mqdb.place(
     queue_key integer, tags_code bigint, properties jsonb, stored_at timestamptz,
     delay_level integer, delay_ms bigint, deliver_ms bigint, is_half boolean,
@@ -36,7 +37,7 @@ BEGIN
     placed_properties := properties;
     IF is_half THEN
         IF (SELECT b.reject_transaction_message FROM mqdb.broker b) THEN
-            RAISE EXCEPTION 'broker "%" takes no half messages: its setting reject_transaction_message is on',
+            RAISE EXCEPTION 'broker "%" refuses half messages: its setting reject_transaction_message is on',
                 (SELECT b.broker_name FROM mqdb.broker b)
                 USING ERRCODE = 'MQ203',
                       DETAIL = jsonb_build_object('broker_name', (SELECT b.broker_name FROM mqdb.broker b));
@@ -53,7 +54,7 @@ BEGIN
     ELSIF due_ms > stored_ms THEN
         max_ms := (SELECT b.timer_max_delay_ms FROM mqdb.broker b);
         IF due_ms > ceil(stored_ms) + max_ms THEN
-            RAISE EXCEPTION 'a message to topic "%" is to wait % ms, the limit of the broker is % ms (its setting timer_max_delay)',
+            RAISE EXCEPTION 'a message to topic "%" would wait % ms, but the limit of the broker is % ms (its setting timer_max_delay)',
                 real_topic, due_ms - ceil(stored_ms), max_ms
                 USING ERRCODE = 'MQ107', DETAIL = jsonb_build_object(
                     'topic', real_topic, 'delay_ms', due_ms - ceil(stored_ms), 'limit_ms', max_ms);
@@ -71,4 +72,4 @@ BEGIN
     WHERE q.topic_id = (SELECT t.topic_id FROM mqdb.topic t WHERE t.topic = system_topic) AND q.queue_id = system_queue;
 END
 $$;
-COMMENT ON FUNCTION mqdb.place(integer, bigint, jsonb, timestamptz, integer, bigint, bigint, boolean) IS 'The place of a record that has to wait: queue, tags_code and properties';
+COMMENT ON FUNCTION mqdb.place(integer, bigint, jsonb, timestamptz, integer, bigint, bigint, boolean) IS 'The place of a record that has to wait: its queue, tags_code and properties';

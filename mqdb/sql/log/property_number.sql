@@ -1,4 +1,4 @@
--- For views: a property may hold any text. [0-9], because \d matches other digits too in some locales.
+-- For views: a property may contain any text. [0-9], because \d also matches other digits in some locales.
 CREATE FUNCTION mqdb.property_number(properties jsonb, name text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN (properties ->> name) ~ '^[0-9]{1,18}$' THEN (properties ->> name)::bigint END;

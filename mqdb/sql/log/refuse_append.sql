@@ -1,7 +1,7 @@
--- Stands behind a coalesce where an append has looked for its queue, so it is called only if the queue was not found. Without it
--- the column would be NULL, and PostgreSQL's log would have an ERROR of a not-null constraint with the whole record, which looks
--- like corruption. STABLE: the planner calls an IMMUTABLE one at once, and with a VOLATILE one the plan of an append of several
--- records has one more node.
+-- Follows the look-up of a queue in the coalesce of an append, so it is called only if the queue was not found. Without
+-- it, the column would be NULL, and PostgreSQL would log a not-null violation with the whole record, which looks like
+-- corruption. STABLE: the planner calls IMMUTABLE functions immediately, and a VOLATILE one adds a node to the plan of
+-- an append with several records.
 CREATE FUNCTION mqdb.refuse_append() RETURNS integer
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -12,4 +12,4 @@ BEGIN
               HINT = 'Nothing is damaged. A producer looks up the queues of the topic and sends the message again.';
 END
 $$;
-COMMENT ON FUNCTION mqdb.refuse_append() IS 'Raises the error of an append whose queue is gone, or of another history';
+COMMENT ON FUNCTION mqdb.refuse_append() IS 'Raises the error for an append whose queue no longer exists or belongs to another history';

@@ -1,4 +1,5 @@
--- For functions that take a lock and then read: a snapshot older than the lock would lack what its last holder has left.
+-- For functions that take a lock and then read: a snapshot older than the lock would miss the changes of its last
+-- holder.
 CREATE FUNCTION mqdb.refuse_isolation(function text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -10,4 +11,4 @@ BEGIN
         USING ERRCODE = 'MQ109', DETAIL = jsonb_build_object('function', function, 'reason', reason);
 END
 $$;
-COMMENT ON FUNCTION mqdb.refuse_isolation(text) IS 'Raises the error of a function that needs READ COMMITTED';
+COMMENT ON FUNCTION mqdb.refuse_isolation(text) IS 'Raises the error for a function that needs READ COMMITTED';

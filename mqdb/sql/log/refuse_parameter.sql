@@ -7,4 +7,4 @@ BEGIN
         USING ERRCODE = 'MQ108', DETAIL = jsonb_build_object('name', name, 'value', left(value, 100), 'reason', reason);
 END
 $$;
-COMMENT ON FUNCTION mqdb.refuse_parameter(text, text, text) IS 'Raises the error of a function that cannot use the value of a parameter';
+COMMENT ON FUNCTION mqdb.refuse_parameter(text, text, text) IS 'Raises the error for an invalid parameter of a function';

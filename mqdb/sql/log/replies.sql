@@ -1,13 +1,12 @@
--- Requests and replies of roles that do not own the schema. All replies of a cluster are in one topic, which no right covers: a
--- role that waits for replies reads its own by mqdb.own_replies, and one that was given a request answers it by mqdb.reply.
---
--- A reply has the address of its requester for a tag. That of such a role says whose it is, and only that role reads what
--- is sent to it. Ids of clients do not: a role may call its clients as it likes. They begin with a network address, which
--- cannot be taken for the length of a role's name.
+-- Requests and replies of roles that do not own the schema. All replies of a cluster are in one topic, which no right
+-- covers: a role that waits for replies reads its own with mqdb.own_replies, and a role that received a request answers
+-- it with mqdb.reply. The address of such a role contains the name of the role, and only this role reads the replies
+-- sent to it. Client ids are not enough: a role may choose any ids for its clients. Client ids start with a network
+-- address, which cannot be confused with the length of a role name.
 CREATE FUNCTION mqdb.reply_address(client_id text) RETURNS text
 LANGUAGE sql STABLE
 RETURN length(session_user) || ':' || session_user || ':' || client_id;
-COMMENT ON FUNCTION mqdb.reply_address(text) IS 'To which replies are sent that are for a client of the role that is logged in, unless it owns the schema';
+COMMENT ON FUNCTION mqdb.reply_address(text) IS 'Address for replies to a client of the logged-in role, if the role does not own the schema';
 
 CREATE FUNCTION mqdb.reply_topic() RETURNS text
 LANGUAGE sql STABLE
@@ -15,7 +14,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT replace(b.cluster_name, '.', '_') || '_REPLY_TOPIC' FROM mqdb.broker b;
 END;
-COMMENT ON FUNCTION mqdb.reply_topic() IS 'The topic of replies in the cluster of this broker';
+COMMENT ON FUNCTION mqdb.reply_topic() IS 'The topic for replies in the cluster of this broker';
 
 CREATE FUNCTION mqdb.make_reply_topic() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
@@ -24,7 +23,8 @@ AS $$
 DECLARE
     made integer;
 BEGIN
-    -- Else a role that neither asks nor replies could make the topic in a transaction that stays open, and keep all others waiting.
+    -- Otherwise a role that neither requests nor replies could create the topic in an open transaction, and block all
+    -- others.
     IF NOT mqdb.is_owner(session_user) AND NOT EXISTS (
         SELECT FROM mqdb.own_right a WHERE a.access = 'SEND' OR a.access = 'READ' AND a.resource_type = 'GROUP')
     THEN
@@ -32,7 +32,7 @@ BEGIN
     ELSIF EXISTS (SELECT FROM mqdb.topic t WHERE t.topic = mqdb.reply_topic()) THEN
         RETURN;
     ELSIF mqdb.reply_topic() !~ '^[%|a-zA-Z0-9_-]{1,127}$' THEN
-        PERFORM mqdb.refuse_parameter('cluster_name', mqdb.reply_topic(), 'makes no name of a topic; give the cluster another one');
+        PERFORM mqdb.refuse_parameter('cluster_name', mqdb.reply_topic(), 'does not result in a valid topic name; give the cluster another name');
     END IF;
     INSERT INTO mqdb.topic (topic, read_queue_nums, write_queue_nums, perm) VALUES (mqdb.reply_topic(), 1, 1, 6)
     ON CONFLICT DO NOTHING RETURNING topic_id INTO made;
@@ -41,7 +41,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.make_reply_topic() IS 'Makes the topic of replies if it does not exist';
+COMMENT ON FUNCTION mqdb.make_reply_topic() IS 'Creates the topic for replies if it does not exist';
 
 CREATE FUNCTION mqdb.reply(
     request_pos bigint, request_id uuid, msg_id uuid, born_time timestamptz, born_host text, keys text, properties jsonb, body bytea,
@@ -103,10 +103,11 @@ BEGIN
     RETURNING log_pos INTO log_pos;
 END
 $$;
-COMMENT ON FUNCTION mqdb.reply(bigint, uuid, uuid, timestamptz, text, text, jsonb, bytea, integer) IS 'Replies to a request that the role that is logged in may read, as a member of a group: to its requester only';
+COMMENT ON FUNCTION mqdb.reply(bigint, uuid, uuid, timestamptz, text, text, jsonb, bytea, integer) IS 'Replies to a request that the logged-in role may read as a member of a group; the reply goes only to the requester';
 
--- Returns at least one row: without a reply its columns are NULL. Returns no row if the queue is not one of replies, or the history
--- has changed. It looks at up to 10,000 entries. A first_offset of NULL stands for the end of the queue.
+-- Returns at least one row: if there is no reply, its columns are NULL. Returns no row if the queue is not a reply
+-- queue, or if the history has changed. At most 10,000 entries are read. A first_offset of NULL stands for the end of
+-- the queue.
 CREATE FUNCTION mqdb.own_replies(client_id text, queue_key integer, first_offset bigint, history bigint) RETURNS TABLE (
     min_offset bigint, max_offset bigint, next_offset bigint, queue_offset bigint, log_pos bigint, msg_id uuid, tags text, keys text,
     properties jsonb, body bytea, born_time timestamptz, store_time timestamptz, born_host text, reconsume_times integer, flag integer,
@@ -173,4 +174,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.own_replies(text, integer, bigint, bigint) IS 'Replies from an offset on for a client of the role that is logged in; the last row has the next offset';
+COMMENT ON FUNCTION mqdb.own_replies(text, integer, bigint, bigint) IS 'Replies from an offset on for a client of the logged-in role; the last row contains the next offset';

@@ -9,4 +9,4 @@ RETURN string_to_array(
     'TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC '
     'DLQ_ORIGIN_MESSAGE_ID __CRC32# MQDB_FAILURE_EXCEPTION MQDB_FAILURE_MESSAGE MQDB_FAILURE_TRACEBACK MQDB_FAILURE_HOST '
     'MQDB_FAILURE_ATTEMPT MQDB_FAILURE_TIME MQDB_ORIGIN_QUEUE_ID MQDB_ORIGIN_QUEUE_OFFSET MQDB_TAGS_CODE', ' ');
-COMMENT ON FUNCTION mqdb.reserved_properties() IS 'Property names that only the broker may set (MessageConst.STRING_HASH_SET, those that describe a failure, and the code of a waiting message)';
+COMMENT ON FUNCTION mqdb.reserved_properties() IS 'Property names that only the broker may set (MessageConst.STRING_HASH_SET, names that describe a failure, and the code of a waiting message)';

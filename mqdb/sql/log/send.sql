@@ -1,7 +1,7 @@
--- Sends from psql, triggers and any language, inside the caller's transaction: the record is there when it
--- commits and never was when it does not. The rules are those of the Python client (mqdb/common/message.py).
--- It runs with the rights of the owner, so that a role needs none on tables: the right SEND on the topic is enough.
--- A message with a delay level or a time of delivery waits where mqdb.place puts it, by the clock of the database.
+-- Sends from psql, triggers and any language, inside the caller's transaction: the record exists if the transaction
+-- commits, and otherwise never did. The rules are those of the Python client (mqdb/common/message.py). The function
+-- runs with the rights of the owner, so a role needs no rights on tables: the right SEND on the topic is enough. A
+-- message with a delay level or a delivery time waits where mqdb.place puts it, by the clock of the database.
 CREATE FUNCTION mqdb.send(
     topic text, body bytea, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',
     sharding_key text DEFAULT NULL, delay_level integer DEFAULT NULL, deliver_at timestamptz DEFAULT NULL
@@ -27,12 +27,12 @@ DECLARE
 BEGIN
     PERFORM mqdb.check_topic_given(send.topic);
     send.topic := mqdb.full_topic(send.topic);
-    -- First of all, so that a role without rights cannot learn which topics exist.
+    -- Checked first, so that a role without rights cannot find out which topics exist.
     PERFORM mqdb.check_right('SEND', 'TOPIC', send.topic);
     IF delay_level <> 0 AND deliver_at IS NOT NULL THEN
-        RAISE EXCEPTION 'deliver_at: delay_level says already when to deliver; give one of them'
+        RAISE EXCEPTION 'deliver_at: delay_level already determines the delivery time; give only one of them'
             USING ERRCODE = 'MQ106', DETAIL = jsonb_build_object(
-                'name', 'deliver_at', 'reason', 'delay_level says already when to deliver; give one of them');
+                'name', 'deliver_at', 'reason', 'delay_level already determines the delivery time; give only one of them');
     ELSIF deliver_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999+00' THEN
         RAISE EXCEPTION 'deliver_at: % is not a time of delivery; give one of the years 1 to 9999', deliver_at
             USING ERRCODE = 'MQ106', DETAIL = jsonb_build_object(

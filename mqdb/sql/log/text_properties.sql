@@ -1,4 +1,4 @@
--- Consumers get texts by name. A number and a boolean become the text that JSON has for them.
+-- Consumers receive properties as texts. Numbers and booleans become their JSON text.
 CREATE FUNCTION mqdb.text_properties(properties jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -17,4 +17,4 @@ BEGIN
     RETURN (SELECT coalesce(jsonb_object_agg(p.key, p.value), '{}') FROM jsonb_each_text(text_properties.properties) p);
 END
 $$;
-COMMENT ON FUNCTION mqdb.text_properties(jsonb) IS 'Properties with numbers and booleans as texts, {} for NULL; raises an error for other values';
+COMMENT ON FUNCTION mqdb.text_properties(jsonb) IS 'Properties with numbers and booleans converted to text, {} for NULL; raises an error for other values';

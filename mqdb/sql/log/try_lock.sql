@@ -1,6 +1,6 @@
--- Be the one session that does a batch of a service, until the end of the transaction; false while another is.
--- A lock on a table needs rights on it. An advisory lock needs none: any role that may connect could take it, and stop
--- the service.
+-- Makes this session the only one that processes a batch of a service until its transaction ends; false if another
+-- session does. A table lock needs rights on the table. An advisory lock needs none: any role that may connect could
+-- take it, and stop the service.
 CREATE FUNCTION mqdb.try_lock(service text) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -19,4 +19,4 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION mqdb.try_lock(text) IS 'Takes the lock of a service for this transaction: dispatch, index, delay, timer or transaction; false while another session has it';
+COMMENT ON FUNCTION mqdb.try_lock(text) IS 'Takes the lock of a service for this transaction: dispatch, index, delay, timer or transaction; false if another session has it';

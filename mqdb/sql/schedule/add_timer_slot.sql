@@ -1,5 +1,5 @@
--- One more partition for messages that wait, unless it is there. CREATE TABLE and ATTACH: the parent takes a SHARE
--- UPDATE EXCLUSIVE lock, so that its readers go on.
+-- Adds a partition for waiting messages, unless it exists. CREATE TABLE and ATTACH: the parent gets only a SHARE UPDATE
+-- EXCLUSIVE lock, so that its readers can continue.
 CREATE FUNCTION mqdb.add_timer_slot(number integer, first_ms bigint, past_ms bigint) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -22,4 +22,4 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION mqdb.add_timer_slot(integer, bigint, bigint) IS 'Adds a partition for messages that wait; false when it is there already';
+COMMENT ON FUNCTION mqdb.add_timer_slot(integer, bigint, bigint) IS 'Adds a partition for waiting messages; false if it already exists';

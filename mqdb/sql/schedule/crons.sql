@@ -1,7 +1,7 @@
--- Recurring sends, as people add and change them; each call notes itself. A role that does not own the schema keeps those of the
--- topics that it may OPERATE. What makes a cron send, to add it and to resume it, needs SEND besides, for the message and its
--- times are its own; and each firing asks for both rights again. The owner may name a principal, such as a person of the dashboard,
--- whose rights each firing asks for.
+-- Recurring sends, as people add and change them; each call records its operation. A role that does not own the schema
+-- manages the crons for topics that it may OPERATE. Adding and resuming a cron also need SEND, because the message and
+-- its times come from the role; each firing checks both rights again. The owner may name a principal, such as a user of
+-- the dashboard, whose rights each firing checks.
 CREATE FUNCTION mqdb.cron_settings(name text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -10,7 +10,7 @@ BEGIN ATOMIC
                               'next_at', c.next_at)
     FROM mqdb.cron c WHERE c.name = cron_settings.name;
 END;
-COMMENT ON FUNCTION mqdb.cron_settings(text) IS 'The parts of a cron that mqdb.operation keeps; its message is not among them';
+COMMENT ON FUNCTION mqdb.cron_settings(text) IS 'The parts of a cron that are recorded in mqdb.operation, without its message';
 
 CREATE FUNCTION mqdb.add_cron(
     name text, cron text, timezone text, topic text, body bytea, tag text, keys text, properties jsonb, sharding_key text,
@@ -58,7 +58,7 @@ BEGIN
                     RETURN false;
                 END IF;
                 before := mqdb.cron_settings(one.name);
-                -- Its next time stays unless its times change: what fell due meanwhile is caught up.
+                -- If the times are unchanged, the next time stays, so that times missed since then are caught up.
                 UPDATE mqdb.cron c
                 SET cron = add_cron.cron, timezone = add_cron.timezone, topic = add_cron.topic, body = add_cron.body,
                     tag = add_cron.tag, keys = add_cron.keys, properties = add_cron.properties,
@@ -76,7 +76,7 @@ BEGIN
                 RETURN true;
             END IF;
         END IF;
-        -- What many crons of one principal would send at the same minute keeps the crons of others waiting.
+        -- Many crons of one principal that fire in the same minute would delay the crons of others.
         IF keeper IS NOT NULL THEN
             free_slot := (SELECT min(number) FROM generate_series(1, 100) AS number WHERE NOT EXISTS (
                 SELECT FROM mqdb.cron c WHERE c.principal = keeper AND c.slot = number));
@@ -84,7 +84,7 @@ BEGIN
                 PERFORM mqdb.refuse_parameter('name', add_cron.name, format('%s "%s" has 100 crons; the limit is 100', CASE WHEN is_guest THEN 'role' ELSE 'principal' END, keeper));
             END IF;
         END IF;
-        -- Waits for another transaction that takes the same slot.
+        -- Waits for any other transaction that takes the same slot.
         INSERT INTO mqdb.cron (name, cron, timezone, topic, body, tag, keys, properties, sharding_key, catch_up, next_at, created_by,
                                principal, slot, application)
         VALUES (add_cron.name, add_cron.cron, add_cron.timezone, add_cron.topic, add_cron.body, add_cron.tag, add_cron.keys,
@@ -100,9 +100,9 @@ BEGIN
     RETURN added IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.add_cron(text, text, text, text, bytea, text, text, jsonb, text, text, timestamptz, text, text, text) IS 'Stores a recurring send whose first time is next_at, or changes the one of that name if its application is the given one; false if another one has the name';
+COMMENT ON FUNCTION mqdb.add_cron(text, text, text, text, bytea, text, text, jsonb, text, text, timestamptz, text, text, text) IS 'Stores a recurring send whose first time is next_at, or changes the existing one if its application is the given one; false if the name is taken otherwise';
 
--- By times that have passed a cron would catch up on what was never missed, before those of all others.
+-- With past times, a cron would catch up on times that it never missed, ahead of all other crons.
 CREATE FUNCTION mqdb.check_next_at(next_at timestamptz) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -115,7 +115,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_next_at(timestamptz) IS 'Raises an error for a time before 1970 or from 9999 on, and for a past time unless the owner of the schema gives it';
+COMMENT ON FUNCTION mqdb.check_next_at(timestamptz) IS 'Raises an error for a time before 1970 or from 9999 on, and for a past time unless the caller owns the schema';
 
 CREATE FUNCTION mqdb.change_cron(name text, change text, next_at timestamptz, actor text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -154,4 +154,4 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION mqdb.change_cron(text, text, timestamptz, text) IS 'Pauses, resumes or removes a recurring send; false if there is no cron of that name';
+COMMENT ON FUNCTION mqdb.change_cron(text, text, timestamptz, text) IS 'Pauses, resumes or removes a recurring send; false if it does not exist';

@@ -1,14 +1,8 @@
--- Takes back a message that waits for its time of delivery, in the caller's transaction. The deliverer works under the
--- lock that is taken here, and looks at timer_recall under it: so what is recalled is never delivered, and what was
--- delivered is never called recalled. It waits for at most one batch of the deliverer, which waits for the end of the
--- caller's transaction.
---
--- First the message is found, without the lock: among those that wait, by the key index, or in what that lacks, which
--- is found by the rules of begin_batch.sql. Neither its position nor its offset changes any more. Then it is judged,
--- under the lock, by statements whose snapshots are newer than the lock; hence READ COMMITTED only.
---
--- However much waits to be collected, the offset is looked for in those segments only that may point to the position,
--- and under the lock only among what was dispatched since.
+-- Recalls a message that waits for its delivery time, in the caller's transaction. The deliverer holds the same lock
+-- when it works and when it reads timer_recall: a recalled message is therefore never delivered, and a delivered
+-- message is never reported as recalled. A recall waits for at most one batch of the deliverer, which waits for the end
+-- of the caller's transaction. Its position and its offset no longer change. Then, under the lock, it is checked with
+-- statements whose snapshots are newer than the lock, which requires READ COMMITTED.
 CREATE FUNCTION mqdb.recall(topic text, message_id text, actor text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -95,7 +89,8 @@ BEGIN
         RETURN 'ALREADY_DELIVERED';
     END IF;
 
-    -- One statement, so that what it has not seen has an offset from seen_past on. No entry: collected, or not dispatched.
+    -- A single statement, so that entries that it has not seen have offsets from seen_past on. Without an entry, the
+    -- message is collected, or not dispatched yet.
     WITH pointing AS MATERIALIZED (
         SELECT min(s.segment) AS first, max(s.segment) AS last FROM mqdb.segment s
         WHERE s.lowest_log_pos <= pos AND s.end_pos > pos
@@ -115,14 +110,15 @@ BEGIN
     SELECT * INTO STRICT step FROM mqdb.timer_step s ORDER BY s.seq DESC LIMIT 1;
     SELECT t.slot INTO row_slot FROM mqdb.timer t WHERE t.msg_id = id AND t.log_pos = pos;
     IF FOUND THEN
-        -- Slot 0 holds nothing that is delivered.
+        -- Slot 0 has no delivered messages.
         waits := row_slot = 0 OR (due_ms, pos) > (step.delivered_ms, step.delivered_pos);
     ELSIF entry_offset IS NOT NULL THEN  -- not collected; whatever else is not in a slot has been delivered
         waits := entry_offset >= step.next_offset;
     ELSE  -- not dispatched yet, or dispatched since and not collected
         SELECT EXISTS (SELECT FROM mqdb.commit_log cl WHERE cl.log_pos = pos AND pos > c.floor_pos
                        AND NOT (pos <= c.done_pos AND pg_visible_in_snapshot(cl.xid, c.cur))
-                       -- Nor a straggler that is taken of a round that has more of them. NULL for other rounds.
+                       -- Also excludes a straggler that is already processed in a round that has more of them. NULL for
+                       -- other rounds.
                        AND (pos <= c.done_pos AND pg_visible_in_snapshot(cl.xid, c.stragglers_cur)
                             AND (cl.xid, cl.queue_key, pos) <= (c.straggler_xid, c.straggler_key, c.straggler_pos)) IS NOT TRUE)
                OR EXISTS (SELECT FROM mqdb.entries(timer_key, greatest(step.next_offset, seen_past)) cq
@@ -135,7 +131,7 @@ BEGIN
     IF NOT waits THEN
         RETURN 'ALREADY_DELIVERED';
     END IF;
-    -- A sender that takes it back in a transaction which stays open keeps nobody waiting but this recall.
+    -- A sender that recalls the message in an open transaction blocks only this recall.
     lock_timeout := current_setting('lock_timeout');
     PERFORM set_config('lock_timeout', '1s', true);
     INSERT INTO mqdb.timer_recall (log_pos, deliver_ms) VALUES (pos, due_ms) ON CONFLICT DO NOTHING;
@@ -153,4 +149,4 @@ BEGIN
     RETURN 'RECALLED';
 END
 $$;
-COMMENT ON FUNCTION mqdb.recall(text, text, text) IS 'Takes back a message that waits for its time of delivery, in the caller''s transaction, until whose end no such message is delivered: RECALLED, ALREADY_DELIVERED, or UNKNOWN if there is no message of that id, or it was recalled before. A topic of NULL is any';
+COMMENT ON FUNCTION mqdb.recall(text, text, text) IS 'Recalls a message that waits for its delivery time, in the caller''s transaction; until this transaction ends, no such message is delivered: RECALLED, ALREADY_DELIVERED, or UNKNOWN if there is no message with this id, or it was already recalled. A topic of NULL stands for any topic';

@@ -1,12 +1,8 @@
--- Recall for roles that may SEND to the topic or OPERATE it, and do not own the schema. mqdb.recall keeps the deliverer away until the caller's
--- transaction ends, and so every timer of everybody. These take no lock of all, and are two for that:
---
---   recall_own       writes that the message is recalled, in the caller's transaction, unless it has been delivered
---   recall_outcome   afterwards, in another transaction, says whether that came in time
---
--- The deliverer passes by whatever it sees as recalled. A batch of it that began before the first transaction was committed
--- may not have seen it; so the second waits for the end of that batch. Then the copy is in the log, or will never be.
--- (A copy is younger than its record. So as long as the log has the record it has the copy, too.)
+-- Recall for roles that may SEND to the topic or OPERATE it, but do not own the schema. mqdb.recall blocks the
+-- deliverer, and so all timers of all roles, until the caller's transaction ends. These functions take no such lock,
+-- and therefore need two steps: A batch that started before the first transaction committed may not have seen the
+-- recall, so the second step waits for the end of that batch. After that, the copy is in the log, or will never be. (A
+-- copy is newer than its record. As long as the log has the record, it therefore has the copy, too.)
 CREATE FUNCTION mqdb.find_timer(topic text, id uuid, OUT pos bigint, OUT due_ms bigint, OUT is_past boolean, OUT has_copy boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -36,7 +32,7 @@ BEGIN
     ) AS r;
 END
 $$;
-COMMENT ON FUNCTION mqdb.find_timer(text, uuid) IS 'A message with a time of delivery for a topic: its record, when it is due, whether delivery is past it, and whether it has a copy in the topic';
+COMMENT ON FUNCTION mqdb.find_timer(text, uuid) IS 'A message with a delivery time for a topic: its record, its delivery time, whether delivery has passed that time, and whether the topic has a copy';
 REVOKE EXECUTE ON FUNCTION mqdb.find_timer(text, uuid) FROM PUBLIC;
 
 CREATE FUNCTION mqdb.check_recall(topic text, message_id text, function text) RETURNS uuid
@@ -46,7 +42,7 @@ AS $$
 BEGIN
     PERFORM mqdb.check_topic_given(check_recall.topic);
     check_recall.topic := mqdb.full_topic(check_recall.topic);
-    -- First of all, so that nobody learns which topics there are.
+    -- Checked first, so that no role can find out which topics exist.
     IF NOT mqdb.is_allowed(session_user, 'OPERATE', 'TOPIC', coalesce(check_recall.topic, '')) THEN
         PERFORM mqdb.check_right('SEND', 'TOPIC', check_recall.topic);
     END IF;
@@ -61,7 +57,7 @@ BEGIN
     RETURN message_id::uuid;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_recall(text, text, text) IS 'The id of a message that a sender to the topic, or an operator of it, wants to recall; raises an error for any other role';
+COMMENT ON FUNCTION mqdb.check_recall(text, text, text) IS 'The id of a message that a sender to the topic or an operator of the topic wants to recall; raises an error for any other role';
 
 CREATE FUNCTION mqdb.recall_own(topic text, message_id text, actor text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
@@ -87,7 +83,7 @@ BEGIN
     RETURN 'PENDING';
 END
 $$;
-COMMENT ON FUNCTION mqdb.recall_own(text, text, text) IS 'Takes back a message to a topic to which the role that is logged in may send: PENDING until recall_outcome is asked, when this is committed; ALREADY_DELIVERED; or UNKNOWN as of recall';
+COMMENT ON FUNCTION mqdb.recall_own(text, text, text) IS 'Recalls a message to a topic to which the logged-in role may send: PENDING, in which case recall_outcome has to be called after this transaction has committed; ALREADY_DELIVERED; or UNKNOWN as in recall';
 
 CREATE FUNCTION mqdb.recall_outcome(topic text, message_id text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
@@ -100,7 +96,7 @@ DECLARE
     writer xid;
 BEGIN
     recall_outcome.topic := mqdb.full_topic(recall_outcome.topic);
-    -- The transactions that deliver now. One that begins later sees all that is committed.
+    -- The transactions that are delivering now. Later transactions see everything that is committed.
     delivering := ARRAY(SELECT l.virtualtransaction FROM pg_locks l
                         WHERE l.relation = 'mqdb.lock_timer'::regclass AND l.granted AND l.mode = 'ShareUpdateExclusiveLock'
                           AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));
@@ -119,4 +115,4 @@ BEGIN
     RETURN CASE WHEN timer.has_copy THEN 'ALREADY_DELIVERED' ELSE 'RECALLED' END;
 END
 $$;
-COMMENT ON FUNCTION mqdb.recall_outcome(text, text) IS 'Whether a recall by recall_own came in time: RECALLED, and the message will never be delivered, or ALREADY_DELIVERED; waits for the batch that is being delivered';
+COMMENT ON FUNCTION mqdb.recall_outcome(text, text) IS 'Whether a recall by recall_own was in time: RECALLED means that the message will never be delivered, otherwise ALREADY_DELIVERED; waits for the batch that is being delivered';

@@ -1,6 +1,6 @@
--- Notes in mqdb.operation what the caller's transaction changes: both are there when it commits, or neither. With the rights
--- of the owner, so that a role need not be able to write the table: it can say who is behind a change, but not that
--- another role has made it.
+-- Records a change of the caller's transaction in mqdb.operation: the transaction commits both, or neither. The
+-- function runs with the rights of the owner, so a role need not be able to write the table: the caller can name the
+-- author of a change, but not another role.
 CREATE FUNCTION mqdb.record_operation(
     verb text, topics text[], groups text[], object text, before jsonb, after jsonb, records bigint, reason text, actor text
 ) RETURNS bigint
@@ -25,6 +25,6 @@ BEGIN
     RETURN noted;
 END
 $$;
-COMMENT ON FUNCTION mqdb.record_operation(text, text[], text[], text, jsonb, jsonb, bigint, text, text) IS 'Notes a change in mqdb.operation, under the role that is logged in; returns its number';
--- A principal cannot note operations by itself: only the functions that change something do.
+COMMENT ON FUNCTION mqdb.record_operation(text, text[], text[], text, jsonb, jsonb, bigint, text, text) IS 'Records a change in mqdb.operation under the logged-in role; returns its number';
+-- A principal cannot record operations directly: only the functions that make changes do.
 REVOKE EXECUTE ON FUNCTION mqdb.record_operation(text, text[], text[], text, jsonb, jsonb, bigint, text, text) FROM PUBLIC;

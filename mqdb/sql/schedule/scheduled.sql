@@ -1,11 +1,7 @@
--- What waits for its delivery: delayed messages in the queues of their levels, and messages with a time of delivery,
--- collected or not. What was recalled is not shown, nor what went with its topic.
---
--- It runs with the rights of its owner, for it reads queues of the broker; a role that does not own the schema sees what it
--- will be able to read, and what it operates.
---
--- The cost is that of what waits. Entries and records are read in an order and up to a limit, which binds the plan to
--- their indexes: by its statistics PostgreSQL takes what is delivered for waiting, and would read the whole log.
+-- The messages that wait for delivery: delayed messages in the queues of their levels, and messages with a delivery
+-- time, collected or not. Recalled messages, and messages deleted with their topic, are not shown. Entries and records
+-- are read in order and up to a limit, which ties the plan to their indexes: based on statistics, PostgreSQL would take
+-- delivered messages for waiting ones, and read the whole log.
 CREATE VIEW mqdb.every_scheduled AS
 WITH step AS (
     SELECT next_offset, delivered_ms, delivered_pos FROM mqdb.timer_step ORDER BY seq DESC LIMIT 1
@@ -58,7 +54,7 @@ SELECT w.properties ->> 'REAL_TOPIC' AS topic,
 FROM waiting w
 WHERE NOT EXISTS (
     SELECT FROM mqdb.deleted_topic d WHERE d.topic = w.properties ->> 'REAL_TOPIC' AND d.last_pos >= w.log_pos);
-COMMENT ON VIEW mqdb.every_scheduled IS 'All messages that wait for their delivery, by whole names, for views that run with the rights of their owner';
+COMMENT ON VIEW mqdb.every_scheduled IS 'All messages that wait for delivery, with full names, for views that run with the rights of their owner';
 
 CREATE VIEW mqdb.scheduled WITH (security_barrier) AS
 SELECT coalesce(mqdb.without_namespace(s.topic, (SELECT n.namespace FROM mqdb.own_namespace n)), s.topic) AS topic, s.queue_id, s.due_at,
@@ -68,15 +64,15 @@ SELECT coalesce(mqdb.without_namespace(s.topic, (SELECT n.namespace FROM mqdb.ow
 FROM mqdb.every_scheduled s
 WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (
     SELECT FROM mqdb.own_right a WHERE a.access <> 'SEND' AND mqdb.is_covered(s.topic, a.resource_type, a.resource));
-COMMENT ON VIEW mqdb.scheduled IS 'All messages that wait for their delivery, by a delay level or at a time of their own';
-COMMENT ON COLUMN mqdb.scheduled.topic IS 'Topic to which it will be delivered; %RETRY% and a group for a retry';
-COMMENT ON COLUMN mqdb.scheduled.queue_id IS 'Queue of that topic';
+COMMENT ON VIEW mqdb.scheduled IS 'All messages that wait for delivery, by a delay level or with their own delivery time';
+COMMENT ON COLUMN mqdb.scheduled.topic IS 'Topic to which the message will be delivered; for a retry, %RETRY% and the name of the group';
+COMMENT ON COLUMN mqdb.scheduled.queue_id IS 'Queue in that topic';
 COMMENT ON COLUMN mqdb.scheduled.due_at IS 'Delivery time, by the clock of the broker';
-COMMENT ON COLUMN mqdb.scheduled.delay_level IS 'NULL for a message with a time of delivery, which mqdb.recall takes back';
-COMMENT ON COLUMN mqdb.scheduled.msg_id IS 'Unique id given by the producer';
+COMMENT ON COLUMN mqdb.scheduled.delay_level IS 'Delay level of the message; NULL for a message with a delivery time, which mqdb.recall can recall';
+COMMENT ON COLUMN mqdb.scheduled.msg_id IS 'Unique id set by the producer';
 COMMENT ON COLUMN mqdb.scheduled.tags IS 'Its tag';
-COMMENT ON COLUMN mqdb.scheduled.keys IS 'Its keys, separated by blanks';
+COMMENT ON COLUMN mqdb.scheduled.keys IS 'Keys of the message, separated by blanks';
 COMMENT ON COLUMN mqdb.scheduled.store_time IS 'Time of the send, by the clock of the broker';
-COMMENT ON COLUMN mqdb.scheduled.log_pos IS 'Position of the record that was sent';
-COMMENT ON COLUMN mqdb.scheduled.origin_topic IS 'Topic in which it failed first, if it is a retry; NULL otherwise';
-COMMENT ON COLUMN mqdb.scheduled.origin_queue_id IS 'Queue of that topic';
+COMMENT ON COLUMN mqdb.scheduled.log_pos IS 'Position of the original record';
+COMMENT ON COLUMN mqdb.scheduled.origin_topic IS 'Topic in which the message first failed, if it is a retry; NULL otherwise';
+COMMENT ON COLUMN mqdb.scheduled.origin_queue_id IS 'Queue in which the message first failed';

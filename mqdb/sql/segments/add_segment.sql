@@ -1,6 +1,6 @@
--- The three partitions of a segment.
--- CREATE TABLE and ATTACH: the parents take a SHARE UPDATE EXCLUSIVE lock, so that sends and pulls go on;
--- the CHECK constraint spares the scan. There is no DEFAULT partition: it would have to be scanned.
+-- Creates the three partitions of a segment. CREATE TABLE and ATTACH: the parents get only a SHARE UPDATE EXCLUSIVE
+-- lock, so that sends and pulls can continue; the CHECK constraint avoids the scan. There is no DEFAULT partition: it
+-- would have to be scanned.
 CREATE FUNCTION mqdb.add_partitions(number integer, first_pos bigint, past_pos bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -28,7 +28,8 @@ BEGIN
         END IF;
         EXECUTE format('ALTER TABLE mqdb.%1$s ATTACH PARTITION mqdb.%1$s_%2$s FOR VALUES %3$s', parent, number, bounds);
         EXECUTE format('ALTER TABLE mqdb.%s_%s DROP CONSTRAINT in_segment', parent, number);
-        -- Readers that name a partition, as Spark does, see what they would see by the parent. The index is looked up by it alone.
+        -- Readers that name a partition, as Spark does, see the same rows as through the parent. The index is only read
+        -- through its parent.
         EXECUTE format('ALTER TABLE mqdb.%s_%s ENABLE ROW LEVEL SECURITY', parent, number);
         SELECT replace(pg_get_expr(p.polqual, p.polrelid), parent || '.', format('%s_%s.', parent, number)) INTO readable
         FROM pg_policy p WHERE p.polrelid = format('mqdb.%s', parent)::regclass AND p.polname = 'readable';
@@ -36,7 +37,7 @@ BEGIN
             EXECUTE format('CREATE POLICY readable ON mqdb.%s_%s FOR SELECT USING (%s)', parent, number, readable);
             EXECUTE format('GRANT SELECT ON mqdb.%s_%s TO PUBLIC', parent, number);
         END IF;
-        -- From statistics EXPLAIN would tell everybody what rows have that a policy holds back.
+        -- Through statistics, EXPLAIN would show everyone values of rows that a policy hides.
         FOR untold IN
             SELECT a.attname FROM pg_attribute a
             WHERE a.attrelid = format('mqdb.%s', parent)::regclass AND a.attnum > 0 AND a.attstattarget = 0
@@ -47,7 +48,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION mqdb.add_partitions(integer, bigint, bigint) IS 'Makes the partitions of a segment; a part of mqdb.add_segment, and of an upgrade by logical replication';
+COMMENT ON FUNCTION mqdb.add_partitions(integer, bigint, bigint) IS 'Creates the partitions of a segment; part of mqdb.add_segment, and of an upgrade by logical replication';
 
 CREATE FUNCTION mqdb.add_segment(records bigint) RETURNS integer
 LANGUAGE plpgsql
@@ -68,4 +69,4 @@ BEGIN
     RETURN number;
 END
 $$;
-COMMENT ON FUNCTION mqdb.add_segment(bigint) IS 'Adds a segment of so many records behind the last one, with its partitions; returns its number';
+COMMENT ON FUNCTION mqdb.add_segment(bigint) IS 'Adds a segment with this number of records after the last one, with its partitions; returns its number';

@@ -1,5 +1,5 @@
--- Writes down where the queues end, for the transaction that enters a new segment: from then on the last offset of a
--- queue is found in the new segment, or else here. Entries lie in `last_segment` and older ones until then.
+-- Stores the ends of all queues, for the transaction that enters a new segment: from then on, the last offset of a
+-- queue is found in the new segment or in this column. Until then, entries are in `last_segment` and older ones.
 CREATE FUNCTION mqdb.leave_segment(last_segment integer) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -16,4 +16,4 @@ BEGIN
     WHERE e.queue_key = q.queue_key AND e.end_offset > q.end_offset;
 END
 $$;
-COMMENT ON FUNCTION mqdb.leave_segment(integer) IS 'Stores the ends of the queues when dispatch leaves a segment; a part of mqdb.dispatch';
+COMMENT ON FUNCTION mqdb.leave_segment(integer) IS 'Stores the ends of the queues when dispatch leaves a segment; part of mqdb.dispatch';

@@ -7,4 +7,4 @@ BEGIN
         USING ERRCODE = 'MQ401', DETAIL = jsonb_build_object('log_pos', NEW.log_pos, 'segment', TG_TABLE_NAME);
 END
 $$;
-COMMENT ON FUNCTION mqdb.refuse_sealed() IS 'Trigger of sealed segments: a record that came too late is refused, never lost';
+COMMENT ON FUNCTION mqdb.refuse_sealed() IS 'Trigger function for sealed segments: a record that comes too late is refused, and never lost';

@@ -1,8 +1,8 @@
--- Seals a closed segment: from now on a trigger refuses records, and it is proven that all it holds is
--- dispatched and indexed. The lock that CREATE TRIGGER takes is only granted when every transaction that has
--- written to the segment is over; it is asked for without waiting. False: not yet.
--- Anti-joins, each by hash: an OR of them, or a nested loop, would be quadratic.
--- A record whose id a span covers needs no entry but for its keys.
+-- Seals a closed segment: from then on, a trigger refuses records, and all records in it are verified to be dispatched
+-- and indexed. The lock for CREATE TRIGGER is only granted when all transactions that have written to the segment are
+-- over; it is requested without waiting. Returns false if it is too early. Separate anti-joins, each with a hash: an OR
+-- of them, or a nested loop, would be quadratic. A record whose id is covered by a span needs an entry only for its
+-- keys.
 CREATE FUNCTION mqdb.seal_segment(number integer) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -45,4 +45,4 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION mqdb.seal_segment(integer) IS 'Seals a closed segment if no transaction can still write to it and all its records are dispatched; returns whether it did';
+COMMENT ON FUNCTION mqdb.seal_segment(integer) IS 'Seals a closed segment if no transaction can still write to it and all its records are dispatched; returns whether the segment was sealed';

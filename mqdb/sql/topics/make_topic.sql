@@ -1,9 +1,7 @@
--- Topics are made by their first send, with the settings of the template of automatic topics; by the members of a group, if they
--- are the group's; and by administrators. They are made here, and not by INSERTs of these sessions: each row that is refused would
--- take one of the numbers, of which there are 2^31.
---
--- A topic that a client makes by itself is not noted as an operation. A topic that is made by a role with the right to administer it
--- is noted, because it cannot be told by which of its rights the role has made it.
+-- Topics are created by their first send, with the settings of the template for automatic topics; by the members of a
+-- group, if they are topics of this group; and by administrators. They are created here and not with INSERTs by these
+-- sessions, because each refused row would use up one of the 2^31 numbers. A topic created by a role with the right to
+-- administer it is recorded, because it is unknown which of its rights the role used.
 CREATE FUNCTION mqdb.make_topic(
     topic text, read_queue_nums integer, write_queue_nums integer, perm integer, ordered boolean, message_type text,
     is_noted boolean DEFAULT false, actor text DEFAULT NULL
@@ -38,7 +36,7 @@ BEGIN
     ELSIF (least(make_topic.read_queue_nums, make_topic.write_queue_nums) > 0 AND queue_nums <= most
            AND make_topic.read_queue_nums IS NOT NULL AND make_topic.write_queue_nums IS NOT NULL) IS NOT TRUE THEN
         PERFORM mqdb.refuse_parameter('write_queue_nums', make_topic.write_queue_nums::text,
-            format('a topic has 1 to %s queues here, and as many to read', coalesce(most, 0)));
+            format('a topic can have 1 to %s queues for writing here, and the same for reading', coalesce(most, 0)));
     ELSIF (make_topic.perm BETWEEN 0 AND 7 AND make_topic.ordered IS NOT NULL
            AND make_topic.message_type IN ('NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'UNSPECIFIED', 'MIXED')) IS NOT TRUE THEN
         PERFORM mqdb.refuse_parameter('perm', make_topic.perm::text, 'give a sum of 4, 2 and 1, whether it is ordered, and a type of messages');
@@ -61,7 +59,7 @@ BEGIN
     RETURN made;
 END
 $$;
-COMMENT ON FUNCTION mqdb.make_topic(text, integer, integer, integer, boolean, text, boolean, text) IS 'Makes a topic with its queues; returns its id, NULL if the name is taken';
+COMMENT ON FUNCTION mqdb.make_topic(text, integer, integer, integer, boolean, text, boolean, text) IS 'Creates a topic with its queues; returns its id, or NULL if the name is taken';
 
 CREATE FUNCTION mqdb.make_group(group_name text, consume_mode text DEFAULT 'PULL') RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
@@ -85,4 +83,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.make_group(text, text) IS 'Makes a group if it does not exist';
+COMMENT ON FUNCTION mqdb.make_group(text, text) IS 'Creates a group if it does not exist';

@@ -1,5 +1,5 @@
--- The state of each half message, for people: those that the checker has not met yet come from the log. The orders and
--- limits bind the plan to the indexes, as in mqdb.scheduled.
+-- The state of each half message, for people: half messages that the checker has not seen yet come from the log. The
+-- orders and limits tie the plan to the indexes, as in mqdb.scheduled.
 CREATE VIEW mqdb.half_messages WITH (security_invoker) AS
 WITH half AS (
     SELECT h.log_pos, h.queue_offset, h.msg_id, h.producer_group, h.topic, h.state, h.check_times, h.stored_at,
@@ -25,4 +25,4 @@ WITH half AS (
       AND NOT EXISTS (SELECT FROM mqdb.half_message h WHERE h.log_pos = cq.log_pos)
 )
 SELECT mqdb.unique_id_text(half.msg_id) AS transaction_id, half.* FROM half;
-COMMENT ON VIEW mqdb.half_messages IS 'All half messages in the log, with their outcomes; check_at is NULL for those too young for a check';
+COMMENT ON VIEW mqdb.half_messages IS 'All half messages in the log, with their outcomes; check_at is NULL for those that are too new for a check';

@@ -1,12 +1,8 @@
--- Half messages of roles that do not own the schema: they send, end and are asked about their own by these functions, which
--- run with the rights of the owner. No such role reads or writes the queue of the half messages and their rows itself.
---
--- A half message belongs to the role that has sent it, and not to a process: any process of a producer group may be asked, and
--- they log in as one role. Another role that calls its group the same is not asked, and finds no half message there.
---
--- The row is made together with the record. If the first of its END and the checker made it, an END that is not committed would
--- keep the checker waiting, and with it all others. So there is a row from the start, and the checker passes by a row that is
--- locked.
+-- Half messages of roles that do not own the schema: such a role sends, ends and checks its own half messages with
+-- these functions, which run with the rights of the owner. No such role has direct access to the queue of half messages
+-- and their rows. Another role that uses the same group name is not checked, and finds no half message there. If the
+-- row were created by its END or by the checker, whichever comes first, an uncommitted END would block the checker, and
+-- with it all other half messages. The row therefore exists from the start, and the checker skips locked rows.
 CREATE FUNCTION mqdb.send_half(
     queue_key integer, history bigint, tags_code bigint, born_time timestamptz, msg_id uuid, born_host text,
     tags text, keys text, properties jsonb, body bytea, flag integer, sys_flag integer
@@ -54,8 +50,8 @@ BEGIN
     VALUES (placed.placed_key, stored_at, send_half.born_time, placed.placed_code, send_half.msg_id, send_half.sys_flag,
             send_half.flag, send_half.born_host, send_half.tags, send_half.keys, placed.placed_properties, send_half.body)
     RETURNING log_pos INTO pos;
-    -- Its immunity, within two bounds: the default timeout of transactions (CheckRules; the checker waits longer if the timeout
-    -- of the broker is longer), and the time for which the log is kept.
+    -- The immunity of the half message, within two bounds: the default timeout of transactions (CheckRules; the checker
+    -- waits longer if the timeout of the broker is longer), and the time for which the log is kept.
     wait := least(greatest(coalesce(mqdb.property_number(placed.placed_properties, 'CHECK_IMMUNITY_TIME_IN_SECONDS'), 0), 6),
                   259200) * interval '1 second';
     INSERT INTO mqdb.half_message (log_pos, msg_id, producer_group, topic, stored_at, check_at, check_wait, principal)
@@ -64,10 +60,10 @@ BEGIN
     RETURN pos;
 END
 $$;
-COMMENT ON FUNCTION mqdb.send_half(integer, bigint, bigint, timestamptz, uuid, text, text, text, jsonb, bytea, integer, integer) IS 'Stores a half message of the role that is logged in, for a topic to which it may send; returns its position';
+COMMENT ON FUNCTION mqdb.send_half(integer, bigint, bigint, timestamptz, uuid, text, text, text, jsonb, bytea, integer, integer) IS 'Stores a half message of the logged-in role, for a topic to which the role may send; returns its position';
 
--- As mqdb.broker.transactions.transactions.end. Half messages of other roles are not found. A role that may no longer send cannot
--- commit; a rollback needs no right.
+-- As in mqdb.broker.transactions.transactions.end. Half messages of other roles are not found. A role that may no
+-- longer send cannot commit; a rollback needs no right.
 CREATE FUNCTION mqdb.end_half(
     log_pos bigint, producer_group text, unique_id uuid, outcome text, asked_client text,
     OUT has_changed boolean, OUT state text, OUT copy_pos bigint
@@ -110,14 +106,14 @@ BEGIN
         UPDATE mqdb.half_message h SET check_client = NULL
         WHERE h.log_pos = end_half.log_pos AND h.check_client = end_half.asked_client;
     ELSIF asked_client IS NULL AND age > immunity THEN
-        RAISE EXCEPTION 'the half message at position % of the log is % s old, its immunity was % s', log_pos, age, immunity
+        RAISE EXCEPTION 'the half message at position % of the log is % s old, but its immunity was % s', log_pos, age, immunity
             USING ERRCODE = 'MQ220', DETAIL = jsonb_build_object(
                 'log_pos', end_half.log_pos, 'age_seconds', age, 'immunity_seconds', immunity);
     ELSE
         IF outcome = 'COMMIT' THEN
             PERFORM mqdb.check_right('SEND', 'TOPIC', half.topic);
         END IF;
-        -- A session that ends it at the same time comes first, or finds that it has ended.
+        -- A session that ends the half message at the same time either comes first, or finds it ended.
         SELECT * INTO half FROM mqdb.half_message h WHERE h.log_pos = end_half.log_pos FOR UPDATE;
         has_changed := half.state = 'PREPARED';
         IF has_changed AND outcome = 'COMMIT' THEN
@@ -148,9 +144,9 @@ BEGIN
     state := (SELECT h.state FROM mqdb.half_message h WHERE h.log_pos = end_half.log_pos);
 END
 $$;
-COMMENT ON FUNCTION mqdb.end_half(bigint, text, uuid, text, text) IS 'Commits or rolls back a half message sent by the role that is logged in; UNKNOWN answers a check, and does not end the message';
+COMMENT ON FUNCTION mqdb.end_half(bigint, text, uuid, text, text) IS 'Commits or rolls back a half message sent by the logged-in role; UNKNOWN answers a check without ending the half message';
 
--- As mqdb.store.transactions.half_checks.open_checks.
+-- As in mqdb.store.transactions.half_checks.open_checks.
 CREATE FUNCTION mqdb.own_checks(client_id text, producer_group text, most integer) RETURNS TABLE (
     real_topic text, real_queue_id bigint, log_pos bigint, check_times integer, queue_offset bigint, msg_id uuid, tags text, keys text,
     properties jsonb, body bytea, born_host text, flag integer, sys_flag integer, born_time timestamptz, store_time timestamptz
@@ -168,4 +164,4 @@ BEGIN ATOMIC
       AND EXISTS (SELECT FROM mqdb.own_right a WHERE a.access = 'SEND' AND mqdb.is_covered(h.topic, a.resource_type, a.resource))
     ORDER BY h.check_at LIMIT least(greatest(own_checks.most, 0), 100);
 END;
-COMMENT ON FUNCTION mqdb.own_checks(text, text, integer) IS 'The open checks of half messages sent by the role that is logged in, for one of its clients';
+COMMENT ON FUNCTION mqdb.own_checks(text, text, integer) IS 'The open checks of half messages sent by the logged-in role, for one of its clients';

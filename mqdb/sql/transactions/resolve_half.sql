@@ -1,5 +1,6 @@
--- Half messages for a role that may OPERATE their topics: those that the checker has met and that have no end. Others are not there
--- for it: by an END of one that the checker has not met, in a transaction that stays open, the checker would have to wait.
+-- Half messages for a role that may OPERATE their topics: those that the checker has seen and that are unresolved.
+-- Others are hidden: if the role ended one that the checker has not seen, in an open transaction, the checker would
+-- have to wait.
 CREATE FUNCTION mqdb.operated_halves(states text[], producer_group text, most bigint) RETURNS SETOF mqdb.half_messages
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -15,9 +16,10 @@ BEGIN
     ORDER BY h.log_pos LIMIT greatest(operated_halves.most, 0);
 END
 $$;
-COMMENT ON FUNCTION mqdb.operated_halves(text[], text, bigint) IS 'The half messages for topics that the role that is logged in may operate, the oldest first';
+COMMENT ON FUNCTION mqdb.operated_halves(text[], text, bigint) IS 'The half messages for topics that the logged-in role may operate, oldest first';
 
--- As mqdb.broker.transactions.transactions.resolve, which says it of the owner. The copy of a commit is not shown to the role.
+-- As in mqdb.broker.transactions.transactions.resolve, for a role other than the owner. The role cannot see the copy
+-- made by a commit.
 CREATE FUNCTION mqdb.resolve_half(
     transaction_id text, resolution text, actor text, OUT has_changed boolean, OUT half mqdb.half_message
 )
@@ -45,7 +47,7 @@ BEGIN
         PERFORM mqdb.refuse_isolation('mqdb.resolve_half');
     END IF;
     id := transaction_id::uuid;
-    -- By the partial indexes of open half messages: an index by id would cost each END.
+    -- Uses the partial indexes of open half messages, because an index by id would make each END more expensive.
     SELECT h.* INTO half FROM mqdb.half_message h
     WHERE h.msg_id = id AND h.state IN ('PREPARED', 'DISCARDED')
       AND h.log_pos IN (SELECT o.log_pos FROM mqdb.half_message o WHERE o.state = 'PREPARED' AND o.msg_id = id
@@ -54,7 +56,8 @@ BEGIN
                   WHERE a.access = 'OPERATE' AND a.resource_type = 'TOPIC' AND mqdb.is_covered(h.topic, 'TOPIC', a.resource))
     ORDER BY h.log_pos DESC LIMIT 1;
     IF FOUND THEN
-        -- It stays in the log until this transaction ends, because a session that has read a segment blocks its removal.
+        -- The half message stays in the log until this transaction ends, because a session that has read a segment
+        -- blocks its removal.
         SELECT * INTO original FROM mqdb.commit_log cl
         WHERE cl.log_pos >= half.log_pos AND cl.log_pos <= half.log_pos ORDER BY cl.log_pos LIMIT 1;
     END IF;
@@ -106,4 +109,4 @@ BEGIN
         jsonb_build_object('state', half.state), 1, NULL, actor);
 END
 $$;
-COMMENT ON FUNCTION mqdb.resolve_half(text, text, text) IS 'Ends an open half message by hand, or resumes the checks of one that was given up, for a role that may operate its topic';
+COMMENT ON FUNCTION mqdb.resolve_half(text, text, text) IS 'Ends an open half message by hand, or resumes the checks of a discarded one, for a role that may operate its topic';

@@ -275,7 +275,7 @@ def test_who_pops_gets_nothing_of_a_queue_that_it_may_not_read(admin: Admin, bil
         "SELECT * FROM mqdb.pop_take('billing', 'me', '1 min', 9, 9, true, %s, '{1}', '{1}', '{0}', '{1}', '{1}', "
         "'{0}', '{1}')"
     )
-    with pytest.raises(psycopg.Error, match="give queues that may be read"):
+    with pytest.raises(psycopg.Error, match="must be queues that may be read"):
         rows(billing, take, keys[:1])
     assert len(rows(database.dsn, take, keys[:1])) == 1
     rows(database.dsn, "UPDATE mqdb.pop_batch SET visible_at = '2000-01-01' RETURNING 1")

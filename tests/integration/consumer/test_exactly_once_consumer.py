@@ -330,7 +330,7 @@ def test_a_listener_that_does_not_leave_the_end_to_the_consumer_has_failed(
 
     [(exception, message)] = failures(served)
     assert exception == "mqdb.errors.TransactionEnded"
-    assert message.startswith(f"the listener has {what} the transaction that it was given")
+    assert message.startswith(f"the listener has {what} the transaction that was passed to it")
     assert ledger.bodies == (["0", "1"] if written else ["1"])
 
 

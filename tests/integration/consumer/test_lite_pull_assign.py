@@ -182,7 +182,7 @@ def test_it_reads_beside_the_members_of_its_group_and_commits_nothing_of_theirs(
     inbox.wait_for(30)
 
     assert polled(consumer, 30) == numbers(0, 30)
-    with pytest.raises(QueueOwned, match=r"orders@broker-a:0 of group 'readers' belongs to its member"):
+    with pytest.raises(QueueOwned, match=r"orders@broker-a:0 of group 'readers' is owned by member"):
         consumer.commit()
     consumer.poll(timedelta(0))
     wait_until(lambda: "did not commit the offset of group readers in queue orders@broker-a:0" in caplog.text)

@@ -310,7 +310,7 @@ def test_a_listener_that_needs_a_queue_is_refused(
     consumer.subscribe("orders")
     consumer.register_listener(lambda *_: None, **{option: True})
 
-    with pytest.raises(ConsumeModeConflict, match="consumes by pop, and this consumer by pull"):
+    with pytest.raises(ConsumeModeConflict, match="consumes by pop, but this consumer by pull"):
         consumer.start()
 
 

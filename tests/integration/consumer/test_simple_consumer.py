@@ -170,7 +170,7 @@ def test_a_group_pulls_or_pops(broker: Connection, simple: Simple, lite: Lite) -
     with pytest.raises(ConsumeModeConflict, match="mqdb group set pullers --consume-mode pop"):
         simple(group="pullers")
     simple()
-    with pytest.raises(ConsumeModeConflict, match="consumes by pop, and this consumer by pull"):
+    with pytest.raises(ConsumeModeConflict, match="consumes by pop, but this consumer by pull"):
         lite("orders", group="workers")
 
 

@@ -191,7 +191,7 @@ def test_a_message_is_redriven_once_unless_one_asks_again(broker: Connection) ->
     (again,) = redrive_messages(broker, [log_pos, log_pos], ALL._replace(again=True))
 
     assert skipped.status is RedriveStatus.SKIPPED
-    assert "was redriven already" in (skipped.error or "")
+    assert "was already redriven" in (skipped.error or "")
     assert again.status is RedriveStatus.REDRIVEN
     assert [row[1] for row in results(broker)] == ["REDRIVEN", "REDRIVEN"]
     assert len(redriven(broker)) == 2
@@ -231,7 +231,7 @@ def test_no_body_is_noted(database: Database, broker: Connection) -> None:
 
     [noted] = list_operations(broker)
     assert "a secret" not in str(noted)
-    assert noted.after == {"target_topic": None, "body_edited": True, "condition": "a message, with another body"}
+    assert noted.after == {"target_topic": None, "body_edited": True, "condition": "a message, with a new body"}
 
 
 @pytest.mark.parametrize(

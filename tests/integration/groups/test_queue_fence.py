@@ -128,5 +128,5 @@ def test_a_commit_that_is_refused_says_so(broker: Connection, engine: Engine) ->
             exactly_once.commit(connection, batch)
 
     assert refusal(lost.value).startswith("MQ402 nothing is committed: another member has taken the queue")
-    assert refusal(ended.value).startswith("MQ403 nothing is committed: the listener has ended its transaction")
+    assert refusal(ended.value).startswith("MQ403 nothing is committed: the listener ended its transaction")
     assert broker.scalar(text("SELECT count(*) FROM mqdb.offset_commit")) == 0

@@ -399,4 +399,4 @@ def test_sequences_that_were_not_carried_over_go_on_behind_their_tables(
 
     assert positions(copied, queue) == before + after
     assert create_topic(copied, "payments") == [last_key + 1]
-    assert [warning.split(" stood at ")[0] for warning in warnings].count("the sequence mqdb.log_pos") == 1
+    assert [warning.split(" was at ")[0] for warning in warnings].count("sequence mqdb.log_pos") == 1

@@ -196,7 +196,7 @@ REFUSED: list[tuple[Table, type[MqdbError], str]] = [
     (
         {"body": ["a"], "delay_level": pa.array([1], pa.int32()), "deliver_at": [1]},
         ScheduleInvalid,
-        "delay_level says already when to deliver",
+        "delay_level already determines the delivery time",
     ),
 ]
 

@@ -120,7 +120,7 @@ def test_the_refusal_says_what_names_the_topic_and_how_to_delete_it(broker: Conn
 
     assert refused.value.code is ResponseCode.ILLEGAL_OPERATION
     assert str(refused.value) == (
-        "topic 'orders' is named by crons (2: tick, tock) and scheduled messages (3) and half messages (1); "
+        "topic 'orders' is used by crons (2: tick, tock) and scheduled messages (3) and half messages (1); "
         "to delete it with them: mqdb topic delete orders --force"
     )
 

@@ -191,7 +191,7 @@ def _check_wait(joined: JoinedConnection, broker: _Broker, wait: Wait | None) ->
     [(now, farthest)] = joined.run(joined_append.find_farthest(), broker.target)
     waits = wait.milliseconds - (now if isinstance(wait, DeliverAt) else 0)
     if farthest is not None and waits > farthest:
-        raise ScheduleInvalid("deliver_at", f"the message is to wait {waits:,} ms; the limit is {farthest:,}")
+        raise ScheduleInvalid("deliver_at", f"the message would wait {waits:,} ms; the limit is {farthest:,}")
 
 
 class _QueueNums(NamedTuple):
