@@ -74,7 +74,7 @@ def mqdb(
         bool, typer.Option("--version", help="Print the versions of mqdb, and of all brokers that answer in time.")
     ] = False,
 ) -> None:
-    """A message broker that runs inside PostgreSQL and behaves like Apache RocketMQ.
+    """A message broker that lives in PostgreSQL and behaves like Apache RocketMQ.
 
     Without [bold]--dsn[/bold], a command works on the embedded PostgreSQL in the home directory.
 

@@ -1,4 +1,4 @@
-"""RocketMQ 5's gRPC protocol, so that its SDKs can use mqdb without changes.
+"""RocketMQ 5's gRPC protocol: RocketMQ's SDKs can use mqdb without changes.
 
     front           the server, and the handlers of its calls
     certificate     the certificate of a front without a given one
@@ -15,5 +15,6 @@
     calls           callers, and whether they are authentic
     wire            messages and errors as the SDKs read them, without I/O
 
-Imports point down this list. Parts that the front for the remoting protocol needs as well are in `mqdb.fronts`.
+Modules import only from modules further down this list. Parts that the front for the remoting protocol shares are in
+`mqdb.fronts`.
 """

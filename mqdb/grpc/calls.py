@@ -1,8 +1,8 @@
-"""Calls: the caller according to the metadata, and whether that is true.
+"""Calls: the caller named in the metadata, and whether its signature is valid.
 
-SDKs sign the time that they send, with the secret of their access key, and nothing of the call. A listener on the line
-can repeat a call, so secrets need TLS. The time is not checked, because two SDKs send their local time as UTC.
-RocketMQ: ContextInitPipeline, AuthenticationPipeline, DefaultAuthenticationProvider.
+SDKs sign only the time that they send, with the secret of their access key, and no other part of the call. An
+eavesdropper can therefore repeat a call, so secrets need TLS. The time is not checked, because two SDKs send their
+local time as UTC. RocketMQ: ContextInitPipeline, AuthenticationPipeline, DefaultAuthenticationProvider.
 """
 
 import hmac
@@ -19,7 +19,7 @@ from mqdb.grpc.wire.status import CallRefused
 _CLIENT_ID: Final = "x-mq-client-id"
 _DATE_TIME: Final = "x-mq-date-time"
 
-#: Of a client id; an SDK makes some 60 of them.
+#: Maximum length of a client id; SDKs use about 60 characters.
 _MOST_CHARACTERS: Final = 255
 
 _AUTHORIZATION: Final = re.compile(r"MQv2-HMAC-SHA1 Credential=([^,/]*)[^,]*, *SignedHeaders=[^,]*, *Signature=(\w*)")
@@ -29,31 +29,31 @@ class CallContext(Protocol):
     """The part of grpc.aio.ServicerContext that is used here."""
 
     def invocation_metadata(self) -> "tuple[tuple[str, str | bytes], ...] | None":
-        """Names and values."""
+        """The metadata, as names and values."""
 
     def peer(self) -> str:
         """The address from which the call comes."""
 
     def time_remaining(self) -> float:
-        """Seconds until the client waits no longer; None for ever."""
+        """Seconds until the client stops waiting; None if it waits forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """The caller of a call."""
 
-    #: As the broker knows the client.
+    #: The client id that the broker uses.
     client_id: str
-    #: Of topics and groups that name none themselves.
+    #: Namespace of topics and groups that do not name one themselves.
     namespace: str
     language: str
     version: str
-    #: "" if no key is asked for.
+    #: "" if no key is required.
     access_key: str
     peer: str
 
     def producer_group(self, topic: str) -> str:
-        """The group by which the broker knows the client's half messages: the topic, because SDKs have no group."""
+        """The group of the client's half messages at the broker: the topic, because SDKs have no producer groups."""
         return group_of_key(topic, self.access_key)
 
 
@@ -66,14 +66,15 @@ class Callers:
     def caller(self, context: CallContext) -> Call:
         """The caller of a call.
 
-        Raises CallRefused without a client id, and SignatureInvalid if keys are required and the call is not signed.
+        Raises CallRefused if there is no client id, and SignatureInvalid if keys are required and the call is not
+        signed.
         """
         metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}
         client_id = metadata.get(_CLIENT_ID, "")
         if not client_id:
-            raise CallRefused(Code.CLIENT_ID_REQUIRED, f"the metadata lack {_CLIENT_ID}")
+            raise CallRefused(Code.CLIENT_ID_REQUIRED, f"the metadata lacks {_CLIENT_ID}")
         if len(client_id) > _MOST_CHARACTERS or not client_id.isprintable():
-            reason = f"{_CLIENT_ID} is longer than {_MOST_CHARACTERS} characters, or holds control characters"
+            reason = f"{_CLIENT_ID} is longer than {_MOST_CHARACTERS} characters, or contains control characters"
             raise CallRefused(Code.BAD_REQUEST, reason)
         access_key = self._signer(metadata) if self._keys.are_asked_for else ""
         return Call(
@@ -96,13 +97,13 @@ class Callers:
 
 
 def is_signed(secret: str, text: str, signature: str) -> bool:
-    """Whether a text has its right signature: HMAC with SHA-1 in hexadecimal digits of either case."""
+    """Whether the signature of a text is correct: HMAC with SHA-1, as hexadecimal digits in either case."""
     right = hmac.digest(secret.encode(), text.encode(), "sha1").hex()
     return hmac.compare_digest(right.encode(), signature.lower().encode())
 
 
 def address_of(peer: str) -> str:
-    """`address:port` of a peer as gRPC names it: ipv4:127.0.0.1:4711, ipv6:%5B::1%5D:4711."""
+    """The `address:port` of a peer in gRPC's notation: ipv4:127.0.0.1:4711, ipv6:%5B::1%5D:4711."""
     kind, _, address = peer.partition(":")
     if kind == "ipv4":
         return address

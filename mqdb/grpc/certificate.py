@@ -1,4 +1,7 @@
-"""The certificate of a front that was given none. Four of seven SDKs use TLS by default, and look at no certificate."""
+"""The certificate of a front for which no certificate is configured.
+
+Four of seven SDKs use TLS by default, and accept any certificate.
+"""
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -23,7 +26,7 @@ class Certificate(NamedTuple):
 
 
 def self_signed(host: str) -> Certificate:
-    """A self-signed certificate for a name or an address. It protects against listeners only."""
+    """A self-signed certificate for a name or an address. It protects only against eavesdroppers."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     now = datetime.now(UTC)

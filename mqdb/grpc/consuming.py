@@ -1,6 +1,6 @@
 """Consuming: the calls of consumers. RocketMQ: ReceiveMessageActivity, AckMessageActivity, ForwardMessageToDLQActivity.
 
-Each is answered from the call and the database alone.
+Each call is answered only from its content and the database.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 _SHORTEST_POLL: Final = timedelta(seconds=5)
 _SHORTEST_INVISIBLE: Final = timedelta(seconds=10)
 
-#: So long before a client waits no longer it is told that there is nothing.
+#: The client is sent an empty answer this long before it would stop waiting.
 _ANSWER_SECONDS: Final = 0.3
 
 _NOTHING: Final = Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
@@ -57,7 +57,7 @@ _SOME_FAILED: Final = Status(code=Code.MULTIPLE_RESULTS, message="some failed; s
 
 
 class SdkConsuming:
-    """The calls of the consumers of one front. Call it from the event loop only."""
+    """The calls of consumers, for one front. Call it from the event loop only."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class SdkConsuming:
         in_flight: SdkInFlight,
         store_host: str,
     ) -> None:
-        """`store_host` is the address of the front, which is a part of messages."""
+        """`store_host` is the front's address, which becomes part of messages."""
         self._database = database
         self._keys = keys
         self._members = members
@@ -81,9 +81,9 @@ class SdkConsuming:
     async def receive(
         self, call: Call, request: ReceiveMessageRequest, seconds_left: float | None
     ) -> AsyncIterator[ReceiveMessageResponse]:
-        """Messages, or after a while the status that there are no messages. Raises the errors of the request.
+        """Yield messages, or after some time the status that there are no messages. Raises the errors of the request.
 
-        Messages that a client no longer receives, because it has gone, come again at once.
+        If the client disconnects, messages that it did not receive become visible again immediately.
         """
         poll = LONGEST_POLL
         if request.HasField("long_polling_timeout"):
@@ -116,7 +116,10 @@ class SdkConsuming:
             raise
 
     def _frames(self, call: Call, group: str, messages: Sequence[ReceivedMessage]) -> list[ReceiveMessageResponse]:
-        """Messages as the client reads them. One that no SDK could read comes again, and is dead in the end."""
+        """Messages in the form that the client reads.
+
+        A message that no SDK could read is redelivered, and becomes a dead letter in the end.
+        """
         frames = []
         for message in messages:
             try:
@@ -143,9 +146,11 @@ class SdkConsuming:
     async def _wait(
         self, call: Call, group: str, request: ReceiveMessageRequest, until: float
     ) -> list[ReceivedMessage]:
-        """Messages, if some come until then. While there is no database it waits, as if there were no messages.
+        """Messages, if any arrive in time.
 
-        A client that is refused comes again at once.
+        While the database is unavailable, the call waits as if there were no messages.
+
+        This matters because a refused client repeats its call immediately.
         """
         return await self._database.patiently(partial(self._receive, call, group, request, until), until)
 
@@ -155,7 +160,7 @@ class SdkConsuming:
         topic = topic_of(request.message_queue.topic, call.namespace)
         await self._keys.require_of(call.access_key, group_right(group), topic_right(Access.READ, topic))
         if request.batch_size < 1:
-            raise CallRefused(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, and must be 1 at least")
+            raise CallRefused(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, but must be at least 1")
         invisible = RENEWED if request.auto_renew else _invisible(request)
         filter = filter_of(request.filter_expression)
         try:
@@ -173,7 +178,7 @@ class SdkConsuming:
         return await self._receiving.receive(call.client_id, group, topic, filter, limit, invisible, until)
 
     async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
-        """Acknowledge messages. A handle counts until its time has passed, also again."""
+        """Acknowledge messages. A handle stays valid until its time has passed, even if it was already used."""
         group = group_of(request.group, call.namespace)
         await self._keys.require_of(call.access_key, group_right(group))
         if not request.entries:
@@ -194,7 +199,7 @@ class SdkConsuming:
         return AckMessageResultEntry(message_id=entry.message_id, receipt_handle=handle, status=status)
 
     async def change(self, call: Call, request: ChangeInvisibleDurationRequest) -> ChangeInvisibleDurationResponse:
-        """Have a message come again after another time: sooner, as its listener has failed, or later."""
+        """Make a message visible after another time: sooner because its listener failed, or later."""
         group = group_of(request.group, call.namespace)
         await self._keys.require_of(call.access_key, group_right(group))
         self._members.note_alive(call.client_id)
@@ -209,7 +214,7 @@ class SdkConsuming:
     async def forward(
         self, call: Call, request: ForwardMessageToDeadLetterQueueRequest
     ) -> ForwardMessageToDeadLetterQueueResponse:
-        """Append a message to the dead letter queue of its group: its client has failed it too often."""
+        """Append a message to the dead letter queue of its group, because its client failed to consume it too often."""
         group = group_of(request.group, call.namespace)
         await self._keys.require_of(call.access_key, group_right(group))
         self._members.note_alive(call.client_id)

@@ -1,8 +1,8 @@
-"""The front for gRPC: a server for RocketMQ 5's SDKs, and the loop that serves them.
+"""The gRPC front: a server for RocketMQ 5's SDKs, and the event loop that serves them.
 
     SDKs ──▶ server ──▶ Callers ──▶ sends, consuming, telemetry, transactions, routes ──▶ Database
 
-The outcome of a call is a field of the answer; for gRPC all calls succeed. Several processes may listen at one port,
+The outcome of a call is a field of the answer; for gRPC, all calls succeed. Several processes can listen on one port,
 and share the connections.
 """
 
@@ -40,23 +40,24 @@ from mqdb.grpc.wire.rocketmq_pb2 import Code
 from mqdb.grpc.wire.status import CallRefused, status_of
 from mqdb.grpc.wire.times import timestamp
 
-#: The name by which SDKs call it.
+#: The name of the service in calls of SDKs.
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 
-#: Of a call: a body of 4 MiB, and what belongs to it. gRPC itself takes no more than 4 MiB.
+#: Maximum size of a call: a body of 4 MiB and the other fields. gRPC's own limit would be 4 MiB.
 _MOST_CALL_BYTES: Final = 5 * 2**20
 
-#: A client whose machine is gone is noticed in this time, and its messages come again.
+#: A client whose machine fails is detected within this time, and its messages become visible again.
 _PING_MS: Final = 10_000
 _PING_ANSWER_MS: Final = 5_000
 
-#: Calls under way, which take no files: each push consumer has a stream, and a receive for each of its topics. A
-#: client that begins more waits by itself. Once 1,000 calls wait for the loop, gRPC would refuse those of all clients,
-#: and one client that begins receives without end gets there in a second.
+#: Maximum number of calls in progress, which need no file descriptors: each push consumer has a stream, and a receive
+#: for each of its topics. A client that starts more calls waits by itself. Once 1,000 calls wait for the event loop,
+#: gRPC would refuse the calls of all clients, and a single client that starts receives endlessly reaches this number
+#: within a second.
 _MOST_CALLS: Final = 100_000
 _MOST_OF_A_CONNECTION: Final = 1_024
 
-#: For the handshakes of TLS and HTTP/2: a connection that says nothing takes a file.
+#: Timeout for the handshakes of TLS and HTTP/2, because a silent connection uses a file descriptor.
 _FIRST_MS: Final = 10_000
 
 _OPTIONS: Final = (
@@ -69,7 +70,7 @@ _OPTIONS: Final = (
     ("grpc.server.max_pending_requests_hard_limit", _MOST_CALLS),
     ("grpc.server_handshake_timeout_ms", _FIRST_MS),
     ("grpc.keepalive_permit_without_calls", 1),
-    # SDKs ping as well, Java's after five minutes without a call.
+    # SDKs send pings, too; Java's does after five minutes without a call.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
 )
@@ -92,11 +93,12 @@ class GrpcFront(FrontThread):
         traffic: CallTraffic | None = None,
         shares_port: bool = False,
     ) -> None:
-        """At `tls_address` it speaks TLS, with the certificate that has to be given then.
+        """At `tls_address` the front uses TLS, for which `certificate` is required.
 
-        `is_open`: while no access key has a secret, it serves everybody; by default if only this machine reaches it.
-        `pool_dsn` leads to the same database through a pooler; LISTEN goes past it. `traffic` gets its counts.
-        `shares_port`: others may listen at the same ports, and the kernel shares the connections out.
+        `is_open` says whether the front serves everyone while no access key has a secret; by default it does if only
+        this machine can connect. `pool_dsn` leads to the same database through a pooler, which LISTEN bypasses.
+        `traffic` receives the front's counts. With `shares_port`, other processes may listen on the same ports, and the
+        kernel distributes the connections.
         """
         super().__init__("grpc", broker, pool_dsn)
         self._ports = [each for each in (address, tls_address) if each is not None]
@@ -106,12 +108,12 @@ class GrpcFront(FrontThread):
         self.traffic = traffic or CallTraffic()
         self._wanted_tls = tls_address
         self._certificate = certificate
-        #: Where it speaks TLS, if it does.
+        #: Address for TLS, if the front uses TLS.
         self.tls_address: HttpAddress | None = None
 
     @property
     def lines(self) -> list[str]:
-        """The addresses at which it listens, as lines for people."""
+        """The addresses on which the front listens, as lines for people."""
         return super().lines + ([] if self.tls_address is None else [f"  grpc TLS {self.tls_address}"])
 
     async def _serve(self, database: Database, stack: AsyncExitStack) -> HttpAddress:
@@ -120,7 +122,7 @@ class GrpcFront(FrontThread):
         options = (
             *_OPTIONS,
             ("grpc.so_reuseport", int(self._shares_port)),
-            # gRPC counts those of each port.
+            # gRPC counts the connections of each port separately.
             ("grpc.max_allowed_incoming_connections", most_connections(MOST_CLIENTS) // len(self._ports)),
         )
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_CALLS)
@@ -132,7 +134,7 @@ class GrpcFront(FrontThread):
                 credentials = grpc.ssl_server_credentials([pair])
                 tls_port = server.add_secure_port(str(self._wanted_tls), credentials)
                 self.tls_address = HttpAddress(self._wanted_tls.host, tls_port)
-        except RuntimeError as error:  # gRPC says no more than that
+        except RuntimeError as error:  # gRPC reports no details
             raise OSError(str(error)) from error
         host = reachable(wanted.host, database.instance)
         calls = _Calls(database, keys, (host, port), self.traffic)
@@ -145,10 +147,10 @@ class GrpcFront(FrontThread):
 
 
 class _Calls:
-    """The shared parts of the calls of a front, and the handlers."""
+    """The parts that the calls of a front share, and the handlers."""
 
     def __init__(self, database: Database, keys: AccessKeys, address: tuple[str, int], traffic: CallTraffic) -> None:
-        """`address` is that of the front as clients know it."""
+        """`address` is the front's address as clients know it."""
         self._traffic = traffic
         self._memory = RequestMemory()
         store_host = f"{address[0]}:{address[1]}"
@@ -165,12 +167,12 @@ class _Calls:
         self._consuming = SdkConsuming(database, keys, members, routes, self._receiving, in_flight, store_host)
 
     def let_go(self) -> None:
-        """End what waits for something to happen."""
+        """End all calls and streams that are waiting."""
         self._receiving.close()
         self._telemetry.close()
 
     async def close(self) -> None:
-        """Wait for sends under way, and stop listening for notifications."""
+        """Wait for sends in progress, and stop listening for notifications."""
         await asyncio.to_thread(self._sends.appends.close)
         for each in (self._transactions, self._questions):
             each.close()

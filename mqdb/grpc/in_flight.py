@@ -1,10 +1,9 @@
-"""Messages in flight: prolonged while their consumers live, given up.
+"""Messages in flight: their invisible time is prolonged while their consumers live, and then they are released.
 
 A push consumer of an SDK leaves the invisible time to the broker. Its messages are invisible for 25 s, and this front
-prolongs that for as long as the client is there. So what a client had that was killed comes again within 40 s;
-RocketMQ's own proxy takes two minutes. The client keeps the receipt handle that it has got, and the front knows the one
-of now.
-RocketMQ: ReceiptHandleProcessor, AckMessageActivity, ChangeInvisibleDurationActivity.
+prolongs that as long as the client is connected. Messages of a killed client are therefore redelivered within 40 s;
+RocketMQ's own proxy takes two minutes. The client keeps its original receipt handle, while the front stores the current
+one. RocketMQ: ReceiptHandleProcessor, AckMessageActivity, ChangeInvisibleDurationActivity.
 """
 
 import asyncio
@@ -27,31 +26,31 @@ from mqdb.grpc.traffic import CallTraffic
 
 logger = logging.getLogger(__name__)
 
-#: The invisible time of a message whose consumer leaves it to the broker.
+#: Invisible time of a message whose consumer leaves the time to the broker.
 RENEWED: Final = timedelta(seconds=25)
 
-#: Between two looks, and how much of the time is left when it is prolonged.
+#: Interval between checks, and the remaining time at which a message is prolonged.
 _LOOK_SECONDS: Final = 2.0
 _LEFT_SECONDS: Final = 13.0
 
 #: Source: ProxyConfig.renewMaxTimeMillis.
 _LONGEST_SECONDS: Final = 3 * 3_600.0
 
-#: A connection that is lost is noticed in this time; answers that were written to it before may not have come.
+#: A lost connection is detected within this time; answers that were written to it before may not have arrived.
 _DOUBTFUL_SECONDS: Final = 15.0
 
 
 @dataclass(slots=True)
 class _Held:
-    """A message that a push consumer has."""
+    """A message held by a push consumer."""
 
     client_id: str
     group: str
-    #: The handle that counts now.
+    #: The receipt handle that is currently valid.
     handle: str
     since: float
     until: float
-    #: Whether its time is prolonged; not once it is acknowledged, failed, or its client has left.
+    #: Whether the invisible time is prolonged: no longer after an ack or a failure, or after the client has left.
     is_prolonged: bool = True
 
 
@@ -62,17 +61,18 @@ class SdkInFlight(Receipts):
         super().__init__(database)
         self._traffic = traffic
         self._members = members
-        #: By the handles that clients have, until those of now have run out.
+        #: By the handles that clients have, until the current handles expire.
         self._held: dict[str, _Held] = {}
-        #: The handles in the answer to a receive, by client and attempt id, and until when the receive may be repeated.
+        #: The handles in the answer to a receive, by client and attempt id, with the time until which the receive may
+        #: be repeated.
         self._attempts: dict[tuple[str, str], tuple[float, Sequence[str]]] = {}
-        #: Held while a statement prolongs: what it changes nobody else may change.
+        #: Held during a statement that prolongs messages, which nothing else may change at that time.
         self._prolonging = asyncio.Lock()
         self._failing: set[str] = set()
         database.spawn(repeat(lambda: _LOOK_SECONDS, self._prolong, "prolong messages of SDKs"))
 
     def keep(self, client_id: str, group: str, handles: Sequence[str], attempt_id: str) -> None:
-        """Prolong the time of messages that a client is given now, as the answer to a receive."""
+        """Prolong the invisible time of messages that a client receives now, in the answer to a receive."""
         now = time.monotonic()
         until = now + RENEWED.total_seconds()
         self._held |= {handle: _Held(client_id, group, handle, now, until) for handle in handles}
@@ -80,7 +80,7 @@ class SdkInFlight(Receipts):
             self._attempts[client_id, attempt_id] = until, handles
 
     async def repeat(self, client_id: str, group: str, attempt_id: str) -> None:
-        """A client repeats a receive, as the answer was lost: have the messages of the answer come again at once."""
+        """A client repeats a receive whose answer was lost: make the messages of that answer visible immediately."""
         _, handles = self._attempts.pop((client_id, attempt_id), (0.0, ()))
         lost = [held for handle in handles if (held := self._held.get(handle)) and held.group == group]
         lost = [held for held in lost if held.is_prolonged]
@@ -91,7 +91,7 @@ class SdkInFlight(Receipts):
             await self.give_back(group, [held.handle for held in lost])
 
     def doubt(self, client_id: str, before: float) -> None:
-        """A client has lost a stream. Do not prolong messages that it was given shortly before: they may be lost, too.
+        """A client has lost a stream. Stop prolonging messages that it received shortly before: they may be lost, too.
 
         `before` is a time of the monotonic clock.
         """
@@ -101,7 +101,10 @@ class SdkInFlight(Receipts):
                 held.is_prolonged = False
 
     def let_go(self, client_id: str, group: str | None) -> None:
-        """Stop prolonging messages of a client in a group, or in any. Their present time still counts."""
+        """Stop prolonging messages of a client in a group, or in all groups.
+
+        Their current invisible time still applies.
+        """
         for held in self._held.values():
             if held.client_id == client_id and group in (None, held.group):
                 held.is_prolonged = False
@@ -130,12 +133,12 @@ class SdkInFlight(Receipts):
         await super().give_back(group, handles)
 
     def current_handle(self, group: str, handle: str) -> str:
-        """The handle of now, of one that a client has."""
+        """The current handle for a handle that a client has."""
         held = self._held.get(handle)
         return handle if held is None or held.group != group else held.handle
 
     async def _prolonged(self) -> None:
-        """Wait for a statement under way, which would otherwise prolong a message after it was changed."""
+        """Wait for a statement in progress, which could otherwise prolong a message after its change."""
         async with self._prolonging:
             pass
 
@@ -158,7 +161,7 @@ class SdkInFlight(Receipts):
                 self._failing.discard(group)
             except BrokerUnavailable:
                 raise
-            except MqdbError as error:  # the affair of this group
+            except MqdbError as error:  # an error in one group does not affect the others
                 if group not in self._failing:
                     fields = {"group": group, "reason": str(error)}
                     sentence = "could not prolong messages of group %(group)s; will retry: %(reason)s"
@@ -174,7 +177,7 @@ class SdkInFlight(Receipts):
             handles = [held.handle for _, held in given]
             change = partial(pop.change_invisible, group=group, receipt_handles=handles, invisible=RENEWED)
             for (_, held), new in zip(given, await self._database.run(change), strict=True):
-                if new is None:  # acknowledged meanwhile
+                if new is None:  # acknowledged in between
                     held.is_prolonged = False
                 else:
                     held.handle, held.until = new, until

@@ -1,9 +1,9 @@
-"""Members: the clients of a front, and the groups that they are in.
+"""Members: the clients of a front, and their groups.
 
-A client is one by its id. It gives a sign of life with each call, a heartbeat every 10 s among them, and has a stream
-for as long as it lives. Its earlier requests are not needed to serve it: after a restart of this front, or at another
-front, its calls are answered from the database.
-RocketMQ: ClientActivity, ConsumerManager, ProducerManager.
+A client is identified by its id. Each of its calls is a sign of life, including a heartbeat every 10 s, and its stream
+stays open as long as it lives. Serving a client does not depend on its earlier requests: after a restart of this front,
+or on another front, its calls are answered from the database. RocketMQ: ClientActivity, ConsumerManager,
+ProducerManager.
 """
 
 import logging
@@ -33,22 +33,22 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: Between two writes of the signs of life that have come, which is the time between two heartbeats of an SDK.
+#: Interval between writes of the received signs of life; it equals the interval of an SDK's heartbeats.
 _BEAT_SECONDS: Final = 10.0
 
-#: A client without a stream is alive for so long after its last call.
+#: A client without a stream counts as alive for this long after its last call.
 _ALIVE_SECONDS: Final = 12.0
 
-#: After so long it is gone, and leaves its groups.
+#: After this time, the client counts as gone, and leaves its groups.
 _GONE_SECONDS: Final = 30.0
 
-#: Of one front. Whoever needs no key may call itself as it likes.
+#: Maximum number of clients of one front. A client that needs no key may choose any id.
 MOST_CLIENTS: Final = 20_000
 
-#: Of one access key, so that the clients of other keys find room.
+#: Maximum number of clients with one access key, so that clients with other keys find room.
 _MOST_OF_A_KEY: Final = 10_000
 
-#: A front remembers so many groups and topics of one client.
+#: Maximum number of groups and topics that a front remembers for one client.
 _MOST_NAMES: Final = 1_000
 
 
@@ -56,28 +56,28 @@ class Stream(Protocol):
     """The telemetry stream of a client."""
 
     def tell(self, command: TelemetryCommand) -> None:
-        """Send a command, if the client reads it."""
+        """Send a command, if the client is reading."""
 
 
 @dataclass(slots=True, eq=False)
 class SdkClient:
-    """A client that has called."""
+    """A client that has made a call."""
 
     call: Call
     heard_at: float
     stream: Stream | None = None
-    #: When it opened that, by the monotonic clock.
+    #: The time at which the stream was opened, by the monotonic clock.
     attached_at: float = 0.0
     consumers: dict[str, Registration] = field(default_factory=dict)
     #: The registrations that the broker refused, with the reasons, by group.
     refused: dict[str, tuple[Registration, MqdbError]] = field(default_factory=dict)
-    #: Topics that it sends to; True for those about whose half messages it is asked.
+    #: Topics to which the client sends; the value is True for topics about whose half messages it is asked.
     topics: dict[str, bool] = field(default_factory=dict)
 
     def check(self, group: str) -> None:
-        """Raises why it may not consume for a group."""
+        """Raise the reason why the client may not consume for a group, if any."""
         if (refused := self.refused.get(group)) is not None:
-            raise refused[1].with_traceback(None)  # which would grow each time, and keep what it leads to
+            raise refused[1].with_traceback(None)  # a traceback would grow with each raise, and keep its frames alive
 
     def subscriptions(self, group: str) -> Collection[SubscriptionData]:
         """The subscriptions of the client as a member of a group; empty if it is not a member."""
@@ -85,7 +85,7 @@ class SdkClient:
 
     @property
     def has_row(self) -> bool:
-        """Whether the database knows it."""
+        """Whether the database has a row for the client."""
         return bool(self.consumers) or any(self.topics.values())
 
 
@@ -102,14 +102,14 @@ class SdkMembers:
         database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "renew heartbeats of SDKs"))
 
     def heard(self, call: Call) -> SdkClient:
-        """A client has called. Raises CallRefused if there are too many."""
+        """Note a call of a client, and return the client. Raises CallRefused if there are too many clients."""
         client = self.clients.get(call.client_id)
         if client is None:
             if len(self.clients) >= MOST_CLIENTS:
-                raise CallRefused(Code.TOO_MANY_REQUESTS, f"there are {MOST_CLIENTS:,} clients already")
+                raise CallRefused(Code.TOO_MANY_REQUESTS, f"there are already {MOST_CLIENTS:,} clients")
             key = call.access_key
             if key and self._of_keys[key] >= _MOST_OF_A_KEY:
-                reason = f"the access key has {_MOST_OF_A_KEY:,} clients already"
+                reason = f"the access key already has {_MOST_OF_A_KEY:,} clients"
                 raise CallRefused(Code.TOO_MANY_REQUESTS, reason)
             self._of_keys[key] += 1
             client = self.clients[call.client_id] = SdkClient(call, time.monotonic())
@@ -126,7 +126,10 @@ class SdkMembers:
         return client
 
     def detach(self, client: SdkClient, stream: Stream) -> float:
-        """A stream is closed; the client may have another one. Returns the start of that one, or now without one."""
+        """A stream was closed; the client may have another one.
+
+        Returns the start time of the other stream, or the current time if there is no other.
+        """
         client.heard_at = time.monotonic()
         self._traffic.streams -= 1
         if client.stream is stream:
@@ -134,25 +137,29 @@ class SdkMembers:
         return client.heard_at if client.stream is None else client.attached_at
 
     def is_alive(self, client_id: str) -> bool:
-        """Whether a client is there, so that its messages in flight may stay so."""
+        """Whether a client is alive, so that its messages may stay in flight."""
         client = self.clients.get(client_id)
         if client is None:
             return False
         return client.stream is not None or time.monotonic() - client.heard_at < _ALIVE_SECONDS
 
     async def enter(self, client: SdkClient, group: str, filters: Mapping[str, MessageFilter]) -> bool:
-        """Register a client as a consumer of a group, which is made if needed. Notes why the broker refuses it.
+        """Register a client as a consumer of a group, which is created if needed.
 
-        Returns whether the client was a member with other subscriptions.
+        If the broker refuses the client, the reason is noted.
+
+        Returns whether the client was already a member with other subscriptions.
         """
         return await self._enter(client, self._consumer(client, group, stored_form(filters)))
 
     async def agree(self, client: SdkClient, group: str, topic: str, filter: MessageFilter) -> bool:
-        """Register a client that receives by a filter, with that subscription. Notes why the broker refuses it.
+        """Register a client that receives with a filter, with the corresponding subscription.
 
-        A filter that the other members do not have would skip their messages. After a restart of this front a client
-        that has not sent its subscriptions yet is served if the group has this one. Returns whether the client was a
-        member with other subscriptions.
+        If the broker refuses the client, the reason is noted.
+
+        A filter that the other members do not have would skip their messages. After a restart of this front, a client
+        that has not sent its subscriptions yet is served if its group has this subscription. Returns whether the client
+        was already a member with other subscriptions.
         """
         wanted = SubscriptionData(topic, str(filter.expression_type), filter.canonical_text)
         given = client.subscriptions(group)
@@ -165,7 +172,7 @@ class SdkMembers:
         return await self._enter(client, self._consumer(client, group, (*others, wanted)))
 
     async def ask_about_transactions(self, client: SdkClient, topic: str) -> None:
-        """Have a client asked about half messages for a topic from now on."""
+        """Let a client receive checks of half messages for a topic from now on."""
         if client.topics.get(topic) or (topic not in client.topics and len(client.topics) >= _MOST_NAMES):
             return
         refusal = await self._register(client, self._checker(client, topic))
@@ -174,17 +181,17 @@ class SdkMembers:
         client.topics[topic] = True
 
     def note_topic(self, client: SdkClient, topic: str) -> None:
-        """A client sends to a topic: it may be asked about half messages of others."""
+        """A client sends to a topic: it may be asked about half messages of other clients."""
         if len(client.topics) < _MOST_NAMES:
             client.topics.setdefault(topic, False)
 
     def note_alive(self, client_id: str) -> None:
-        """A client has called that need not be known."""
+        """Note a call of a client, if the client is known."""
         if (client := self.clients.get(client_id)) is not None:
             client.heard_at = time.monotonic()
 
     async def leave(self, client: SdkClient, group: str | None) -> None:
-        """A client leaves a group, or all that it is in."""
+        """A client leaves a group, or all its groups."""
         groups = list(client.consumers) if group is None else [group] if group in client.consumers else []
         topics = [topic for topic, is_asked in client.topics.items() if is_asked] if group is None else []
         for each in list(client.refused) if group is None else [group]:
@@ -197,7 +204,7 @@ class SdkMembers:
             await self._unregister(client, client.call.producer_group(topic), ClientKind.PRODUCER)
 
     async def forget(self, client: SdkClient) -> None:
-        """A client is gone."""
+        """A client is gone: remove it, and let it leave its groups."""
         if self.clients.get(client.call.client_id) is client:
             del self.clients[client.call.client_id]
             self._of_keys[client.call.access_key] -= 1
@@ -205,7 +212,7 @@ class SdkMembers:
             self._instance.guests.discard(client.call.client_id)
         try:
             await self.leave(client, None)
-        except MqdbError as error:  # the broker gives it up by itself
+        except MqdbError as error:  # the broker removes it after its expiry
             fields = {"client_id": client.call.client_id, "reason": str(error)}
             sentence = "could not remove client %(client_id)s from its groups: %(reason)s"
             logger.log(level_of(error), sentence, fields, extra=fields)
@@ -231,10 +238,11 @@ class SdkMembers:
             client.refused.pop(group, None)
             return False
         if len(client.consumers) >= _MOST_NAMES or len(registration.subscriptions) > _MOST_NAMES:
-            raise CallRefused(Code.TOO_MANY_REQUESTS, f"a client has {_MOST_NAMES:,} groups and topics at most")
+            raise CallRefused(Code.TOO_MANY_REQUESTS, f"a client can have at most {_MOST_NAMES:,} groups and topics")
         self._note(client, registration, await self._register(client, registration))
         if before is not None and group in client.refused:
-            # A refused member reads nothing. Once it has left, the others can change as it did, and then it is taken.
+            # A refused member reads nothing. Once it has left, the other members can change their subscriptions as it
+            # did, and then it is accepted.
             del client.consumers[group]
             await self._unregister(client, group, ClientKind.CONSUMER)
         return before is not None
@@ -246,11 +254,11 @@ class SdkMembers:
         refusal = await self._register(client, registration)
         if client.refused.get(group, (None,))[0] is registration:
             self._note(client, registration, refusal)
-        elif refusal is None and group not in client.consumers:  # it has left meanwhile
+        elif refusal is None and group not in client.consumers:  # it has left in between
             await self._unregister(client, group, ClientKind.CONSUMER)
 
     def _note(self, client: SdkClient, registration: Registration, refusal: MqdbError | None) -> None:
-        """Note whether the broker accepts a client. Raises BrokerUnavailable if that is unknown."""
+        """Note whether the broker accepts a client. Raises BrokerUnavailable if this is unknown."""
         group = registration.group
         if refusal is None:
             client.consumers[group] = registration
@@ -287,7 +295,7 @@ class SdkMembers:
         return None
 
     async def _unregister(self, client: SdkClient, group: str, kind: ClientKind) -> None:
-        """Take a client out of a group, unless it has come to another front since."""
+        """Remove a client from a group, unless it has moved to another front since."""
         client_id, host = client.call.client_id, self._instance.client_id
 
         def left(connection: Connection) -> None:
@@ -305,12 +313,12 @@ class SdkMembers:
         for client in [client for client_id, client in present.items() if client_id not in known]:
             await self._renew(client)
         for client in list(self.clients.values()):
-            for registration, _ in list(client.refused.values()):  # whoever stood in its way may have left
+            for registration, _ in list(client.refused.values()):  # the member that caused the refusal may have left
                 await self._try_again(client, registration)
         await self._ask_about_orphans()
 
     async def _renew(self, client: SdkClient) -> None:
-        """The broker has lost it, or this front has lost the broker."""
+        """Register a client again, because the broker has lost it, or this front has lost the broker."""
         for registration in list(client.consumers.values()):
             await self._register(client, registration._replace(is_renewal=True))
         for topic, is_asked in list(client.topics.items()):
@@ -318,7 +326,7 @@ class SdkMembers:
                 await self._register(client, self._checker(client, topic))
 
     async def _ask_about_orphans(self) -> None:
-        """Have clients asked about half messages of others, who are gone perhaps."""
+        """Let clients receive checks of half messages that other clients sent, because those may be gone."""
         idle = [
             (client, topic)
             for client in self.clients.values()

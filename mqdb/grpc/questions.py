@@ -1,9 +1,9 @@
-"""Requests of operators to a running consumer: for its stacks, and to consume one message now.
+"""Requests of operators to a running consumer: for its stacks, and to consume a message now.
 
     mqdb consumer status ── row, NOTIFY c:<client id> ──▶ the front with that guest ── its stream ──▶ the client
 
-Java's SDK answers both; if a client does not answer, the request times out.
-RocketMQ: PrintThreadStackTraceCommand, VerifyMessageCommand.
+Java's SDK answers both requests; if a client does not answer, the request times out. RocketMQ:
+PrintThreadStackTraceCommand, VerifyMessageCommand.
 """
 
 import logging
@@ -36,15 +36,15 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: Of stacks that are kept: whoever asks reads them on a screen.
+#: Maximum length of stored stacks, which are read on a screen.
 _MOST_CHARACTERS: Final = 256 * 1024
 
-#: Questions of one front that have no answer yet. The oldest are forgotten then.
+#: Maximum number of unanswered requests of one front. Beyond it, the oldest are forgotten.
 _MOST_OPEN: Final = 1_000
 
 
 class SdkQuestions:
-    """The requests to the clients of one front. Call it from the event loop only."""
+    """Relays requests to the clients of one front. Call it from the event loop only."""
 
     def __init__(self, database: Database, keys: AccessKeys, members: SdkMembers, store_host: str) -> None:
         self._database = database
@@ -52,23 +52,23 @@ class SdkQuestions:
         self._members = members
         self._instance = database.instance
         self._store_host = store_host
-        #: When each question was passed on, and to whom, by its number, which is the nonce of the command.
+        #: The client and the time of each relayed request, by its number, which is the nonce of the command.
         self._open: dict[str, tuple[SdkClient, float]] = {}
         self._handle = self._instance.on_request(database.in_loop(self._hear))
 
     def close(self) -> None:
-        """Pass nothing more on."""
+        """Stop relaying requests."""
         self._handle.cancel()
 
     def stacks(self, client: SdkClient, said: ThreadStackTrace) -> None:
-        """A client has told its stacks."""
+        """A client has sent its stacks."""
         if (seconds := self._seconds_of(client, said.nonce)) is not None:
             stack = said.thread_stack_trace.replace("\0", "")[:_MOST_CHARACTERS]
             result = {"state": "running", "queues": [], "listeners": [], "answered_in_seconds": seconds, "stack": stack}
             self._database.spawn(self._answer(said.nonce, result))
 
     def consumed(self, client: SdkClient, said: VerifyMessageResult, status: Status) -> None:
-        """A client has consumed the message that it was given, or failed to."""
+        """A client has consumed the message of a request, or failed to."""
         if (seconds := self._seconds_of(client, said.nonce)) is not None:
             result = {
                 "result": "CR_SUCCESS" if status.code in (Code.OK, Code.CODE_UNSPECIFIED) else "CR_LATER",
@@ -80,7 +80,7 @@ class SdkQuestions:
             self._database.spawn(self._answer(said.nonce, result))
 
     def _seconds_of(self, client: SdkClient, nonce: str) -> float | None:
-        """Time for which a request was open; None if this client was not sent it."""
+        """Seconds for which a request was open; None if it was not sent to this client."""
         asked, at = self._open.get(nonce, (None, 0.0))
         if asked is not client:
             return None
@@ -112,14 +112,14 @@ class SdkQuestions:
 
     async def _ask(self, client: SdkClient, request: ClientRequest, nonce: str) -> None:
         command: TelemetryCommand | None = None
-        reason = "it is an SDK of RocketMQ 5, which has no answer to that"
+        reason = "it is an SDK of RocketMQ 5, which cannot answer this request"
         try:
             if request.kind == RequestKind.STATUS:
                 stacks = PrintThreadStackTraceCommand(nonce=nonce)
                 command = TelemetryCommand(status=OK, print_thread_stack_trace_command=stacks)
             elif request.kind == RequestKind.CONSUME_DIRECTLY and isinstance(
                 log_pos := request.arguments.get("log_pos"),
-                int,  # whoever may write the table has written it
+                int,  # any writer of the table may have written it
             ):
                 command = await self._verification(client, log_pos, nonce)
         except MqdbError as error:
@@ -131,7 +131,7 @@ class SdkQuestions:
         await self._database.run(partial(client_requests.refuse, request_id=request.request_id, reason=reason))
 
     async def _verification(self, client: SdkClient, log_pos: int, nonce: str) -> TelemetryCommand:
-        """Raises AccessDenied if the key of the client may not read the message, which this shows to it."""
+        """Raise AccessDenied if the key of the client may not read the message that the command shows to it."""
         call, name = client.call, self._instance.broker_name
         found = await self._database.run(lambda connection: read_copy(connection, name, locate(connection, log_pos)))
         await self._keys.require_of(call.access_key, topic_right(Access.READ, found.queue.topic))

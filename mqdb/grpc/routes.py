@@ -1,4 +1,4 @@
-"""Routes: the queues of topics, and the settings of groups for clients. RocketMQ: RouteActivity."""
+"""Routes: the queues of topics, and the settings of groups, for clients. RocketMQ: RouteActivity."""
 
 from functools import partial
 from typing import Final
@@ -31,7 +31,7 @@ from mqdb.store.consumers import groups
 from mqdb.store.consumers.groups import GroupSettings
 from mqdb.store.topics.topics import TopicRoute
 
-#: A topic takes messages of all types, as those of RocketMQ 4 do.
+#: A topic accepts messages of all types, as in RocketMQ 4.
 _ALL_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 _PERMISSIONS: Final = {
@@ -45,26 +45,26 @@ class SdkRoutes:
     """The routes of one broker. Call it from the event loop only."""
 
     def __init__(self, database: Database, address: tuple[str, int]) -> None:
-        """`address` is that of the front, for clients that do not send the address that they use."""
+        """`address` is the front's address, for clients that do not send the address that they use."""
         self._database = database
         self._routes = database.instance.routes
         self._own = Endpoints(scheme=AddressScheme.IPv4, addresses=[Address(host=address[0], port=address[1])])
-        #: The settings of groups.
+        #: Cached settings of groups.
         self._groups = Believed(self.group)
 
     async def find(self, topic: str) -> TopicRoute:
-        """The route of a topic. Raises TopicNotFound."""
+        """The route of a topic. Raises TopicNotFound if the topic does not exist."""
         route = self._routes.known(topic) or await self._database.run(partial(self._routes.ask, topic))
         if route is None:
             raise TopicNotFound(topic)
         return route
 
     def forget(self, topic: str) -> None:
-        """A route is doubtful."""
+        """Forget the cached route of a topic, because it may have changed."""
         self._routes.forget(topic)
 
     async def group(self, name: str) -> GroupSettings | None:
-        """The settings of a group; None if it is not there."""
+        """The settings of a group; None if the group does not exist."""
         return await self._database.run(partial(groups.find, name=name))
 
     async def query(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
@@ -74,9 +74,9 @@ class SdkRoutes:
         return QueryRouteResponse(status=OK, message_queues=queues)
 
     async def assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
-        """The queues for a push consumer: any queue, or each of them in a group that reads in order.
+        """The queues for a push consumer: any queue, or each queue separately in an ordered group.
 
-        All members of a group get one answer. Raises CallRefused, TopicNotFound.
+        All members of a group get the same answer. Raises CallRefused, TopicNotFound.
         """
         topic, group = topic_of(request.topic, call.namespace), group_of(request.group, call.namespace)
         route, settings = await self.find(topic), await self._groups.get(group)
@@ -87,7 +87,10 @@ class SdkRoutes:
         return QueryAssignmentResponse(status=OK, assignments=assignments)
 
     def queues(self, topic: Resource, route: TopicRoute, endpoints: Endpoints) -> list[MessageQueue]:
-        """The queues for clients. Their address is the one that the client has used, which also works behind a NAT."""
+        """The queues of a topic, in the form for clients.
+
+        Their address is the one that the client used, which also works behind a NAT.
+        """
         count = max(len(route.read_queue_keys), len(route.write_queue_keys))
         permission = _PERMISSIONS.get(route.config.perm & (Perm.READ | Perm.WRITE), Permission.NONE)
         return [self.queue(topic, number, endpoints, permission) for number in range(count)]
@@ -95,7 +98,7 @@ class SdkRoutes:
     def queue(
         self, topic: Resource, number: int, endpoints: Endpoints, permission: Permission = Permission.READ_WRITE
     ) -> MessageQueue:
-        """One queue; -1 stands for any."""
+        """A queue, in the form for clients; -1 stands for any queue."""
         where = endpoints if endpoints.addresses else self._own
         broker = Broker(name=self._database.instance.broker_name, endpoints=where)
         return MessageQueue(
@@ -104,7 +107,7 @@ class SdkRoutes:
 
 
 def topic_of(resource: Resource, namespace: str) -> str:
-    """The whole name of a topic. Raises CallRefused if it is not a valid name."""
+    """The full name of a topic. Raises CallRefused if the name is not valid."""
     name = full_name(resource, namespace)
     try:
         check_topic_name(name)
@@ -114,7 +117,7 @@ def topic_of(resource: Resource, namespace: str) -> str:
 
 
 def group_of(resource: Resource, namespace: str) -> str:
-    """The whole name of a group. Raises CallRefused if it is not a valid name."""
+    """The full name of a group. Raises CallRefused if the name is not valid."""
     name = full_name(resource, namespace)
     try:
         check_group_name(name)

@@ -1,4 +1,4 @@
-"""Sends: messages of SDKs become records, and group append stores them. RocketMQ: SendMessageActivity."""
+"""Sends: messages of SDKs become records, which group append stores. RocketMQ: SendMessageActivity."""
 
 import asyncio
 import time
@@ -40,17 +40,19 @@ from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.producer.append import NoAnswer
 from mqdb_client.producer.queues.queue_selector import by_hash, turns
 
-#: A little less than the 3 s that Go's SDK waits, so that it hears why there is no answer that it wants.
+#: Slightly less than the 3 s that Go's SDK waits, so that it receives the reason of a failure.
 _TIMEOUT_SECONDS: Final = 2.5
 
 _STATUSES: Final = {
     SendStatus.SEND_OK: OK,
-    SendStatus.FLUSH_DISK_TIMEOUT: Status(code=Code.MASTER_PERSISTENCE_TIMEOUT, message="stored, not on the disk yet"),
-    SendStatus.FLUSH_SLAVE_TIMEOUT: Status(code=Code.SLAVE_PERSISTENCE_TIMEOUT, message="stored, not on a standby yet"),
-    SendStatus.SLAVE_NOT_AVAILABLE: Status(code=Code.HA_NOT_AVAILABLE, message="stored, and no standby is there"),
+    SendStatus.FLUSH_DISK_TIMEOUT: Status(code=Code.MASTER_PERSISTENCE_TIMEOUT, message="stored, but not on disk yet"),
+    SendStatus.FLUSH_SLAVE_TIMEOUT: Status(
+        code=Code.SLAVE_PERSISTENCE_TIMEOUT, message="stored, but not on a standby yet"
+    ),
+    SendStatus.SLAVE_NOT_AVAILABLE: Status(code=Code.HA_NOT_AVAILABLE, message="stored, but no standby is connected"),
 }
 
-_UNKNOWN: Final = "the database has not answered; the message may be stored"
+_UNKNOWN: Final = "the database did not answer; the message may be stored"
 
 
 class _Sending(FrontUnit):
@@ -75,13 +77,14 @@ class SdkSends:
         self.appends: Appends[_Sending] = Appends(database, _conclude)
 
     async def send(self, call: Call, request: SendMessageRequest) -> SendMessageResponse:
-        """Store the messages of a call, all or none. Raises what is wrong with one."""
+        """Store the messages of a call, all or none. Raises the errors of any message."""
         if not request.messages:
-            raise CallRefused(Code.MESSAGE_CORRUPTED, "the call has no message")
+            raise CallRefused(Code.MESSAGE_CORRUPTED, "the call contains no message")
         topics = {topic_of(message.topic, call.namespace) for message in request.messages}
         if len(topics) > 1:
             raise CallRefused(
-                Code.MESSAGE_CORRUPTED, f"the messages of a call are for one topic, not for {len(topics)}"
+                Code.MESSAGE_CORRUPTED,
+                f"the messages of a call must have the same topic, but these have {len(topics)} topics",
             )
         topic = topics.pop()
         check_send_topic(topic)
@@ -91,7 +94,7 @@ class SdkSends:
             await self._members.ask_about_transactions(self._members.heard(call), topic)
         try:
             unit = await self._append(call, topic, messages)
-        except TopicNotFound:  # the route was old, perhaps
+        except TopicNotFound:  # the cached route may be outdated
             self._routes.forget(topic)
             unit = await self._append(call, topic, messages)
         status = _STATUSES[unit.status]
@@ -102,7 +105,7 @@ class SdkSends:
         return SendMessageResponse(status=status, entries=entries)
 
     async def recall(self, call: Call, request: RecallMessageRequest) -> RecallMessageResponse:
-        """Take a message back before its time of delivery. Raises RecallHandleInvalid if that time is over."""
+        """Recall a message before its delivery time. Raises RecallHandleInvalid if that time has passed."""
         topic, handle = topic_of(request.topic, call.namespace), request.recall_handle
         await self._keys.require_of(call.access_key, topic_right(Access.SEND, topic))
         message_id = await self._database.run(partial(recall_from, topic=topic, handle=handle))
@@ -158,7 +161,7 @@ class SdkSends:
     def _entry(
         self, topic: str, message: SdkMessage, record: Record, place: LogPlace, status: Status
     ) -> SendResultEntry:
-        # Which queue it is for does not matter to who recalls it.
+        # The queue does not matter for a recall.
         queue = MessageQueue(topic, self._database.instance.broker_name, 0)
         is_half = message.kind == MessageType.TRANSACTION
         return SendResultEntry(
@@ -171,5 +174,5 @@ class SdkSends:
 
 
 def _conclude(unit: _Sending) -> None:
-    if not unit.future.done():  # whoever waits has gone
+    if not unit.future.done():  # otherwise the caller is gone
         unit.future.set_result(None)

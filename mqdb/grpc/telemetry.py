@@ -1,4 +1,4 @@
-"""Telemetry: the stream of each client, for its settings, the broker's settings, and transaction checks.
+"""Telemetry: the stream of each client, which carries its settings, the broker's settings, and transaction checks.
 
 RocketMQ: ClientActivity, GrpcClientChannel.
 """
@@ -38,15 +38,15 @@ from mqdb.store.schedule import delay_levels
 
 logger = logging.getLogger(__name__)
 
-#: A client that does not read what it is told: Python's SDK stops to after its first settings.
+#: Limits for a client that does not read its commands: Python's SDK stops reading after its first settings.
 _MOST_UNREAD: Final = 1_024
 _MOST_UNREAD_BYTES: Final = 16 * 2**20
 
-#: Of what a client says of itself: a thousand topics with their filters.
+#: Maximum size of a client's settings: a thousand topics with their filters.
 _MOST_SETTINGS_BYTES: Final = 256 * 1024
 
 
-#: Of a group that is not there yet. Source: SubscriptionGroupConfig.retryMaxTimes.
+#: Retries in a group that does not exist yet. Source: SubscriptionGroupConfig.retryMaxTimes.
 _MAX_RETRIES: Final = 16
 
 
@@ -58,7 +58,7 @@ class Writer(Protocol):
 
 
 class _Stream:
-    """The commands to one client, sent in their order."""
+    """The commands to one client, sent in order."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -66,7 +66,7 @@ class _Stream:
         self._unread_bytes = 0
 
     def tell(self, command: TelemetryCommand) -> None:
-        """Send a command; it is dropped if the client reads none."""
+        """Send a command; it is dropped if the client does not read."""
         size = command.ByteSize()
         if self._unread_bytes + size <= _MOST_UNREAD_BYTES and not self._unread.full():
             self._unread_bytes += size
@@ -81,7 +81,7 @@ class _Stream:
 
 
 class Telemetry:
-    """The streams of one front. Call it from the event loop only."""
+    """The telemetry streams of one front. Call it from the event loop only."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Telemetry:
         self._closing = asyncio.Event()
 
     async def serve(self, call: Call, said: AsyncIterator[TelemetryCommand], writer: Writer) -> None:
-        """A stream, until its client closes it."""
+        """Serve a stream until its client closes it."""
         stream = _Stream(writer)
         client = self._members.attach(call, stream)
         writing = self._database.spawn(stream.write_forever())
@@ -113,14 +113,14 @@ class Telemetry:
             done, _ = await asyncio.wait([writing, hearing, closing], return_when=asyncio.FIRST_COMPLETED)
             for error in filter(None, (task.exception() for task in done if not task.cancelled())):
                 fields = {"client_id": call.client_id, "reason": str(error)}
-                logger.debug("the stream of a client is lost", extra=fields)
+                logger.debug("the stream of a client was lost", extra=fields)
         finally:
             for task in (writing, hearing, closing):
                 task.cancel()
             self._in_flight.doubt(call.client_id, self._members.detach(client, stream))
 
     def close(self) -> None:
-        """End all streams: the clients come again, to another front perhaps."""
+        """End all streams: the clients connect again, possibly to another front."""
         self._closing.set()
 
     async def _hear(self, client: SdkClient, stream: _Stream, said: AsyncIterator[TelemetryCommand]) -> None:
@@ -134,7 +134,7 @@ class Telemetry:
                 self._questions.consumed(client, command.verify_message_result, command.status)
 
     async def heartbeat(self, call: Call, _request: HeartbeatRequest) -> HeartbeatResponse:
-        """A heartbeat. A client that is unknown here is served nevertheless."""
+        """Answer a heartbeat. A client that is unknown to this front is served, too."""
         self._members.heard(call)
         return HeartbeatResponse(status=OK)
 
@@ -148,7 +148,10 @@ class Telemetry:
         return NotifyClientTerminationResponse(status=OK)
 
     async def _answer(self, client: SdkClient, said: Settings) -> TelemetryCommand:
-        """The settings of a client. Without a status Python's SDK passes them over."""
+        """The answer to the settings of a client.
+
+        It has a status, because Python's SDK ignores settings without one.
+        """
         try:
             if said.ByteSize() > _MOST_SETTINGS_BYTES:
                 reason = f"the settings have {said.ByteSize():,} bytes; the limit is {_MOST_SETTINGS_BYTES:,}"
@@ -160,7 +163,7 @@ class Telemetry:
                 settings = await self._join(client, said)
             else:
                 raise CallRefused(
-                    Code.UNRECOGNIZED_CLIENT_TYPE, "the settings have neither publishing nor subscription"
+                    Code.UNRECOGNIZED_CLIENT_TYPE, "the settings contain neither publishing nor subscription"
                 )
         except Exception as error:  # noqa: BLE001 - the client is told
             return TelemetryCommand(status=status_of(error), settings=Settings(client_type=said.client_type))
@@ -175,7 +178,7 @@ class Telemetry:
 
     async def _join(self, client: SdkClient, said: Settings) -> Settings:
         call, subscription = client.call, said.subscription
-        if not subscription.group.name:  # SDKs of some languages name it with their calls only
+        if not subscription.group.name:  # the SDKs of some languages name the group only in their calls
             return consumer_settings(said, is_orderly=False, max_retries=_MAX_RETRIES, delays=await self._delays())
         group = group_of(subscription.group, call.namespace)
         filters = _filters(subscription.subscriptions, call.namespace)
@@ -189,7 +192,7 @@ class Telemetry:
                     await self._receiving.begin(group, topic, filter)
                 except MqdbError as error:
                     fields = {"group": group, "topic": topic, "reason": str(error)}
-                    logger.debug("a group begins in a topic with its first pop", extra=fields)
+                    logger.debug("a group starts in a topic with its first pop", extra=fields)
         settings = await self._routes.group(group)
         return consumer_settings(
             said,

@@ -1,10 +1,10 @@
-"""Half messages of clients: what has become of their transactions, said or asked for.
+"""Half messages of clients: clients report the outcome, or are asked for it.
 
     transaction checker ── NOTIFY c:<client id> ──▶ the front with that guest ── its stream ──▶ the client ── end
 
-SDKs have no producer groups, so the topic stands for one, as in RocketMQ's proxy: any client that sends to it may be
-asked. The transaction id is the position of the half message in the log.
-RocketMQ: EndTransactionActivity, TransactionService, GrpcClientChannel.
+SDKs have no producer groups, so the topic is used as the group, as in RocketMQ's proxy: any client that sends to the
+topic may be asked. The transaction id is the position of the half message in the log. RocketMQ: EndTransactionActivity,
+TransactionService, GrpcClientChannel.
 """
 
 import logging
@@ -42,12 +42,12 @@ _STATES: Final = {
     TransactionResolution.ROLLBACK: LocalTransactionState.ROLLBACK,
 }
 
-#: What a client is asked at a time; it is asked for the rest when it has answered.
+#: Maximum number of checks sent to a client at a time; the others follow after its answers.
 _MOST_QUESTIONS: Final = 256
 
 
 class SdkTransactions:
-    """The transactions of the clients of one front. Call it from the event loop only."""
+    """The transactions of one front's clients. Call it from the event loop only."""
 
     def __init__(self, database: Database, keys: AccessKeys, members: SdkMembers, store_host: str) -> None:
         self._database = database
@@ -55,16 +55,17 @@ class SdkTransactions:
         self._members = members
         self._instance = database.instance
         self._store_host = store_host
-        #: What each client was asked of a topic and has not answered: positions, and how often each was checked.
+        #: Checks that a client has not answered, by client and topic: the positions, each with its number of checks so
+        #: far.
         self._asked: dict[tuple[SdkClient, str], dict[int, int]] = {}
         self._handle = self._instance.on_request(database.in_loop(self._hear))
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Send no further checks."""
         self._handle.cancel()
 
     async def end(self, call: Call, request: EndTransactionRequest) -> EndTransactionResponse:
-        """The end of a half message. Raises what `mqdb.broker.transactions.transactions.end` raises."""
+        """End a half message. Raises the errors of `mqdb.broker.transactions.transactions.end`."""
         topic = topic_of(request.topic, call.namespace)
         await self._keys.require_of(call.access_key, topic_right(Access.SEND, topic))
         if not (request.transaction_id.isdecimal() and len(request.transaction_id) < 19 and request.message_id):
@@ -90,7 +91,7 @@ class SdkTransactions:
         self._asked = {key: asked for key, asked in self._asked.items() if key[0] in there}
 
     async def _ask(self, client: SdkClient, topic: str) -> None:
-        """Ask a client what it was not asked before."""
+        """Send a client the checks that it has not received yet."""
         call, right = client.call, topic_right(Access.SEND, topic)
         find = partial(
             open_checks,
@@ -102,9 +103,9 @@ class SdkTransactions:
         try:
             checks = await self._database.run(find)
             may_know = right in await self._keys.held_by(call.access_key, right)
-        except MqdbError as error:  # it is asked again when its time has come
+        except MqdbError as error:  # the check is repeated at its next time
             fields = {"topic": topic, "reason": str(error)}
-            sentence = "could not ask about transactions in topic %(topic)s; will retry: %(reason)s"
+            sentence = "could not send checks of transactions in topic %(topic)s; will retry: %(reason)s"
             logger.log(level_of(error), sentence, fields, extra=fields)
             return
         asked = self._asked.get((client, topic), {})

@@ -1,4 +1,4 @@
-"""RocketMQ's remoting protocol, so that its clients can use mqdb without changes.
+"""RocketMQ's remoting protocol: RocketMQ's own clients can use mqdb without changes.
 
     front      the socket, the loop, and the handlers of requests
     handlers   the table of codes
@@ -9,5 +9,5 @@
     consuming  pulls, offsets and locks of the owners of queues; pops
     tools      requests of RocketMQ's own tools
 
-Imports point down this list. Parts that the front for gRPC needs as well are in `mqdb.fronts`.
+Modules import only from modules further down this list. Parts that the gRPC front shares are in `mqdb.fronts`.
 """

@@ -1,10 +1,10 @@
-"""The front: a socket where RocketMQ's clients find a name server and a broker, and the loop that serves them.
+"""The front: a socket on which RocketMQ's clients find a name server and a broker, and the event loop that serves them.
 
     clients ──▶ Connection ──▶ handlers ──▶ Database (threads with connections), Sends (group append)
                      ▲                          ▲
                      └── 40, 39, 326 ── Members ┴── the LISTEN connection of the client instance
 
-All state is of the loop, which runs in a thread of its own.
+All state belongs to the event loop, which runs in its own thread.
 """
 
 import asyncio
@@ -39,16 +39,15 @@ from mqdb.remoting.wire.frame import Frame
 
 logger = logging.getLogger(__name__)
 
-#: Without a whole frame in this time a connection is closed: its client is gone, or has no need of it. Clients send
-#: something every 30 s.
-#: Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
+#: A connection without a complete frame for this long is closed: its client is gone or does not need it. Clients send a
+#: frame every 30 s. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
 _IDLE_SECONDS: Final = 120.0
 
-#: Of frames that are begun, on all connections: 128 of the largest messages. They hold so much only if clients stand
-#: still in the middle of a frame.
+#: Maximum bytes of incomplete frames on all connections: 128 of the largest messages. They need that much only if
+#: clients stop in the middle of a frame.
 _MOST_BEGUN_BYTES: Final = 512 * 2**20
 
-#: Held by all connections on which nothing was signed: eight frames of the largest size. A client's first signed
+#: Maximum bytes held by all connections without a signed request: eight of the largest frames. A client's first signed
 #: request may be such a frame.
 _MOST_STRANGERS_BYTES: Final = 128 * 2**20
 
@@ -68,10 +67,11 @@ class Front(FrontThread):
         times: ConsumingTimes = CONSUMING_TIMES,
         traffic: Traffic | None = None,
     ) -> None:
-        """`advertised` is where clients find it, if that is not where it listens: behind a NAT, for example.
+        """`advertised` is the address for clients if it differs from the listening address, for example behind a NAT.
 
-        `is_open`: while no access key has a secret, it serves everybody; by default if only this machine reaches it.
-        `pool_dsn` leads to the same database through a pooler; LISTEN goes past it. `traffic` gets its counts.
+        `is_open` says whether the front serves everyone while no access key has a secret; by default it does if only
+        this machine can connect. `pool_dsn` leads to the same database through a pooler, which LISTEN bypasses.
+        `traffic` receives the front's counts.
         """
         super().__init__("remoting", broker, pool_dsn)
         self._is_open = address.is_loopback if is_open is None else is_open
@@ -95,7 +95,10 @@ class Front(FrontThread):
 
 
 def _ipv4_of(host: str) -> str:
-    """The IPv4 address of a name, or the name if it has no address. Offset ids have no room for a name."""
+    """The IPv4 address of a host name, or the name itself if it has no address.
+
+    An address is needed because offset ids have no room for a name.
+    """
     try:
         return socket.gethostbyname(host)
     except OSError:
@@ -105,7 +108,7 @@ def _ipv4_of(host: str) -> str:
 
 
 class _Core:
-    """The shared parts of the connections of a front."""
+    """The parts that the connections of a front share."""
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class _Core:
         times: ConsumingTimes,
         traffic: Traffic,
     ) -> None:
-        """`address` is that of the front as clients know it."""
+        """`address` is the front's address as clients know it."""
         self._traffic = traffic
         self._database = database
         self._access = access
@@ -145,7 +148,7 @@ class _Core:
         database.spawn(self._close_idle_forever())
 
     async def close(self) -> None:
-        """Let go of all clients: what they have sent is answered, or they would send it again."""
+        """Disconnect all clients after answering their requests, because clients would send them again."""
         for connection in self._connections:
             connection.stop_reading()
         await asyncio.to_thread(self._sends.appends.close)
@@ -156,11 +159,11 @@ class _Core:
         await self._consuming.close()
 
     def connect(self) -> Connection:
-        """A connection that has come."""
+        """Create the protocol for a new connection."""
         return Connection(self._receive, self._made, self._lost, self._traffic, self._begun, self._strangers)
 
     def _made(self, connection: Connection) -> None:
-        """Only now does it count: a handshake that fails loses no connection."""
+        """Count the connection only now, so that a failed handshake never displaces another connection."""
         if len(self._connections) < self._most_connections:
             self._connections.add(connection)
             self._traffic.accepted += 1
@@ -188,7 +191,7 @@ class _Core:
 
     def _receive(self, connection: Connection, frame: Frame) -> None:
         if "\0" in "".join(frame.fields.values()):
-            remark = "a field holds U+0000, which PostgreSQL cannot store"
+            remark = "a field contains U+0000, which PostgreSQL cannot store"
             connection.answer(frame, Answer(ResponseCode.INVALID_PARAMETER, remark=remark))
             return
         handler = self._handlers.get(frame.code)

@@ -1,4 +1,4 @@
-"""The handlers of requests. RocketMQ: RequestCode, BrokerController.registerProcessor."""
+"""The handlers of request codes. RocketMQ: RequestCode, BrokerController.registerProcessor."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
@@ -20,23 +20,23 @@ from mqdb.remoting.wire.answers import Answer
 from mqdb.remoting.wire.codes import RequestCode
 from mqdb.remoting.wire.frame import Frame
 
-#: A little less than clients wait. One that has waited in vain closes its connection, and with it all pulls under way;
-#: RocketMQ's client in C++ then misses their answers for 30 s.
-#: Source: ClientConfig.mqClientApiTimeout, 3 s; MQClientAPIImpl.lockBatchMQ, 1 s.
+#: Slightly less than clients wait. A client whose wait ends without an answer closes its connection, with all pulls in
+#: progress; RocketMQ's client in C++ then misses their answers for 30 s. Source: ClientConfig.mqClientApiTimeout, 3 s;
+#: MQClientAPIImpl.lockBatchMQ, 1 s.
 _ANSWERED_WITHIN_SECONDS: Final = 2.5
 _LOCKED_WITHIN_SECONDS: Final = 0.9
 
 
 class Handler(NamedTuple):
-    """The answer to a request: the result of `run`, or if that is None, `run` answers itself.
+    """The handler of a request code: `run` returns the answer, or None if `run` answers by itself.
 
-    Requests in turn wait for earlier ones of their connection: a commit that a client sends before it leaves counts.
+    A request with `is_in_turn` waits for earlier ones of its connection, so that a commit sent before leaving counts.
     """
 
     run: Callable[[Connection, Frame], Awaitable[Answer | None] | None]
     is_in_turn: bool = False
-    #: After that time the client is told that there is no answer, and the work goes on. None: `run` sees to it, or the
-    #: client is one of RocketMQ's tools, which wait for long.
+    #: After this time, the client gets an error, while the work continues. None if `run` limits the time itself, or if
+    #: the client is one of RocketMQ's tools, which wait for a long time.
     seconds: float | None = None
 
 
@@ -50,7 +50,7 @@ def _soon(
 
 
 def consuming_handlers(consuming: Consuming) -> dict[int, Handler]:
-    """The handler of each code that only consumers send."""
+    """The handlers of codes that only consumers send."""
     pulls, pops, offsets, locks = consuming.pulls, consuming.pops, consuming.offsets, consuming.locks
     return {
         RequestCode.PULL_MESSAGE: Handler(pulls.pull),
@@ -60,7 +60,7 @@ def consuming_handlers(consuming: Consuming) -> dict[int, Handler]:
         RequestCode.ACK_MESSAGE: _soon(pops.ack),
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _soon(pops.change),
         RequestCode.QUERY_CONSUMER_OFFSET: _soon(offsets.query),
-        # At once: a client may say that it leaves before it says how far it has come.
+        # Handled at once: the last offsets of a client may arrive after its request to leave.
         RequestCode.UPDATE_CONSUMER_OFFSET: Handler(offsets.update),
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _soon(offsets.search),
         RequestCode.GET_MAX_OFFSET: _soon(offsets.maximum),
@@ -79,7 +79,7 @@ def handlers(
     transactions: ClientTransactions,
     messages: Lookup,
 ) -> dict[int, Handler]:
-    """The handler of each code."""
+    """The handlers of all codes."""
     return {
         RequestCode.GET_ROUTEINFO_BY_TOPIC: _soon(routes.route),
         RequestCode.GET_BROKER_CLUSTER_INFO: Handler(routes.cluster),
@@ -103,7 +103,7 @@ def handlers(
 def administration_handlers(
     database: Database, members: FrontMembers, access: FrameAccess, questions: Questions, address: tuple[str, int]
 ) -> dict[int, Handler]:
-    """The handler of each code that only RocketMQ's tools send; producers send 17, too."""
+    """The handlers of codes that only RocketMQ's tools send, except that producers send 17, too."""
     administration = Administration(database, address)
     statistics = Statistics(database, members, access)
     return {

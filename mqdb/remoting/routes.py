@@ -1,4 +1,7 @@
-"""Routes: which topics there are, and where. Codes 105 and 106. RocketMQ: RouteInfoManager, TopicRouteData."""
+"""Routes: the existing topics, and the address of their broker.
+
+Request codes 105 and 106. RocketMQ: RouteInfoManager, TopicRouteData.
+"""
 
 from functools import partial
 
@@ -15,7 +18,7 @@ from mqdb.remoting.wire.frame import Frame
 
 
 class NameServer:
-    """The name server's side of a front. `address` is the one that clients get."""
+    """The name server in a front. `address` is the broker address that clients receive."""
 
     def __init__(
         self, database: Database, access: FrameAccess, members: FrontMembers, address: tuple[str, int]
@@ -27,10 +30,10 @@ class NameServer:
         self.address = address
 
     async def route(self, connection: Connection, frame: Frame) -> Answer:
-        """105: the queues of a topic.
+        """Code 105: the queues of a topic.
 
-        A retry topic is made when one who may join its group first asks for it: a consumer that does not find it asks
-        again 30 s later.
+        A retry topic is created when a client that may join its group first queries it, because a consumer that does
+        not find the topic only tries again 30 s later.
         """
         topic = self._members.retry_topic_of(connection, frame.fields.get("topic", ""))
         routes = self._instance.routes
@@ -54,7 +57,7 @@ class NameServer:
         return Answer(body=as_json(said))
 
     async def cluster(self, _connection: Connection, _frame: Frame) -> Answer:
-        """106: the brokers of the cluster."""
+        """Code 106: the brokers of the cluster."""
         name, cluster = self._instance.broker_name, self._instance.cluster_name
         said = {"brokerAddrTable": {name: self._broker()}, "clusterAddrTable": {cluster: [name]}}
         return Answer(body=as_json(said))

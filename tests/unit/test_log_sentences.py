@@ -21,8 +21,8 @@ METHODS = {"warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1}
 
 #: Sentences that have nothing to name, with the reason.
 NAMELESS = {
-    "a call failed in an unforeseen way": "the traceback tells all that is known",
-    "a request failed in an unforeseen way": "the traceback tells all that is known",
+    "a call failed unexpectedly": "the traceback tells all that is known",
+    "a request failed unexpectedly": "the traceback tells all that is known",
 }
 
 FIELD = re.compile(r"%\(\w+\)|%[sdr]")

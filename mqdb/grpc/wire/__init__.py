@@ -1,4 +1,4 @@
-"""Messages of SDKs, and answers to them: values without I/O.
+"""Messages of SDKs and answers to them: conversion between values, without I/O.
 
 messages      messages of the log for SDKs, and theirs for the log
 settings      the answer to the settings of a client

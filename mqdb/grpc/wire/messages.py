@@ -1,7 +1,7 @@
-"""Messages: those of SDKs as the log holds them, and those of the log as SDKs read them.
+"""Messages: conversion between SDK messages and log records.
 
-Fields of the SDKs are properties in the log, with RocketMQ's names: so clients of any protocol, and those in Python,
-read each other's messages. RocketMQ: SendMessageActivity, GrpcConverter.
+Fields of the SDKs become properties in the log, with RocketMQ's names, so that clients of any protocol, including those
+in Python, can read each other's messages. RocketMQ: SendMessageActivity, GrpcConverter.
 """
 
 import zlib
@@ -35,7 +35,7 @@ from mqdb.selector.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
 
-#: The message group: messages of one go to one queue. Source: MessageConst.PROPERTY_SHARDING_KEY.
+#: The message group: messages of the same group go to one queue. Source: MessageConst.PROPERTY_SHARDING_KEY.
 SHARDING_KEY: Final = "__SHARDINGKEY"
 
 #: A half message carries its own transaction id. Source: MessageConst.PROPERTY_TRANSACTION_ID.
@@ -46,26 +46,26 @@ _MOST_PROPERTIES: Final = 128
 _MOST_PROPERTY_BYTES: Final = 16 * 1024
 _MOST_GROUP_BYTES: Final = 64
 
-#: Properties with fields of their own, or of no use to a program.
+#: Properties that have their own fields, or that are of no use to a program.
 _NOT_OF_USERS: Final = RESERVED_PROPERTIES | {SHARDING_KEY, TRANSACTION_ID, "MQDB_PRODUCER_CLIENT"}
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: Times that the database takes end here: the domain `message_time`.
+#: End of the times that the database accepts: the domain `message_time`.
 _PAST_TIMES: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def full_name(resource: Resource, namespace: str) -> str:
-    """The name of a topic or a group as the broker has it: the namespace, if there is one, is a part of it.
+    """The broker's name for a topic or a group, which includes the namespace, if any.
 
-    `namespace` is that of the call, for SDKs that do not say it again. Source: NamespaceUtil.wrapNamespace.
+    `namespace` is the namespace of the call, for SDKs that do not repeat it. Source: NamespaceUtil.wrapNamespace.
     """
     namespace = resource.resource_namespace or namespace
     return f"{namespace}%{resource.name}" if namespace else resource.name
 
 
 def resource_of(name: str, namespace: str) -> Resource:
-    """A topic for a client of this namespace."""
+    """A topic in the form for a client in this namespace."""
     prefix = f"{namespace}%"
     if namespace and name.startswith(prefix):
         return Resource(resource_namespace=namespace, name=name.removeprefix(prefix))
@@ -82,7 +82,7 @@ def filter_of(expression: FilterExpression) -> MessageFilter:
 
 
 class SdkMessage(NamedTuple):
-    """A message of an SDK, as the log is to hold it."""
+    """A message of an SDK, in the form for the log."""
 
     message_id: str
     kind: MessageType
@@ -96,9 +96,9 @@ class SdkMessage(NamedTuple):
 
 
 def sent(message: Message) -> SdkMessage:
-    """Check a message that an SDK sends, and read its parts.
+    """Check a message that an SDK sends, and extract its parts.
 
-    Raises CallRefused, BodyEmpty, BodyTooLarge, PropertyInvalid, PropertyReserved if an SDK may not send it.
+    Raises CallRefused, BodyEmpty, BodyTooLarge, PropertyInvalid or PropertyReserved if an SDK may not send the message.
     """
     system = message.system_properties
     if not system.message_id:
@@ -110,7 +110,7 @@ def sent(message: Message) -> SdkMessage:
     if group is not None:
         if not 0 < len(group.encode()) < _MOST_GROUP_BYTES:
             size = len(group.encode())
-            reason = f"message_group has {size} bytes; from 1 to {_MOST_GROUP_BYTES - 1} are possible"
+            reason = f"message_group has {size} bytes; it must have 1 to {_MOST_GROUP_BYTES - 1}"
             raise CallRefused(Code.ILLEGAL_MESSAGE_GROUP, reason)
         properties[SHARDING_KEY] = group
     if system.HasField("delivery_timestamp"):
@@ -121,7 +121,7 @@ def sent(message: Message) -> SdkMessage:
     properties[Property.UNIQ_KEY] = system.message_id
     for name, value in properties.items():
         if "\0" in name or "\0" in value:
-            raise PropertyInvalid(name, "holds U+0000, which PostgreSQL cannot store")
+            raise PropertyInvalid(name, "contains U+0000, which PostgreSQL cannot store")
     return SdkMessage(
         system.message_id,
         _kind_of(system),
@@ -135,30 +135,33 @@ def sent(message: Message) -> SdkMessage:
 
 
 def _born_time(system: SystemProperties) -> datetime:
-    """When a message was made: as it says, or now."""
+    """The time at which a message was created: the given time, or now."""
     if not system.HasField("born_timestamp"):
         return datetime.now(UTC)
     born = time_of(system.born_timestamp, "born_timestamp")
     if not _EPOCH <= born < _PAST_TIMES:
-        raise CallRefused(Code.BAD_REQUEST, f"born_timestamp is {born}; it must be since 1970, and before 9999")
+        raise CallRefused(Code.BAD_REQUEST, f"born_timestamp is {born}; it must be from 1970 to before 9999")
     return born
 
 
 def _kind_of(system: SystemProperties) -> MessageType:
-    """The type of a message: the given one, or that of its fields. Raises CallRefused if they disagree."""
+    """The type of a message: the given type, or the one that its fields imply.
+
+    Raises CallRefused if the two disagree.
+    """
     is_fifo, is_delayed = system.HasField("message_group"), system.HasField("delivery_timestamp")
     said = system.message_type
     found = MessageType.FIFO if is_fifo else MessageType.DELAY if is_delayed else MessageType.NORMAL
-    if said not in MessageType.values():  # LITE and PRIORITY of the protocol are among these
-        reason = f"topics take no message of type {said}"
+    if said not in MessageType.values():  # LITE and PRIORITY in the protocol are among these
+        reason = f"topics accept no messages of type {said}"
         raise CallRefused(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, reason)
     if said not in (MessageType.MESSAGE_TYPE_UNSPECIFIED, MessageType.TRANSACTION):
         if said != found:
-            names = f"the message says it is {MessageType.Name(said)}, and has the fields of {MessageType.Name(found)}"
+            names = f"the type is {MessageType.Name(said)}, but the fields are those of {MessageType.Name(found)}"
             raise CallRefused(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, names)
     elif said == MessageType.TRANSACTION:
         if is_fifo or is_delayed:
-            reason = "a message of a transaction has neither message_group nor delivery_timestamp"
+            reason = "a message of a transaction can have neither message_group nor delivery_timestamp"
             raise CallRefused(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, reason)
         return MessageType.TRANSACTION
     return found
@@ -176,19 +179,21 @@ def _check_user_properties(properties: dict[str, str]) -> None:
         if name in _NOT_OF_USERS:
             raise PropertyReserved(name)
         if not name.isprintable() or not name.strip() or any(ord(each) < 0x20 for each in value):
-            raise PropertyInvalid(name, "is blank, or holds control characters")
+            raise PropertyInvalid(name, "is blank, or contains control characters")
 
 
 def _checked_tag(tag: str) -> str:
     if not tag.strip() or "|" in tag or not tag.isprintable():
-        raise CallRefused(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r} is blank, or holds | or control characters")
+        raise CallRefused(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r} is blank, or contains | or control characters")
     return tag
 
 
 def _checked_keys(keys: Iterable[str]) -> str | None:
     for key in keys:
         if not key or KEY_SEPARATOR in key or not key.isprintable():
-            raise CallRefused(Code.ILLEGAL_MESSAGE_KEY, f"key {key!r} is empty, or holds blanks or control characters")
+            raise CallRefused(
+                Code.ILLEGAL_MESSAGE_KEY, f"key {key!r} is empty, or contains blanks or control characters"
+            )
     return KEY_SEPARATOR.join(keys) or None
 
 
@@ -199,7 +204,7 @@ def _plain_body(message: Message) -> bytes:
         try:
             body = inflating.decompress(body, MAX_BODY_BYTES + 1)
         except zlib.error as error:
-            raise CallRefused(Code.MESSAGE_CORRUPTED, f"the body is not what GZIP makes: {error}") from error
+            raise CallRefused(Code.MESSAGE_CORRUPTED, f"the body is not valid GZIP data: {error}") from error
     if not body:
         raise BodyEmpty
     if len(body) > MAX_BODY_BYTES:
@@ -211,7 +216,10 @@ def _plain_body(message: Message) -> bytes:
 
 
 def message_for(message: ReceivedMessage, namespace: str, store_host: str) -> Message:
-    """A message as an SDK reads it. Without a digest in capitals, or an encoding, some SDKs drop it."""
+    """A message in the form that an SDK reads.
+
+    Some SDKs drop messages without an upper-case digest or without an encoding.
+    """
     properties, body = message.properties, message.body
     group = properties.get(SHARDING_KEY)
     system = SystemProperties(

@@ -15,11 +15,11 @@ from mqdb.grpc.wire.rocketmq_pb2 import (
 )
 from mqdb.grpc.wire.times import duration
 
-#: Messages that a push consumer asks for at a time, and how long it waits for them.
+#: Number of messages that a push consumer requests at a time, and how long it waits for them.
 MOST_RECEIVED: Final = 32
 LONGEST_POLL: Final = timedelta(seconds=20)
 
-#: Of a producer, which sends again by itself.
+#: Retries of a producer, which resends by itself.
 _SEND_ATTEMPTS: Final = 3
 _SEND_PAUSES: Final = ExponentialBackoff(
     initial=duration(timedelta(milliseconds=10)), max=duration(timedelta(seconds=1)), multiplier=2
@@ -27,21 +27,21 @@ _SEND_PAUSES: Final = ExponentialBackoff(
 
 
 def producer_settings(said: Settings) -> Settings:
-    """The settings of a producer, with the broker's decisions."""
+    """The settings of a producer, including the broker's decisions."""
     settings = _answer(said)
     settings.backoff_policy.CopyFrom(RetryPolicy(max_attempts=_SEND_ATTEMPTS, exponential_backoff=_SEND_PAUSES))
     settings.publishing.max_body_size = MAX_BODY_BYTES
-    # A topic of mqdb takes messages of all types, and the route says so.
+    # A topic of mqdb accepts messages of all types, as stated in the route.
     settings.publishing.validate_message_type = True
     return settings
 
 
 def consumer_settings(said: Settings, *, is_orderly: bool, max_retries: int, delays: Iterable[timedelta]) -> Settings:
-    """The settings of a consumer of a group: whether it reads in order, and when failed messages come again."""
+    """The settings of a consumer in a group: whether it reads in order, and when failed messages are redelivered."""
     settings = _answer(said)
     pauses = list(map(duration, delays))
     policy = RetryPolicy(max_attempts=max_retries + 1)
-    if said.user_agent.language == Language.NODE_JS:  # it understands no other
+    if said.user_agent.language == Language.NODE_JS:  # the only policy that it supports
         policy.exponential_backoff.CopyFrom(ExponentialBackoff(initial=pauses[0], max=pauses[-1], multiplier=2))
     else:
         policy.customized_backoff.CopyFrom(CustomizedBackoff(next=pauses))

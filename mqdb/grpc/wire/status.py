@@ -1,4 +1,4 @@
-"""The outcome of a call: codes of RocketMQ 5 for errors of mqdb. RocketMQ: GrpcProxyException, ResponseBuilder."""
+"""The outcome of a call: RocketMQ 5's codes for errors of mqdb. RocketMQ: GrpcProxyException, ResponseBuilder."""
 
 import logging
 from typing import Final
@@ -41,14 +41,14 @@ OK: Final = Status(code=Code.OK, message="OK")
 
 
 class CallRefused(Exception):
-    """A call is refused by a rule of the protocol, which mqdb itself does not have."""
+    """A call breaks a rule of the protocol that mqdb itself does not have."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(reason)
         self.code = code
 
 
-#: The first that fits counts.
+#: The first entry that matches an error counts.
 _CODES: Final[tuple[tuple[type[MqdbError], Code], ...]] = (
     (SignatureInvalid, Code.UNAUTHORIZED),
     (AccessDenied, Code.FORBIDDEN),
@@ -66,7 +66,7 @@ _CODES: Final[tuple[tuple[type[MqdbError], Code], ...]] = (
     (TagExpressionInvalid, Code.ILLEGAL_FILTER_EXPRESSION),
     (SelectorSyntaxError, Code.ILLEGAL_FILTER_EXPRESSION),
     (FilterDisabled, Code.ILLEGAL_FILTER_EXPRESSION),
-    # As the original: it has no code of its own for these.
+    # Like the original, which has no separate code for these errors.
     (HalfMessageNotFound, Code.INTERNAL_SERVER_ERROR),
     (HalfMessageMismatch, Code.INTERNAL_SERVER_ERROR),
     (RecallHandleInvalid, Code.INTERNAL_SERVER_ERROR),
@@ -81,15 +81,15 @@ _CODES: Final[tuple[tuple[type[MqdbError], Code], ...]] = (
 
 
 def status_of(error: Exception) -> Status:
-    """The code of an error, and its sentence, which people see. Unforeseen errors are logged, too."""
+    """The status for an error: its code, and its sentence, which people see. Unexpected errors are also logged."""
     if isinstance(error, CallRefused):
         return Status(code=error.code, message=str(error))
     if isinstance(error, BrokerUnavailable):
-        # Its sentence names the database, which clients should not see.
+        # The sentence of this error names the database, which clients should not see.
         logger.debug("a call failed: the database is unavailable", extra={"reason": str(error)})
-        return Status(code=Code.INTERNAL_ERROR, message="the broker has no connection to its database at present")
+        return Status(code=Code.INTERNAL_ERROR, message="the broker currently has no connection to its database")
     if not isinstance(error, MqdbError):
-        logger.error("a call failed in an unforeseen way", exc_info=error)
+        logger.error("a call failed unexpectedly", exc_info=error)
         return Status(code=Code.INTERNAL_SERVER_ERROR, message=f"{type(error).__name__}: {error}")
     code = next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL_SERVER_ERROR)
     return Status(code=code, message=str(error))

@@ -1,4 +1,4 @@
-"""Times and durations as protobuf has them."""
+"""Conversion of times and durations from and to protobuf."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,21 +10,24 @@ from mqdb.grpc.wire.status import CallRefused
 
 
 def timestamp(time: datetime) -> Timestamp:
-    """A time, which is aware."""
+    """Convert an aware datetime."""
     made = Timestamp()
     made.FromDatetime(time)
     return made
 
 
 def duration(length: timedelta) -> Duration:
-    """A length of time."""
+    """Convert a duration."""
     made = Duration()
     made.FromTimedelta(length)
     return made
 
 
 def time_of(given: Timestamp, name: str) -> datetime:
-    """An aware time in UTC. Raises CallRefused for one that no datetime can hold; `name` is that of the field."""
+    """A field as an aware datetime in UTC.
+
+    Raises CallRefused for a time that no datetime can hold; `name` is the name of the field.
+    """
     try:
         return given.ToDatetime(UTC)
     except (ValueError, OverflowError) as error:
@@ -32,7 +35,10 @@ def time_of(given: Timestamp, name: str) -> datetime:
 
 
 def length_of(given: Duration, name: str) -> timedelta:
-    """A length of time. Raises CallRefused for one that no timedelta can hold; `name` is that of the field."""
+    """A field as a timedelta.
+
+    Raises CallRefused for a duration that no timedelta can hold; `name` is the name of the field.
+    """
     try:
         return given.ToTimedelta()
     except (ValueError, OverflowError) as error:

@@ -1,7 +1,7 @@
-"""Assignments: from which queues a member reads, and whether it pulls or pops them. Code 400.
+"""Assignments: the queues that a member reads, and whether it pulls or pops them. Request code 400.
 
-A client that leaves its rebalance to the broker asks for each of its topics, every 20 s and when its group changes.
-RocketMQ: QueryAssignmentProcessor.
+A client that leaves rebalancing to the broker queries the assignment of each of its topics every 20 s, and when its
+group changes. RocketMQ: QueryAssignmentProcessor.
 """
 
 from collections.abc import Sequence
@@ -29,23 +29,23 @@ _ANY_QUEUE: Final = -1
 
 _STRATEGIES: Final = {"AVG": allocate_averagely, "AVG_BY_CIRCLE": allocate_averagely_by_circle}
 
-#: Without a list the client keeps what it has.
+#: If the answer has no list, the client keeps its queues.
 _UNKNOWN: Final = Answer(body=as_json({"messageQueueAssignments": None}))
 
 
 class Assignments:
-    """The assignments of one front's clients."""
+    """Answers the assignment queries of one front's clients."""
 
     def __init__(self, database: Database, places: Places) -> None:
         self._database = database
         self._places = places
 
     async def query(self, _connection: Connection, frame: Frame) -> Answer:
-        """400: the queues of a topic for a member. Raises ParameterInvalid if a field is missing in the body."""
+        """Code 400: the queues of a topic for a member. Raises ParameterInvalid if a field is missing in the body."""
         said = parsed_object(frame.body)
         topic, group = text_in(said, "topic"), text_in(said, "consumerGroup")
         if topic.startswith(RETRY_PREFIX) and topic != retry_topic(group):
-            return self._assigned(topic, (), ConsumeMode.PULL)  # a retry topic for pops: mqdb has none
+            return self._assigned(topic, (), ConsumeMode.PULL)  # a retry topic for pops, which mqdb does not have
         mode, client_ids = await self._database.run(partial(_group, name=group))
         try:
             config = (await self._places.route(topic)).config
@@ -73,7 +73,7 @@ class Assignments:
 
 
 def _group(connection: DatabaseConnection, name: str) -> tuple[ConsumeMode, list[str]]:
-    """The way a group shares queues, and the ids of its members as these know them."""
+    """The consume mode of a group, and the ids of its members as the members know them."""
     settings = groups.find(connection, name)
     client_ids = sorted({own_id(client_id) for client_id in members_of(connection, name)})
     return ConsumeMode.PULL if settings is None else settings.consume_mode, client_ids

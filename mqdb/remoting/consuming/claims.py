@@ -1,11 +1,11 @@
-"""Claims: the queues that the clients of a front own. RocketMQ has no owners; its clients own what they pull.
+"""Claims: the queues that a front's clients own. RocketMQ has no owners; its clients own the queues that they pull.
 
     14, 41, a pull without a claim ──▶ take ──▶ Claim ──▶ commits, gathered, written once a second for each group
                                                   │
               given back, left, lost ◀────────────┘
 
-A claim is lost if a commit is refused, or if its epoch has risen: another member has the queue, or its offset was
-reset. The answer to the client's next pull has the offset to continue from.
+A claim is lost if a commit is refused or its epoch has risen, which means that another member has the queue or that its
+offset was reset. The answer to the client's next pull contains the offset to continue from.
 """
 
 import asyncio
@@ -35,28 +35,32 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: Java's clients commit in one thread and leave in another, so the last commits may come behind the 35.
+#: Java's clients commit in one thread and leave in another, so their last commits may arrive after the request to leave
+#: (35).
 _LINGER_SECONDS: Final = 0.05
 
-#: A function that takes a queue on a connection.
+#: A function that takes a queue, using a database connection.
 Take = Callable[[DatabaseConnection], list[OwnedQueue]]
 
 
 class ClaimListener(Protocol):
-    """Hears of the claims of a front, in its loop."""
+    """Receives events about the claims of a front, in the front's event loop."""
 
     def wanted(self, group: str, queue_key: int, client_id: str) -> None:
-        """A client has asked for a queue that is not free."""
+        """A client requested a queue that another client owns."""
 
     def committed(self, claim: Claim) -> None:
-        """A client has said how far it has come, other than by a pull."""
+        """A client reported an offset by other means than a pull."""
 
     def lost(self, claim: Claim) -> None:
         """Called when a client has lost a queue."""
 
 
 class Claims:
-    """The claims of one front. A queue of a group has one claim, because it has one owner. Use it in its loop only."""
+    """The claims of one front.
+
+    A queue has one claim in each group, because it has one owner. Use it in the front's event loop only.
+    """
 
     def __init__(
         self, database: Database, members: FrontMembers, listener: ClaimListener, commit_seconds: float
@@ -67,37 +71,38 @@ class Claims:
         self._commit_seconds = commit_seconds
         self._claims: dict[str, dict[int, Claim]] = {}
         self._unwritten: dict[tuple[str, int], Claim] = {}
-        #: By client, group and queue: what the client has lost and not heard of.
+        #: Lost claims, by client, group and queue, of which the client does not know yet.
         self._lost: dict[tuple[str, str, int], Claim] = {}
-        #: By group and queue: who consumes it in order, once it has chosen where to begin, and how it locks.
+        #: By group and queue: the client that will consume the queue in order once it has chosen a starting offset, and
+        #: its way of locking.
         self._promised: dict[tuple[str, int], tuple[str, Take]] = {}
-        # Two takes of one queue at a time may leave the older epoch here.
+        # Two simultaneous takes of one queue could otherwise leave the older epoch here.
         self._taking: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changes: WeakValueDictionary[str, asyncio.Future[None]] = WeakValueDictionary()
         self._checks: set[str] = set()
-        #: Groups that an operator has switched off.
+        #: Groups for which an operator has disabled consuming.
         self.switched_off: set[str] = set()
         database.spawn(self._write_forever())
 
     async def close(self) -> None:
-        """Write what has been committed. After the connections are closed."""
+        """Write the offsets that clients have committed. Call it after closing the connections."""
         try:
             await self.write_unwritten()
         except MqdbError as error:
             fields = {"reason": str(error)}
-            sentence = "stopped without a last commit; messages will come again: %(reason)s"
+            sentence = "stopped without a last commit; messages will be delivered again: %(reason)s"
             logger.warning(sentence, fields, extra=fields)
 
     # -- who has what -------------------------------------------------------------------------
 
     def of(self, client_id: str, group: str, queue_key: int) -> Claim | None:
-        """The claim of a client on a queue."""
+        """The claim of a client on a queue, or None."""
         claim = self.owner(group, queue_key)
         return claim if claim is not None and claim.client_id == client_id else None
 
     def owner(self, group: str, queue_key: int) -> Claim | None:
-        """The claim on a queue, whose client ever that is."""
+        """The claim on a queue, regardless of its client, or None."""
         return self._claims.get(group, _NONE).get(queue_key)
 
     def of_group(self, group: str) -> list[Claim]:
@@ -106,7 +111,7 @@ class Claims:
 
     @property
     def groups(self) -> list[str]:
-        """The groups that have claims."""
+        """The groups that have any claims."""
         return list(self._claims)
 
     # -- taking -------------------------------------------------------------------------------
@@ -114,7 +119,7 @@ class Claims:
     async def take(self, client: Client, consumer: Consumer, place: Place) -> Claim | None:
         """Take a queue, at the offset of the group or its start; returns None if the queue is not free.
 
-        Without a `starting_point` the group has to have an offset on it.
+        Without a `starting_point`, the group must already have an offset in the queue.
         """
         group, key = consumer.registration.group, place.queue_key
         start = consumer.starting_point(place.queue.topic)
@@ -122,9 +127,9 @@ class Claims:
         return await self._take(client, group, place, take)
 
     async def take_at(self, client: Client, consumer: Consumer, place: Place, offset: int) -> Claim | None:
-        """Own a queue that a client reads already, or has chosen where to begin; None if it is not free.
+        """Take a queue that a client already reads, or at the offset that it has chosen; None if the queue is not free.
 
-        If the group has come further, as it does while another member has the queue, the client goes on there.
+        If the group's offset is higher, because another member had the queue, the client continues there.
         """
         group = consumer.registration.group
         key, at = (group, place.queue_key), {place.queue_key: offset}
@@ -143,11 +148,11 @@ class Claims:
         return claim
 
     async def take_locked(self, client: Client, group: str, place: Place, take: Take) -> Claim | None:
-        """Own a queue that is consumed in order, by a `take` that locks it; None if it is not free."""
+        """Take a queue that is consumed in order, with a `take` that also locks it; None if the queue is not free."""
         return await self._take(client, group, place, take, is_locked=True)
 
     def promise(self, client: Client, group: str, place: Place, take: Take) -> bool:
-        """Have `take_at` lock a queue on which the group has no offset; False if another client was promised that."""
+        """Let `take_at` lock a queue in which the group has no offset; False if another client has this promise."""
         promised = self._promised.setdefault((group, place.queue_key), (client.client_id, take))
         return promised[0] == client.client_id
 
@@ -160,7 +165,7 @@ class Claims:
         async with taking:
             claim = self.of(client.client_id, *key)
             if claim is not None and (claim.is_locked or not is_locked):
-                await self.write([claim])  # and see whether it still holds
+                await self.write([claim])  # and check whether the claim still holds
                 if not claim.is_lost:
                     return claim
             lost = self._lost.get((client.client_id, *key))
@@ -169,7 +174,7 @@ class Claims:
                 self._listener.wanted(*key, client.client_id)
                 return None
             owned, is_same_log = taken
-            if (consumer := client.consumers.get(group)) is None:  # it has left: the queue is free
+            if (consumer := client.consumers.get(group)) is None:  # the client has left: the queue is free
                 return None
             claim = Claim(client.client_id, group, place, owned, is_locked=is_locked, may_go_back=consumer.is_active)
             self._hold(claim, is_same_log=is_same_log)
@@ -190,7 +195,10 @@ class Claims:
     # -- commits ------------------------------------------------------------------------------
 
     def commit(self, claim: Claim, offset: int) -> None:
-        """Note an offset of a client, to be written soon. It only goes forward, except for a client that seeks."""
+        """Note an offset of a client, which is written soon.
+
+        The offset only moves forward, except for a client that seeks.
+        """
         if offset == claim.wanted or not claim.may_commit(offset):
             return
         if offset < claim.wanted and not claim.may_go_back:
@@ -199,7 +207,7 @@ class Claims:
         self._unwritten[claim.group, claim.queue_key] = claim
 
     async def correct(self, claim: Claim, offset: int) -> None:
-        """Continue at another offset, because the one that the client reads at does not exist."""
+        """Continue at another offset, because the client's current offset does not exist."""
         claim.wanted = offset
         owned = claim.position()._replace(segment=0)
         if await self._database.run(partial(offsets.correct_offset, group=claim.group, owned=owned)):
@@ -208,7 +216,10 @@ class Claims:
             self.lose(claim)
 
     async def write(self, claims: Iterable[Claim]) -> None:
-        """Commit the offsets of these claims, in one call for each group. Claims whose commit is refused are lost."""
+        """Commit the offsets of these claims, with one call for each group.
+
+        Claims whose commit is refused become lost.
+        """
         by_group: defaultdict[tuple[str, bool], list[Claim]] = defaultdict(list)
         for claim in claims:
             by_group[claim.group, claim.may_go_back].append(claim)
@@ -218,7 +229,7 @@ class Claims:
                 raise error
 
     async def write_unwritten(self, group: str | None = None) -> None:
-        """Commit what clients have said and was not written yet, or is being written; None: of all groups."""
+        """Commit all noted offsets of a group, and wait for writes in progress; None stands for all groups."""
         await self.write([each for each in self._unwritten.values() if group in (None, each.group)])
         for writing in [each for name, each in self._writing.items() if group in (None, name)]:
             async with writing:
@@ -264,7 +275,7 @@ class Claims:
     # -- giving back, and losing --------------------------------------------------------------
 
     async def release(self, claims: Sequence[Claim]) -> None:
-        """Give queues of one group back, after a last commit."""
+        """Release queues of one group, after a last commit."""
         await self.write(claims)
         kept = [claim for claim in claims if not claim.is_lost]
         for claim in kept:
@@ -283,7 +294,7 @@ class Claims:
                 self._claims.pop(claim.group, None)
 
     def lose(self, claim: Claim) -> None:
-        """Note that the client has lost the queue. Its next pull finds out more."""
+        """Note that the client has lost the queue. The client's next pull finds out the reason."""
         if claim.is_lost:
             return
         self._forget(claim)
@@ -291,17 +302,17 @@ class Claims:
         fields = {"group": claim.group, "queue": str(claim.queue), "client_id": claim.client_id}
         if claim.history == self._database.instance.history:
             logger.warning(
-                "client %(client_id)s of group %(group)s lost queue %(queue)s: another member has it, or its offset "
+                "client %(client_id)s of group %(group)s lost queue %(queue)s: another member owns it, or its offset "
                 "was set",
                 fields,
                 extra=fields,
             )
         else:
-            logger.info("queue lost: the server was restarted, or replaced by another one", extra=fields)
+            logger.info("queue lost: the server was restarted or replaced", extra=fields)
         self._listener.lost(claim)
 
     async def left(self, client: Client, group: str) -> None:
-        """A client leaves a group: before the others may take its queues, what it has committed is written."""
+        """A client leaves a group: its offsets are written before other members may take its queues."""
         for key in [each for each in self._lost if each[:2] == (client.client_id, group)]:
             del self._lost[key]
         for promised in [key for key, each in self._promised.items() if (each[0], key[0]) == (client.client_id, group)]:
@@ -314,7 +325,8 @@ class Claims:
         except MqdbError as error:
             fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
             logger.warning(
-                "client %(client_id)s left group %(group)s without a last commit; messages will come again: %(reason)s",
+                "client %(client_id)s left group %(group)s without a last commit; messages will be delivered again: "
+                "%(reason)s",
                 fields,
                 extra=fields,
             )
@@ -324,17 +336,17 @@ class Claims:
     # -- changes ------------------------------------------------------------------------------
 
     def next_change(self, group: str) -> "asyncio.Future[None]":
-        """Ends with the next change in a group."""
+        """A future that completes at the next change in a group."""
         if (change := self._changes.get(group)) is None:
             change = self._changes[group] = self._database.loop.create_future()
         return change
 
     def changed(self, group: str | None) -> None:
-        """The members or free queues of a group may have changed; None: of any."""
+        """The members or free queues of a group may have changed; None stands for all groups."""
         for name in list(self._changes) if group is None else [group]:
             if (change := self._changes.pop(name, None)) is not None:
                 change.set_result(None)
-        # Those whose members have no queue may get one, though the group is switched off.
+        # Includes groups whose members have no queue: they may get one, even if the group is switched off.
         here = {name for client in self._members.clients.values() for name in client.consumers}
         known = here | self._claims.keys() | self.switched_off
         for name in known if group is None else known & {group}:
@@ -343,8 +355,8 @@ class Claims:
                 self._database.spawn(self._check(name))
 
     async def _check(self, group: str) -> None:
-        """Lose the claims that clients no longer own: a reset has no other sign as long as nothing is committed."""
-        self._checks.discard(group)  # what changes from here on is checked again
+        """Find claims that clients no longer own: without commits, a reset can be detected only in this way."""
+        self._checks.discard(group)  # later changes are checked again
         claims = self.of_group(group)
         keys = [claim.queue_key for claim in claims]
         try:
@@ -374,9 +386,9 @@ _NONE: Final[Mapping[int, Claim]] = {}
 
 
 def _take_and_look(connection: DatabaseConnection, take: Take, lost: Claim | None) -> tuple[OwnedQueue, bool] | None:
-    """The queue with the history of its log, and whether the client that has lost it may continue.
+    """Take a queue, and return it with a flag that says whether a client that lost it may continue.
 
-    It may if the server was only restarted: the log has the message that the client has read last.
+    The client may continue if the server was only restarted: the log still has the last message that the client read.
     """
     history: History = histories.find(connection)
     taken = take(connection)
@@ -390,7 +402,7 @@ def _take_and_look(connection: DatabaseConnection, take: Take, lost: Claim | Non
 
 
 def _release(connection: DatabaseConnection, claims: Sequence[Claim]) -> None:
-    """Release claims of one client, which are all locked or all unlocked."""
+    """Release claims of one client, which are either all locked or all unlocked."""
     first, owned = claims[0], [claim.position() for claim in claims]
     if first.is_locked:
         queue_locks.release_queues(connection, first.group, first.client_id, owned)

@@ -1,4 +1,4 @@
-"""Consuming: what a front needs for consumers, put together, and what follows when something happens to them."""
+"""Consuming: creates the parts of a front that serve consumers, and connects their events."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,9 +24,9 @@ from mqdb.remoting.session.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class ConsumingTimes:
-    """The paces of consuming, in seconds."""
+    """The intervals and timeouts of consuming, in seconds."""
 
-    #: Between writes of what clients have committed. Source: ClientConfig.persistConsumerOffsetInterval is 5 s.
+    #: Interval between writes of committed offsets. RocketMQ's ClientConfig.persistConsumerOffsetInterval is 5 s.
     commit: float = 1.0
     #: Source: RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME.
     lock_expiry: timedelta = timedelta(seconds=60)
@@ -38,9 +38,9 @@ CONSUMING_TIMES: Final = ConsumingTimes()
 
 
 class Consuming:
-    """Members, pulls, pops, offsets and locks of one front. Made and closed in its loop.
+    """The members, pulls, pops, offsets and locks of one front. Create it and close it in the front's event loop.
 
-    It is the listener of its parts, and is notified of changes of groups and of arrivals in the database.
+    It is the listener of its parts, and is notified of changes in groups and of arrivals in the database.
     """
 
     def __init__(self, database: Database, address: tuple[str, int], traffic: Traffic, times: ConsumingTimes) -> None:
@@ -62,7 +62,7 @@ class Consuming:
         ]
 
     async def close(self) -> None:
-        """Hear of nothing more, and write what has been committed. After the connections are closed."""
+        """Stop listening to events, and write the committed offsets. Call it after closing the connections."""
         for handle in self._handles:
             handle.cancel()
         self.pops.close()
@@ -73,33 +73,36 @@ class Consuming:
     # -- what happens, and what is done then --------------------------------------------------
 
     async def entered(self, consumer: Consumer) -> None:
-        """The broker has taken a consumer: its group begins in topics that are new to it."""
+        """The broker has registered a consumer: its group gets a starting point in new topics."""
         await self.offsets.begin(consumer)
 
     async def left(self, client: Client, group: str) -> None:
-        """A client leaves a group: its queues are given back."""
+        """A client leaves a group: its queues are released."""
         await self._claims.left(client, group)
 
     def _changed(self, group: str | None) -> None:
-        """The members or free queues of a group may have changed; None: of any, and the front may have been away."""
+        """The members or free queues of a group may have changed; None, after a lost connection, means all."""
         self.members.changed(group)  # clients rebalance
-        self._claims.changed(group)  # pulls that wait for a queue look again, and lost claims are found
-        self._hand_over.changed(group)  # queues that clients drop are given back
+        self._claims.changed(group)  # waiting pulls try again to get their queues, and lost claims are found
+        self._hand_over.changed(group)  # queues that clients have dropped are released
 
     def wanted(self, group: str, queue_key: int, client_id: str) -> None:
-        """A client has asked for a queue that is not free: a client here that does not pull it gives it back."""
+        """A client requested a queue that is not free.
+
+        If the owner is a client of this front that no longer pulls, the queue is released.
+        """
         self._hand_over.wanted(group, queue_key, client_id)
 
     def committed(self, claim: Claim) -> None:
-        """A client has said how far it has come, other than by a pull: it may have dropped the queue."""
+        """A client reported an offset by other means than a pull: it may have dropped the queue."""
         self._hand_over.committed(claim)
 
     def lost(self, claim: Claim) -> None:
-        """Called when a client has lost a queue: answers its held pulls."""
+        """A client has lost a queue: its held pulls are answered."""
         self._holds.wake(Wake.LOST, lambda reading: reading is claim)
 
     def disconnected(self, connection: Connection) -> None:
-        """A connection is closed: its client is waited for; its pulls, its pops and what it reads are forgotten."""
+        """A connection was closed: its client may come back, but its pulls, pops and readings are discarded."""
         self.members.lost(connection)
         self.pulls.lost(connection)
         self.pops.lost(connection)

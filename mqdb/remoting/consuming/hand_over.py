@@ -1,10 +1,10 @@
-"""Hand-over: finds out which queues a client has dropped, and gives them back.
+"""Hand-over: detects the queues that a client has dropped, and releases them.
 
-RocketMQ's clients do not say that rebalance has taken a queue away: they commit, and stop pulling it. So when a group
-changes, its held pulls are answered, a while later, when the clients have rebalanced. A client that commits a queue
-outside its share has probably just dropped it, and its pull is answered at once. A queue that is not pulled again is
-given back, unless it is in the client's share: then the client holds too many messages, and will pull again. In a group
-that has begun to pop no client has a share.
+RocketMQ's clients do not report that rebalance has taken a queue away: they commit its offset and stop pulling it. When
+a group changes, the front therefore waits for its clients to rebalance, and then answers their held pulls. A client
+that commits a queue outside its share has probably just dropped it, so its pull is answered immediately. A queue that
+is not pulled again is released, unless it belongs to the client's share: in that case the client holds too many
+messages, and will pull again later. In a group that has started to pop, no client has a share.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HandOverTimes:
-    """Times that clients are given, in seconds."""
+    """Times that clients have for their reactions, in seconds."""
 
-    #: To rebalance, after a change in their group.
+    #: Time to rebalance after a change in the group.
     rebalance: float = 1.5
-    #: To pull again what they keep.
+    #: Time to pull the queues again that a client keeps.
     pull_again: float = 2.0
-    #: The same, of a queue that is no share of the client, and that it has just committed.
+    #: Time to pull a queue again that is outside the client's share and that the client has just committed.
     pull_dropped_again: float = 0.3
 
 
 class HandOver:
-    """The hand-over of queues of one front. Use it in its loop only."""
+    """The hand-over of queues in one front. Use it in the front's event loop only."""
 
     def __init__(self, database: Database, claims: Claims, holds: Holds, times: HandOverTimes) -> None:
         self._database = database
@@ -51,15 +51,15 @@ class HandOver:
         self._times = times
         self._changed_groups: set[str] = set()
         self._under_way: set[str] = set()
-        #: By group: what was committed while the group is under way.
+        #: By group: claims that were committed while a hand-over of the group is in progress.
         self._committed: dict[str, set[Claim]] = {}
-        #: By group and queue: when another client of this front has asked for a queue.
+        #: By group and queue: the time when another client of this front requested the queue.
         self._wanted: dict[tuple[str, int], float] = {}
 
     # -- what happens in groups ---------------------------------------------------------------
 
     def changed(self, group: str | None) -> None:
-        """The members or free queues of a group may have changed; None: of any."""
+        """The members or free queues of a group may have changed; None stands for all groups."""
         for name in self._claims.groups if group is None else [group]:
             self._changed_groups.add(name)
             if name not in self._under_way:
@@ -67,7 +67,7 @@ class HandOver:
                 self._database.spawn(self._run(name))
 
     def wanted(self, group: str, queue_key: int, client_id: str) -> None:
-        """A client has asked for a queue that is not free."""
+        """A client requested a queue that is not free."""
         owner = self._claims.owner(group, queue_key)
         if owner is not None and owner.client_id != client_id:
             self._wanted[group, queue_key] = self._database.loop.time()
@@ -75,7 +75,7 @@ class HandOver:
                 self.changed(group)
 
     def committed(self, claim: Claim) -> None:
-        """A client has said how far it has come, other than by a pull."""
+        """A client reported an offset by other means than a pull."""
         group = claim.group
         if group in self._under_way:
             if group not in self._committed:
@@ -99,7 +99,7 @@ class HandOver:
             self._under_way.discard(group)
 
     async def _give_back(self, group: str, claims: Sequence[Claim], nudged_at: float) -> None:
-        """Give back claims that were not pulled again, and are not shares, or are wanted by another member."""
+        """Release claims that were not pulled again and that are outside the share or wanted by another member."""
         earliest = nudged_at - self._times.rebalance - self._times.pull_again
         self._wanted = {key: at for key, at in self._wanted.items() if key[0] != group or at >= earliest}
         idle = [claim for claim in claims if _is_idle(claim, nudged_at)]
@@ -115,7 +115,7 @@ class HandOver:
             await self._release(group, foreign, nudged_at)
 
     def _nudge(self, claims: Collection[Claim]) -> float:
-        """Answer the held pulls of these; returns when that was, by the loop's clock."""
+        """Answer the held pulls of these claims, and return the time of that by the loop's clock."""
         self._holds.wake(Wake.TIME_OVER, lambda reading: reading in claims)
         return self._database.loop.time()
 
@@ -130,7 +130,7 @@ class HandOver:
                 logger.log(level_of(error), sentence, fields, extra=fields)
 
     async def _not_shares(self, group: str, claims: Collection[Claim]) -> set[Claim]:
-        """The claims that other members of the group should have; empty if that cannot be found out."""
+        """The claims that belong to other members' shares; empty if the shares cannot be looked up."""
         if not claims:
             return set()
         try:
@@ -148,9 +148,9 @@ def _is_idle(claim: Claim, since: float) -> bool:
 
 
 def _shares(connection: DatabaseConnection, group: str, claims: Collection[Claim]) -> Collection[tuple[str, int]]:
-    """The shares of members in the topics of these claims, as RocketMQ's clients work them out by default.
+    """The shares of members in the topics of these claims, as RocketMQ's clients calculate them by default.
 
-    In a group that has begun to pop no client has a share.
+    In a group that has started to pop, no client has a share.
     """
     settings = groups.find(connection, group)
     if settings is not None and settings.consume_mode is ConsumeMode.POP:

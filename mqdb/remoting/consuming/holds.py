@@ -1,6 +1,7 @@
 """Holds: pulls that wait for messages. RocketMQ: PullRequestHoldService.
 
-A hold is entered before the pull looks: what arrives between the look and the wait ends the wait at once.
+A hold is registered before the pull looks for messages: if a message arrives between the look and the wait, the wait
+ends at once.
 """
 
 import asyncio
@@ -12,12 +13,12 @@ from mqdb.remoting.consuming.readings import Reading
 
 
 class Wake(Enum):
-    """Why a wait has ended."""
+    """The reason why a wait ended."""
 
     ARRIVED = auto()
     """There may be messages."""
     TIME_OVER = auto()
-    """The client is to come again."""
+    """The client should pull again."""
     LOST = auto()
     """The client has lost the queue, or its offset was reset."""
 
@@ -33,7 +34,7 @@ class Hold:
         self.waiter: asyncio.Future[None] | None = None
 
     def wake(self, reason: Wake) -> None:
-        """End the wait, or the next one. An answer for the client has precedence over an arrival."""
+        """End the current wait, or the next one. A reason that leads to an answer takes precedence over an arrival."""
         if self.reason is None or self.reason is Wake.ARRIVED:
             self.reason = reason
         if self.waiter is not None and not self.waiter.done():
@@ -56,23 +57,23 @@ class Hold:
 
 
 class Holds:
-    """All holds of a front, by the keys of their queues. Use it in its loop only."""
+    """All holds of a front, by queue key. Use it in the front's event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._holds: dict[int, set[Hold]] = {}
         self._wake_limit = WakeLimit()
-        self._late: set[int] | None = set()  # None: any
+        self._late: set[int] | None = set()  # None stands for all queues
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, reading: Reading) -> Hold:
-        """Before the look. `leave` has to follow."""
+        """Register a hold before looking for messages. Every call needs a call of `leave`."""
         hold = Hold(reading)
         self._holds.setdefault(reading.queue_key, set()).add(hold)
         return hold
 
     def leave(self, hold: Hold) -> None:
-        """The pull is answered."""
+        """Remove the hold of a pull that is answered."""
         key = hold.reading.queue_key
         holds = self._holds[key]
         holds.discard(hold)
@@ -80,7 +81,7 @@ class Holds:
             del self._holds[key]
 
     def wake(self, reason: Wake, is_meant: "Callable[[Reading], bool]") -> None:
-        """End the waits of these."""
+        """End the waits for which `is_meant` is true."""
         for holds in self._holds.values():
             for hold in holds:
                 if is_meant(hold.reading):
@@ -89,7 +90,10 @@ class Holds:
     # -- arrivals -----------------------------------------------------------------------------
 
     def arrived(self, queue_keys: Iterable[int] | None) -> None:
-        """Messages may have arrived in these queues, None: in any. Anybody can forge that, so it is limited."""
+        """Messages may have arrived in these queues, or in any queue for None.
+
+        Every role can send such notifications, so wake-ups are limited.
+        """
         if self._late is not None:
             self._late = None if queue_keys is None else self._late.union(queue_keys)
         if self._timer is None:
@@ -100,7 +104,7 @@ class Holds:
                 self._look()
 
     def found(self) -> None:
-        """A pull that was woken has found something."""
+        """A pull that was woken has found messages."""
         self._wake_limit.regain()
 
     def _look(self) -> None:

@@ -1,7 +1,9 @@
-"""Locks: queues that a client consumes in order. Codes 41 and 42. RocketMQ: RebalanceLockManager, LockBatchRequestBody.
+"""Locks: queues that a client consumes in order.
 
-A lock is ownership that outlives its owner's connection. A client asks for it before it asks for the offset, which
-only reads then, and renews it every 20 s. Members in Python lock in the same table.
+Request codes 41 and 42. RocketMQ: RebalanceLockManager, LockBatchRequestBody.
+
+A lock is ownership that outlives the owner's connection. A client requests the lock before it queries the offset, which
+then only reads, and renews the lock every 20 s. Members in Python use the same table for their locks.
 """
 
 from collections.abc import Mapping
@@ -25,7 +27,7 @@ from mqdb.store.consumers.consumer_offsets import committed_offsets
 
 
 class Locks:
-    """The locks of one front's clients. Use it in its loop only."""
+    """The locks of one front's clients. Use it in the front's event loop only."""
 
     def __init__(
         self, database: Database, members: FrontMembers, places: Places, claims: Claims, expiry: timedelta
@@ -37,7 +39,10 @@ class Locks:
         self._expiry = expiry
 
     async def lock(self, connection: Connection, frame: Frame) -> Answer:
-        """41: lock queues, or renew that; answers those that are the client's. It comes again for the others."""
+        """Code 41: lock queues or renew locks; returns the queues that the client has locked.
+
+        The client repeats its request for the others.
+        """
         said = _Said(frame.body)
         found = self._members.consumer_of(connection, said.group)
         if found is None:
@@ -54,7 +59,7 @@ class Locks:
         return _locked(mine)
 
     async def unlock(self, connection: Connection, frame: Frame) -> Answer:
-        """42: give queues back, after a last commit."""
+        """Code 42: release queues, after a last commit."""
         said = _Said(frame.body)
         found = self._members.consumer_of(connection, said.group)
         if found is not None:
@@ -68,7 +73,7 @@ class Locks:
         return [claim for claim in self._claims.of_group(group) if claim.client_id == client.client_id]
 
     async def _places_of(self, said: "_Said", consumer: Consumer) -> list[tuple[Mapping[str, Any], Place]]:
-        """The queues that are named, each with its place, as far as members of the group own them."""
+        """The queues in a request with their places, if the member owns queues of their topics."""
         places = []
         for queue in said.queues:
             topic, queue_id = queue.get("topic"), queue.get("queueId")
@@ -98,7 +103,7 @@ class Locks:
 
 
 class _Said:
-    """The contents of a request. Raises ParameterInvalid."""
+    """The contents of a request. Raises ParameterInvalid if they are not valid."""
 
     def __init__(self, body: bytes) -> None:
         said = parsed_object(body)

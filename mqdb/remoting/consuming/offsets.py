@@ -1,6 +1,6 @@
-"""Offsets: how far groups have come, and where queues begin and end. Codes 14, 15, 29 to 32.
+"""Offsets: the progress of groups, and the first and last offsets of queues. Request codes 14, 15, 29 to 32.
 
-A member of a group that asks how far the group has come means to read on there, so the question takes the queue.
+If a member of a group queries the group's offset, it is about to read from there, so the query takes the queue.
 RocketMQ: ConsumerManageProcessor, AdminBrokerProcessor.
 """
 
@@ -34,12 +34,12 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: The most readings of a connection that are remembered.
+#: Maximum number of readings that are remembered for a connection.
 _MOST_READINGS: Final = 4_096
 
 
 class ClientOffsets:
-    """The offsets of one front's clients. Use it in its loop only."""
+    """The offsets of one front's clients. Use it in the front's event loop only."""
 
     def __init__(
         self,
@@ -58,23 +58,23 @@ class ClientOffsets:
         self._claims = claims
         self._listener = listener
         self._commit_seconds = commit_seconds
-        #: Of those who read without owning: by connection, then by group and queue.
+        #: Readings of clients that read without owning: by connection, then by group and queue.
         self._readings: dict[Connection, dict[tuple[str, int], Reading]] = {}
         self._unwritten: dict[Reading, int] = {}
         self._writing = asyncio.Lock()
         database.spawn(self._write_forever())
 
     async def close(self) -> None:
-        """Write what has been committed."""
+        """Write the offsets that clients have committed."""
         await self._write()
 
     def lost(self, connection: Connection) -> None:
-        """A connection is closed."""
+        """Discard the readings of a closed connection."""
         self._readings.pop(connection, None)
 
     def reading(self, connection: Connection, group: str, place: Place) -> Reading:
-        """A queue that a client reads without owning it."""
-        # Of a connection that has closed meanwhile nobody would remove them.
+        """The reading of a client that reads a queue without owning it."""
+        # Nothing would remove the readings of a connection that has been closed since.
         readings = self._readings.setdefault(connection, {}) if connection.is_open else {}
         reading = readings.get((group, place.queue_key))
         if reading is None or reading.history != place.history:
@@ -87,9 +87,9 @@ class ClientOffsets:
         return reading
 
     async def look_again(self, reading: Reading) -> None:
-        """Have a reader go back to where its group stands, if the log lacks the message that it has read last.
+        """Move a reader back to its group's offset if the log lacks the last message that it read.
 
-        After a mere restart of the server the log has it.
+        After a simple restart of the server, the log has this message.
         """
         newest = reading.newest
         if not reading.is_doubtful or newest is None:
@@ -106,27 +106,29 @@ class ClientOffsets:
             reading.goes_on_at, reading.is_told = stored[key], False
 
     async def begin(self, consumer: Consumer) -> None:
-        """Begin the group in new topics when its first member registers, not when that asks for its offset.
+        """Set the starting point of a group in new topics when its first member registers.
 
-        So messages sent as soon as a client's start has returned are for it.
+        A later query of the offset does not set it.
+
+        Messages sent as soon as a client's start has returned are therefore delivered to it.
         """
         group = consumer.registration.group
         for topic in consumer.filters:
             start = consumer.starting_point(topic)
             if start is None or not consumer.owns_queues(topic):
                 continue
-            with suppress(MqdbError):  # no such topic, or no database: the group begins later
+            with suppress(MqdbError):  # no such topic, or no database: the starting point is set later
                 keys = (await self._places.route(topic)).queue_keys
                 await self._database.run(partial(begin_queues, group=group, queue_keys=keys, start=start))
 
     # -- 14 -----------------------------------------------------------------------------------
 
     async def query(self, connection: Connection, frame: Frame) -> Answer:
-        """14: how far the group has come in a queue; 22 if it has not begun.
+        """Code 14: the group's offset in a queue; returns 22 if the group has no offset.
 
-        If another member still has the queue, the pulls wait for it, and learn how far it has come by then. No code
-        says "not now": clients of 4.9 take any error as a group that has not begun.
-        Source: RemoteBrokerOffsetStore.readOffset.
+        If another member still has the queue, the pulls wait for it, and get its last offset then. There is no code for
+        "not now": clients of version 4.9 treat any error like a group without an offset. Source:
+        RemoteBrokerOffsetStore.readOffset.
         """
         group, place = frame.fields.get("consumerGroup", ""), await self._places.of(frame)
         found = self._members.consumer_of(connection, group)
@@ -137,7 +139,7 @@ class ClientOffsets:
         if consumer.starting_point(place.queue.topic) is None:
             answer = await self._committed(group, place)
             if answer.code != ResponseCode.SUCCESS:
-                return answer  # the client chooses, and its first pull takes the queue
+                return answer  # the client chooses the offset, and its first pull takes the queue
         claim = await self._claims.take(client, consumer, place)
         if claim is None:
             return await self._committed(group, place)
@@ -157,7 +159,10 @@ class ClientOffsets:
     # -- 15 -----------------------------------------------------------------------------------
 
     async def update(self, connection: Connection, frame: Frame) -> Answer:
-        """15: an offset of the group, to be written soon. It is ignored for a queue that the client has lost."""
+        """Code 15: an offset of the group, which is written soon.
+
+        The offset is ignored if the client has lost the queue.
+        """
         group, place, offset = (
             frame.fields.get("consumerGroup", ""),
             await self._places.of(frame),
@@ -170,7 +175,7 @@ class ClientOffsets:
         return Answer()
 
     def commit(self, connection: Connection, group: str, place: Place, offset: int) -> Claim | None:
-        """Note an offset from an update or a pull; returns the claim on the queue, if the client has one."""
+        """Note an offset from an update or a pull; returns the client's claim on the queue, or None."""
         if offset < 0:
             return None
         found = self._members.consumer_of(connection, group)
@@ -196,7 +201,7 @@ class ClientOffsets:
                 logger.exception("could not commit offsets of readers; will retry: %(reason)s", fields, extra=fields)
 
     async def _write(self) -> None:
-        async with self._writing:  # a request for the offsets of a group waits for writes under way, too
+        async with self._writing:  # a request for a group's offsets waits for writes in progress, too
             by_group: dict[str, dict[Reading, int]] = {}
             for reading, offset in self._unwritten.items():
                 by_group.setdefault(reading.group, {})[reading] = offset
@@ -211,7 +216,7 @@ class ClientOffsets:
 
     async def _write_group(self, group: str, wanted: dict[Reading, int]) -> None:
         if await self._groups.pops(group):
-            # A client that pops repeats the offset of its retry topic, also before its first heartbeat on a connection.
+            # A client that pops repeats the offset of its retry topic, even before its first heartbeat on a connection.
             own = retry_topic(group)
             wanted = {reading: offset for reading, offset in wanted.items() if reading.queue.topic != own}
         for reading in wanted:
@@ -224,7 +229,7 @@ class ClientOffsets:
             reset_at = {position.queue_key: position.reset_at for position in found}
             for reading in new:
                 reading.reset_at, reading.knows_reset = reset_at.get(reading.queue_key), True
-        # Of several who read a queue in the name of one group, the last one counts.
+        # If several clients read a queue for the same group, the last commit counts.
         last = {reading.queue_key: (reading, offset) for reading, offset in wanted.items()}
         positions = [
             ReadQueue(key, offset, reading.segment_at(offset), reading.reset_at, reading.history)
@@ -242,7 +247,7 @@ class ClientOffsets:
             moved = await self._database.run(partial(committed_positions, group=group, queue_keys=keys))
             for position in moved:
                 reading = last[position.queue_key][0]
-                if position.reset_at == reading.reset_at:  # it is another log, which the next request finds out
+                if position.reset_at == reading.reset_at:  # the log is a different one, which the next request detects
                     self._places.forget(reading.queue.topic)
                     continue
                 reading.reset_at = position.reset_at
@@ -251,9 +256,9 @@ class ClientOffsets:
     # -- 29, 30, 31 ---------------------------------------------------------------------------
 
     async def search(self, _connection: Connection, frame: Frame) -> Answer:
-        """29: the first offset whose message was stored at a time or later; UPPER: the last one stored by then.
+        """Code 29: the first offset whose message was stored at or after a time; UPPER: the last one stored by then.
 
-        If all messages were stored later, UPPER is the first one. Clients of 4.9 ask without a boundary.
+        If all messages were stored later, UPPER returns the first offset. Clients of version 4.9 send no boundary type.
         Source: ConsumeQueue.binarySearchInQueueByTime, DefaultMessageStore.getOffsetInQueueByTime.
         """
         is_upper = frame.fields.get("boundaryType", "").upper() == "UPPER"
@@ -262,15 +267,15 @@ class ClientOffsets:
         return _offset(max(first - 1, (await self._ends(frame)).min_offset) if is_upper else first)
 
     async def maximum(self, _connection: Connection, frame: Frame) -> Answer:
-        """30: the offset that the next message of a queue will have."""
+        """Code 30: the offset that the next message of a queue will have."""
         return _offset((await self._ends(frame)).max_offset)
 
     async def minimum(self, _connection: Connection, frame: Frame) -> Answer:
-        """31: the first offset of a queue that is kept."""
+        """Code 31: the first offset of a queue whose message still exists."""
         return _offset((await self._ends(frame)).min_offset)
 
     async def earliest_time(self, _connection: Connection, frame: Frame) -> Answer:
-        """32: the store time of the first kept message of a queue, in milliseconds since 1970; -1 if it is empty."""
+        """Code 32: the store time of a queue's first existing message, in ms since 1970; -1 if the queue is empty."""
         place, first = await self._places.of(frame), (await self._ends(frame)).min_offset
         first_one = [PullRequest(place.queue, place.queue_key, first)]
         results, _ = await self._database.run(partial(pull, requests=first_one, limit=1))

@@ -1,4 +1,4 @@
-"""Places: which queue of the broker a request means."""
+"""Places: the queue that a request refers to."""
 
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -20,14 +20,14 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Finds queues by the routes that the client instance remembers."""
+    """Finds queues in the routes that the client instance has cached."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._instance = database.instance
 
     async def route(self, topic: str) -> TopicRoute:
-        """The route of a topic. Raises TopicNotFound."""
+        """The route of a topic. Raises TopicNotFound if the topic does not exist."""
         routes = self._instance.routes
         route = routes.known(topic) or await self._database.run(partial(routes.ask, topic))
         if route is None:
@@ -40,14 +40,14 @@ class Places:
         return self.place(await self.route(topic), topic, queue_id)
 
     def place(self, route: TopicRoute, topic: str, queue_id: int) -> Place:
-        """A queue of a route. Raises QueueNotFound."""
+        """A queue of a route. Raises QueueNotFound if the number is out of range."""
         keys = route.queue_keys
         if not 0 <= queue_id < len(keys):
             raise QueueNotFound(topic, queue_id, len(keys))
         return Place(_queue(topic, self._instance.broker_name, queue_id), keys[queue_id], route.history)
 
     def forget(self, topic: str) -> None:
-        """Forget the queues of a topic, which have changed."""
+        """Forget the cached queues of a topic, because they have changed."""
         self._instance.routes.forget(topic)
 
 

@@ -1,9 +1,9 @@
-"""Pops: messages of any queue of a topic, and an acknowledgement for each. Codes 200050, 200051, 200053.
+"""Pops: messages from any queue of a topic, each acknowledged individually. Request codes 200050, 200051, 200053.
 
     frame ──▶ header, filter, group ──▶ waiting list ──▶ messages, each with its check point ──▶ 200051, 200053
 
-Each request is answered from its fields and the database alone, so a client may come to any front.
-RocketMQ: PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
+Each request is answered only from its fields and the database, so a client may use any front. RocketMQ:
+PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
 """
 
 import asyncio
@@ -48,27 +48,28 @@ from mqdb.selector.subscription import ExpressionType, MessageFilter, Subscripti
 
 logger = logging.getLogger(__name__)
 
-#: Messages of an answer. Source: PopMessageProcessor.processRequest refuses more.
+#: Maximum number of messages in an answer. RocketMQ's PopMessageProcessor.processRequest refuses larger numbers.
 _MOST_MESSAGES: Final = 32
 
-#: Bytes of bodies of an answer; a larger message comes alone. Clients take no frame of more than 16 MiB.
+#: Maximum bytes of bodies in an answer; a larger message is sent alone. Clients accept no frame of more than 16 MiB.
 _MOST_BYTES: Final = 8 * 2**20
 
-#: Longer than any client holds; it gives up 10 s later.
+#: Longer than any client waits; a client gives up 10 s later.
 _LONGEST_HOLD_SECONDS: Final = 20.0
-#: For the database, behind the time of the hold.
+#: Time for the database after the hold has ended.
 _LONGEST_LOOK_SECONDS: Final = 5.0
 
-#: The most failures in an answer to a client. By default a client acknowledges a message by itself that has failed 16
-#: times and is hours old. The group could not give it up: it would be lost, and not become a dead letter.
-#: Source: ConsumeMessagePopConcurrentlyService.checkNeedAckOrDelay.
+#: Highest number of failures that is reported to a client. By default, a client acknowledges a message by itself that
+#: has failed 16 times and is hours old. The group could then not give up the message: it would be lost instead of
+#: becoming a dead letter. Source: ConsumeMessagePopConcurrentlyService.checkNeedAckOrDelay.
 _MOST_FAILURES_TOLD: Final = 15
 
-#: Versions of Java's client, from 5.0.0 on, that make each check point by themselves. Theirs have no receipt handle, so
-#: they could acknowledge nothing. Source: MQVersion; MQClientAPIImpl.processPopResponse of 5.0.0 and 5.1.0.
+#: Versions of Java's client, from 5.0.0 on, that create check points by themselves. Their check points contain no
+#: receipt handle, so they could not acknowledge anything. Source: MQVersion; MQClientAPIImpl.processPopResponse of
+#: 5.0.0 and 5.1.0.
 _WITHOUT_HANDLES: Final = range(413, 433)
 
-#: The number of messages that are left. Nobody counts them: no client looks at the number.
+#: Number of remaining messages. The number is not counted, because no client uses it.
 _REST: Final = {"restNum": "0"}
 
 _ANY_QUEUE: Final = -1
@@ -79,7 +80,7 @@ _LONGEST_MS: Final = LONGEST_INVISIBLE // _MILLISECOND
 
 @dataclass(frozen=True, slots=True)
 class PopHeader:
-    """The fields of a pop. Raises ParameterInvalid for fields that are missing or beyond their range."""
+    """The fields of a pop request. Raises ParameterInvalid for fields that are missing or out of range."""
 
     group: str
     topic: str
@@ -87,21 +88,21 @@ class PopHeader:
     limit: int
     invisible: timedelta
     hold_seconds: float
-    #: The place where the group begins in a topic that is new to it.
+    #: Starting point of the group in a topic that is new to it.
     start: StartingPoint
     is_ordered: bool
-    #: Its type and text.
+    #: Type and text of the filter.
     filter: tuple[str, str]
 
     @classmethod
     def of(cls, frame: Frame) -> "PopHeader":
-        """The header of a frame."""
+        """Read the header from a frame."""
         fields = frame.fields
         limit, start = frame.number("maxMsgNums"), frame.number("initMode", 1)
         if limit < 1:
-            raise ParameterInvalid("maxMsgNums", limit, "must be 1 at least")
+            raise ParameterInvalid("maxMsgNums", limit, "must be at least 1")
         if start not in _STARTS:
-            raise ParameterInvalid("initMode", start, "must be 0, from the first offset, or 1, from the end")
+            raise ParameterInvalid("initMode", start, "must be 0, the first offset, or 1, the end")
         return cls(
             frame.text("consumerGroup"),
             frame.text("topic"),
@@ -127,7 +128,7 @@ class Pops:
         address: tuple[str, int],
         traffic: Traffic,
     ) -> None:
-        """`address` is that of the front as clients know it: it is a part of messages."""
+        """`address` is the front's address as clients know it, which becomes part of messages."""
         self._database = database
         self._members = members
         self._groups = groups
@@ -138,20 +139,21 @@ class Pops:
         self._tasks = WaitingTasks("pops")
 
     def close(self) -> None:
-        """Stop listening for arrivals. Waiting pops end without messages."""
+        """Stop listening for arrivals. Waiting pops then end without messages."""
         self._waiting.close()
 
     def lost(self, connection: Connection) -> None:
-        """A connection is closed: what its pops have found comes again at once."""
+        """A connection was closed: messages that its pops found become visible again immediately."""
         self._tasks.lost(connection)
 
     async def pop(self, connection: Connection, frame: Frame) -> Answer:
-        """200050: messages of a topic, or after a while the answer that there are no messages.
+        """Code 200050: messages of a topic, or after some time the answer that there are no messages.
 
-        Raises the errors of the request. While the database is unavailable it waits, as if there were no messages.
+        Raises the errors of the request. While the database is unavailable, the request waits as if there were no
+        messages.
         """
         if frame.language == "JAVA" and frame.version in _WITHOUT_HANDLES:
-            return Answer(ResponseCode.VERSION_NOT_SUPPORTED, remark="pops take a client of version 5.1.0 or later")
+            return Answer(ResponseCode.VERSION_NOT_SUPPORTED, remark="pops need a client of version 5.1.0 or newer")
         header = PopHeader.of(frame)
         until = self._database.loop.time() + header.hold_seconds
         with self._tasks.of(connection):
@@ -170,7 +172,8 @@ class Pops:
             found[1].check()
         given = None if found is None else found[1].filters.get(topic)
         wanted = SubscriptionData(topic, str(filter.expression_type), filter.canonical_text)
-        # Who has not said yet what it subscribes to, as this front was started anew, is served if its group does.
+        # A client that has not sent its subscriptions to this restarted front yet is served if its group has the
+        # subscription.
         if not _is_same(given, filter) and not await self._groups.subscribes(group, wanted):
             remark = f"group {group} does not subscribe to topic {topic} with the filter of this pop"
             return Answer(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=remark)
@@ -215,7 +218,7 @@ class Pops:
     # -- answers ------------------------------------------------------------------------------
 
     def _answer(self, connection: Connection, header: PopHeader, messages: Sequence[ReceivedMessage]) -> Answer:
-        """Nothing may wait between here and the answer: a connection that closes then would lose the messages."""
+        """No await between here and the answer: if the connection were closed then, the messages would be lost."""
         if not connection.is_open:
             self._give_back(header, messages)
             messages = ()
@@ -229,7 +232,10 @@ class Pops:
                 break
             try:
                 pages.append(self._encoded(header, message))
-            except (MqdbError, FrameInvalid) as error:  # it comes again, and is dead in the end
+            except (
+                MqdbError,
+                FrameInvalid,
+            ) as error:  # the message is delivered again, and becomes a dead letter in the end
                 fields = {
                     "group": header.group,
                     "message_id": message.message_id,
@@ -270,16 +276,16 @@ class Pops:
     # -- 200051, 200053 -----------------------------------------------------------------------
 
     async def ack(self, _connection: Connection, frame: Frame) -> Answer:
-        """200051: a message is done. Raises ReceiptHandleInvalid if its time has passed."""
+        """Code 200051: acknowledge a message. Raises ReceiptHandleInvalid if its invisible time has passed."""
         group, handle = frame.text("consumerGroup"), handle_of(frame.text("extraInfo"))
         if not await self._receipts.ack(group, handle):
             raise ReceiptHandleInvalid((handle,))
         return Answer()
 
     async def change(self, _connection: Connection, frame: Frame) -> Answer:
-        """200053: a message comes again after another time: its listener has failed. Raises ReceiptHandleInvalid.
+        """Code 200053: change the invisible time of a message whose listener failed. Raises ReceiptHandleInvalid.
 
-        The handle from before counts while its own time runs: the answer has no place for a new one.
+        The old handle stays valid for its own invisible time, because the answer cannot carry a new handle.
         """
         group, handle = frame.text("consumerGroup"), handle_of(frame.text("extraInfo"))
         invisible = _invisible(frame, shortest_ms=0)

@@ -1,9 +1,9 @@
-"""Pulls: messages for clients. Codes 11 and 361.
+"""Pulls: messages from queues that clients own or read. Request codes 11 and 361.
 
     frame ──▶ header, filter, claim ──▶ hold ──▶ turn ──▶ nothing new: wait ──▶ turn ... ──▶ answer
 
-A member of a group pulls what it owns; who reads without owning is one who names its filter itself, or broadcasts.
-RocketMQ: PullMessageProcessor, PullMessageRequestHeader, PullSysFlag.
+A member of a group pulls queues that it owns; clients that name the filter in the pull, or that broadcast, read without
+owning. RocketMQ: PullMessageProcessor, PullMessageRequestHeader, PullSysFlag.
 """
 
 import asyncio
@@ -37,32 +37,34 @@ from mqdb.selector.tags import parse_tag_expression
 #: Bits of sysFlag. Source: PullSysFlag.
 _COMMITS, _MAY_HOLD, _NAMES_FILTER = 1, 2, 4
 
-#: Messages of an answer. Source: DefaultMQPushConsumer.pullBatchSize is at most that.
+#: Maximum number of messages in an answer. RocketMQ: DefaultMQPushConsumer.pullBatchSize may not be larger.
 _MOST_MESSAGES: Final = 1_024
 
-#: Bytes of bodies of an answer; a larger message comes alone. A call for 64 queues has 16 MiB in memory then.
-#: Source: MessageStoreConfig.maxTransferBytesOnMessageInMemory.
+#: Maximum bytes of bodies in an answer; a larger message is sent alone. A call for 64 queues then needs 16 MiB of
+#: memory. Source: MessageStoreConfig.maxTransferBytesOnMessageInMemory.
 _MOST_BYTES: Final = 256 * 1024
 
-#: Longer than any client holds; it closes the connection if there is no answer for 30 s.
+#: Longer than any client waits; a client closes the connection if there is no answer for 30 s.
 _LONGEST_HOLD_SECONDS: Final = 20.0
-#: For the database, behind the time of the hold.
+#: Time for the database after the hold has ended.
 _LONGEST_LOOK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class PullTimes:
-    """Times that a pull waits for something else than messages, in seconds."""
+    """Times that a pull waits for something other than messages, in seconds."""
 
-    #: For the first heartbeat on its connection. A client sends it within that time, or 30 s after its last one.
+    #: Wait for the first heartbeat on the connection. A client sends its first heartbeat within this time, or 30 s
+    #: after its last one.
     heartbeat: float = 3.0
-    #: While another member has the queue. Source of neither: a client whose pull is refused comes again after 3 s.
+    #: Wait while another member has the queue. Neither value comes from RocketMQ: a client whose pull is refused
+    #: retries after 3 s.
     owner: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class PullHeader:
-    """The fields of a pull. Raises ParameterInvalid if a field is not a number."""
+    """The fields of a pull request. Raises ParameterInvalid if a field is not a number."""
 
     group: str
     topic: str
@@ -70,15 +72,15 @@ class PullHeader:
     offset: int
     limit: int
     max_bytes: int
-    #: The offset that the client commits.
+    #: The offset that the client commits with the pull.
     commits: int | None
     hold_seconds: float
-    #: The filter that it names, as its type and text.
+    #: The filter in the request, as its type and text.
     filter: tuple[str, str] | None
 
     @classmethod
     def of(cls, frame: Frame) -> "PullHeader":
-        """The header of a frame."""
+        """Read the header from a frame."""
         fields, flags = frame.fields, frame.number("sysFlag", 0)
         hold_seconds = min(frame.number("suspendTimeoutMillis", 0) / 1_000, _LONGEST_HOLD_SECONDS)
         max_bytes = frame.number("maxMsgBytes", _MOST_BYTES)
@@ -101,7 +103,7 @@ _EVERYTHING: Final = parse_tag_expression(None)
 
 
 class Pulls:
-    """The pulls of one front. Use it in its loop only."""
+    """The pulls of one front. Use it in the front's event loop only."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Pulls:
         traffic: Traffic,
         times: PullTimes,
     ) -> None:
-        """`address` is that of the front as clients know it: it is a part of messages."""
+        """`address` is the front's address as clients know it, which becomes part of messages."""
         self._database = database
         self._members = members
         self._groups = groups
@@ -136,13 +138,13 @@ class Pulls:
         self._silent.discard(connection)
 
     async def pull(self, connection: Connection, frame: Frame) -> Answer:
-        """11, 361: messages of one queue. Raises what is wrong with the request.
+        """Codes 11 and 361: messages of one queue. Raises the errors of the request.
 
-        While there is no database it waits, as if there were no messages.
+        While the database is unavailable, the request waits as if there were no messages.
         """
         header = PullHeader.of(frame)
         until = self._database.loop.time() + header.hold_seconds
-        # A client in C++ that is refused comes again at once, so a pull that does not wait is tried again as well.
+        # A refused client in C++ retries immediately, so even a pull that does not wait is tried again here.
         patience = max(until, self._database.loop.time() + AGAIN_SECONDS)
         with self._tasks.of(connection):
             try:
@@ -155,12 +157,12 @@ class Pulls:
     async def _pull(self, connection: Connection, header: PullHeader, until: float) -> Answer:
         found = await self._member(connection, header)
         if found is None:
-            check_group_name(header.group)  # what is read in its name is remembered
+            check_group_name(header.group)  # the name is stored with what is read
         if header.group in self._claims.switched_off:
             raise ConsumptionForbidden(header.group, "consume_enable")
         filter = await self._filter(header, found)
         if filter is None:
-            remark = f"this client has not said that group {header.group} subscribes to topic {header.topic}"
+            remark = f"this client has not registered a subscription of group {header.group} to topic {header.topic}"
             return Answer(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=remark)
         route = await self._places.route(header.topic)
         if not route.config.perm & Perm.READ:
@@ -189,14 +191,17 @@ class Pulls:
     # -- who asks, and for what ---------------------------------------------------------------
 
     async def _member(self, connection: Connection, header: PullHeader) -> tuple[Client, Consumer] | None:
-        """The client as a member. After a restart of the front clients pull before they register."""
+        """The client of the connection and its membership in the group, or None.
+
+        After a restart of the front, clients pull before they register, so this waits for the registration.
+        """
         loop, deadline = self._database.loop, self._database.loop.time() + self._times.heartbeat
         while (found := self._members.consumer_of(connection, header.group)) is None:
             seconds = deadline - loop.time()
             if connection.client_id is not None or connection in self._silent or not connection.is_open:
                 break
             if seconds <= 0:
-                self._silent.add(connection)  # a tool, which says nothing; it need not wait each time
+                self._silent.add(connection)  # a tool, which sends no heartbeats; it need not wait each time
                 break
             await asyncio.wait([self._claims.next_change(header.group)], timeout=seconds)
         if found is not None:
@@ -204,9 +209,9 @@ class Pulls:
         return found
 
     async def _filter(self, header: PullHeader, found: tuple[Client, Consumer] | None) -> MessageFilter | None:
-        """The filter of a pull; None for a topic without a subscription.
+        """The filter of a pull, or None if the topic has no subscription.
 
-        Raises FilterDisabled, and the errors of reading a filter.
+        Raises FilterDisabled, and the errors of parsing a filter.
         """
         if found is None and header.filter is None:
             return None
@@ -221,16 +226,18 @@ class Pulls:
     async def _take(
         self, found: tuple[Client, Consumer], header: PullHeader, place: Place, until: float
     ) -> Claim | None:
-        """Own a queue that another member may have; None if it does, after a wait: the client comes again.
+        """Take a queue that another member may have; returns None if the queue is not free after a wait.
 
-        It does not wait longer than for one change in the group, as its client may have dropped the queue. In a group
-        that pops no member has a queue, so each one is like an empty one.
+        After None, the client pulls again.
+
+        The wait ends at the first change in the group, because the client itself may have dropped the queue. In a group
+        that pops, no member has queues, so each queue is treated as empty.
         """
-        change = self._claims.next_change(header.group)  # before it looks
+        change = self._claims.next_change(header.group)  # created before the attempt
         claim = await self._claims.take_at(*found, place, header.offset) if header.offset >= 0 else None
         if claim is None:
             self._places.forget(header.topic)
-            await self._places.route(header.topic)  # perhaps it is gone
+            await self._places.route(header.topic)  # raises an error if the topic no longer exists
             seconds = until - self._database.loop.time()
             if not await self._groups.pops(header.group):
                 seconds = min(self._times.owner, seconds)
@@ -278,7 +285,10 @@ class Pulls:
                 return _answer(found)
 
     async def _gone(self, header: PullHeader, reading: Reading) -> Answer:
-        """The queue does not exist, or the log is another one. The client is to come again if there is such a queue."""
+        """The answer if the queue no longer exists or the log is a different one.
+
+        The client should pull again if the queue exists.
+        """
         self._places.forget(header.topic)
         place = self._places.place(await self._places.route(header.topic), header.topic, header.queue_id)
         if place.queue_key == reading.queue_key and place.history == reading.history:
@@ -288,7 +298,10 @@ class Pulls:
         return _nothing(header)
 
     async def _lost(self, header: PullHeader, reading: Claim) -> Answer:
-        """The answer if the client's queue was taken or its offset reset; after a reset it has the new offset."""
+        """The answer if the queue was taken from the client, or its offset was reset.
+
+        After a reset, the answer has the new offset.
+        """
         client = self._members.clients.get(reading.client_id)
         consumer = None if client is None else client.consumers.get(header.group)
         if client is not None and consumer is not None:
@@ -318,11 +331,14 @@ def _answer(found: PullPage) -> Answer:
 
 
 def _moved(header: PullHeader, to: int) -> Answer:
-    """Have the client go on elsewhere. Java's stands still for 10 s after a 21; forward it also goes without."""
+    """Make the client continue at another offset.
+
+    Java's client pauses for 10 s after code 21, which is not needed to move forward.
+    """
     status = PullStatus.OFFSET_ILLEGAL if to < header.offset else PullStatus.NO_MATCHED_MSG
     return _answer(PullPage(status, to, 0, to, 0, b"", None))
 
 
 def _nothing(header: PullHeader) -> Answer:
-    """Have the client come again at the same offset."""
+    """Make the client pull again at the same offset."""
     return _answer(PullPage(PullStatus.NO_NEW_MSG, header.offset, 0, header.offset, 0, b"", None))

@@ -1,11 +1,11 @@
-"""Turns: pulls that have gathered while others were under way go to the database together.
+"""Turns: pulls that arrive while others are in progress are sent to the database together.
 
     pulls ── by filter and limits ──▶ lanes ── one call of each, two at a time ──▶ answers, encoded in the thread
       └── what a turn has read ahead ────────────────────────────────────────────▶ answers at once
 
-There is no window: the first pull goes at once, and pulls that come during a turn make the next turn of their lane.
-Equal pulls, such as those of members of several groups, share their result. If there is a backlog, a turn reads more
-than a client takes at once, for its next pulls (decision 0078).
+There is no time window: the first pull starts immediately, and pulls that arrive during a turn form the next turn of
+their lane. Equal pulls, such as those of members of several groups, share one result. If there is a backlog, a turn
+reads more than a client takes at once, to answer its next pulls (decision 0078).
 """
 
 import asyncio
@@ -25,14 +25,16 @@ from mqdb.remoting.consuming.read_ahead import ReadAhead
 from mqdb.remoting.wire.messages import encode_message
 from mqdb.selector.subscription import MessageFilter
 
-#: Queues in one call. Source: mqdb_client.consumer.queues.pull_service.
+#: Maximum number of queues in one call. Source: mqdb_client.consumer.queues.pull_service.
 _PULLED_AT_ONCE: Final = 64
 
-#: Answers for one queue that a call reads, and for all of its queues: a long call keeps the loop from the interpreter.
+#: Answers that a call reads for one queue and for all of its queues; a long call would keep the interpreter from the
+#: event loop.
 _MOST_PAGES: Final = 4
 _PAGES_OF_A_CALL: Final = 16
 
-#: Calls at a time. The threads take the interpreter from the loop, and sends need the others.
+#: Number of simultaneous calls. Their threads take the interpreter from the event loop, and sends need the other
+#: threads.
 _MOST_CALLS: Final = 2
 
 
@@ -44,33 +46,33 @@ class PullPage(NamedTuple):
     min_offset: int
     max_offset: int
     segment: int
-    #: Messages as clients read them.
+    #: Messages in the encoding for clients.
     body: bytes
     last: ReceivedMessage | None
 
 
 class Lane(NamedTuple):
-    """Pulls that may go in one call."""
+    """Pulls that can share one call."""
 
-    #: None: all messages.
+    #: None stands for all messages.
     filter_text: tuple[str, str] | None
     limit: int
     max_bytes: int
 
 
 class _Gathered:
-    """The pulls of a lane that wait for a turn, and where to look from."""
+    """The pulls of a lane that wait for a turn, with their filter."""
 
     __slots__ = ("filter", "wanted")
 
     def __init__(self, filter: MessageFilter | None) -> None:
         self.filter = filter
-        #: With those that wait for each answer; None means that the queue is gone.
+        #: Each request with the futures that wait for its answer; None as an answer means that the queue is gone.
         self.wanted: dict[PullRequest, list[asyncio.Future[PullPage | None]]] = {}
 
 
 class Turns:
-    """The pulls of one front. Use it in its loop only."""
+    """The pulls of one front. Use it in the front's event loop only."""
 
     def __init__(self, database: Database, address: tuple[str, int]) -> None:
         self._database = database
@@ -83,7 +85,10 @@ class Turns:
     async def look(
         self, request: PullRequest, filter: MessageFilter | None, limit: int, max_bytes: int
     ) -> PullPage | None:
-        """The page of a queue for a pull; None if the queue is gone, or of another log. Raises what `pull` raises."""
+        """The page of a queue for a pull; None if the queue is gone or belongs to another log.
+
+        Raises the errors of `pull`.
+        """
         if filter is not None and filter.matches_all:
             filter = None
         lane = Lane(None if filter is None else (filter.expression_type, filter.canonical_text), limit, max_bytes)
@@ -117,12 +122,12 @@ class Turns:
             answers = await self._ask(list(wanted), gathered.filter, lane)
         finally:
             self._busy.discard(lane)
-            if lane in self._waiting:  # behind those of other lanes
+            if lane in self._waiting:  # after those of other lanes
                 self._waiting[lane] = self._waiting.pop(lane)
             self._begin()
         for (request, futures), answer in zip(wanted.items(), answers, strict=True):
             for future in futures:
-                if future.done():  # the client has gone
+                if future.done():  # the client has disconnected
                     continue
                 if isinstance(answer, Exception):
                     future.set_exception(answer)
@@ -141,7 +146,7 @@ class Turns:
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             if len(requests) == 1 or not isinstance(error, MqdbError) or isinstance(error, BrokerUnavailable):
                 return [error] * len(requests)
-        # One of them is the reason: a queue without a record, or a topic that the role may not read.
+        # One of the requests causes the error: a queue without a record, or a topic that the role may not read.
         answers: list[list[PullPage] | Exception | None] = []
         for request in requests:
             answers += await self._ask([request], filter, lane)
@@ -158,10 +163,10 @@ class Turns:
         return [found.get(request) for request in requests]
 
     def _pages(self, result: PullResult, filter: MessageFilter | None, limit: int) -> list[PullPage]:
-        """The answer, and those to the pulls that go on behind it."""
+        """The answer to the pull, followed by the answers to the pulls that continue after it."""
         messages = result.messages
         pages = [messages[start : start + limit] for start in range(0, len(messages), limit)] or [[]]
-        # What follows may lie in the segment where the pull has begun.
+        # The next pages may start in the segment where this pull began.
         own = result.request.segment
         ends = [(page[-1].queue_offset + 1, own) for page in pages[:-1]]
         ends.append((result.next_begin_offset, result.segment))
@@ -170,7 +175,10 @@ class Turns:
     def _encoded(
         self, result: PullResult, messages: list[ReceivedMessage], end: tuple[int, int], filter: MessageFilter | None
     ) -> PullPage:
-        """Two tags may have one code, and not every client looks again."""
+        """Encode a page without messages of other tags.
+
+        Two tags may have the same code, and not every client filters again.
+        """
         address, status = self._address, result.status
         last = messages[-1] if messages else None
         if filter is not None:

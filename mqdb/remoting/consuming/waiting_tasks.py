@@ -1,4 +1,4 @@
-"""Waiting tasks: requests of a connection that may wait for messages, and end with it."""
+"""Waiting tasks: requests of a connection that may wait for messages, and end with the connection."""
 
 import asyncio
 from collections import defaultdict
@@ -9,12 +9,12 @@ from typing import Any, Final
 from mqdb.errors import TooManyWaiting
 from mqdb.remoting.session.connection import Connection
 
-#: Of one connection: a client has one pull for each of its queues.
+#: Maximum for one connection: a client has one pull for each of its queues.
 MOST_HELD: Final = 2_048
 
 
 class WaitingTasks:
-    """The tasks of one kind of request. Call it from the event loop only."""
+    """The waiting tasks for one kind of request. Call it from the event loop only."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -27,8 +27,11 @@ class WaitingTasks:
 
     @contextmanager
     def of(self, connection: Connection) -> Iterator[None]:
-        """Count the current task to a connection. Raises TooManyWaiting."""
-        # Of a connection that has closed meanwhile nobody would remove it.
+        """Count the current task as one of a connection's tasks.
+
+        Raises TooManyWaiting if the connection has too many.
+        """
+        # Nothing would remove the task of a connection that has been closed since.
         tasks = self._tasks[connection] if connection.is_open else set()
         if len(tasks) >= MOST_HELD:
             raise TooManyWaiting(len(tasks), f"{self._kind} of this connection")

@@ -1,11 +1,11 @@
-"""Replies to requests: codes 324 and 325, and 326 to the client that has asked.
+"""Replies to requests: codes 324 and 325, and 326 to the client that sent the request.
 
     replier ── 324 ──▶ front ── 326 ──▶ requester          the requester is connected here
                          └──▶ <CLUSTER>_REPLY_TOPIC        it is connected elsewhere: to another front, or to PostgreSQL
     <CLUSTER>_REPLY_TOPIC ──▶ front ── 326 ──▶ requester   the reply is from elsewhere
 
-The front reads the topic from when the first client here has sent a request. A reply has the requester's client id for
-a tag. RocketMQ: ReplyMessageProcessor.
+The front reads the reply topic from the first request of one of its clients on. The tag of a reply is the client id of
+the requester. RocketMQ: ReplyMessageProcessor.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: The time that a requester has to take its reply. Source: Broker2Client.callClient.
+#: Time that a requester has to accept its reply. Source: Broker2Client.callClient.
 _TAKE_SECONDS: Final = 3.0
 
-#: Others' replies that one pull passes by: 10 ms of work.
+#: Number of other clients' replies that one pull skips: 10 ms of work.
 _SCAN_LIMIT: Final = 100_000
 
-#: Beyond any offset, so that the answer says where the queue ends.
+#: An offset beyond any other, so that the answer contains the end of the queue.
 _PAST_THE_END: Final = 2**62
 
 
 class Replies:
-    """The replies from and to the clients of one front. `address` is that of the front for clients.
+    """The replies from and to the clients of one front. `address` is the front's address for clients.
 
-    Use it in its loop only.
+    Use it in the front's event loop only.
     """
 
     def __init__(self, database: Database, members: FrontMembers, address: tuple[str, int]) -> None:
@@ -56,7 +56,7 @@ class Replies:
         self._members = members
         self._instance = database.instance
         self._store_host = f"{address[0]}:{address[1]}"
-        #: The clients that have sent requests, and on which connection: perhaps before their first heartbeat.
+        #: Clients that have sent requests, with their connections, possibly before their first heartbeat.
         self._requesters: dict[str, Connection] = {}
         self._places: list[PullRequest] = []
         self._beginning: asyncio.Task[None] | None = None
@@ -64,11 +64,11 @@ class Replies:
         self._handle = self._instance.on_arrival(database.in_loop(self._on_arrival))
 
     def close(self) -> None:
-        """Relay nothing more."""
+        """Stop relaying replies."""
         self._handle.cancel()
 
     async def bring(self, connection: Connection, frame: Frame, header: SendHeader, client_id: str) -> Answer | None:
-        """Bring a reply to its requester; None if that is not connected here."""
+        """Push a reply to its requester; None if the requester is not connected to this front."""
         requester = self._connection_of(client_id)
         if requester is None:
             return None
@@ -86,18 +86,18 @@ class Replies:
         try:
             await self._push(requester, fields, frame.body)
         except (TimeoutError, ConnectionResetError) as error:
-            return Answer(ResponseCode.SYSTEM_ERROR, remark=f"client {client_id} has not taken the reply: {error}")
+            return Answer(ResponseCode.SYSTEM_ERROR, remark=f"client {client_id} did not accept the reply: {error}")
         return Answer(fields={"msgId": "", "queueId": str(header.queue_id), "queueOffset": "-1"})
 
     def _connection_of(self, client_id: str) -> Connection | None:
-        """The connection of a client here, if it is open."""
+        """The open connection of a client to this front, or None."""
         client = self._members.clients.get(client_id)
         known = None if client is None else client.connection
         connection = known or self._requesters.get(client_id)
         return connection if connection is not None and connection.is_open else None
 
     async def await_replies(self, connection: Connection, client_id: str) -> None:
-        """Relay replies for a client from now on; before its request is stored."""
+        """Relay replies to a client from now on; call it before storing the client's request."""
         before = connection.requester_id
         if before is not None and self._requesters.get(before) is connection:
             del self._requesters[before]
@@ -129,7 +129,10 @@ class Replies:
             self._database.spawn(self._read())
 
     async def _read(self) -> None:
-        """Read all replies, and push those for clients here. One read at a time; the next one reads later arrivals."""
+        """Read all replies, and push those for this front's clients.
+
+        Reads do not overlap; a later read covers later arrivals.
+        """
         clients = self._members.clients
         self._requesters = {each: at for each, at in self._requesters.items() if at.is_open or each in clients}
         async with self._reading:
@@ -137,7 +140,7 @@ class Replies:
             while has_more:
                 wanted = frozenset(self._requesters)
                 text, codes = " || ".join(wanted), tuple(map(tag_code, wanted))
-                # Not read from a text: an id may hold what separates tags.
+                # Not parsed from a text, because an id may contain the separator of tags.
                 chosen = TagExpression(text, wanted, codes, matches_all=False)
                 try:
                     results, _ = await self._database.run(
@@ -181,10 +184,10 @@ class Replies:
             await self._push(connection, fields, body)
         except (TimeoutError, ConnectionResetError):
             lost = {"peer": connection.peer}
-            logger.warning("client %(peer)s did not take a reply", lost, extra=lost)
+            logger.warning("client %(peer)s did not accept a reply", lost, extra=lost)
 
     async def _push(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> None:
-        """326: push a reply to a client, and wait for its answer, because it may be gone.
+        """Code 326: push a reply to a client, and wait for its answer, because the client may be gone.
 
         Raises TimeoutError, ConnectionResetError.
         """

@@ -1,4 +1,4 @@
-"""Messages that a client could not consume: code 36, and what it sends to its group's retry topic itself.
+"""Messages that a client failed to consume: code 36, and messages that it sends to its group's retry topic itself.
 
     36                        the front copies the message to its delay level, or to the DLQ
     10, 310 to %RETRY%group   the client has made the copy: orderly consumers at their limit, and others if 36 fails
@@ -39,7 +39,7 @@ _NO_LIMIT: Final = -1
 
 
 class SendBack:
-    """Takes back what clients of one front have failed."""
+    """Takes back messages that a front's clients failed to consume."""
 
     def __init__(self, database: Database, access: FrameAccess) -> None:
         self._database = database
@@ -47,9 +47,11 @@ class SendBack:
         self._instance = database.instance
 
     async def send_back(self, connection: Connection, frame: Frame) -> Answer:
-        """36: a message comes again later, or is dead. Raises what `mqdb.broker.consumers.send_back` raises.
+        """Code 36: schedule a message for retry, or store it as a dead letter.
 
-        The key has to read its topic, too: the copy is for the members of the group.
+        Raises the errors of `mqdb.broker.consumers.send_back`.
+
+        The access key needs the right to read the message's topic, too, because the copy is for members of the group.
         """
         group, log_pos = frame.text("group"), frame.number("offset")
         most = frame.number("maxReconsumeTimes", _NO_LIMIT)
@@ -72,10 +74,10 @@ class SendBack:
         send_back(connection, group, [SendBackRequest(log_pos, queue, queue_offset, failure, retry)])
 
     async def dead_letters(self, topic: str, reconsume_times: int, most: int | None) -> TopicRoute | None:
-        """The DLQ, if a message that a client sends to a retry topic has failed too often; None: it comes again.
+        """The DLQ, if a message that a client sends to a retry topic has failed too often; None if it is retried.
 
-        Raises GroupNotFound, NameInvalid. An orderly consumer of 4.9.8 sends its last failure with as many as it may
-        have, one of 5.x and those that are not orderly with one more.
+        Raises GroupNotFound, NameInvalid. An orderly consumer of 4.9.8 sends its last failure with the maximum number
+        of failures; one of 5.x, and consumers that are not orderly, send it with one more.
         """
         group = topic.removeprefix(RETRY_PREFIX)
         check_group_name(group)
@@ -95,7 +97,7 @@ def _dead_letters(
 
 
 def dead_properties(connection: Connection, properties: Mapping[str, str], attempt: int) -> dict[str, str]:
-    """The properties of a dead letter that a client has sent: it waits for nothing, and says who has failed it."""
+    """The properties of a dead letter that a client has sent, with the client that failed it and without a delay."""
     own = {name: value for name, value in properties.items() if name != Property.DELAY}
     return own | _failure(connection).properties(attempt)
 

@@ -1,4 +1,4 @@
-"""Sends: messages of clients become records, and group append stores them. Codes 10, 310 and 320.
+"""Sends: messages from clients become records, which group append stores. Request codes 10, 310 and 320.
 
     frame ──▶ header, properties ──▶ record ──▶ group append ──▶ ended ── one call to the loop ──▶ answers
 
@@ -48,24 +48,24 @@ from mqdb.store.log.commit_log import Record
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.producer.append import NoAnswer
 
-#: A little less than what clients wait for an answer, so that they hear why there is none that they want.
-#: Source: DefaultMQProducer.sendMsgTimeout, 3 s.
+#: Slightly less than clients wait for an answer, so that they receive the reason of a failure. Source:
+#: DefaultMQProducer.sendMsgTimeout, 3 s.
 _TIMEOUT_SECONDS: Final = 2.5
 
-#: A queue offset in an answer. Dispatch gives it later.
+#: Queue offset in an answer: unknown. Dispatch assigns the offset later.
 _NO_OFFSET: Final = "-1"
 
-#: Sent with each message of a Java client, and said by nothing else.
+#: Properties that Java's clients send with each message, and that are not stored.
 _UNSAID: Final = frozenset({Property.WAIT, Property.CLUSTER, Property.MSG_REGION, Property.TRACE_ON})
 
 
 class Sends:
-    """The sends of one front. Use it in its loop only."""
+    """The sends of one front. Use it in the front's event loop only."""
 
     def __init__(
         self, database: Database, members: FrontMembers, send_back: SendBack, replies: Replies, address: tuple[str, int]
     ) -> None:
-        """`address` is that of the front as clients know it: it is a part of offset ids."""
+        """`address` is the front's address as clients know it, which becomes part of offset ids."""
         self._database = database
         self._members = members
         self._send_back = send_back
@@ -76,7 +76,10 @@ class Sends:
         self.appends: Appends[_SendUnit] = Appends(database, self._conclude)
 
     def send(self, connection: Connection, frame: Frame) -> None:
-        """10, 310, 320: store a message or a batch, and answer then. Raises what is wrong with it."""
+        """Codes 10, 310 and 320: store a message or a batch, and answer once it is stored.
+
+        Raises the errors of the request.
+        """
         header = SendHeader.of(frame)
         _check_body(frame)
         if header.topic in NOT_ALLOWED_SEND:
@@ -93,9 +96,10 @@ class Sends:
             self._append(connection, frame, header, route)
 
     async def reply(self, connection: Connection, frame: Frame) -> Answer | None:
-        """324, 325: bring a reply to its requester; store it if that is connected elsewhere, and finds it by its id.
+        """Codes 324 and 325: push a reply to its requester, or store it for a requester that is connected elsewhere.
 
-        No right is asked for it, so it goes to the topic of replies, whatever it names. Raises BodyTooLarge.
+        A reply needs no right, so it always goes to the reply topic, whatever topic the request names. Raises
+        BodyTooLarge.
         """
         header = SendHeader.of(frame)
         client_id = header.properties.get(Property.REPLY_TO_CLIENT, "")
@@ -111,9 +115,9 @@ class Sends:
         return None
 
     async def _await_reply(self, connection: Connection, header: SendHeader) -> SendHeader:
-        """The header of a request, whose replies are brought to this connection. It names the key of the requester.
+        """Relay the replies to a request here, and add the requester's key to the client id in its header.
 
-        If it names one already, it is the copy of a request.
+        If the client id already contains a key, the message is the copy of a request.
         """
         client_id = header.properties[Property.REPLY_TO_CLIENT]
         if is_of_key(client_id):
@@ -123,7 +127,7 @@ class Sends:
         return replace(header, properties={**header.properties, Property.REPLY_TO_CLIENT: client_id})
 
     async def _send_later(self, connection: Connection, frame: Frame, header: SendHeader) -> None:
-        """Something has to be asked for before."""
+        """Send after looking something up in the database."""
         late = self._database.loop.call_later(_TIMEOUT_SECONDS, connection.answer, frame, _UNKNOWN)
         try:
             if header.is_request and not header.is_retry:
@@ -158,12 +162,12 @@ class Sends:
             parts: list[tuple[bytes, int, Mapping[str, str]]] = [
                 (each.body, each.flag, each.properties) for each in decode_batch(frame.body)
             ]
-            # Fields were looked at when the request came, but not the body.
+            # Fields were checked when the request arrived, but not the body.
             for name, value in chain.from_iterable(each[2].items() for each in parts):
                 if "\0" in name or "\0" in value:
-                    raise PropertyInvalid(name, "holds U+0000, which PostgreSQL cannot store")
+                    raise PropertyInvalid(name, "contains U+0000, which PostgreSQL cannot store")
             if not parts:
-                raise ParameterInvalid("body", len(frame.body), "holds no message")
+                raise ParameterInvalid("body", len(frame.body), "contains no message")
         else:
             parts = [(frame.body, header.flag, header.properties)]
         ids, records = [], []
@@ -185,9 +189,9 @@ class Sends:
         flag: int,
         properties: Mapping[str, str],
     ) -> tuple[str, Record]:
-        """The unique id as its sender knows it, and the record."""
+        """The unique id in the sender's form, and the record."""
         stored = {name: text for name, text in properties.items() if name not in _UNSAID}
-        if Property.REPLY_TO_CLIENT in stored:  # whoever replies needs it
+        if Property.REPLY_TO_CLIENT in stored:  # the replier needs it
             stored[Property.CLUSTER] = self._instance.cluster_name
         tag, keys = stored.pop(Property.TAGS, None) or None, stored.pop(Property.KEYS, None) or None
         text, unique_id = self._unique_id(stored)
@@ -199,7 +203,7 @@ class Sends:
             stored = {name: value for name, value in stored.items() if name not in SCHEDULE_PROPERTIES}
         elif stored:
             wait = schedule_of(stored)
-        # No check of what users may say: reserved names are as legal here as in RocketMQ's own clients.
+        # Reserved property names are not refused: they are as valid here as in RocketMQ's own clients.
         return text, Record(
             queue_key,
             tag_code(tag),
@@ -218,9 +222,9 @@ class Sends:
         )
 
     def _unique_id(self, stored: dict[str, str]) -> tuple[str, UUID]:
-        """The unique id of a message as text and as uuid.
+        """The unique id of a message, as text and as UUID.
 
-        A text that is not a uuid stays a property, by which people and clients know the message.
+        A text that is not a UUID stays a property, by which people and clients identify the message.
         """
         text = stored.get(Property.UNIQ_KEY)
         if text is None:
@@ -240,7 +244,7 @@ class Sends:
             unit.connection.answer(unit.frame, self._answer(unit))
 
     async def _append_again(self, unit: "_SendUnit") -> None:
-        """Append again with a new route: the topic was made again, or the log has another history after a restart."""
+        """Append again with a new route: the topic was recreated, or a restart changed the log's history."""
         routes = self._instance.routes
         routes.forget(unit.topic)
         try:
@@ -271,7 +275,7 @@ class Sends:
         return Answer(_CODES[unit.status], fields)
 
 
-#: Source: SendMessageProcessor.handlePutMessageResult. Clients make the same SendStatus of the code.
+#: RocketMQ: SendMessageProcessor.handlePutMessageResult. Clients derive the same SendStatus from the code.
 _CODES: Final = {
     SendStatus.SEND_OK: ResponseCode.SUCCESS,
     SendStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -279,9 +283,9 @@ _CODES: Final = {
     SendStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
 
-#: Java's client sends it again, as it does where RocketMQ's broker has not answered in time.
+#: Java's client then sends the message again, as when RocketMQ's broker does not answer in time.
 _UNKNOWN: Final = Answer(
-    ResponseCode.SERVICE_NOT_AVAILABLE, remark="the database has not answered; the message may be stored"
+    ResponseCode.SERVICE_NOT_AVAILABLE, remark="the database did not answer; the message may be stored"
 )
 
 
@@ -319,7 +323,7 @@ class _SendUnit(FrontUnit):
         self.connection = connection
         self.frame = frame
         self.header = header
-        #: Whether it failed before, by its route.
+        #: Whether an earlier attempt failed because of its route.
         self.is_last = False
         self.queue_id = queue_id
         self.ids = ids

@@ -1,4 +1,4 @@
-"""Half messages of clients: what has become of their transactions, said (37) or asked for (39).
+"""Half messages of clients: clients report the outcome (37), or are asked for it (39).
 
     transaction checker ── NOTIFY c:<client id> ──▶ the front with that guest ── 39 ──▶ the client ── 37 ──▶ end
 
@@ -40,14 +40,14 @@ _STATES: Final = {
     0: LocalTransactionState.UNKNOWN,
 }
 
-#: What a client is asked at a time; it is asked for the rest when it has answered.
+#: Maximum number of checks sent to a client at a time; the others follow after its answers.
 _MOST_QUESTIONS: Final = 256
 
 
 class ClientTransactions:
-    """The transactions of the clients of one front. `address` is that of the front, as clients know it.
+    """The transactions of one front's clients. `address` is the front's address as clients know it.
 
-    Use it in its loop only.
+    Use it in the front's event loop only.
     """
 
     def __init__(
@@ -58,18 +58,18 @@ class ClientTransactions:
         self._members = members
         self._instance = database.instance
         self._address = address
-        #: What each client was asked and has not answered: positions, and how often each was checked by then.
+        #: Checks that a client has not answered: the positions, each with its number of checks so far.
         self._asked: dict[Client, dict[int, int]] = {}
-        #: Connections whose last end of a transaction was refused.
+        #: Connections whose last attempt to end a transaction was refused.
         self._refused: WeakSet[Connection] = WeakSet()
         self._handle = self._instance.on_request(database.in_loop(self._hear))
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Stop sending checks."""
         self._handle.cancel()
 
     async def end(self, connection: Connection, frame: Frame) -> Answer:
-        """37: the end of a half message. Raises what `mqdb.broker.transactions.transactions.end` raises."""
+        """Code 37: end a half message. Raises the errors of `mqdb.broker.transactions.transactions.end`."""
         wanted = frame.number("commitOrRollback")
         state = _STATES.get(wanted)
         if state is None:
@@ -89,7 +89,8 @@ class ClientTransactions:
                 await self._access.require(frame, topic_right(Access.SEND, aim.real_topic or ""))
             await self._database.run(partial(end, request=request))
         except MqdbError as error:
-            # It is oneway: no client hears of it. A client that errs again and again is one line.
+            # The request is oneway, so the client does not receive the error. A client that repeats its mistake is
+            # logged once.
             if connection not in self._refused:
                 fields = {"peer": connection.peer, "group": request.group, "log_pos": log_pos, "reason": str(error)}
                 logger.warning(
@@ -111,7 +112,7 @@ class ClientTransactions:
             del self._asked[client]
 
     async def _ask(self, client: Client) -> None:
-        """39: ask a client what it was not asked before."""
+        """Code 39: send a client the checks that it has not received yet."""
         checks: list[HalfCheck] = []
         for group in [group for group, is_asked in client.producers.items() if is_asked]:
             find = partial(
@@ -123,9 +124,9 @@ class ClientTransactions:
             )
             try:
                 checks += await self._database.run(find)
-            except MqdbError as error:  # it is asked again when its time has come
+            except MqdbError as error:  # the check is repeated at its next time
                 fields = {"group": group, "reason": str(error)}
-                sentence = "could not ask group %(group)s about transactions; will retry: %(reason)s"
+                sentence = "could not send checks of transactions to group %(group)s; will retry: %(reason)s"
                 logger.log(level_of(error), sentence, fields, extra=fields)
                 return
         asked = self._asked.get(client, {})
@@ -144,7 +145,7 @@ class ClientTransactions:
 
     def _tell(self, connection: Connection, check: HalfCheck) -> None:
         message = check.message
-        # By it the client finds its producer.
+        # The client uses it to find its producer.
         message.properties[Property.PGROUP] = own_group(message.properties[Property.PGROUP])
         unique_id = message.properties["UNIQ_KEY"]
         fields = {

@@ -1,7 +1,7 @@
-"""Access: whose request it is, and whether its access key has the right to it.
+"""Access: identifies the sender of a request, and checks the rights of its access key.
 
-Clients sign each request with their access key. As soon as one key has a secret, all but routes have to be signed.
-RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
+Clients sign each request with their access key. As soon as one key has a secret, all requests except those for routes
+have to be signed. RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ _Wanted: TypeAlias = list[Resource]
 
 
 class FrameAccess(AccessKeys):
-    """The signer of a frame, and whether the key may do that, for one front."""
+    """Checks the signatures of frames and the rights of their keys, for one front."""
 
     async def check(self, connection: Connection, frame: Frame) -> None:
-        """Raises SignatureInvalid unless a request is signed by its key, AccessDenied if the key may not do that.
+        """Raise SignatureInvalid if a request is not signed by its key, and AccessDenied if the key lacks the rights.
 
         The key is stored in the connection.
         """
@@ -43,7 +43,10 @@ class FrameAccess(AccessKeys):
         await self.require(frame, *wanted)
 
     async def may_join(self, frame: Frame, group: str) -> bool:
-        """Whether the sender of a request may be a member of a group. It has to sign if keys are asked for."""
+        """Whether the sender of a request may be a member of a group.
+
+        If keys are required, the request has to be signed.
+        """
         with suppress(SignatureInvalid, AccessDenied):
             if self.are_asked_for:
                 self._check_signature(frame)
@@ -57,19 +60,19 @@ class FrameAccess(AccessKeys):
             raise SignatureInvalid(name)
 
     async def require(self, frame: Frame, *wanted: Resource) -> None:
-        """Raise AccessDenied unless the key of a request has these rights.
+        """Raise AccessDenied unless the key of a request has all these rights.
 
-        While there are no secrets, all have all rights.
+        While no key has a secret, everyone has all rights.
         """
         await self.require_of(frame.fields.get(ACCESS_KEY, ""), *wanted)
 
     async def allowed(self, frame: Frame, *wanted: Resource) -> set[Resource]:
-        """The ones of these rights that the key of a request has. While there are no secrets, all have all rights."""
+        """The given rights that the key of a request has. While no key has a secret, everyone has all rights."""
         return await self.held_by(frame.fields.get(ACCESS_KEY, ""), *wanted)
 
 
 def rights_to_see_group(group: str) -> _Wanted:
-    """The rights of which one is enough to see that the group exists, its settings, members and lag."""
+    """Rights of which one is enough to see that the group exists, and its settings, members and lag."""
     return [Resource(access, ResourceType.GROUP, group) for access in (Access.READ, Access.OPERATE, Access.ADMIN)]
 
 
@@ -82,7 +85,7 @@ def _to_see_topic(name: str = "topic") -> Callable[[Frame], _Wanted]:
 
 
 def _rights_to_see_topic(topic: str) -> _Wanted:
-    """The rights of which one is enough to see that the topic exists, its settings and the ends of its queues."""
+    """Rights of which one is enough to see that the topic exists, its settings and the ends of its queues."""
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return rights_to_see_group(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
     return [Resource(access, ResourceType.TOPIC, topic) for access in Access]
@@ -108,14 +111,14 @@ def _admin_right(topic: str) -> Resource:
 
 
 def _reset(frame: Frame) -> _Wanted:
-    """A time tells when messages were stored, so it takes the right to read them."""
+    """Includes the right to read, because a reset by time reveals when messages were stored."""
     group = Resource(Access.OPERATE, ResourceType.GROUP, frame.fields.get("group", ""))
     return [group, topic_right(Access.READ, frame.fields.get("topic", ""))]
 
 
 def _sends(name: str = "topic") -> Callable[[Frame], _Wanted]:
     def wanted(frame: Frame) -> _Wanted:
-        """Traces of messages need no right: none covers their topic."""
+        """Message traces need no right, because no right covers their topic."""
         topic = frame.fields.get(name, "")
         return [] if topic == TRACE_TOPIC else [topic_right(Access.SEND, topic)]
 
@@ -140,7 +143,7 @@ def _in_body(frame: Frame) -> _Wanted:
 
 
 def _assigned(frame: Frame) -> _Wanted:
-    """The right on a retry topic is that on its group, which is asked for anyway."""
+    """The right on a retry topic is the right on its group, which is required anyway."""
     said = _parsed(frame)
     group, topic = str(said.get("consumerGroup", "")), str(said.get("topic", ""))
     of_topic = [] if topic.startswith(RETRY_PREFIX) else [topic_right(Access.READ, topic)]
@@ -167,12 +170,12 @@ def _nothing(_frame: Frame) -> _Wanted:
 
 
 def _everything(_frame: Frame) -> _Wanted:
-    """The right of administrators."""
+    """The right to administer the broker."""
     return [ADMINISTRATION]
 
 
 def _parsed(frame: Frame) -> dict[str, Any]:
-    """The body as an object; empty if it is not an object, which the handler refuses."""
+    """The body as an object; empty if it is not an object, in which case the handler refuses the request."""
     with suppress(ParameterInvalid):
         return parsed_object(frame.body)
     return {}
@@ -182,7 +185,7 @@ def _dicts(found: object) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
-#: Without a signature: a refusal here would read "No route info of this topic".
+#: Requests that need no signature: a refusal would appear as "No route info of this topic".
 _FREE: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
 
 _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
@@ -227,7 +230,7 @@ _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _reset,
 }
 
-#: For these one right of several is enough.
+#: Requests for which one of several rights is enough.
 _ONE_OF: Final[dict[int, Callable[[Frame], _Wanted]]] = {
     RequestCode.GET_TOPIC_CONFIG: _to_see_topic(),
     RequestCode.GET_TOPIC_STATS_INFO: _to_see_topic(),

@@ -1,4 +1,4 @@
-"""Clients as their heartbeats say, and each as a consumer of its groups, with its filters."""
+"""Clients and their consumers, with filters, as described by their heartbeats."""
 
 import asyncio
 import time
@@ -21,49 +21,53 @@ from mqdb.store.clients.clients import ClientKind, Registration
 
 @dataclass(slots=True)
 class Consumer:
-    """A client as a consumer of a group, as its heartbeat says."""
+    """A client as a consumer of a group, as described by its heartbeat."""
 
     registration: Registration
-    #: By topic; retry topics are not among them.
+    #: Filters by topic; retry topics are not included.
     filters: Mapping[str, MessageFilter]
     where: ConsumeFromWhere
-    #: Whether it asks for messages by itself, and chooses where to begin: a lite pull consumer.
+    #: Whether the client pulls messages when it wants to, and chooses the starting offset: a lite pull consumer.
     is_active: bool
-    #: Why the broker does not take it.
+    #: The reason why the broker refuses the consumer, or None.
     refusal: MqdbError | None = None
-    #: What is wrong with its subscriptions: until its client says others, the broker does not know it.
+    #: An error in the subscriptions, or None; until the client sends others, the broker does not register the consumer.
     fault: MqdbError | None = None
-    #: Topics that were not there when it came: it has waited for all of their messages.
+    #: Topics that did not exist at registration: all of their messages are for this consumer.
     awaited: set[str] = field(default_factory=set)
 
     @property
     def is_member(self) -> bool:
-        """Whether it takes part in rebalance. One that subscribes to nothing reads queues that its user assigns."""
+        """Whether the consumer takes part in rebalance.
+
+        A lite pull consumer without subscriptions reads queues that its user assigns.
+        """
         return self.fault is None and (bool(self.filters) or not self.is_active)
 
     @property
     def why_not(self) -> MqdbError | None:
-        """Why it may not consume."""
+        """The reason why it may not consume, or None."""
         return self.fault or self.refusal
 
     def check(self) -> None:
-        """Raises why it may not consume."""
+        """Raise the reason why it may not consume, if any."""
         if (error := self.why_not) is not None:
-            raise error.with_traceback(None)  # which would grow each time, and keep what it leads to
+            raise error.with_traceback(None)  # a traceback would grow with each raise, and keep its frames alive
 
     @property
     def shares(self) -> bool:
-        """Whether it shares the messages with the other members of the group."""
+        """Whether it shares the messages with other members of the group."""
         return self.registration.message_model is MessageModel.CLUSTERING
 
     def owns_queues(self, topic: str) -> bool:
-        """Whether it has to own a queue of a topic to read it."""
+        """Whether it has to own a queue of a topic in order to read the queue."""
         return self.shares and (topic in self.filters or topic == retry_topic(self.registration.group))
 
     def starting_point(self, topic: str) -> StartingPoint | None:
-        """The start of its group in a topic that is new to it; None if the client decides that, for each queue.
+        """The start of its group in a topic that is new to the group; None if the client chooses each offset.
 
-        The start in the heartbeat of a lite pull consumer is not the one that its user wants, and a time is never sent.
+        The start in a lite pull consumer's heartbeat is not the one that its user chose, and a start by time is never
+        sent.
         """
         if topic == retry_topic(self.registration.group) or topic in self.awaited:
             return FROM_FIRST_OFFSET
@@ -78,35 +82,38 @@ class Client:
 
     client_id: str
     connection: Connection | None
-    #: The address of its last connection.
+    #: Host of its last connection.
     host: str
     language: str
     version: str
     consumers: dict[str, Consumer] = field(default_factory=dict)
-    #: The groups it sends for; True for those that have sent half messages.
+    #: The producer groups of the client; the value is True for groups that have sent half messages.
     producers: dict[str, bool] = field(default_factory=dict)
     heard_at: float = field(default_factory=time.monotonic)
     grace: asyncio.TimerHandle | None = None
 
     def group_of_halves(self, group: str) -> str:
-        """The producer group by which the broker knows its half messages of a group."""
+        """The broker's name for the producer group of its half messages."""
         return group_of_key(group, key_of(self.client_id))
 
     @property
     def has_row(self) -> bool:
-        """Whether the database knows it: not for sending without transactions alone."""
+        """Whether the database has a row for the client: not if it only sends, without transactions."""
         return any(each.is_member for each in self.consumers.values()) or any(self.producers.values())
 
 
 def consumer_of(said: ConsumerData) -> Consumer:
-    """The consumer. Wrong subscriptions are its own fault: the other groups of its client go on."""
+    """The consumer described by a heartbeat.
+
+    Invalid subscriptions affect only this consumer: the client's other groups are not affected.
+    """
     filters: dict[str, MessageFilter] = {}
     fault: MqdbError | None = None
     try:
         filters = {each.topic: filter_of(each.expression_type, each.expression) for each in said.subscriptions()}
     except MqdbError as error:
         fault = error
-    # Without a version: a client's is when it has started, and one that has started earlier could not come back.
+    # No version: a client uses its start time, and a client that started earlier could not come back.
     subscriptions = tuple(sorted(stored_form(filters)))
     registration = Registration(
         "", ClientKind.CONSUMER, said.group, "", said.model, subscriptions=subscriptions, consume_mode=None
@@ -115,9 +122,9 @@ def consumer_of(said: ConsumerData) -> Consumer:
 
 
 def filter_of(expression_type: str, text: str) -> MessageFilter:
-    """The filter of a subscription. Raises what reading it raises."""
+    """The filter of a subscription. Raises the errors of parsing it."""
     return compile_selector(text) if expression_type == ExpressionType.SQL92 else parse_tag_expression(text)
 
 
-#: As `filter_of`: each pull and each pop may name its filter.
+#: Cached `filter_of`, because each pull and each pop may name its filter.
 known_filter: Final = lru_cache(maxsize=1_024)(filter_of)

@@ -1,7 +1,7 @@
-"""One connection of a client: its frames, what is answered, and what the front itself asks of it.
+"""One connection of a client: its frames, their answers, and the front's own requests to the client.
 
-Answers may leave in another order than requests have come: `opaque` says which belongs to which.
-RocketMQ: NettyRemotingAbstract.
+Answers may be sent in a different order than their requests arrived: `opaque` matches answers to requests. RocketMQ:
+NettyRemotingAbstract.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ logger = logging.getLogger(__name__)
 #: Source: NettySystemConfig.com.rocketmq.remoting.frameMaxLength.
 MAX_FRAME_BYTES: Final = 16 * 2**20
 
-#: What waits for a client that reads slowly; beyond it, the connection is closed.
+#: Maximum bytes that wait for a slow client; beyond it, the connection is closed.
 _MOST_UNSENT_BYTES: Final = 64 * 2**20
 
-#: From here on nothing more is read of a client until half of its requests are answered.
+#: From here on, the front stops reading from a client until half of its requests are answered.
 _MOST_REQUESTS: Final = 4_096
 _MOST_REQUEST_BYTES: Final = 64 * 2**20
 
-#: Characters. A remark may quote what the client has sent.
+#: Characters. A remark may quote input from the client.
 _MOST_OF_A_REMARK: Final = 4_000
 
 
 class Connection(asyncio.Protocol):
-    """A client's connection, of one loop, which alone calls it.
+    """A client's connection; only its event loop may call it.
 
-    `receive` gets each request, `made` the connection when it is open, and `lost` when it is closed. `begun` counts
-    frames that are only begun, `strangers` all that it holds until it is admitted.
+    `receive` is called with each request, `made` when the connection is open, and `lost` when it is closed. `begun`
+    counts the bytes of incomplete frames, `strangers` all bytes held until the connection is admitted.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class Connection(asyncio.Protocol):
         self._serializer = Serializer.JSON
         self._turns: deque[Callable[[], Awaitable[None]]] = deque()
         self._taking_turns: asyncio.Task[None] | None = None
-        #: When a whole frame has come last, by the loop's clock: one that is only begun keeps no connection open.
+        #: Time of the last complete frame, by the loop's clock: an incomplete frame does not keep a connection open.
         self.heard_at = self._now()
-        #: `host:port` of the client.
+        #: Address of the client, `host:port`.
         self.peer = ""
-        #: The client that has sent its last heartbeat here, once it has.
+        #: The client whose last heartbeat arrived on this connection, or None.
         self.client_id: str | None = None
-        #: The client to whom replies are brought here, once it has sent a request.
+        #: The client whose replies are relayed on this connection, after it has sent a request.
         self.requester_id: str | None = None
-        #: The access key that has signed its last request, if keys are asked for.
+        #: The access key that signed the last request, if keys are required.
         self.access_key = ""
-        #: Groups that have sent half messages here before the client's first heartbeat.
+        #: Groups that sent half messages on this connection before the client's first heartbeat.
         self.transaction_groups: set[str] = set()
 
     # -- what comes ---------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._release()
         for future in self._asked.values():
             if not future.done():
-                future.set_exception(ConnectionResetError("the client is gone"))
+                future.set_exception(ConnectionResetError("the client has disconnected"))
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
                 start = end
         except FrameInvalid as error:
             fields = {"peer": self.peer, "reason": str(error)}
-            sentence = "closed the connection of %(peer)s, which does not speak the protocol: %(reason)s"
+            sentence = "closed the connection of %(peer)s, which does not use the protocol: %(reason)s"
             logger.warning(sentence, fields, extra=fields)
             self._traffic.invalid += 1
             self.close()
@@ -128,12 +128,12 @@ class Connection(asyncio.Protocol):
         del unread[:start]
         if self._begun is not None and (unread or was_begun):
             if start:
-                self._begun.release(self)  # the frame that was begun is whole
+                self._begun.release(self)  # the incomplete frame is now complete
             self._begun.hold(self, len(unread))
         self._count()
 
     def admit(self) -> None:
-        """Count the connection as known from now on: it has signed a request, or need not."""
+        """Count the connection as admitted from now on: it has signed a request, or need not."""
         if self._strangers is not None:
             self._strangers.release(self)
             self._strangers = None
@@ -169,11 +169,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it still leads to the client."""
+        """Whether the connection is open."""
         return self._transport is not None
 
     def answer(self, request: Frame, answer: Answer) -> None:
-        """End a request: only its first answer counts. One that is oneway gets none, and neither does who is gone."""
+        """End a request; only its first answer counts.
+
+        A oneway request gets no answer, and neither does a disconnected client.
+        """
         if request.is_answered:
             return
         request.is_answered = True
@@ -196,11 +199,14 @@ class Connection(asyncio.Protocol):
         self._traffic.ended(request.code, answer.code, self._now() - request.heard_at)
 
     def tell(self, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> None:
-        """Tell the client something that it does not answer."""
+        """Send the client a request that needs no answer."""
         self._write(self._request(code, fields, body, ONEWAY))
 
     async def ask(self, code: RequestCode, fields: Mapping[str, str], body: bytes, seconds: float) -> Frame:
-        """Ask the client, and wait for its answer. Raises TimeoutError, and ConnectionResetError if it is gone."""
+        """Send the client a request, and wait for its answer.
+
+        Raises TimeoutError, and ConnectionResetError if the client has disconnected.
+        """
         request = self._request(code, fields, body, 0)
         future = self._asked[request.opaque] = asyncio.get_running_loop().create_future()
         self._write(request)
@@ -212,13 +218,13 @@ class Connection(asyncio.Protocol):
             self._asked.pop(request.opaque, None)
 
     def stop_reading(self) -> None:
-        """Stop taking requests; those under way are still answered."""
-        self._is_paused = False  # which would end
+        """Stop reading requests; those in progress are still answered."""
+        self._is_paused = False  # otherwise the next answer would resume reading
         if self._transport is not None:
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close it now, behind what the socket takes at once."""
+        """Close the connection now, after the data that the socket accepts immediately."""
         self._release()
         self._flush()
         if self._transport is not None:
@@ -235,7 +241,10 @@ class Connection(asyncio.Protocol):
         )
 
     def _write(self, frame: Frame) -> None:
-        """Write a frame. Frames of one turn of the loop leave together: a client has many requests under way."""
+        """Send a frame.
+
+        Frames of one turn of the event loop are sent together, because a client has many requests in progress.
+        """
         encoded = encode_frame(frame)
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -258,7 +267,7 @@ class Connection(asyncio.Protocol):
     # -- order --------------------------------------------------------------------------------
 
     def take_turn(self, work: Callable[[], Awaitable[None]], spawn: Callable[[Any], "asyncio.Task[None]"]) -> None:
-        """Run a request's work when that of those before it has ended."""
+        """Run the work of a request after that of the connection's earlier requests."""
         self._turns.append(work)
         if self._taking_turns is None:
             self._taking_turns = spawn(self._take_turns())

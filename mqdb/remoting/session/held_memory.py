@@ -1,8 +1,8 @@
-"""The memory of all connections, and the choice of those that are closed when it is too much.
+"""Limits the memory that connections hold together, by closing some of them when it exceeds a limit.
 
-A frame may have 16 MiB and a front thousands of connections. So its memory could be filled with frames that are only
-begun, by clients that stand still or by any program that reaches the port. Connections that have not signed a request
-could also fill it with requests that wait for the database, and with answers that are not read.
+A frame may have 16 MiB, and a front may have thousands of connections. Without a limit, incomplete frames could fill
+the memory, sent by stalled clients or by any program that reaches the port. Connections that have not signed a request
+could also fill it with requests that wait for the database, and with unread answers.
 """
 
 import logging
@@ -12,28 +12,33 @@ logger = logging.getLogger(__name__)
 
 
 class Holder(Protocol):
-    """A connection."""
+    """A connection that holds memory."""
 
     peer: str
 
     def close(self) -> None:
-        """Close it; it releases what it holds."""
+        """Close the connection, which releases its memory."""
 
 
 class HeldMemory:
-    """Counts the bytes that some connections of a front hold, in its loop. `whose` says in the log which they are."""
+    """Counts the bytes that some connections of a front hold, in its event loop.
+
+    `whose` describes these connections in the log.
+    """
 
     def __init__(self, most_bytes: int, whose: str) -> None:
         self._most_bytes = most_bytes
         self._whose = whose
         self._bytes = 0
-        #: First the one that has been holding something for the longest time.
+        #: Ordered by how long the connections have held memory, longest first.
         self._held: dict[Holder, int] = {}
 
     def hold(self, connection: Holder, size: int) -> None:
-        """Note how much a connection holds now. If they all hold too much, the first ones are closed.
+        """Note how many bytes a connection holds now.
 
-        A client that means it has sent its frame soon, so it is not among them.
+        If all connections together hold too much, those that have held memory longest are closed.
+
+        A well-behaved client completes its frame soon, so it is not among them.
         """
         if not size:
             self.release(connection)
@@ -47,8 +52,8 @@ class HeldMemory:
                 "closed the connection of %(peer)s, which held %(bytes)s bytes: all connections %(whose)s held too much"
             )
             logger.warning(sentence, fields, extra=fields)
-            first.close()  # which releases it
+            first.close()  # this releases its memory
 
     def release(self, connection: Holder) -> None:
-        """Forget a connection that holds nothing, or no longer counts."""
+        """Forget a connection that holds nothing, or that no longer counts."""
         self._bytes -= self._held.pop(connection, 0)

@@ -1,6 +1,6 @@
-"""The socket where clients come, with or without TLS: a connection that begins as TLS does is one.
+"""The socket to which clients connect, with or without TLS: the first byte tells whether a connection uses TLS.
 
-RocketMQ: NettyRemotingServer.HandshakeHandler, TlsMode, which tell by the first byte as well.
+RocketMQ: NettyRemotingServer.HandshakeHandler and TlsMode, which also use the first byte.
 """
 
 import asyncio
@@ -17,38 +17,38 @@ from mqdb.remoting.session.connection import Connection
 
 logger = logging.getLogger(__name__)
 
-#: The first byte of a TLS connection: a record of its handshake.
+#: First byte of a TLS connection: a handshake record.
 _TLS: Final = b"\x16"
 
-#: For the first byte of a client, and for the handshake.
+#: Time for the first byte of a client and for the handshake.
 _FIRST_SECONDS: Final = 10.0
 
-#: So many may wait until they are accepted.
+#: Maximum number of connections that wait to be accepted.
 _BACKLOG: Final = 1_024
 
 
 class Tls(NamedTuple):
-    """The files of a certificate and its key, in PEM; `is_required` refuses who comes without TLS."""
+    """The PEM files of a certificate and its key; with `is_required`, connections without TLS are refused."""
 
     certificate: Path
     key: Path
     is_required: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError, of which ssl.SSLError is one, if they cannot be used."""
+        """Raises OSError, including ssl.SSLError, if the files cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self.key)
         return context
 
 
 class SocketListener:
-    """Accepts connections until it is closed. Use it in its loop only."""
+    """Accepts connections until it is closed. Use it in the front's event loop only."""
 
     def __init__(self, address: HttpAddress, tls: Tls | None, most_beginning: int) -> None:
-        """Listens at once, and accepts from `start` on. Raises OSError.
+        """Listens immediately, and accepts connections from `start` on. Raises OSError.
 
-        With TLS, if more than `most_beginning` have sent no first byte yet or are at their handshake, the first ones
-        are closed: each takes a file.
+        With TLS, if more than `most_beginning` connections have sent no first byte or are in their handshake, the
+        oldest are closed, because each uses a file descriptor.
         """
         self._context = None if tls is None else tls.context()
         self._is_tls_required = tls is not None and tls.is_required
@@ -59,11 +59,11 @@ class SocketListener:
         self.port: int = self._socket.getsockname()[1]
         self._most_beginning = most_beginning
         self._accepting: asyncio.Task[None] | None = None
-        #: First the one that has come first.
+        #: Ordered by arrival, oldest first.
         self._beginning: dict[asyncio.Task[None], None] = {}
 
     def start(self, connect: Callable[[], Connection]) -> None:
-        """Accept connections from now on; `connect` makes the protocol of each."""
+        """Accept connections from now on; `connect` creates the protocol of each."""
         self._accepting = self._loop.create_task(self._accept(connect))
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class SocketListener:
         while True:
             try:
                 client, _ = await self._loop.sock_accept(self._socket)
-            except OSError as error:  # no file is left, perhaps; who waits is accepted later
+            except OSError as error:  # possibly no file descriptor is left; waiting connections are accepted later
                 if not is_failing:
                     fields = {"reason": str(error)}
                     logger.warning("could not accept connections; will retry: %(reason)s", fields, extra=fields)
@@ -88,7 +88,7 @@ class SocketListener:
                 continue
             is_failing = False
             self._begin(self._take(client, connect))
-            await asyncio.sleep(0)  # so that it has begun, and closes its socket if it is cancelled
+            await asyncio.sleep(0)  # so that the task has started, and closes its socket if it is cancelled
 
     async def _take(self, client: socket.socket, connect: Callable[[], Connection]) -> None:
         try:
@@ -105,7 +105,7 @@ class SocketListener:
             logger.debug("a connection failed before its first request", extra={"reason": str(error)})
 
     async def _first(self, client: socket.socket) -> bytes:
-        """The first byte, which stays to be read."""
+        """The first byte, which remains to be read."""
         readable: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(client, readable.set_result, None)
         try:

@@ -1,9 +1,11 @@
-"""Members: which clients are there, of which groups, on which connections. Codes 34, 35, 38, 46, and 40 to them.
+"""Members: the connected clients, their groups and their connections.
 
-A client is known by its id, and by its connection: after a loss it comes again on another one, and says who it is with
-its next heartbeat, up to 30 s later. So it stays a member for as long. Its row in the database counts as connected
-while the front is (`membership.adopt`).
-RocketMQ: ClientManageProcessor, ConsumerManageProcessor, ConsumerManager, ProducerManager.
+Request codes 34, 35, 38 and 46, and 40 to clients.
+
+A client is identified by its id and its connection: after a lost connection, it connects again and identifies itself
+with its next heartbeat, up to 30 s later. It stays a member for that time. Its row in the database counts as connected
+while the front is connected (`membership.adopt`). RocketMQ: ClientManageProcessor, ConsumerManageProcessor,
+ConsumerManager, ProducerManager.
 """
 
 import logging
@@ -36,32 +38,33 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: The time for which a client is kept after its connection was closed: it sends a heartbeat every 30 s.
+#: Time for which a client is kept after its connection was closed: clients send a heartbeat every 30 s.
 GRACE_SECONDS: Final = 30.0
 
-#: Between two writes of the heartbeats that have come.
+#: Interval between writes of the received heartbeats.
 _BEAT_SECONDS: Final = 10.0
 
-#: A front remembers so much of one client. A program has a few groups, and RocketMQ's clients refuse longer names.
+#: Maximum number of groups that a front remembers for one client. A program has a few groups, and RocketMQ's clients
+#: refuse longer names.
 _MOST_GROUPS: Final = 1_000
 _MOST_OF_A_GROUP: Final = 255
 
-#: That of each Java client's own producer. Source: MixAll.CLIENT_INNER_PRODUCER_GROUP.
+#: The group of each Java client's internal producer. Source: MixAll.CLIENT_INNER_PRODUCER_GROUP.
 _INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 
 class MemberListener(Protocol):
-    """Hears of the consumers of a front, in its loop."""
+    """Receives events about the consumers of a front, in the front's event loop."""
 
     async def entered(self, consumer: Consumer) -> None:
-        """The broker has taken a consumer; its client does not know yet."""
+        """The broker has registered a consumer; its client has not received the answer yet."""
 
     async def left(self, client: Client, group: str) -> None:
-        """Called when a client leaves a group, before it is unregistered at the broker."""
+        """A client leaves a group; called before it is unregistered at the broker."""
 
 
 class FrontMembers:
-    """The clients of one front. Use it in its loop only."""
+    """The clients of one front. Use it in the front's event loop only."""
 
     def __init__(self, database: Database, listener: MemberListener) -> None:
         self._database = database
@@ -71,22 +74,22 @@ class FrontMembers:
         database.spawn(repeat(lambda: _BEAT_SECONDS, self._beat, "renew heartbeats of clients"))
 
     def close(self) -> None:
-        """Wait for no client: its time would end while the loop does."""
+        """Stop waiting for lost clients, because the event loop ends."""
         for client in self.clients.values():
             if client.grace is not None:
                 client.grace.cancel()
-        self.clients.clear()  # so nobody waits for them either when their connections end
+        self.clients.clear()  # so that lost connections start no new timers
 
     def client_of(self, connection: Connection) -> Client | None:
-        """The client that has sent its last heartbeat on this connection."""
+        """The client whose last heartbeat arrived on this connection, or None."""
         return None if connection.client_id is None else self.clients.get(connection.client_id)
 
     def consumer_of(self, connection: Connection, group: str) -> tuple[Client, Consumer] | None:
         """The client on a connection as a member of a group; None before its heartbeat.
 
-        A client whose request has timed out comes on a new connection, and its next heartbeat may be 30 s away. So if
-        there was no heartbeat on the connection, it is the only member of the group from that host that has lost its
-        connection.
+        A client whose request has timed out opens a new connection, but its next heartbeat may be 30 s away. Before a
+        heartbeat on the connection, the client is therefore taken to be the only member of the group from the same host
+        that has lost its connection, if there is exactly one.
         """
         client = self.client_of(connection)
         if connection.client_id is None:
@@ -97,14 +100,14 @@ class FrontMembers:
         return None if client is None or consumer is None else (client, consumer)
 
     def consumers_of(self, group: str) -> Iterable[tuple[Client, Consumer]]:
-        """The clients here that are members of a group."""
+        """The clients of this front that are members of a group."""
         return [(each, each.consumers[group]) for each in self.clients.values() if group in each.consumers]
 
     def retry_topic_of(self, connection: Connection, topic: str) -> str:
-        """The retry topic that the client on a connection means; any other topic is meant as it is.
+        """The retry topic that the client on a connection means; any other topic is returned unchanged.
 
-        For pops RocketMQ has a retry topic for each topic of a group, `%RETRY%group_topic`. Clients that leave
-        rebalance to the broker ask for its route. Here they read nothing from it.
+        For pops, RocketMQ has a retry topic for each topic of a group, `%RETRY%group_topic`. Clients that leave
+        rebalancing to the broker query its route. Here they read nothing from it.
         """
         client = self.client_of(connection)
         for group, consumer in () if client is None else client.consumers.items():
@@ -116,9 +119,11 @@ class FrontMembers:
     # -- 34, 35 -------------------------------------------------------------------------------
 
     async def heartbeat(self, connection: Connection, frame: Frame) -> Answer:
-        """34: a client says that it is alive, and of which groups. If the broker refuses one, its pulls get code 25.
+        """Code 34: a client reports that it is alive, and its groups.
 
-        Raises what `Heartbeat` raises, and ParameterInvalid for too many groups, of which none counts then.
+        If the broker refuses a consumer, the pulls of that consumer get code 25.
+
+        Raises the errors of `Heartbeat`, and ParameterInvalid for too many groups, all of which are then ignored.
         """
         said = Heartbeat(frame.body)
         client_id = said.client_id
@@ -129,14 +134,14 @@ class FrontMembers:
         consumers = {each.group: consumer_of(each) for each in said.consumers}
         groups = consumers.keys() | (client.consumers.keys() if client else ())
         if len(groups) > _MOST_GROUPS:
-            raise ParameterInvalid("consumerDataSet", len(groups), f"one client has {_MOST_GROUPS:,} groups at most")
+            raise ParameterInvalid("consumerDataSet", len(groups), f"a client can have at most {_MOST_GROUPS:,} groups")
         is_new = client is None
         if client is None:
             client = self.clients[client_id] = Client(client_id, connection, "", frame.language, str(frame.version))
             self._instance.guests.add(client_id)
         self._connect(client, connection)
         if is_new:
-            with suppress(MqdbError):  # a database that is down: `_renew` follows
+            with suppress(MqdbError):  # the database is down: `_renew` follows
                 await self._adopt([client_id])
         for group, consumer in consumers.items():
             registration = consumer.registration._replace(
@@ -160,7 +165,7 @@ class FrontMembers:
         return Answer()
 
     async def unregister(self, connection: Connection, frame: Frame) -> Answer:
-        """35: a client leaves a group."""
+        """Code 35: a client leaves a group."""
         client = self.client_of(connection)
         if client is not None:
             if (group := frame.fields.get("consumerGroup")) is not None:
@@ -170,7 +175,7 @@ class FrontMembers:
         return Answer()
 
     async def ask_about_transactions(self, connection: Connection, group: str) -> None:
-        """Have a client asked about half messages of a group from now on, or from its first heartbeat on."""
+        """Let a client receive checks of half messages of a group, from now on or from its first heartbeat on."""
         client = self.client_of(connection)
         if client is None:
             if _has_room(connection.transaction_groups, group):
@@ -182,7 +187,7 @@ class FrontMembers:
             await self._register(self._checker(client, group))
 
     def lost(self, connection: Connection) -> None:
-        """A connection is closed: its client is waited for."""
+        """A connection was closed: its client is kept for a while."""
         client = self.client_of(connection)
         if client is not None and client.connection is connection:
             client.connection = None
@@ -193,7 +198,7 @@ class FrontMembers:
     # -- 38, 46 -------------------------------------------------------------------------------
 
     async def members(self, _connection: Connection, frame: Frame) -> Answer:
-        """38: the ids of all members of a group, wherever they are connected."""
+        """Code 38: the ids of all members of a group, whichever front they are connected to."""
         group = frame.fields.get("consumerGroup", "")
         found = await self._database.run(partial(members_of, group=group))
         ids = sorted({own_id(client_id) for client_id in found})
@@ -202,7 +207,7 @@ class FrontMembers:
         return Answer(body=as_json({"consumerIdList": ids}))
 
     async def check_client(self, _connection: Connection, frame: Frame) -> Answer:
-        """46: whether a filter is one. Raises what reading it raises, and FilterDisabled."""
+        """Code 46: check whether a filter is valid. Raises the errors of parsing the filter, and FilterDisabled."""
         found = parsed_object(frame.body).get("subscriptionData")
         if not isinstance(found, dict):
             raise ParameterInvalid("subscriptionData", found, "is missing")
@@ -215,14 +220,14 @@ class FrontMembers:
 
     def _connect(self, client: Client, connection: Connection) -> None:
         if connection.client_id not in (None, client.client_id):
-            self.lost(connection)  # to the client that has called itself otherwise there
+            self.lost(connection)  # for the client that used another id on this connection
         client.heard_at = time.monotonic()
         client.connection, client.host = connection, connection.peer.rpartition(":")[0]
         connection.client_id = client.client_id
         if client.grace is not None:
             client.grace.cancel()
             client.grace = None
-        if not connection.is_open:  # it has gone meanwhile
+        if not connection.is_open:  # it was closed in between
             self.lost(connection)
 
     async def _adopt(self, client_ids: list[str]) -> None:
@@ -230,10 +235,10 @@ class FrontMembers:
         await self._database.run(lambda connection: membership.adopt(connection, client_ids, host))
 
     async def _enter(self, client: Client, consumer: Consumer) -> None:
-        """Register a consumer, and note why that is refused.
+        """Register a consumer, and note the reason if the broker refuses it.
 
-        A client that was killed is still waited for when it is started again, perhaps with other subscriptions. So who
-        has lost its connection, and has come from the same host, does not stand in the way.
+        A killed client still counts for a while after it has been restarted, possibly with other subscriptions. A
+        member that has lost its connection and has the same host is therefore removed first.
         """
         registration, group = consumer.registration, consumer.registration.group
         consumer.refusal = await self._register(registration)
@@ -251,7 +256,7 @@ class FrontMembers:
             await self._listener.entered(consumer)
 
     async def _enter_again(self, client: Client, group: str) -> None:
-        """Register a refused client again, because the reason may be gone."""
+        """Register a refused client again, because the reason may no longer exist."""
         consumer = client.consumers.get(group)
         if consumer is not None and consumer.refusal is not None:
             try:
@@ -272,7 +277,7 @@ class FrontMembers:
         return None
 
     def _log_refusal(self, registration: Registration, before: Consumer | None, now: Consumer) -> None:
-        """Once, and not at each heartbeat."""
+        """Log a refusal once, not at each heartbeat."""
         if now.why_not is not None and (before is None or str(before.why_not) != str(now.why_not)):
             fields = {"group": registration.group, "client_id": registration.client_id, "reason": str(now.why_not)}
             sentence = "the broker refused client %(client_id)s in group %(group)s: %(reason)s"
@@ -299,14 +304,14 @@ class FrontMembers:
         await self._database.run(partial(self._unregister, client=client, group=group, kind=kind))
 
     def _unregister(self, connection: DatabaseConnection, client: Client, group: str, kind: ClientKind) -> None:
-        """Take a client out of a group, unless it has come to another front since, as after a lost connection."""
+        """Remove a client from a group, unless it has moved to another front since, as after a lost connection."""
         if kind is ClientKind.PRODUCER:
             group = client.group_of_halves(group)
         if membership.is_guest(connection, client.client_id, self._instance.client_id):
             membership.unregister(connection, client.client_id, group, kind)
 
     async def _forget(self, client: Client) -> None:
-        """Remove a client that has not come again."""
+        """Remove a client that has not come back."""
         if self.clients.get(client.client_id) is client:
             del self.clients[client.client_id]
             self._instance.guests.discard(client.client_id)
@@ -314,13 +319,13 @@ class FrontMembers:
         for group, kind in [*leaving, *((group, ClientKind.PRODUCER) for group in client.producers)]:
             try:
                 await self._leave(client, group, kind)
-            except MqdbError as error:  # the broker gives it up by itself
+            except MqdbError as error:  # the broker removes it after its expiry
                 fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
                 sentence = "could not remove client %(client_id)s from group %(group)s: %(reason)s"
                 logger.log(level_of(error), sentence, fields, extra=fields)
 
     def changed(self, group: str | None) -> None:
-        """A group has other members or free queues; None: perhaps any, and the front may have been away."""
+        """A group has other members or free queues; None, after a lost connection, stands for any group."""
         if group is None:
             self._database.spawn(self._try_to_renew(list(self.clients.values())))
         for client in self.clients.values():
@@ -338,9 +343,9 @@ class FrontMembers:
             logger.log(level_of(error), "could not re-register clients; will retry: %(reason)s", fields, extra=fields)
 
     async def _renew(self, clients: list[Client]) -> None:
-        """Enter them again: the broker has lost them, or this front has lost the broker.
+        """Register clients again, because the broker has lost them, or this front has lost the broker.
 
-        Not those whose connection is lost, which may have come to another front.
+        Clients without a connection are left out, because they may have moved to another front.
         """
         clients = [each for each in clients if each.connection is not None]
         if not clients:
@@ -368,7 +373,7 @@ class FrontMembers:
         await self._ask_others()
 
     async def _ask_others(self) -> None:
-        """Have clients asked about half messages of their groups that others have sent, who are gone perhaps."""
+        """Let clients receive checks of their groups' half messages from other clients, which may be gone."""
         idle = [
             (client, group)
             for client in self.clients.values()
@@ -383,7 +388,7 @@ class FrontMembers:
 
 
 def _has_room(groups: Collection[str], group: str) -> bool:
-    """Whether a front remembers one more producer group of a client. No program needs those that it forgets."""
+    """Whether a front can remember one more producer group of a client. No real program exceeds the limits."""
     if group in groups:
         return True
     return len(group) <= _MOST_OF_A_GROUP and len(groups) < _MOST_GROUPS and not is_of_key(group)

@@ -1,4 +1,4 @@
-"""Metrics of a front: its traffic, and its outages as those of any client. docs/metrics.md says what each means."""
+"""Metrics of a front: its traffic, and its outages as for any client."""
 
 from enum import IntEnum
 
@@ -10,7 +10,7 @@ from mqdb_client.broker_metrics import BrokerMetrics
 
 
 class TrafficCollector(FamilyCollector):
-    """Collects the metrics of one front. Any thread may scrape; none waits."""
+    """Collects the metrics of one front. Any thread may collect them, without waiting."""
 
     def __init__(self, broker_name: str, cluster_name: str, traffic: Traffic) -> None:
         super().__init__(broker_name, cluster_name)
@@ -18,7 +18,7 @@ class TrafficCollector(FamilyCollector):
         self._brokers = BrokerMetrics()
 
     def collect(self) -> Families:
-        """All metrics of now."""
+        """All metrics at this moment."""
         traffic = self._traffic
         requests = [(_name(RequestCode, code), each) for code, each in list(traffic.requests.items())]
         ended = [
@@ -26,23 +26,23 @@ class TrafficCollector(FamilyCollector):
             for request, each in requests
             for code, number in list(each.responses.items())
         ]
-        words = "Requests that have ended."
+        words = "Completed requests."
         yield self._counters("mqdb_remoting_requests", words, ("request", "response"), ended)
         took = [(request, each.durations) for request, each in requests]
-        words = "Durations of requests, with the time that pulls were held."
+        words = "Durations of requests, including the time that pulls were held."
         yield self._durations("mqdb_remoting_request_seconds", words, "request", took)
         for name, words, number in (
-            ("mqdb_remoting_received_bytes", "Bytes that have come from clients.", traffic.received_bytes),
-            ("mqdb_remoting_sent_bytes", "Bytes that went to clients.", traffic.sent_bytes),
+            ("mqdb_remoting_received_bytes", "Bytes received from clients.", traffic.received_bytes),
+            ("mqdb_remoting_sent_bytes", "Bytes sent to clients.", traffic.sent_bytes),
         ):
             yield self._counters(name, words, (), [((), number)])
-        yield self._gauge("mqdb_remoting_connections", "Connections that are open.", traffic.connections)
+        yield self._gauge("mqdb_remoting_connections", "Open connections.", traffic.connections)
         events = [
             (("accepted",), traffic.accepted),
             (("refused",), traffic.refused),
             (("invalid",), traffic.invalid),
         ]
-        words = "Connections that were accepted, refused, or closed as they did not speak the protocol."
+        words = "Connections accepted, refused, or closed because they did not use the protocol."
         yield self._counters("mqdb_remoting_connection_events", words, ("event",), events)
         yield self._gauge("mqdb_remoting_held_pulls", "Pulls that wait for messages.", traffic.held_pulls)
         yield self._gauge("mqdb_remoting_waiting_pops", "Pops that wait for messages.", traffic.waiting)

@@ -1,7 +1,7 @@
-"""Traffic: the counts of a front's requests and connections, in plain numbers.
+"""Traffic: plain counts of a front's requests and connections.
 
-The loop writes; the metrics are rendered in another thread. A request counts when it ends. Clients can send any code,
-so unknown codes count together, as OTHER.
+The event loop writes them; the metrics are rendered in another thread. A request is counted when it ends. Clients can
+send any code, so unknown codes are counted together as OTHER.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ from mqdb.errors import ResponseCode
 from mqdb.remoting.wire.codes import RequestCode
 from mqdb.web.durations import Durations
 
-#: No code of RocketMQ.
+#: Not a code of RocketMQ.
 OTHER: Final = -1
 
 _REQUESTS: Final = frozenset(map(int, RequestCode))
@@ -18,32 +18,33 @@ _RESPONSES: Final = frozenset(map(int, ResponseCode))
 
 
 class Requests:
-    """The requests of one code that have ended."""
+    """Completed requests with one code."""
 
     __slots__ = ("durations", "responses")
 
     def __init__(self) -> None:
-        #: The number of requests by code, OTHER included. A oneway request counts with the code that nobody was told.
+        #: Number of requests by response code, including OTHER. A oneway request is counted with the code that was not
+        #: sent.
         self.responses: dict[int, int] = {}
-        #: From when it was read until its answer was written; how long a pull was held is a part of it.
+        #: From reading the request to writing its answer, including the time that a pull was held.
         self.durations = Durations()
 
 
 class Traffic:
-    """The counts of one front since it was made."""
+    """The counts of one front since its creation."""
 
     def __init__(self) -> None:
-        #: By the codes of requests, OTHER included.
+        #: By request code, including OTHER.
         self.requests: dict[int, Requests] = {}
-        #: Of frames, so without what TLS adds.
+        #: Bytes of frames, without the overhead of TLS.
         self.received_bytes = 0
         self.sent_bytes = 0
         #: Connections that are open now.
         self.connections = 0
         self.accepted = 0
-        #: For there were too many.
+        #: Connections refused because there were too many.
         self.refused = 0
-        #: Closed because they did not speak the protocol.
+        #: Connections closed because they did not use the protocol.
         self.invalid = 0
         #: Pulls that wait for messages now.
         self.held_pulls = 0
@@ -51,7 +52,7 @@ class Traffic:
         self.waiting = 0
 
     def ended(self, request: int, response: int, seconds: float) -> None:
-        """Count a request by its code and that of its answer. It takes less than a microsecond."""
+        """Count a request by its code and the code of its answer. This takes less than a microsecond."""
         requests = self.requests.get(request)
         if requests is None:
             requests = self.requests.setdefault(request if request in _REQUESTS else OTHER, Requests())

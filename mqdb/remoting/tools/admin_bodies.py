@@ -1,4 +1,7 @@
-"""Bodies of answers to RocketMQ's tools. They are fastjson's: a map may have objects as keys, which no JSON has."""
+"""Bodies of answers to RocketMQ's tools.
+
+They use fastjson's format: a map may have objects as keys, which JSON does not allow.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,17 +15,17 @@ from mqdb.errors import ParameterInvalid
 from mqdb.remoting.wire.bodies import as_json, milliseconds_of
 from mqdb.store.consumers.groups import GroupSettings
 
-#: A queue is told by its topic and number; the broker is the one that answers.
+#: A queue is identified by its topic and number; the broker is the one that answers.
 QueueId = tuple[str, int]
 
-#: In milliseconds. Source: ExponentialRetryPolicy.
+#: Defaults in milliseconds. Source: ExponentialRetryPolicy.
 _EXPONENTIAL: Final = {"initial": 5_000, "max": 7_200_000}
 
 
 def encode_with_table(
     name: str, table: Mapping[QueueId, object], broker_name: str, said: Mapping[str, object] | None = None
 ) -> bytes:
-    """A body with a map by queue, and what else it says."""
+    """A body that contains a map by queue, and the other given fields."""
     entries = (f"{_key(broker_name, *queue)}:{json.dumps(value)}" for queue, value in table.items())
     fields = [f"{json.dumps(name)}:{{{','.join(entries)}}}"]
     fields += (f"{json.dumps(field)}:{json.dumps(value)}" for field, value in (said or {}).items())
@@ -34,7 +37,7 @@ def _key(broker_name: str, topic: str, queue_id: int) -> str:
 
 
 def topic_config(config: TopicConfig) -> dict[str, Any]:
-    """RocketMQ: TopicConfig."""
+    """A topic's settings as RocketMQ's TopicConfig."""
     kind = config.message_type
     return {
         "topicName": config.name,
@@ -49,7 +52,10 @@ def topic_config(config: TopicConfig) -> dict[str, Any]:
 
 
 def group_config(name: str, settings: GroupSettings) -> dict[str, Any]:
-    """RocketMQ: SubscriptionGroupConfig. Settings that mqdb does not have get RocketMQ's defaults."""
+    """A group's settings as RocketMQ's SubscriptionGroupConfig.
+
+    Settings that mqdb does not have get RocketMQ's defaults.
+    """
     return {
         "groupName": name,
         "consumeEnable": settings.consume_enable,
@@ -69,7 +75,7 @@ def group_config(name: str, settings: GroupSettings) -> dict[str, Any]:
 
 
 def _retry_policy(delays: Sequence[timedelta]) -> dict[str, Any]:
-    """RocketMQ: GroupRetryPolicy. Without delays of its own a group has RocketMQ's ladder."""
+    """The delays of a group as RocketMQ's GroupRetryPolicy. A group without its own delays has RocketMQ's ladder."""
     policy: dict[str, Any] = {"type": "CUSTOMIZED"}
     if delays:
         policy["customizedRetryPolicy"] = {"next": [delay // timedelta(milliseconds=1) for delay in delays]}
@@ -77,7 +83,7 @@ def _retry_policy(delays: Sequence[timedelta]) -> dict[str, Any]:
 
 
 def retry_delays(policy: object) -> list[timedelta] | None:
-    """The delays that a GroupRetryPolicy says; none for RocketMQ's ladder. None if there is no policy.
+    """The delays in a GroupRetryPolicy; an empty list for RocketMQ's ladder, and None if there is no policy.
 
     Raises ParameterInvalid.
     """
@@ -99,7 +105,7 @@ def _milliseconds(value: object) -> timedelta:
 
 
 def subscription_data(topic: str, expression_type: str, expression: str, version: int = 0) -> dict[str, Any]:
-    """RocketMQ: SubscriptionData. Tools read no codes."""
+    """A subscription as RocketMQ's SubscriptionData. Tools do not read its tag codes, so they are empty."""
     return {
         "topic": topic,
         "subString": expression,
@@ -111,8 +117,8 @@ def subscription_data(topic: str, expression_type: str, expression: str, version
     }
 
 
-#: The version by which RocketMQ counts its changes. Here each answer is as new as its request.
+#: RocketMQ uses this version to count changes. Here, each answer is as new as its request.
 def versioned(table: str, entries: Iterable[tuple[str, Mapping[str, object]]]) -> bytes:
-    """A table by name with the version that goes with it."""
+    """A named table with its version."""
     now = milliseconds_of(datetime.now(UTC))
     return as_json({table: dict(entries), "dataVersion": {"counter": now, "stateVersion": 0, "timestamp": now}})

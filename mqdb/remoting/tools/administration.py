@@ -1,8 +1,8 @@
-"""Topics, groups and the broker itself, for RocketMQ's tools: what they list, change and delete.
+"""Requests of RocketMQ's tools about topics, groups and the broker: listing, changing and deleting.
 
-A name server of RocketMQ keeps which topics are ordered in a map of its own (100, 101, 102). Here that is a setting of
-the topic: the map is read from it, and what a tool writes there it has set already (17).
-RocketMQ: AdminBrokerProcessor, DefaultRequestProcessor, mqadmin.
+RocketMQ's name server stores which topics are ordered in a separate map (100, 101, 102). Here this is a setting of the
+topic: the map is read from the setting, which tools have already set with 17 when they write to the map. RocketMQ:
+AdminBrokerProcessor, DefaultRequestProcessor, mqadmin.
 """
 
 import time
@@ -33,10 +33,10 @@ from mqdb.store.topics.topics import find_topic, list_topics
 
 _DAY: Final = timedelta(days=1)
 
-#: Over which a rate is said. Source: StoreStatsService.getPutTps.
+#: Periods for which a rate is reported. Source: StoreStatsService.getPutTps.
 _RATES: Final = (timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
 
-#: What tools cannot do without, and what there is none of: thread pools, a wheel of timers, a count of what was read.
+#: Figures that tools require but that do not exist here: thread pools, a timer wheel, a count of reads.
 _ALWAYS_ZERO: Final = (
     *(f"{pool}ThreadPoolQueueSize" for pool in ("send", "pull", "query", "ack")),
     *(f"{pool}ThreadPoolQueueHeadWaitTimeMills" for pool in ("send", "pull", "query", "ack")),
@@ -54,7 +54,7 @@ def actor_of(connection: Connection, frame: Frame) -> str:
 
 
 class Administration:
-    """Requests of administrators to one broker. `address` is that of the front, as clients know it."""
+    """Requests of administrators to one broker. `address` is the front's address as clients know it."""
 
     def __init__(self, database: Database, address: tuple[str, int]) -> None:
         self._database = database
@@ -65,7 +65,7 @@ class Administration:
     # -- the broker ---------------------------------------------------------------------------
 
     async def runtime_info(self, _connection: Connection, _frame: Frame) -> Answer:
-        """28: figures of the broker, all of them texts."""
+        """Code 28: figures of the broker, all of them as text."""
         return Answer(body=as_json({"table": await self._database.run(self._figures)}))
 
     def _figures(self, connection: DatabaseConnection) -> dict[str, str]:
@@ -92,7 +92,10 @@ class Administration:
         }
 
     async def broker_config(self, _connection: Connection, _frame: Frame) -> Answer:
-        """26: settings as lines of a properties file. Those of mqdb have names of their own: `mqdb config`."""
+        """Code 26: settings, as lines of a properties file.
+
+        Settings of mqdb have their own names: see `mqdb config`.
+        """
         host, port = self._address
         settings = {
             "brokerName": self._instance.broker_name,
@@ -107,11 +110,11 @@ class Administration:
     # -- topics -------------------------------------------------------------------------------
 
     async def topic_names(self, _connection: Connection, _frame: Frame) -> Answer:
-        """206, 224: the names of all topics, those of the broker and of groups included."""
+        """Codes 206 and 224: the names of all topics, including those of the broker and of groups."""
         return await self._topic_list(lambda _: True)
 
     async def system_topic_names(self, _connection: Connection, _frame: Frame) -> Answer:
-        """304, 305: the names of the broker's own topics."""
+        """Codes 304 and 305: the names of the broker's own topics."""
         replies = reply_topic(self._instance.cluster_name)
         return await self._topic_list(lambda name: is_system_topic(name) or name == replies)
 
@@ -122,17 +125,17 @@ class Administration:
         return Answer(body=as_json(said))
 
     async def topic_configs(self, _connection: Connection, _frame: Frame) -> Answer:
-        """21: all topics with their settings."""
+        """Code 21: all topics with their settings."""
         configs = [each.config for each in await self._database.run(list_topics)]
         table = ((config.name, admin_bodies.topic_config(config)) for config in configs)
         return Answer(body=admin_bodies.versioned("topicConfigTable", table))
 
     async def topic_config(self, _connection: Connection, frame: Frame) -> Answer:
-        """351: the settings of a topic. Raises TopicNotFound."""
+        """Code 351: the settings of a topic. Raises TopicNotFound if the topic does not exist."""
         return Answer(body=as_json(admin_bodies.topic_config(await self._config(frame.text("topic")))))
 
     async def save_topic(self, connection: Connection, frame: Frame) -> Answer:
-        """17: make a topic, or change its settings. Raises what `mqdb.broker.topics.topics` raises."""
+        """Code 17: create a topic, or change its settings. Raises the errors of `mqdb.broker.topics.topics`."""
         kind = _message_type(frame.fields.get("attributes") or "")
         config = TopicConfig(
             frame.text("topic"),
@@ -147,27 +150,35 @@ class Administration:
         return Answer()
 
     async def delete_topic(self, connection: Connection, frame: Frame) -> Answer:
-        """215: delete a topic; one that is not there is deleted as well. Raises TopicInUse, NameInvalid."""
+        """Code 215: delete a topic; a topic that does not exist is not an error. Raises TopicInUse, NameInvalid."""
         name, actor = frame.text("topic"), actor_of(connection, frame)
         await self._database.run(partial(topics.delete_topic, name=name, actor=actor))
         return Answer()
 
     async def forget_topic(self, _connection: Connection, _frame: Frame) -> Answer:
-        """216, 102: what a name server has to forget after 215. There is no such thing here."""
+        """Codes 216 and 102: remove a deleted topic from a name server.
+
+        Nothing to do here, because there is no separate name server.
+        """
         return Answer()
 
     # -- which topics are ordered -------------------------------------------------------------
 
     async def save_value(self, _connection: Connection, frame: Frame) -> Answer:
-        """100: which queues an ordered topic has: what 17 has said. Raises ParameterInvalid for any other value."""
+        """Code 100: the queues of an ordered topic, which code 17 has already set.
+
+        Raises ParameterInvalid for any other value.
+        """
         _check_namespace(frame)
         config = await self._config(frame.text("key"))
         if not config.order:
-            raise ParameterInvalid("key", config.name, "is not an ordered topic; say so with its other settings")
+            raise ParameterInvalid(
+                "key", config.name, "is not an ordered topic; make it ordered with its other settings"
+            )
         return Answer()
 
     async def value(self, _connection: Connection, frame: Frame) -> Answer:
-        """101: the queues of an ordered topic; 22 for others."""
+        """Code 101: the queues of an ordered topic; returns 22 for other topics."""
         _check_namespace(frame)
         name = frame.text("key")
         found = await self._database.run(partial(find_topic, name=name))
@@ -178,13 +189,13 @@ class Administration:
     # -- groups -------------------------------------------------------------------------------
 
     async def group_configs(self, _connection: Connection, _frame: Frame) -> Answer:
-        """201: all groups with their settings."""
+        """Code 201: all groups with their settings."""
         found = await self._database.run(stored_groups.find_all)
         table = ((name, admin_bodies.group_config(name, settings)) for name, settings in found.items())
         return Answer(body=admin_bodies.versioned("subscriptionGroupTable", table))
 
     async def group_config(self, _connection: Connection, frame: Frame) -> Answer:
-        """352: the settings of a group. Raises GroupNotFound."""
+        """Code 352: the settings of a group. Raises GroupNotFound if the group does not exist."""
         name = frame.text("group")
         settings = await self._database.run(partial(stored_groups.find, name=name))
         if settings is None:
@@ -192,7 +203,7 @@ class Administration:
         return Answer(body=as_json(admin_bodies.group_config(name, settings)))
 
     async def save_group(self, connection: Connection, frame: Frame) -> Answer:
-        """200: make a group, or change its settings. Those that mqdb does not have are not looked at."""
+        """Code 200: create a group, or change its settings. Settings that mqdb does not have are ignored."""
         said = parsed_object(frame.body)
         update = partial(
             groups.update_group,
@@ -210,25 +221,29 @@ class Administration:
         return Answer()
 
     async def set_request_mode(self, connection: Connection, frame: Frame) -> Answer:
-        """401: have a group pull or pop: all of its topics, not only the one that the tool names.
+        """Code 401: make a group pull or pop in all of its topics, not only in the one that the tool names.
 
-        Raises TopicNotFound, GroupNotFound, and what `mqdb.broker.consumers.groups.update_group` raises.
+        Raises TopicNotFound, GroupNotFound, and the errors of `mqdb.broker.consumers.groups.update_group`.
         """
         said = parsed_object(frame.body)
         topic, group, mode = text_in(said, "topic"), text_in(said, "consumerGroup"), text_in(said, "mode")
         if mode not in set(ConsumeMode):
             raise ParameterInvalid("mode", mode, f"must be one of {', '.join(ConsumeMode)}")
         if topic.startswith(RETRY_PREFIX):
-            return Answer(ResponseCode.NO_PERMISSION, remark=f"{topic} is a retry topic: name one that the group reads")
+            return Answer(
+                ResponseCode.NO_PERMISSION, remark=f"{topic} is a retry topic: name a topic that the group reads"
+            )
         await self._config(topic)
         set_mode = partial(_set_mode, group=group, mode=ConsumeMode(mode), actor=actor_of(connection, frame))
         await self._database.run(set_mode)
         return Answer()
 
     async def delete_group(self, connection: Connection, frame: Frame) -> Answer:
-        """207: delete a group with its offsets; one that is not there is deleted as well. Raises GroupInUse.
+        """Code 207: delete a group with its offsets; a group that does not exist is not an error.
 
-        Its topics stay: a tool deletes them next (215).
+        Raises GroupInUse if the group has members.
+
+        The group's topics stay: a tool deletes them next (215).
         """
         await self._database.run(
             partial(_delete_group, name=frame.text("groupName"), actor=actor_of(connection, frame))
@@ -236,9 +251,11 @@ class Administration:
         return Answer()
 
     async def reset_offset(self, connection: Connection, frame: Frame) -> Answer:
-        """222: have a group go on at a time, or in one queue at an offset. Members see it by their epochs.
+        """Code 222: make a group continue at a time, or at an offset in one queue.
 
-        Raises what `mqdb.broker.consumers.offset_reset.reset_offsets` raises.
+        Members detect the reset by their epochs.
+
+        Raises the errors of `mqdb.broker.consumers.offset_reset.reset_offsets`.
         """
         topic, queue_id = frame.text("topic"), frame.number("queueId", -1)
         reset = partial(
@@ -300,7 +317,10 @@ def _message_type(attributes: str) -> MessageType | None:
 
 
 def _reset_target(frame: Frame) -> ResetTarget:
-    """An offset, if one is given, else a time; before 1970 is the end. Source: AdminBrokerProcessor.resetOffset."""
+    """The offset in a request, or its time; a time before 1970 means the end.
+
+    Source: AdminBrokerProcessor.resetOffset.
+    """
     offset, timestamp = frame.number("offset", -1), frame.number("timestamp")
     if offset >= 0:
         return offset
@@ -324,5 +344,5 @@ def _where(is_from_min: bool | None) -> ConsumeFromWhere | None:
 def _typed(said: dict[str, Any], name: str, type_: type[Any]) -> Any:
     value = said.get(name)
     if value is not None and type(value) is not type_:
-        raise ParameterInvalid(name, value, "is of another type")
+        raise ParameterInvalid(name, value, "has the wrong type")
     return value

@@ -1,4 +1,4 @@
-"""Single messages: found by key or id (12), shown by position (33), taken back (370).
+"""Single messages: find them by key or id (12), show them by position (33), recall them (370).
 
 RocketMQ: QueryMessageProcessor, RecallMessageProcessor.
 """
@@ -31,7 +31,7 @@ _END: Final = 2**63 - 1
 
 
 class Lookup:
-    """The messages of one broker, for those who look for one. `address` is that of the front, as clients know it."""
+    """Looks up messages of one broker. `address` is the front's address as clients know it."""
 
     def __init__(self, database: Database, access: FrameAccess, address: tuple[str, int]) -> None:
         self._database = database
@@ -40,7 +40,10 @@ class Lookup:
         self._address = address
 
     async def query(self, _connection: Connection, frame: Frame) -> Answer:
-        """12: the newest messages of a topic with a key, or all copies of one by its unique id. None: 22."""
+        """Code 12: the newest messages of a topic with a key, or all copies of a message by its unique id.
+
+        Returns 22 if nothing is found.
+        """
         find = partial(
             self._find,
             topic=frame.text("topic"),
@@ -58,14 +61,14 @@ class Lookup:
         return Answer(fields=fields, body=b"".join(encode_message(each, self._address) for each in found))
 
     async def view(self, _connection: Connection, frame: Frame) -> Answer:
-        """33: the message at a position. Raises ParameterInvalid if there is no message."""
+        """Code 33: the message at a position. Raises ParameterInvalid if there is no message."""
         log_pos = frame.number("offset")
         message = await self._database.run(partial(self._at, log_pos=log_pos))
         await self._access.require(frame, topic_right(Access.READ, message.queue.topic))
         return Answer(body=encode_message(message, self._address))
 
     async def recall(self, _connection: Connection, frame: Frame) -> Answer:
-        """370: take a message back before its time of delivery. Raises RecallHandleInvalid if that time is over."""
+        """Code 370: recall a message before its delivery time. Raises RecallHandleInvalid if that time has passed."""
         topic, handle = frame.text("topic"), frame.text("recallHandle")
         return Answer(fields={"msgId": await self._database.run(partial(recall_from, topic=topic, handle=handle))})
 

@@ -1,7 +1,8 @@
-"""Requests of operators to a running consumer: for its status (307), and to consume one message now (309).
+"""Requests of operators to a running consumer: for its status (307), and to consume a message now (309).
 
-A client of RocketMQ that is connected here is asked on its connection. All others are asked through the broker, as
-`mqdb consumer status` does: one of mqdb answers itself, and for one of RocketMQ the front to which it is connected.
+A RocketMQ client that is connected to this front receives the request on its connection. For all others, the request
+goes through the broker, as for `mqdb consumer status`: a client of mqdb answers itself, and for a RocketMQ client its
+front does.
 
     307, 309 ──▶ row, NOTIFY c:<client id> ──▶ the front with that guest ── 307, 309 ──▶ the client
 
@@ -47,17 +48,20 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: Those who wait for a client that is asked through the broker, each in a thread of the database's.
+#: Maximum number of requests that wait for a client through the broker, each in a thread of the database.
 _MOST_WAITING: Final = 2
 
 _PYTHON: Final = "PYTHON"
 
-#: The fields that the client which is asked need not know.
+#: Fields that the client need not receive.
 _OF_ASKER: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 
 
 class Questions:
-    """The requests to the clients of one broker. `address` is that of the front. Use it in the front's loop only."""
+    """Relays requests to the clients of one broker.
+
+    `address` is the front's address. Use it in the front's event loop only.
+    """
 
     def __init__(
         self, database: Database, members: FrontMembers, access: FrameAccess, address: tuple[str, int]
@@ -68,16 +72,19 @@ class Questions:
         self._instance = database.instance
         self._address = address
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
-        #: What other fronts have asked of clients here, and has no answer yet.
+        #: Requests of other fronts to clients of this front that have no answer yet.
         self._in_progress: set[int] = set()
         self._handle = self._instance.on_request(database.in_loop(self._hear))
 
     def close(self) -> None:
-        """Answer other fronts no more."""
+        """Stop answering other fronts."""
         self._handle.cancel()
 
     async def running_info(self, _connection: Connection, frame: Frame) -> Answer:
-        """307: the properties, queues and, if asked for, the stacks of a consumer. Not there: 206; too slow: 207."""
+        """Code 307: the properties and queues of a consumer, and its stacks if requested.
+
+        Returns 206 if the consumer is not connected, and 207 if it does not answer in time.
+        """
         client_id, group = frame.text("clientId"), frame.text("consumerGroup")
         if (connection := self._connection_of(client_id, group)) is not None:
             return await self._relay(connection, client_id, frame, b"")
@@ -90,10 +97,10 @@ class Questions:
         return Answer(body=_running_info(member, status, self._instance.broker_name, frame.truth("jstackEnable")))
 
     async def consume_directly(self, connection: Connection, frame: Frame) -> Answer:
-        """309: have a consumer consume the message with an offset id; no offset moves, and nothing is retried.
+        """Code 309: make a consumer process the message with an offset id; no offset moves, and nothing is retried.
 
-        Raises FrameInvalid for another id, ParameterInvalid if there is no message, AccessDenied if the consumer is one
-        of RocketMQ and its key may not read the message.
+        Raises FrameInvalid for any other id, ParameterInvalid if there is no message, and AccessDenied if the consumer
+        is a RocketMQ client whose key may not read the message.
         """
         client_id, group = frame.text("clientId"), frame.text("consumerGroup")
         _, _, log_pos = decode_offset_id(frame.text("msgId"))
@@ -104,7 +111,7 @@ class Questions:
         found = await self._database.run(partial(self._message, log_pos=log_pos))
         if there is not None:
             await self._require_right_to(found, there)
-        # Before the answer: without one, the listener may have been called all the same.
+        # Recorded even without an answer, because the listener may have been called.
         await self._database.run(partial(_note, message=found, log_pos=log_pos, frame=frame, connection=connection))
         if there is not None:
             return await self._relay(there, client_id, frame, encode_message(found, self._address))
@@ -126,20 +133,20 @@ class Questions:
         return read_copy(database, self._instance.broker_name, locate(database, log_pos))
 
     async def _require_right_to(self, message: ReceivedMessage, connection: Connection) -> None:
-        """Raises AccessDenied if the key of a client may not read a message, which the question would show to it."""
+        """Raise AccessDenied if the key of a client may not read the message that a request would show to it."""
         right = topic_right(Access.READ, message.queue.topic)
         if right not in await self._access.held_by(connection.access_key, right):
             raise AccessDenied(connection.access_key, *right)
 
     def _connection_of(self, client_id: str, group: str) -> Connection | None:
-        """The connection of a member of a group here; of members with equal ids any one."""
+        """The connection of a group member to this front; any of them if several have the same id."""
         for client, _ in self._members.consumers_of(group):
             if own_id(client.client_id) == client_id and client.connection is not None:
                 return client.connection
         return None
 
     async def _member(self, client_id: str, group: str) -> MemberInfo | None:
-        """A member of a group, wherever it is connected; one of those that have the same id."""
+        """A member of a group on any front; any of them if several have the same id."""
         found = await self._database.run(partial(list_members, name=group))
         return next((each for each in found if own_id(each.client_id) == client_id), None)
 
@@ -160,14 +167,17 @@ class Questions:
     # -- clients of another front -------------------------------------------------------------
 
     async def _ask_elsewhere(self, member: MemberInfo, frame: Frame) -> Answer:
-        """The answer that a client of RocketMQ gives on its connection to another front."""
+        """The answer of a RocketMQ client that is connected to another front."""
         request = {"group": member.group, "code": frame.code, "fields": _asked(frame)}
         said = await self._ask(member, RequestKind.REMOTING, request)
         answer = decode_frame(b64decode(said["frame"])[4:])
         return Answer(answer.code, answer.fields, answer.body, answer.remark)
 
     def _hear(self, client_ids: frozenset[str] | None) -> None:
-        """Look for requests to clients here. Those made while notifications were lost (None) get no answer (207)."""
+        """Look for requests to clients of this front.
+
+        Requests made while notifications were lost (None) get no answer (207).
+        """
         for client in [self._members.clients.get(each) for each in client_ids or ()]:
             if client is not None:
                 for group in client.consumers:
@@ -188,19 +198,19 @@ class Questions:
     def _open_requests(
         self, database: DatabaseConnection, client: Client, group: str, besides: Collection[int]
     ) -> list[ClientRequest]:
-        """The open requests to a client; empty if it has come to another front, which answers then."""
+        """The open requests to a client; empty if the client has moved to another front, which then answers."""
         host = self._instance.client_id
         if client.connection is None and not membership.is_guest(database, client.client_id, host):
             return []
         return client_requests.open_requests(database, client.client_id, group, besides)
 
     async def _answer_for(self, client: Client, request: ClientRequest) -> None:
-        """Have a client answer a request. If it does not in time, the request is withdrawn."""
+        """Let a client answer a request. If the client does not answer in time, the request is withdrawn."""
         try:
             if request.kind == RequestKind.REMOTING:
                 answer = partial(client_requests.answer, result={"frame": await self._frame_of(client, request)})
             else:
-                answer = partial(client_requests.refuse, reason="it is a client of RocketMQ: ask it with mqadmin")
+                answer = partial(client_requests.refuse, reason="it is a RocketMQ client: use mqadmin")
             await self._database.run(partial(answer, request_id=request.request_id))
         except MqdbError as error:
             fields = {
@@ -215,7 +225,7 @@ class Questions:
             self._in_progress.discard(request.request_id)
 
     async def _frame_of(self, client: Client, request: ClientRequest) -> str:
-        """The answer of a client, as a frame in base64: JSON in the database cannot hold all texts."""
+        """The answer of a client, as a frame in base64, because JSON in the database cannot hold every text."""
         asked = Frame(request.arguments["code"], request.arguments["fields"])
         try:
             answer = await self._answer_of(client, asked)
@@ -237,14 +247,14 @@ class Questions:
 
 
 def _asked(frame: Frame) -> dict[str, str]:
-    """The fields of a request, without the signature of its sender."""
+    """The fields of a request, without its sender's signature."""
     return {name: value for name, value in frame.fields.items() if name not in _OF_ASKER}
 
 
 def _note(
     database: DatabaseConnection, message: ReceivedMessage, log_pos: int, frame: Frame, connection: Connection
 ) -> None:
-    """Note who has a message consumed."""
+    """Record who made a consumer process a message."""
     operations.record(
         database,
         Verb.CONSUMER_CONSUME,
@@ -267,7 +277,7 @@ def _not_online(client_id: str, group: str) -> Answer:
 
 
 def _running_info(member: MemberInfo, status: Mapping[str, Any], broker_name: str, has_stacks: bool) -> bytes:
-    """The status of a consumer of mqdb, in the form of one of RocketMQ's."""
+    """The status of an mqdb consumer, in the format of a RocketMQ consumer."""
     said = {name: str(value) for name, value in status.items() if not isinstance(value, list | dict)}
     properties = {
         "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
@@ -302,7 +312,7 @@ def _queue_id(queue: str) -> QueueId:
 
 
 def _process_queue(said: Mapping[str, Any]) -> dict[str, Any]:
-    """RocketMQ: ProcessQueueInfo."""
+    """The state of a queue as RocketMQ's ProcessQueueInfo."""
     return {
         "commitOffset": said.get("commit_offset", said["next_offset"]),
         "cachedMsgCount": said["in_hand"],

@@ -1,4 +1,4 @@
-"""Progress of topics and groups, and connected clients, for RocketMQ's tools.
+"""The progress of topics and groups, and the connected clients, for RocketMQ's tools.
 
 RocketMQ: AdminBrokerProcessor, TopicStatsTable, ConsumeStats, ConsumerConnection, ProducerConnection.
 """
@@ -36,15 +36,16 @@ _PERIODS: Final = {"Minute": _A_MINUTE, "Hour": timedelta(hours=1), "Day": timed
 #: Source: BrokerStatsManager.
 _PUTS: Final = "TOPIC_PUT_NUMS"
 
-#: As RocketMQ spells them; any other is shown as OTHER. Source: LanguageCode.
+#: Languages as RocketMQ spells them; any other is shown as OTHER. Source: LanguageCode.
 _LANGUAGES: Final = frozenset({"JAVA", "CPP", "DOTNET", "PYTHON", "GO", "RUST", "PHP", "NODE_JS"})
 
-#: What tools show of a client whose version is no ordinal of RocketMQ's: V4_9_8, as of the front. Source: MQVersion.
+#: The version that tools show for a client whose version is not an ordinal of RocketMQ: V4_9_8, like the front's.
+#: Source: MQVersion.
 _VERSION: Final = 409
 
 
 class Statistics:
-    """The figures of one broker, and its clients. Use it in the front's loop only."""
+    """The figures of one broker, and its clients. Use it in the front's event loop only."""
 
     def __init__(self, database: Database, members: FrontMembers, access: FrameAccess) -> None:
         self._database = database
@@ -55,13 +56,19 @@ class Statistics:
     # -- topics -------------------------------------------------------------------------------
 
     async def topic_stats(self, _connection: Connection, frame: Frame) -> Answer:
-        """202: the ends of each queue, and when its newest message was stored. Raises TopicNotFound."""
+        """Code 202: the first and last offsets of each queue, and the store time of its newest message.
+
+        Raises TopicNotFound if the topic does not exist.
+        """
         table, puts = await self._database.run(partial(_topic_stats, name=frame.text("topic")))
         said = {"topicPutTps": puts / _A_MINUTE.total_seconds()}
         return Answer(body=admin_bodies.encode_with_table("offsetTable", table, self._broker_name, said))
 
     async def puts(self, _connection: Connection, frame: Frame) -> Answer:
-        """315: the messages that a topic took in a minute, an hour and a day. Other statistics do not exist."""
+        """Code 315: the number of messages that a topic received in a minute, an hour and a day.
+
+        Other statistics are not available.
+        """
         name, kind = frame.text("statsKey"), frame.text("statsName")
         if kind != _PUTS:
             return Answer(ResponseCode.SYSTEM_ERROR, remark=f"The stats <{kind}> not exist")
@@ -73,7 +80,7 @@ class Statistics:
         return Answer(body=as_json(said))
 
     async def readers(self, _connection: Connection, frame: Frame) -> Answer:
-        """300: the groups that have an offset in a topic, of those that the asker may see."""
+        """Code 300: the groups with an offset in a topic, limited to groups that the sender may see."""
         progress = await self._database.run(partial(group_progress, name=frame.text("topic")))
         groups = sorted({each.group for each in progress})
         seen = await self._access.allowed(frame, *(right for group in groups for right in rights_to_see_group(group)))
@@ -83,9 +90,11 @@ class Statistics:
     # -- groups -------------------------------------------------------------------------------
 
     async def consume_stats(self, _connection: Connection, frame: Frame) -> Answer:
-        """208: the offset of a group in each queue, of one topic or of all. Raises GroupNotFound.
+        """Code 208: the offset of a group in each queue, of one topic or of all topics.
 
-        Only the clients know which messages were pulled and are not committed.
+        Raises GroupNotFound if the group does not exist.
+
+        Only clients know which messages were pulled but not committed.
         """
         find = partial(_consume_stats, group=frame.text("consumerGroup"), topic=frame.fields.get("topic") or None)
         table = await self._database.run(find)
@@ -93,13 +102,16 @@ class Statistics:
         return Answer(body=admin_bodies.encode_with_table("offsetTable", table, self._broker_name, said))
 
     async def topics_of_group(self, _connection: Connection, frame: Frame) -> Answer:
-        """343: the topics that a group has subscribed to, or has an offset in. Raises GroupNotFound."""
+        """Code 343: the topics to which a group has subscribed or in which it has an offset.
+
+        Raises GroupNotFound if the group does not exist.
+        """
         found = await self._details(frame.text("group"))
         names = {each.topic for each in found.subscriptions} | {each.topic for each in found.progress}
         return Answer(body=as_json({"topicList": sorted(names)}))
 
     async def subscription(self, _connection: Connection, frame: Frame) -> Answer:
-        """345: what a group has subscribed to in a topic. Raises GroupNotFound."""
+        """Code 345: the subscription of a group to a topic. Raises GroupNotFound if the group does not exist."""
         group, topic = frame.text("group"), frame.text("topic")
         data = _subscription_table(await self._details(group)).get(topic)
         return Answer(body=as_json({"group": group, "topic": topic, "subscriptionData": data}))
@@ -107,7 +119,7 @@ class Statistics:
     # -- clients ------------------------------------------------------------------------------
 
     async def consumers(self, _connection: Connection, frame: Frame) -> Answer:
-        """203: the members of a group, wherever they are connected; 206 without any."""
+        """Code 203: the members of a group, whichever front they are connected to; 206 if it has no members."""
         group = frame.text("consumerGroup")
         found = await self._details(group)
         if not found.members:
@@ -125,7 +137,7 @@ class Statistics:
         return Answer(body=as_json(said))
 
     async def producers(self, _connection: Connection, frame: Frame) -> Answer:
-        """204: the producers of a group that are connected to this front."""
+        """Code 204: the producers of a group that are connected to this front."""
         group = frame.text("producerGroup")
         found = [each for each in self._members.clients.values() if group in each.producers]
         if not found:
@@ -133,7 +145,7 @@ class Statistics:
         return Answer(body=as_json({"connectionSet": [_describe(each) for each in found]}))
 
     async def all_producers(self, _connection: Connection, _frame: Frame) -> Answer:
-        """328: the producers of all groups."""
+        """Code 328: the producers of all groups."""
         table: dict[str, list[dict[str, Any]]] = {}
         for client in self._members.clients.values():
             for group in client.producers:
@@ -164,7 +176,7 @@ def _topic_stats(connection: DatabaseConnection, name: str) -> tuple[dict[QueueI
 
 
 def _puts(connection: DatabaseConnection, name: str, spans: Collection[timedelta]) -> list[int]:
-    """Number of messages that a topic has taken in each span until now."""
+    """Number of messages that a topic has received in each period until now."""
     route = find_topic(connection, name)
     if route is None:
         raise TopicNotFound(name)
@@ -188,7 +200,7 @@ def _consume_stats(connection: DatabaseConnection, group: str, topic: str | None
 
 
 def _subscription_table(found: GroupDetails) -> dict[str, dict[str, Any]]:
-    """The subscriptions of a group, with that to its retries, which tools expect of each group."""
+    """The subscriptions of a group, including the one to its retry topic, which tools expect of every group."""
     retries = retry_topic(found.group)
     table = {
         each.topic: admin_bodies.subscription_data(each.topic, each.expression_type, each.expression, each.version)
@@ -213,7 +225,7 @@ def _peer(client: Client) -> str:
 
 
 def _host_of(client_id: str) -> str:
-    """The host that an id begins with. The port is not known."""
+    """The host at the beginning of a client id, with port 0. The real port is unknown."""
     return f"{client_id.partition('@')[0]}:0"
 
 

@@ -1,4 +1,4 @@
-"""The wire of the front: bytes and bodies in, values out, without I/O.
+"""The wire formats of the front: conversion between bytes and values, without I/O.
 
 frame        one request or response, and its fields as values
 codes        what is asked

@@ -1,4 +1,4 @@
-"""Answers, and errors as clients read them."""
+"""Answers to requests, and errors in the form that clients read."""
 
 import logging
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from mqdb.remoting.wire.frame import FrameInvalid
 
 logger = logging.getLogger(__name__)
 
-#: Codes above belong to clients, which make them themselves.
+#: Higher codes belong to clients, which create them themselves.
 _HIGHEST_OF_BROKERS: Final = 1_000
 
 
 class Answer(NamedTuple):
-    """An answer; without a remark where it says all by its code."""
+    """An answer; the remark is None if the code says everything."""
 
     code: int = ResponseCode.SUCCESS
     fields: Mapping[str, str] = {}
@@ -22,20 +22,20 @@ class Answer(NamedTuple):
     remark: str | None = None
 
 
-#: To a client that would not wait longer for the database.
-NO_ANSWER: Final = Answer(ResponseCode.SYSTEM_ERROR, remark="the database has not answered in time")
+#: The answer to a client that would not wait longer for the database.
+NO_ANSWER: Final = Answer(ResponseCode.SYSTEM_ERROR, remark="the database did not answer in time")
 
 
 def refusal(error: Exception) -> Answer:
-    """The code of an error, and its sentence, which people see. Unforeseen errors are logged, too."""
+    """The answer for an error: its code, and its sentence, which people see. Unexpected errors are also logged."""
     if isinstance(error, FrameInvalid):
         return Answer(ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
     if not isinstance(error, MqdbError):
-        logger.error("a request failed in an unforeseen way", exc_info=error)
+        logger.error("a request failed unexpectedly", exc_info=error)
         return Answer(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
     if isinstance(error, BrokerUnavailable):
-        # Its sentence names the database, which clients should not see.
+        # The sentence of this error names the database, which clients should not see.
         logger.debug("a request failed: the database is unavailable", extra={"reason": str(error)})
-        return Answer(ResponseCode.SYSTEM_ERROR, remark="the broker has no connection to its database at present")
+        return Answer(ResponseCode.SYSTEM_ERROR, remark="the broker currently has no connection to its database")
     code = error.code if error.code < _HIGHEST_OF_BROKERS else ResponseCode.SYSTEM_ERROR
     return Answer(code, remark=str(error))

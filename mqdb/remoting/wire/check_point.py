@@ -1,11 +1,10 @@
-"""Check points: the text by which a client acknowledges a popped message, and what a pop answers of its queues.
+"""Check points: the text with which a client acknowledges a popped message, and the offsets in the answer to a pop.
 
     first offset, time of the pop, invisible ms, revive queue, kind of topic, broker, queue id, offset, receipt handle
 
-Clients of RocketMQ read the first eight fields by their places, and send the whole text back. It is the property POP_CK
-of the message: a client makes it itself only if it is missing. The receipt handle says all that an acknowledgement
-needs.
-RocketMQ: ExtraInfoUtil, PopMessageResponseHeader.
+RocketMQ's clients read the first eight fields by position, and send the whole text back. The text is the message's
+property POP_CK; a client creates it only if it is missing. The receipt handle contains everything that an
+acknowledgement needs. RocketMQ: ExtraInfoUtil, PopMessageResponseHeader.
 """
 
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from mqdb.common.receipt_handle import expires_ms, is_handle
 from mqdb.common.received_message import ReceivedMessage
 from mqdb.errors import ParameterInvalid
 
-#: The kind of each topic here: the other kinds are RocketMQ's retry topics for pops.
+#: Kind of each topic here: the other kinds are RocketMQ's retry topics for pops.
 _NORMAL: Final = 0
 _REVIVE_QUEUE: Final = 0
 
@@ -24,14 +23,14 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def encode_check_point(message: ReceivedMessage, broker_name: str, invisible: timedelta) -> str:
-    """The check point of a message that was popped for so long."""
+    """The check point of a message that was popped for the duration `invisible`."""
     handle, offset = str(message.receipt_handle), message.queue_offset
     times = f"{pop_ms(handle, invisible)} {invisible // _MILLISECOND}"
     return f"{offset} {times} {_REVIVE_QUEUE} {_NORMAL} {broker_name} {message.queue.queue_id} {offset} {handle}"
 
 
 def handle_of(check_point: str) -> str:
-    """The receipt handle in a check point. Raises ParameterInvalid if it has no handle."""
+    """The receipt handle in a check point. Raises ParameterInvalid if there is no handle."""
     handle = check_point.rpartition(" ")[2]
     if not is_handle(handle):
         raise ParameterInvalid("extraInfo", check_point, "has no receipt handle at its end")
@@ -39,12 +38,12 @@ def handle_of(check_point: str) -> str:
 
 
 def pop_ms(handle: str, invisible: timedelta) -> int:
-    """When a message was popped, by the clock of the database."""
+    """The time when a message was popped, by the clock of the database, in milliseconds since 1970."""
     return expires_ms(handle) - invisible // _MILLISECOND
 
 
 def times_of(popped_ms: int, invisible: timedelta) -> dict[str, str]:
-    """The fields of an answer that a client cannot do without."""
+    """Fields that clients require in an answer."""
     return {
         "popTime": str(popped_ms),
         "invisibleTime": str(invisible // _MILLISECOND),
@@ -53,7 +52,7 @@ def times_of(popped_ms: int, invisible: timedelta) -> dict[str, str]:
 
 
 def offsets_of(messages: Iterable[ReceivedMessage]) -> dict[str, str]:
-    """The fields of an answer that name the offsets of messages by their queues."""
+    """Fields of an answer with the offsets of the messages, by queue."""
     offsets: dict[int, list[int]] = {}
     for message in messages:
         offsets.setdefault(message.queue.queue_id, []).append(message.queue_offset)

@@ -1,4 +1,4 @@
-"""Codes of requests, by RocketMQ's names. Those of responses are `mqdb.errors.ResponseCode`."""
+"""Request codes, with RocketMQ's names. Response codes are in `mqdb.errors.ResponseCode`."""
 
 from enum import IntEnum
 

@@ -1,9 +1,10 @@
-"""Frames of the remoting protocol: a header that says what is asked or answered, and a body of any bytes.
+"""Frames of the remoting protocol: a header that describes the request or answer, and a body of any bytes.
 
     int32 length of what follows | int8 serializer, int24 length of the header | header | body
 
-A header is JSON or has a binary form; an answer takes the form of its request. `opaque` pairs the two, for each
-connection and direction. All numbers are big-endian. RocketMQ: RemotingCommand, RocketMQSerializable, LanguageCode.
+A header is JSON or binary; an answer uses the format of its request. `opaque` matches answers to requests, separately
+for each connection and direction. All numbers are big-endian. RocketMQ: RemotingCommand, RocketMQSerializable,
+LanguageCode.
 """
 
 import json
@@ -19,21 +20,21 @@ from mqdb.remoting.wire.codes import RequestCode
 
 
 class FrameInvalid(ValueError):
-    """Bytes that are not a frame, an invalid body or field of one, or a frame that cannot be encoded.
+    """Bytes that are not a frame, a frame with an invalid body or field, or a frame that cannot be encoded.
 
-    Only the handlers of this package see it.
+    Only the handlers of this package receive it.
     """
 
 
 class Serializer(IntEnum):
-    """The form of a header. Source: SerializeType."""
+    """The format of a header. Source: SerializeType."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
-#: The language and the version in our own frames. A client sends SQL92 filters only to version 232 and later; this is
-#: 4.9.8's number.
+#: Language and version in our own frames. A client sends SQL92 filters only to version 232 or later; this is the number
+#: of 4.9.8.
 LANGUAGE: Final = "PYTHON"
 VERSION: Final = 409
 
@@ -49,9 +50,9 @@ _PAST_ALL_PLACES: Final = 2**62
 
 @dataclass(slots=True)
 class Frame:
-    """One request or response. `fields` are the extFields of its header.
+    """A request or a response. `fields` are the extFields of its header.
 
-    All texts of a decoded frame can be encoded as UTF-8; they may hold U+0000.
+    All texts of a decoded frame can be encoded as UTF-8, but may contain U+0000.
     """
 
     code: int
@@ -63,7 +64,7 @@ class Frame:
     language: str = LANGUAGE
     version: int = VERSION
     serializer: Serializer = Serializer.JSON
-    #: Of a request that was read: when, by the clock of the loop; its bytes; whether it has its answer.
+    #: For a received request: its arrival by the loop's clock, its size in bytes, and whether it is answered.
     heard_at: float = field(default=0.0, repr=False, compare=False)
     size: int = field(default=0, repr=False, compare=False)
     is_answered: bool = field(default=False, repr=False, compare=False)
@@ -77,28 +78,28 @@ class Frame:
         """Whether the sender does not wait for an answer."""
         return self.flag & ONEWAY != 0
 
-    # Fields as values. One that is not there, or says nothing, is a ParameterInvalid.
+    # Fields as values. A field that is missing or empty raises ParameterInvalid.
 
     def text(self, name: str) -> str:
-        """A field that has to be there."""
+        """A required field as text."""
         value = self.fields.get(name)
         if not value:
             raise ParameterInvalid(name, value, "is missing")
         return value
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A whole number of 64 bits; without a default it has to be there."""
+        """A field as a 64-bit integer; required if there is no default."""
         return self._number(name, default, _LONG)
 
     def position(self, name: str) -> int:
-        """An offset in a queue, or a position in the log, which has to be there.
+        """A required offset in a queue, or a position in the log.
 
-        All that are beyond 2**62 are that: there is nothing, and PostgreSQL can still reckon with it.
+        Numbers beyond 2**62 become 2**62, at which no message exists and with which PostgreSQL can still calculate.
         """
         return min(self.number(name), _PAST_ALL_PLACES)
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number of 32 bits; without a default it has to be there."""
+        """A field as a 32-bit integer; required if there is no default."""
         return self._number(name, default, _INTEGER)
 
     def _number(self, name: str, default: int | None, bits: int) -> int:
@@ -114,15 +115,15 @@ class Frame:
         return found
 
     def moment(self, name: str, *, later_ms: int = 0) -> datetime:
-        """The time of a field that tells milliseconds since 1970, and has to be there; or one so much later."""
+        """A required field with milliseconds since 1970 as a time, plus `later_ms`."""
         milliseconds = self.number(name) + later_ms
         try:
             return _EPOCH + timedelta(milliseconds=milliseconds)
         except OverflowError:
-            raise ParameterInvalid(name, milliseconds, "is beyond all times") from None
+            raise ParameterInvalid(name, milliseconds, "is outside the range of times") from None
 
     def truth(self, name: str) -> bool:
-        """Whether a field says true."""
+        """Whether a field is true."""
         return self.fields.get(name) == "true"
 
 
@@ -135,15 +136,15 @@ _MOST_HEADER_BYTES: Final = 0xFF_FFFF
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The bytes of a frame, its length in front.
+    """The bytes of a frame, starting with its length.
 
-    Raises FrameInvalid for a header of 16 MiB or more, and for numbers that the binary form cannot hold: it has
+    Raises FrameInvalid if the header has 16 MiB or more, or if a number does not fit into the binary format, which has
     16 bits for the code.
     """
     try:
         header = _json_header(frame) if frame.serializer is _JSON else _binary_header(frame)
     except struct.error as error:
-        raise FrameInvalid(f"no binary header holds this: {error}") from error
+        raise FrameInvalid(f"the binary header cannot hold this: {error}") from error
     header_bytes, body = len(header), frame.body
     if header_bytes > _MOST_HEADER_BYTES:
         raise FrameInvalid(f"a header of {header_bytes:,} bytes; the limit is {_MOST_HEADER_BYTES:,}")
@@ -151,7 +152,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def _json_header(frame: Frame) -> bytes:
-    # json.dumps takes twice as long.
+    # json.dumps would take twice as long.
     text = (
         f'{{"code":{frame.code},"flag":{frame.flag},"language":{quoted(frame.language)},"opaque":{frame.opaque},'
         f'"serializeTypeCurrentRPC":"JSON","version":{frame.version}'
@@ -164,7 +165,7 @@ def _json_header(frame: Frame) -> bytes:
     return (text + "}").encode("ascii")
 
 
-#: Code, language, version, opaque, flag, and the length of the remark, which follows.
+#: Code, language, version, opaque, flag, and the length of the remark that follows.
 _BINARY = struct.Struct(">hBhiii")
 _name_length, _length = struct.Struct(">h"), struct.Struct(">i")
 
@@ -182,7 +183,9 @@ def _binary_header(frame: Frame) -> bytes:
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "replace")  # as Java does: half of a surrogate pair, in a remark, stops no answer
+    return text.encode(
+        "utf-8", "replace"
+    )  # as in Java: half of a surrogate pair in a remark must not prevent an answer
 
 
 _OTHER: Final = 7
@@ -209,7 +212,7 @@ _LANGUAGE_CODES: Final = {name: code for code, name in enumerate(_LANGUAGES)}
 
 
 def decode_frame(payload: bytes | memoryview) -> Frame:
-    """The frame in these bytes, which follow its length. Raises FrameInvalid for bytes that are not a frame."""
+    """Decode a frame from the bytes that follow its length. Raises FrameInvalid for bytes that are not a frame."""
     if len(payload) < 4:
         raise FrameInvalid(f"{len(payload)} bytes are not a frame")
     end = 4 + (payload[1] << 16 | payload[2] << 8 | payload[3])
@@ -224,9 +227,9 @@ def decode_frame(payload: bytes | memoryview) -> Frame:
                 return _decode_binary(header, body)
     except FrameInvalid:
         raise
-    # ValueError: texts that are no UTF-8, no JSON or numbers of thousands of digits.
+    # ValueError: texts that are not UTF-8 or not JSON, or numbers with thousands of digits.
     except (ValueError, struct.error, RecursionError) as error:
-        raise FrameInvalid(f"a header that cannot be read: {error}") from error
+        raise FrameInvalid(f"a header that cannot be parsed: {error}") from error
     raise FrameInvalid(f"serializer {payload[0]} is unknown")
 
 
@@ -260,22 +263,22 @@ def _decode_json(header: bytes, body: bytes) -> Frame:
             fields = {name: _text(name, value) for name, value in fields.items() if value is not None}
             break
     if b"\\ud" in header or b"\\uD" in header:
-        # An escape can be half of a surrogate pair, which no text in the database holds.
+        # An escape can be half of a surrogate pair, which the database cannot store.
         "".join([*fields, *fields.values(), remark or "", language]).encode()
     return Frame(code, fields, body, opaque, flag, remark, language, version, _JSON)
 
 
 def _language(code: object) -> str:
-    """Some clients write the number, or nothing."""
+    """The language as text, because some clients send a number or nothing."""
     if code is None:
         return _LANGUAGES[_OTHER]
     if type(code) is not int or not 0 <= code < len(_LANGUAGES):
-        raise FrameInvalid(f"the language is {type(code).__name__}, or a number beyond a byte")
+        raise FrameInvalid(f"the language is {type(code).__name__}, or a number that does not fit into a byte")
     return _LANGUAGES[code]
 
 
 def _text(name: str, value: object) -> str:
-    """A field as text, as Java makes it: clients of other languages write numbers and booleans."""
+    """A field as text, in Java's form: clients in other languages send numbers and booleans."""
     if type(value) is str:
         return value
     if type(value) is bool:
@@ -285,12 +288,12 @@ def _text(name: str, value: object) -> str:
     raise FrameInvalid(f"field {name[:50]!r} is {type(value).__name__}")
 
 
-#: Length of the name, the name, and the length of the value: nearly all names of a send have one letter.
+#: Length of the name, the name, and the length of the value: nearly all names in a send have one letter.
 _FIELD_OF_ONE_LETTER = struct.Struct(">HcI")
 _UNSIGNED = struct.Struct(">I")
 
 
-#: The binary form has 16 bits for a code; RocketMQ's clients leave out the others.
+#: The binary format has 16 bits for a code, and RocketMQ's clients omit the higher bits.
 _LONG_CODES: Final = {code & 0xFFFF: int(code) for code in RequestCode if code > 0x7FFF}
 
 
@@ -307,7 +310,7 @@ def _decode_binary(header: bytes, body: bytes) -> Frame:
         raise FrameInvalid(f"fields of {fields_bytes:,} bytes in a header of {len(header):,}")
     fields: dict[str, str] = {}
     while at < len(header):
-        # A length that is wrong leads beyond the end, also a negative one: here it has no sign.
+        # A wrong length leads beyond the end; so does a negative one, which is read as unsigned here.
         name_bytes, name, value_bytes = _FIELD_OF_ONE_LETTER.unpack_from(header, at)
         value_at = at + _FIELD_OF_ONE_LETTER.size
         if name_bytes != 1:

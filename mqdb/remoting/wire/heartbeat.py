@@ -1,4 +1,4 @@
-"""Heartbeats: what a client says of itself, its groups and their filters. RocketMQ: HeartbeatData, ConsumerData."""
+"""Heartbeats: a client's description of itself, its groups and their filters. RocketMQ: HeartbeatData, ConsumerData."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -10,7 +10,7 @@ from mqdb.remoting.wire.bodies import dicts, parsed_object
 
 _MOST_OF_AN_ID: Final = 255
 
-#: The client in C++ writes the numbers of Java's enums.
+#: The client in C++ sends the numbers of Java's enums.
 _BROADCASTING: Final = ("BROADCASTING", 0)
 _ACTIVELY: Final = ("CONSUME_ACTIVELY", 0)
 _WHERE: Final = {
@@ -22,7 +22,7 @@ _WHERE: Final = {
 
 
 class Heartbeat:
-    """The contents of a heartbeat. Raises ParameterInvalid, and NameInvalid for a group."""
+    """The contents of a heartbeat. Raises ParameterInvalid, and NameInvalid for the name of a group."""
 
     def __init__(self, body: bytes) -> None:
         said = parsed_object(body)
@@ -36,7 +36,7 @@ class Heartbeat:
 
 
 class ConsumerData:
-    """The consumer in a heartbeat: the start of its group, the way it shares messages, and its subscriptions."""
+    """The consumer in a heartbeat: the start of its group, its message model, and its subscriptions."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         group = said.get("groupName")
@@ -49,13 +49,13 @@ class ConsumerData:
         self._said = said
 
     def subscriptions(self) -> list["HeartbeatSubscription"]:
-        """Without those to retry topics. Raises ParameterInvalid and NameInvalid."""
+        """The subscriptions, except those to retry topics. Raises ParameterInvalid and NameInvalid."""
         found = [HeartbeatSubscription.of(each) for each in dicts(self._said, "subscriptionDataSet")]
         return [each for each in found if not each.topic.startswith(RETRY_PREFIX)]
 
 
 class HeartbeatSubscription(NamedTuple):
-    """A topic, and the type and text of a filter."""
+    """A subscription: a topic, and the type and text of its filter."""
 
     topic: str
     expression_type: str
@@ -63,7 +63,7 @@ class HeartbeatSubscription(NamedTuple):
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "HeartbeatSubscription":
-        """Raises NameInvalid for the topic, unless it is a retry topic."""
+        """Parse a subscription; raises NameInvalid for the topic, unless it is a retry topic."""
         topic, text = str(said.get("topic")), said.get("subString")
         if not topic.startswith(RETRY_PREFIX):
             check_topic_name(topic)

@@ -1,12 +1,12 @@
-"""Messages on the wire: what consumers are given, what a batch holds, and the two kinds of ids.
+"""The wire format of messages: pulled messages, batches, and both kinds of ids.
 
-A message that is pulled, looked up or asked about is 88 bytes of numbers, then body, topic and properties:
+A message that is pulled, looked up or checked consists of 88 bytes of numbers, then body, topic and properties:
 
     total, magic, crc32 of the body, queue id, flag, queue offset, position, sys_flag, born ms, born host, store ms,
     store host, reconsume times, prepared offset, body length | body | int8 length, topic | int16 length, properties
 
-Hosts are an IPv4 address and a port. Clients make the offset id out of store host and position, and look a message up
-at that address. RocketMQ: MessageDecoder, MessageExtEncoder, MessageExt, MessageId.
+A host is an IPv4 address and a port. Clients build the offset id from the store host and the position, and look a
+message up at that address. RocketMQ: MessageDecoder, MessageExtEncoder, MessageExt, MessageId.
 """
 
 import re
@@ -27,14 +27,14 @@ _VALUE, _NEXT = "\x01", "\x02"
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Properties as RocketMQ writes them: `name U+0001 value U+0002` for each."""
+    """Properties in RocketMQ's format: `name U+0001 value U+0002` for each property."""
     return "".join([f"{name}{_VALUE}{value}{_NEXT}" for name, value in properties.items()])
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """The properties in any text; a pair without a name or without a value is left out.
+    """Parse properties from any text; a pair without a name or a value is ignored.
 
-    A value may hold U+0001, and U+0000 may be anywhere. Source: MessageDecoder.string2messageProperties.
+    A value may contain U+0001, and U+0000 may occur anywhere. Source: MessageDecoder.string2messageProperties.
     """
     properties: dict[str, str] = {}
     for item in text.split(_NEXT):
@@ -49,15 +49,17 @@ def decode_properties(text: str) -> dict[str, str]:
 _NUMBERS = struct.Struct(">IIIiiqqiq8sq8siqi")
 _properties_length = struct.Struct(">h").pack
 
-#: Properties that RocketMQ's brokers add to each message and mqdb does not store. Without a region Java traces nothing.
+#: Properties that RocketMQ's brokers add to each message and that mqdb does not store. Without a region, Java's client
+#: writes no traces.
 _OF_ALL: Final = f"{Property.MSG_REGION}{_VALUE}DefaultRegion{_NEXT}{Property.TRACE_ON}{_VALUE}true{_NEXT}".encode()
 _NONE_ADDED: Final[Mapping[str, str]] = {}
 
-#: By the magic a client knows how long the length of the topic is. Clients before 5.0 know only the first.
+#: The magic number tells a client the size of the topic's length field. Clients before 5.0 know only the first of these
+#: numbers.
 _MAGIC, _MAGIC_LONG_TOPIC = 0xDAA320A7, 0xDAA320AB
 _MOST_SHORT_TOPIC_BYTES, _MOST_TOPIC_BYTES = 127, 32_767
 
-#: sys_flag says so of hosts that are IPv6 addresses; here none is. Source: MessageSysFlag.BORNHOST_V6_FLAG.
+#: Flag in sys_flag for hosts with IPv6 addresses, which do not occur here. Source: MessageSysFlag.BORNHOST_V6_FLAG.
 _ALL_BUT_IPV6: Final = ~(1 << 4 | 1 << 5)
 
 _NOT_SIGNED: Final = 0x7FFF_FFFF
@@ -72,11 +74,11 @@ def encode_message(
     reconsume_times: int | None = None,
     added: Mapping[str, str] = _NONE_ADDED,
 ) -> bytes:
-    """A message for a client, which is to reach us at `store_host`, an IPv4 address and a port.
+    """Encode a message for a client that can reach us at `store_host`, an IPv4 address and a port.
 
-    Topic, queue and number of failures are those that were read, unless others are given. `added` are further
-    properties. The body stays compressed as `sys_flag` says.
-    Raises PropertiesBroken; FrameInvalid for a topic of more than 32,767 bytes.
+    Topic, queue and number of failures are those of the message, unless they are given. `added` are additional
+    properties. The body stays compressed as `sys_flag` says. Raises PropertiesBroken, and FrameInvalid for a topic of
+    more than 32,767 bytes.
     """
     queue, body = message.queue, message.stored_body
     magic, topic_bytes = _encoded_topic(queue.topic if topic is None else topic)
@@ -106,9 +108,11 @@ def encode_message(
 
 
 def _fitting(properties: Mapping[str, str], most_bytes: int) -> bytes:
-    """Properties without those that are too much: a message that was sent back has more than it was sent with.
+    """Encode properties without those that exceed the limit.
 
-    First go those that tell of the failure, which clients of RocketMQ do not know, and then the longest.
+    A message that was sent back has more properties than when it was sent.
+
+    The properties about the failure, which RocketMQ's clients do not use, are removed first, and then the longest ones.
     """
     failure = frozenset(FailureProperty)
     fitting = {name: value for name, value in properties.items() if name not in failure}
@@ -117,10 +121,10 @@ def _fitting(properties: Mapping[str, str], most_bytes: int) -> bytes:
     return encoded
 
 
-# A front has few topics and peers, and many messages.
+# Cached, because a front has few topics and peers, but many messages.
 @lru_cache(maxsize=4_096)
 def _encoded_topic(topic: str) -> tuple[int, bytes]:
-    """The magic, and the topic with its length."""
+    """The magic number, and the topic preceded by its length."""
     encoded = topic.encode()
     if len(encoded) <= _MOST_SHORT_TOPIC_BYTES:
         return _MAGIC, len(encoded).to_bytes(1) + encoded
@@ -131,7 +135,7 @@ def _encoded_topic(topic: str) -> tuple[int, bytes]:
 
 @lru_cache(maxsize=4_096)
 def _encoded_address(text: str) -> bytes:
-    """The bytes of `ip:port` or `ip`; zeros if it is not an IPv4 address, such as `local`, from where SQL sends."""
+    """The bytes of `ip:port` or `ip`; zeros for anything else, such as `local`, the host of messages sent by SQL."""
     ip, _, port = text.partition(":")
     return _encoded_host(ip, int(port) if re.fullmatch(r"[0-9]{1,5}", port) else 0)
 
@@ -149,20 +153,20 @@ def _encoded_host(ip: str, port: int) -> bytes:
 
 
 class BatchMessage(NamedTuple):
-    """One message of a batch; topic, queue and the rest are those of the request."""
+    """A message of a batch; its topic, queue and other values are those of the request."""
 
     flag: int
     body: bytes
     properties: dict[str, str]
 
 
-#: Total, magic, crc, flag, length of the body. As in RocketMQ, the first three are not read.
+#: Total length, magic number, CRC, flag, length of the body. As in RocketMQ, the first three are ignored.
 _BATCH_NUMBERS = struct.Struct(">iiiii")
 _BATCH_PROPERTIES_LENGTH = struct.Struct(">h")
 
 
 def decode_batch(body: bytes) -> list[BatchMessage]:
-    """The messages in the body of code 320, in order; none in an empty body. Raises FrameInvalid."""
+    """Decode the messages in the body of code 320, in order. Raises FrameInvalid; an empty body has no messages."""
     messages: list[BatchMessage] = []
     at = 0
     try:
@@ -191,9 +195,9 @@ _32_DIGITS = re.compile("[0-9A-Fa-f]{32}")
 
 
 def offset_id(host: str, port: int, log_pos: int) -> str:
-    """The id by which a client finds a message at this address: 32 upper-case hexadecimal digits.
+    """The id with which a client finds a message at this address: 32 upper-case hexadecimal digits.
 
-    `host` is an IPv4 address; of any other name the id says 0.0.0.0:0.
+    `host` is an IPv4 address; for any other name, the id contains 0.0.0.0:0.
     """
     return f"{_host_digits(host, port)}{log_pos:016X}"
 
@@ -204,9 +208,9 @@ def _host_digits(host: str, port: int) -> str:
 
 
 def decode_offset_id(text: str) -> tuple[str, int, int]:
-    """IPv4 address, port and position in an offset id.
+    """The IPv4 address, port and position in an offset id.
 
-    Raises FrameInvalid, for most unique ids too: they also have 32 digits.
+    Raises FrameInvalid, even for most unique ids, which also have 32 digits.
     """
     if not _32_DIGITS.fullmatch(text):
         raise FrameInvalid(f"an offset id has 32 hexadecimal digits, not {text[:50]!r}")

@@ -119,7 +119,7 @@ def test_a_client_has_a_thousand_groups_and_a_heartbeat_a_mebibyte_at_most(front
     one_more = client.heartbeat(A, consumer("one-more", type="CONSUME_ACTIVELY"))
     too_long = client.heartbeat(A, producers=["p" * 2**20])
 
-    assert "consumerDataSet = 1001: one client has 1,000 groups at most" in (one_more.remark or "")
+    assert "consumerDataSet = 1001: a client can have at most 1,000 groups" in (one_more.remark or "")
     assert "has more than 1,048,576 bytes" in (too_long.remark or "")
     assert client.heartbeat(A, groups[0]).code == 0
 

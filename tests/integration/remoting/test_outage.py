@@ -15,8 +15,8 @@ from tests.fixtures.remoting_groups import A, filled, joined
 from tests.integration.remoting.test_sends import header
 
 FOUND, ERROR, MAY_BE_STORED = 0, 1, 14
-NO_ANSWER = "the database has not answered in time"
-NO_DATABASE = "the broker has no connection to its database at present"
+NO_ANSWER = "the database did not answer in time"
+NO_DATABASE = "the broker currently has no connection to its database"
 ROUTE = {"topic": "orders"}
 
 
@@ -72,7 +72,7 @@ def test_locks_and_sends_to_new_topics_are_answered_while_the_server_hangs(
     proxy.restore()
 
     assert (locked.code, locked.remark) == (ERROR, NO_ANSWER)
-    assert (sent.code, sent.remark) == (MAY_BE_STORED, "the database has not answered; the message may be stored")
+    assert (sent.code, sent.remark) == (MAY_BE_STORED, "the database did not answer; the message may be stored")
 
 
 def test_a_pull_waits_for_the_database_as_for_messages(broker: Connection, fronts: Fronts, proxy: Proxy) -> None:
