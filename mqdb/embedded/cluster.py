@@ -1,10 +1,10 @@
-"""The database cluster in a data directory: how it is made, and how it is reached.
+"""The database cluster in a data directory: its creation, and connections to it.
 
-Two database users, each with a password of its own: `postgres`, the superuser that only the supervisor needs, and
-`mqdb`, the owner of database `mqdb`. `mqdb` has the rights that an administrator would give it on another server.
+It has two database users with separate passwords: `postgres`, the superuser that only the supervisor needs, and `mqdb`,
+the owner of database `mqdb`. `mqdb` has the rights that an administrator would grant it on another server.
 
-While the server is down, any user of the machine can listen on its port. So every connection insists on SCRAM, in
-which the server proves that it knows the password, and which does not tell it.
+While the server is down, any user of the machine can listen on its port. Every connection therefore requires SCRAM, in
+which the server proves that it knows the password, and in which the password is not disclosed.
 """
 
 import logging
@@ -29,38 +29,41 @@ logger = logging.getLogger(__name__)
 DATABASE = "mqdb"
 USER = "mqdb"
 _SUPERUSER = "postgres"
-#: libpq knows it from version 16 on; the one in psycopg's wheels is newer.
+#: libpq supports this from version 16 on; the libpq in psycopg's wheels is newer.
 REQUIRE_AUTH = "require_auth=scram-sha-256"
 
 _FIRST_POLL_SECONDS = 0.02
-# Each poll during a recovery is a line in the log.
+# During a recovery, each poll adds a line to the log.
 _LONGEST_POLL_SECONDS = 0.1
 _READY_SECONDS = 60.0
 _STRANGER_SECONDS = 1.0
 
 
 def dsn(port: int, password: str) -> str:
-    """The address for clients."""
+    """The DSN for clients."""
     return _uri(USER, password, port, DATABASE)
 
 
 def superuser_dsn(port: int, password: str) -> str:
-    """The address for the supervisor."""
+    """The DSN for the supervisor."""
     return _uri(_SUPERUSER, password, port, "postgres")
 
 
 def _uri(user: str, password: str, port: int, database: str) -> str:
-    # Without TLS, whatever PGSSLMODE says: the wheels come without it.
+    # Without TLS, whatever PGSSLMODE says: the wheels are built without TLS.
     return f"postgresql://{user}:{password}@{HOST}:{port}/{database}?sslmode=disable&{REQUIRE_AUTH}"
 
 
 def initialize(
     home: Home, binaries: PostgresBinaries, account: Account | None, password: str, *, durable: bool
 ) -> None:
-    """Makes the cluster beside its place and moves it there complete, so that half a cluster is never taken for one."""
+    """Create the cluster next to its final place, and move it there when it is complete.
+
+    A partial cluster is therefore never used.
+    """
     with refusing(home.path):
         for abandoned in home.path.glob("data-new-*"):
-            # An initdb that outlived its killed owner may still be writing; the next start clears the rest.
+            # An initdb that outlived its killed owner may still be writing; the next start removes the rest.
             shutil.rmtree(abandoned, ignore_errors=True)
         workplace = Path(tempfile.mkdtemp(prefix="data-new-", dir=home.path))
         try:
@@ -92,15 +95,15 @@ def _run_initdb(
 
 
 def connect_superuser(port: int, password: str) -> psycopg.Connection:
-    """Connection of the superuser, in autocommit. Raises psycopg.OperationalError."""
+    """A connection of the superuser, in autocommit. Raises psycopg.OperationalError if it cannot connect."""
     return psycopg.connect(superuser_dsn(port, password), gssencmode="disable", connect_timeout=10, autocommit=True)
 
 
 def connect_when_ready(process: ServerProcess, port: int, password: str, home: Home) -> psycopg.Connection:
-    """Connection of the superuser, as soon as the server takes one.
+    """A connection of the superuser, as soon as the server accepts one.
 
-    A recovery may last as long as it needs. Raises PostgresFailed when the server ends or keeps silent;
-    the caller adds what the log says.
+    A recovery may take as long as it needs. Raises PostgresFailed if the server exits or does not answer; the caller
+    adds the end of the log.
     """
     deadline = time.monotonic() + _READY_SECONDS
     pause = _FIRST_POLL_SECONDS
@@ -108,15 +111,16 @@ def connect_when_ready(process: ServerProcess, port: int, password: str, home: H
         try:
             return connect_superuser(port, password)
         except psycopg.OperationalError as exc:
-            # libpq passes on no SQLSTATE for a refused connection, only the text, which is English (lc_messages).
+            # For a refused connection, libpq reports no SQLSTATE, only the text, which is English (lc_messages).
             refused = "password authentication failed" in str(exc)
-            # Another server may refuse, which took the port a moment earlier. Then ours is about to end.
+            # The refusal may come from another server that took the port a moment earlier. In that case, our server is
+            # about to exit.
             if process.exited.wait(_STRANGER_SECONDS if refused else 0):
-                raise PostgresFailed(f"ended with exit code {process.returncode}", "") from exc
+                raise PostgresFailed(f"exited with code {process.returncode}", "") from exc
             if refused:
                 file_name = home.superuser_password_file.name
                 raise DataDirectoryUnusable(home.path, f"{file_name} does not fit its database") from exc
-            if "the database system is" in str(exc):  # starting up, in recovery mode, not yet accepting connections
+            if "the database system is" in str(exc):  # starting up, in recovery mode, or not yet accepting connections
                 deadline = time.monotonic() + _READY_SECONDS
             elif time.monotonic() > deadline:
                 raise PostgresFailed(f"did not become ready within {_READY_SECONDS:g} s", "") from exc
@@ -125,9 +129,9 @@ def connect_when_ready(process: ServerProcess, port: int, password: str, home: H
 
 
 def create_database(connection: psycopg.Connection, password: str) -> None:
-    """User and database of mqdb, unless they are there. Expects autocommit."""
+    """Create the user and the database of mqdb, unless they exist. The connection has to be in autocommit mode."""
     if connection.execute("select from pg_roles where rolname = %s", [USER]).fetchone() is None:
-        # Only the verifier goes over the wire, so that no log and no statistics view ever shows the password.
+        # Only the verifier is sent to the server, so that no log and no statistics view ever contains the password.
         verifier = connection.pgconn.encrypt_password(password.encode(), USER.encode(), b"scram-sha-256")
         connection.execute(
             sql.SQL("create role {} login createdb password {} in role pg_monitor").format(

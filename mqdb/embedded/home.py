@@ -1,4 +1,4 @@
-"""The home of an embedded PostgreSQL: what lies where, who owns it, and how others find the server.
+"""The home of an embedded PostgreSQL: its files, its owner, and how other processes find the server.
 
     <home>/data/               the cluster, mode 0700, owned by the account that runs PostgreSQL
     <home>/runtime/            a copy of the programs, only where root needs one
@@ -9,11 +9,11 @@
     <home>/starting.lock       held by a broker until clients may come
     <home>/run.json            how to reach the server of the latest run
 
-All files have mode 0600. Root's home has mode 0711, so that PostgreSQL's account can pass through it, and a file that
-can be read can be locked.
+All files have mode 0600. The home of root has mode 0711, so that PostgreSQL's account can pass through it, and a file
+that can be read can be locked.
 
-run.json outlives the server: the next owner takes the port from it, so that the address in a client's hand stays
-valid. A reader of run.json has to ask the server itself whether it lives (`attach` does).
+run.json outlives the server: the next owner reuses the port in it, so that the address known to clients stays valid. A
+reader of run.json has to check with the server itself whether it is running, as `attach` does.
 """
 
 import json
@@ -38,7 +38,7 @@ _LOG_BYTES_KEPT = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class RunningPostgres:
-    """The way to a server. `pid` is the process that owns it, `postgres_pid` the postmaster."""
+    """The address of a server. `pid` is the process that owns it, and `postgres_pid` the postmaster."""
 
     dsn: str
     port: int
@@ -63,7 +63,7 @@ class Home:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turns an error of the file system into one that names the directory and the remedy."""
+    """Convert errors of the file system to DataDirectoryUnusable, which names the directory and the remedy."""
     try:
         yield
     except OSError as exc:
@@ -72,7 +72,7 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def create(home: Home, account: Account | None) -> None:
-    """Makes the home and what is missing above it. Directories that exist keep their owner and mode.
+    """Create the home, and missing directories above it. Existing directories keep their owner and mode.
 
     Raises DataDirectoryUnusable for a home in which every user may write, and so replace our files.
     """
@@ -80,42 +80,42 @@ def create(home: Home, account: Account | None) -> None:
         missing = [path for path in [home.path, *home.path.parents] if not path.exists()]
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            # Not left to the umask: root's PostgreSQL runs under another account and has to pass through.
+            # Not left to the umask: PostgreSQL's account, which differs for root, has to pass through.
             path.chmod(0o711 if account else 0o700)
         if not home.path.is_dir():
             raise NotADirectoryError(20, "is not a directory")
     mode = stat.S_IMODE(home.path.stat().st_mode)
     if mode & stat.S_IWOTH:
-        raise DataDirectoryUnusable(home.path, f"every user of this machine may write in it (mode {mode:04o})")
+        raise DataDirectoryUnusable(home.path, f"every user of this machine may write to it (mode {mode:04o})")
 
 
 def check_reachable(home: Home, account: Account | None) -> None:
-    """Raises DataDirectoryUnusable when the account cannot even enter the home."""
+    """Raise DataDirectoryUnusable if the account cannot enter the home."""
     if account is None or can_enter(home.path, account):
         return
     closed = closed_directory(home.path, account) or home.path
     mode = closed.stat().st_mode & 0o7777
     raise DataDirectoryUnusable(
-        home.path, f"user {account.name!r}, to whom root hands PostgreSQL, may not enter {closed} (mode {mode:04o})"
+        home.path, f"user {account.name!r}, under which root runs PostgreSQL, may not enter {closed} (mode {mode:04o})"
     )
 
 
 def data_version(home: Home) -> int | None:
-    """Major version of the cluster; None if there is no cluster yet."""
+    """The major version of the cluster; None if there is no cluster yet."""
     with refusing(home.data):
         try:
             return int((home.data / "PG_VERSION").read_text())
         except FileNotFoundError:
             if home.data.is_dir() and any(home.data.iterdir()):
-                raise DataDirectoryUnusable(home.data, "holds files but no PG_VERSION") from None
+                raise DataDirectoryUnusable(home.data, "contains files but no PG_VERSION") from None
             return None
         except ValueError:
-            raise DataDirectoryUnusable(home.data, "PG_VERSION holds no version number") from None
+            raise DataDirectoryUnusable(home.data, "PG_VERSION does not contain a version number") from None
 
 
 def lock(home: Home) -> BaseFileLock:
-    """Takes the lock or raises DataDirectoryBusy at once."""
-    # Not thread-local: the thread that takes a directory over is not the one that gives it back.
+    """Acquire the lock, or raise DataDirectoryBusy immediately."""
+    # Not thread-local: a directory may be taken over in one thread and released in another.
     directory_lock = FileLock(home.lock_file, mode=0o600, thread_local=False)
     with refusing(home.path):
         try:
@@ -126,12 +126,12 @@ def lock(home: Home) -> BaseFileLock:
 
 
 def password(home: Home, *, is_new: bool) -> str:
-    """The password of the clients' database user, written down once, when the cluster is made."""
+    """The password of the clients' database user, generated once when the cluster is created."""
     return _password(home, home.password_file, is_new=is_new)
 
 
 def superuser_password(home: Home, *, is_new: bool) -> str:
-    """The password of the superuser, which no client needs, written down with the other one."""
+    """The password of the superuser, which no client needs, generated together with the other one."""
     return _password(home, home.superuser_password_file, is_new=is_new)
 
 
@@ -148,7 +148,7 @@ def write_run_file(home: Home, running: RunningPostgres) -> None:
 
 
 def read_run_file(home: Home) -> RunningPostgres | None:
-    """The file that the latest owner wrote; None if it is missing or cannot be understood."""
+    """The contents of the latest owner's run file; None if it is missing or cannot be parsed."""
     with refusing(home.path):
         try:
             return RunningPostgres(**json.loads(home.run_file.read_text()))
@@ -157,7 +157,7 @@ def read_run_file(home: Home) -> RunningPostgres | None:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Atomically, and never readable for others, not even for a moment."""
+    """Write a file atomically, without ever making it readable for others."""
     handle, partial = tempfile.mkstemp(prefix=path.name, dir=path.parent)
     try:
         with open(handle, "w") as file:
@@ -170,7 +170,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def open_log(home: Home) -> int:
-    """File descriptor to append to the server's log; a long one is put aside first."""
+    """A file descriptor for appending to the server's log; a long log is renamed first."""
     with refusing(home.path):
         with suppress(FileNotFoundError):
             if home.log_file.stat().st_size > _LOG_BYTES_KEPT:
@@ -180,9 +180,9 @@ def open_log(home: Home) -> int:
 
 @contextmanager
 def temporary_home(environ: Mapping[str, str] = os.environ, *, parent: Path | None = None) -> Iterator[Path]:
-    """A home in `parent`, or the system's directory for temporary files, removed afterwards, for demos and tests.
+    """A temporary home in `parent`, or in the system's directory for temporary files; for demos and tests.
 
-    A server that a killed process left running in it is ended first.
+    The home is removed afterwards; a server that a killed process left running in it is stopped first.
     """
     account = service_account(environ)
     path = Path(tempfile.mkdtemp(prefix="mqdb-", dir=parent or _temporary_parent(account))).resolve()
@@ -196,7 +196,7 @@ def temporary_home(environ: Mapping[str, str] = os.environ, *, parent: Path | No
 
 
 def _temporary_parent(account: Account | None) -> Path:
-    """TMPDIR may lie in a private directory, such as /root/tmp, where PostgreSQL's account cannot go."""
+    """TMPDIR may be in a private directory, such as /root/tmp, that PostgreSQL's account cannot enter."""
     wished = Path(tempfile.gettempdir())
     places = [wished, Path("/tmp"), Path("/var/tmp"), Path("/var/lib")]
     return next((place for place in places if place.is_dir() and can_enter(place, account)), wished)

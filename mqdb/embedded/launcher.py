@@ -1,16 +1,16 @@
-"""Turns itself into a PostgreSQL server that ends when its owner ends. Run as a script, never imported.
+"""Turns into a PostgreSQL server that ends with its owner. Run as a script, and never imported.
 
     python -I -S launcher.py OWNER_PID WATCH_FD UID GID PROGRAM [ARGUMENT...]
 
-An OWNER_PID of 0 is for a server that outlives its owner.
+An OWNER_PID of 0 means that the server outlives its owner.
 
-A script of its own rather than `preexec_fn`: that runs Python between fork and exec, which can deadlock as soon as
-there are other threads, and `mqdb serve` takes a directory over while its services run. It drops to the account
-itself, because the account may not be able to execute the Python of a root that lives in /root.
+A separate script instead of `preexec_fn`, which runs Python code between fork and exec: this can deadlock if there are
+other threads, and `mqdb serve` takes a directory over while its services run. The script switches to the account
+itself, because the account may not be able to execute a Python installation in /root.
 
-Linux tells a process when the thread that started it ends (PR_SET_PDEATHSIG). Elsewhere a watcher holds the read
-end of a pipe whose write end only the owner has: a byte means that the server was stopped, end of file that the
-owner is dead.
+Linux notifies a process when the thread that started it ends (PR_SET_PDEATHSIG). On other systems, a watcher holds the
+read end of a pipe whose write end only the owner has: a byte means that the server was stopped, and end of file that
+the owner is dead.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(owner_pid: int, watch_fd: int, uid: int, gid: int, command: list[str]) -> None:
-    # Python's own handler only takes a note; with that, an owner that dies right now would go unnoticed.
+    # Python's own handler only records the signal; the death of the owner at this moment would go unnoticed.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if uid >= 0:
         os.setgroups([])
@@ -37,17 +37,17 @@ def main(owner_pid: int, watch_fd: int, uid: int, gid: int, command: list[str]) 
 
 
 def _end_with_owner(owner_pid: int) -> None:
-    """After setuid, which forgets the wish; exec keeps it."""
+    """Request the parent-death signal; called after setuid, which clears the request, while exec keeps it."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # SIGINT is PostgreSQL's fast shutdown. On SIGTERM it would wait for its clients to leave.
+    # SIGINT requests PostgreSQL's fast shutdown. After SIGTERM, it would wait for its clients to disconnect.
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != owner_pid:
-        sys.exit("the owner ended while it started PostgreSQL")
+        sys.exit("the owner ended while it was starting PostgreSQL")
 
 
 def _start_watcher(watch_fd: int, server_pid: int) -> None:
-    """Forked twice, so that the server does not find a child that it never started."""
+    """Start the watcher with two forks, so that the server has no child that it did not start."""
     child = os.fork()
     if child != 0:
         os.waitpid(child, 0)

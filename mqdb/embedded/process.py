@@ -1,8 +1,8 @@
-"""One run of the server program: spawned, watched, and bound to the life of its owner unless it is to outlive that.
+"""A run of the server program, which is spawned, watched, and usually tied to the life of its owner.
 
-Linux sends the parent-death signal when the *thread* that spawned the child ends, not the process. So the thread
-that spawns does nothing else afterwards than wait for the child, and lives exactly as long. It notices the child's
-end at once, and a server may be started from any thread, also from one that ends soon.
+Linux sends the parent-death signal when the *thread* that spawned the child ends, not the process. The spawning thread
+therefore does nothing else than wait for the child, and lives exactly as long. It notices the end of the child
+immediately, and a server may be started from any thread, even from one that ends soon.
 """
 
 import os
@@ -22,7 +22,7 @@ from mqdb.embedded.leftovers import FAST_SHUTDOWN_SECONDS, end_server, serves
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _IMMEDIATE_SHUTDOWN_SECONDS = 5.0
 
-#: Between looks at an adopted server. Other systems need a process for each look.
+#: Interval between checks of an adopted server. Other systems need a process for each check.
 _LOOK_SECONDS = 0.1 if sys.platform == "linux" else 1.0
 
 
@@ -39,9 +39,9 @@ class ServerProcess:
         outlives_owner: bool = False,
         with_pipe: bool = sys.platform != "linux",
     ) -> None:
-        """Starts it; `output` is the file descriptor that takes what it prints.
+        """Start the server; its output goes to the file descriptor `output`.
 
-        `with_pipe` chooses the watcher of other systems; a fork of the owner would hold its pipe open, too.
+        `with_pipe` selects the watcher for other systems; a fork of the owner would hold the pipe open, too.
         """
         self.exited = threading.Event()
         with_pipe = with_pipe and not outlives_owner
@@ -81,9 +81,9 @@ class ServerProcess:
                 stdout=output,
                 stderr=output,
                 pass_fds=() if watch < 0 else (watch,),
-                # Ctrl-C is for the owner, who then stops the server in its own time.
+                # Ctrl-C is left to the owner, which then stops the server itself.
                 process_group=None if outlives_owner else 0,
-                # Nor may the end of the owner's terminal end it.
+                # The end of the owner's terminal must not end the server either.
                 start_new_session=outlives_owner,
             )
         except OSError as exc:
@@ -105,7 +105,10 @@ class ServerProcess:
         return self._process.returncode
 
     def stop(self) -> None:
-        """Fast shutdown: sessions are cut off, changed buffers written. Harder means only if that does not help."""
+        """Stop the server with a fast shutdown: sessions are terminated, and changed buffers are written.
+
+        Stronger signals follow only if that does not help.
+        """
         for how, seconds in (
             (signal.SIGINT, FAST_SHUTDOWN_SECONDS),
             (signal.SIGQUIT, _IMMEDIATE_SHUTDOWN_SECONDS),
@@ -118,9 +121,9 @@ class ServerProcess:
 
 
 class AdoptedServer:
-    """A running server that another process has started and left. `exited` is set when it has ended."""
+    """A running server that another process started and left behind. `exited` is set when it has ended."""
 
-    #: Only its parent learns how it has ended.
+    #: Only the parent of the server learns its exit code.
     returncode = None
 
     def __init__(self, pid: int, data: Path) -> None:
@@ -130,7 +133,7 @@ class AdoptedServer:
         threading.Thread(target=self._watch, name="mqdb-postgres", daemon=True).start()
 
     def _watch(self) -> None:
-        # The end of a process that is not a child is not announced. It may stay as a zombie, which `serves` detects.
+        # The end of a process that is not a child is not reported. It may remain as a zombie, which `serves` detects.
         while serves(self.pid, self._data):
             time.sleep(_LOOK_SECONDS)
         self.exited.set()

@@ -1,8 +1,8 @@
-"""One server for all processes that work in the same home: the first owns it, the others attach.
+"""One server for all processes in the same home: the first process owns it, and the others attach.
 
-An attached process keeps trying the directory's lock, which costs two system calls. Once it holds the lock, the owner
-is gone, and the process becomes the owner. It adopts a server that has outlived its owner; else it waits for the old
-one to end and starts a new one on the same port, so that every address in a client's hand stays valid.
+An attached process repeatedly tries to take the directory's lock, which costs two system calls. Once it holds the lock,
+the owner is gone, and the process becomes the owner. It adopts a server that has outlived its owner; otherwise it waits
+for the old server to end and starts a new one on the same port, so that every address known to clients stays valid.
 """
 
 import logging
@@ -29,16 +29,16 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 def attach(home: Path) -> RunningPostgres | None:
-    """The server that runs in this home, or None. Asks the server itself: the file may be older than its end.
+    """The running server of this home, or None. The server itself is asked, because the run file may be out of date.
 
-    Raises DataDirectoryUnusable when the file may not be read: it belongs to another user.
+    Raises DataDirectoryUnusable if the file may not be read because it belongs to another user.
     """
     running = homes.read_run_file(Home(home))
     return running if running is not None and _answers(running.dsn) else None
 
 
 def _answers(dsn: str) -> bool:
-    """Only the server of this home knows the password (and scram makes it prove that)."""
+    """Whether the server of this home answers: only it knows the password (and SCRAM makes it prove that)."""
     try:
         with psycopg.connect(dsn, connect_timeout=5, gssencmode="disable"):
             return True
@@ -47,7 +47,7 @@ def _answers(dsn: str) -> bool:
 
 
 class Supervision(Enum):
-    """The outcome of one look at the server."""
+    """The outcome of one check of the server."""
 
     UNCHANGED = "unchanged"
     RESTARTED = "restarted"
@@ -55,10 +55,10 @@ class Supervision(Enum):
 
 
 class SharedPostgres:
-    """The server of a home, run by this process or by another one; made by `open_or_attach`."""
+    """The server of a home, run by this process or by another; created by `open_or_attach`."""
 
     def __init__(self, owned: EmbeddedPostgres, running: RunningPostgres | None) -> None:
-        """If `running` is given, `owned` has not been started, and takes over when that server ends."""
+        """If `running` is given, `owned` is not started yet, and takes over when the running server ends."""
         self._server = owned
         self._running = running
         self._closing = threading.Event()
@@ -79,16 +79,16 @@ class SharedPostgres:
         return running.port if running is not None else self._server.port
 
     def supervise_once(self) -> Supervision:
-        """The owner restarts a server that has died, any other process takes over from an owner that has.
+        """Check once: the owner restarts a dead server, and any other process takes over from a dead owner.
 
-        Raises an EmbeddedError when that fails; the next call tries again.
+        Raises an EmbeddedError if that fails; the next call tries again.
         """
         if self._running is None:
             return Supervision.RESTARTED if self._server.supervise_once() else Supervision.UNCHANGED
         try:
             self._server.start()
         except DataDirectoryBusy:
-            # Another process may have been faster, and found the port taken.
+            # Another process may have been faster, and may have found the port in use.
             self._running = homes.read_run_file(Home(self._server.home)) or self._running
             return Supervision.UNCHANGED
         self._running = None
@@ -97,7 +97,7 @@ class SharedPostgres:
         return Supervision.TAKEN_OVER
 
     def watch(self) -> None:
-        """Keeps calling `supervise_once` from a thread of its own until `close`."""
+        """Call `supervise_once` repeatedly from a separate thread until `close`."""
         self._watcher = threading.Thread(target=self._watch, name="mqdb-postgres-watch", daemon=True)
         self._watcher.start()
 
@@ -107,14 +107,14 @@ class SharedPostgres:
             try:
                 self.supervise_once()
                 pause = _WATCH_SECONDS
-            except Exception:  # whatever it is, nobody else would try again
+            except Exception:  # whatever the error is, no other thread would try again
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 fields = {"next_attempt_in_seconds": pause}
-                sentence = "PostgreSQL does not run; next attempt in %(next_attempt_in_seconds)g s"
+                sentence = "PostgreSQL is not running; next attempt in %(next_attempt_in_seconds)g s"
                 logger.exception(sentence, fields, extra=fields)
 
     def close(self) -> None:
-        """Stops watching, and the server if it is this process's own."""
+        """Stop watching, and stop the server if this process owns it."""
         self._closing.set()
         if self._watcher is not None:
             self._watcher.join()
@@ -137,10 +137,10 @@ def open_or_attach(
     outlives_owner: bool = False,
     patience_seconds: float = 60.0,
 ) -> SharedPostgres:
-    """Starts the server of this home, or attaches to the one that runs there.
+    """Start the server of this home, or attach to the running one.
 
-    Waits while another process is still starting it; raises DataDirectoryBusy when that takes too long, for instance
-    because the owner hangs.
+    Waits while another process is starting it; raises DataDirectoryBusy if that takes too long, for example because the
+    owner hangs.
     """
 
     def owned(port: int) -> EmbeddedPostgres:
@@ -157,7 +157,7 @@ def open_or_attach(
         except DataDirectoryBusy:
             running = attach(home)
             if running is not None:
-                # Later, at a takeover, the port of the server that was attached to counts, not a wish.
+                # In a later takeover, the port of the attached server counts, not the wished one.
                 return SharedPostgres(owned(0), running)
             if time.monotonic() > deadline:
                 raise

@@ -1,8 +1,8 @@
-"""Owner of an embedded PostgreSQL: makes the cluster, starts the server, keeps it alive, stops it.
+"""The owner of an embedded PostgreSQL, which creates the cluster, and starts, supervises and stops the server.
 
-Only the holder of the directory's lock gets this far, and the kernel frees that lock when its process ends,
-however it ends. A server therefore belongs to one process. It ends with that process, also when that is killed; or
-it outlives one that is killed, and the next owner adopts it.
+Only the holder of the directory's lock starts a server, and the kernel releases the lock when the process ends, however
+it ends. A server therefore belongs to one process. It ends with that process, even if the process is killed; or it
+outlives a killed process, and the next owner adopts it.
 """
 
 import logging
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 _LOG_TAIL_LINES = 15
-# The words of the server while the previous one is not quite gone, and the time for which we wait then.
+# The server's messages while the previous server is still ending, and how long to wait then.
 _NOT_GONE_YET = ("is still in use", 'lock file "postmaster.pid" already exists')
 _PATIENCE_SECONDS = 10.0
 _RETRY_SECONDS = 0.1
@@ -59,10 +59,10 @@ class EmbeddedPostgres:
         durable: bool = True,
         outlives_owner: bool = False,
     ) -> None:
-        """`port` 0 stands for that of the previous run, else any free one; `settings` override the tuning.
+        """A `port` of 0 stands for the port of the previous run, or any free port; `settings` override the tuning.
 
-        Without `durable`, a crash of the machine (not of the server) may destroy the data: for tests and demos.
-        With `outlives_owner` the server stays when this process is killed, and one that has stayed is adopted.
+        Without `durable`, a crash of the machine (not of the server) may destroy the data; use this for tests and
+        demos. With `outlives_owner`, the server keeps running if this process is killed, and such a server is adopted.
         """
         if not 0 <= port <= 65_535:
             raise ParameterInvalid("port", port, "must be 0 (any free port) to 65,535")
@@ -89,13 +89,13 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """Address of the database for clients, with the password."""
+        """DSN of the database for clients, with the password."""
         self._started()
         return cluster.dsn(self._port, self._password)
 
     @property
     def superuser_dsn(self) -> str:
-        """Address of the server for its superuser, with the password, which clients do not have."""
+        """DSN of the server for its superuser, with a password that clients do not have."""
         self._started()
         return cluster.superuser_dsn(self._port, self._superuser_password)
 
@@ -111,7 +111,7 @@ class EmbeddedPostgres:
 
     @property
     def binaries(self) -> PostgresBinaries:
-        """The programs that run: where root needed a copy, the copy."""
+        """The programs in use: if root needed a copy, the copy."""
         self._started()
         assert self._binaries is not None
         return self._binaries
@@ -120,7 +120,7 @@ class EmbeddedPostgres:
         return self._process is not None and not self._process.exited.is_set()
 
     def _started(self) -> ServerProcess | AdoptedServer:
-        """The latest server, which may have died since."""
+        """The latest server, which may have ended since."""
         if self._process is None:
             raise IllegalState("the embedded PostgreSQL", "not started")
         return self._process
@@ -128,17 +128,19 @@ class EmbeddedPostgres:
     # -- what it does -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Returns when the server takes connections. Makes the home and the cluster if they are missing.
+        """Start the server, and return when it accepts connections.
 
-        Raises DataDirectoryBusy at once when another process owns the directory, PortInUse when the port of the
-        constructor is taken, and the others of the EmbeddedError family. After an error nothing is left running.
+        The home and the cluster are created if they are missing.
+
+        Raises DataDirectoryBusy immediately if another process owns the directory, PortInUse if the port given to the
+        constructor is taken, and other errors of the EmbeddedError family. After an error, nothing is left running.
         """
         with self._guard:
             if self._process is not None:
                 raise IllegalState("the embedded PostgreSQL", "started already")
             account = service_account()
             if sys.platform == "win32":
-                raise PostgresNotFound("the embedded PostgreSQL runs on Linux and macOS only")
+                raise PostgresNotFound("the embedded PostgreSQL runs only on Linux and macOS")
             homes.create(self._home, account)
             self._lock = homes.lock(self._home)
             try:
@@ -151,7 +153,7 @@ class EmbeddedPostgres:
                 raise
 
     def stop(self) -> None:
-        """Fast shutdown, then the directory is free for others. Without effect if no server runs."""
+        """Stop the server with a fast shutdown, and release the directory. It has no effect if no server is running."""
         with self._guard:
             process, self._process = self._process, None
             if process is not None:
@@ -162,14 +164,14 @@ class EmbeddedPostgres:
                 self._lock = None
 
     def restart(self) -> None:
-        """Starts the server again on the same port, after its death or to change it for a fresh one."""
+        """Start the server again on the same port, after it has died or to replace a running one."""
         with self._guard:
             self._started().stop()
             end_server(self._home.data)
             self._serve(self._port)
 
     def supervise_once(self) -> bool:
-        """Restarts the server if it has ended without being told to; True if it had."""
+        """Restart the server if it ended unexpectedly; returns True in that case."""
         with self._guard:
             if self._process is None or not self._process.exited.is_set():
                 return False
@@ -188,7 +190,7 @@ class EmbeddedPostgres:
     # -- how it does it -----------------------------------------------------------------------
 
     def _prepare(self, account: Account | None) -> None:
-        """Everything up to a data directory that can be served."""
+        """Prepare everything up to a data directory that can be served."""
         version = homes.data_version(self._home)
         is_new = version is None
         self._account = account if is_new else owner_of(self._home.data, account)
@@ -206,7 +208,7 @@ class EmbeddedPostgres:
             )
 
     def _adopt(self) -> bool:
-        """Take over the server that a killed owner has left, if it answers and runs as this one would."""
+        """Take over the server that a killed owner left running, if it answers and has the right settings."""
         running, pid = homes.read_run_file(self._home), postmaster_pid(self._home.data)
         if not self._outlives_owner or running is None or pid is None or not serves(pid, self._home.data):
             return False
@@ -243,12 +245,12 @@ class EmbeddedPostgres:
                 try:
                     return self._serve(port)
                 except PortInUse:
-                    # Somebody was faster.
+                    # Another process was faster.
                     continue
         raise PortInUse(self._wished_port)
 
     def _serve(self, port: int) -> None:
-        """Starts the server, waits until it is ready, and notes its address."""
+        """Start the server, wait until it is ready, and store its address."""
         started = time.monotonic()
         while True:
             try:
@@ -296,7 +298,7 @@ class EmbeddedPostgres:
             raise PostgresFailed(exc.reason, tail) from exc
         except psycopg.Error as exc:
             process.stop()
-            raise PostgresFailed(f"did not let its database be made: {exc}", self._log_since(log_start)) from exc
+            raise PostgresFailed(f"its database could not be created: {exc}", self._log_since(log_start)) from exc
         except BaseException:
             process.stop()
             raise

@@ -1,4 +1,4 @@
-"""The common parts of the fronts for RocketMQ's clients, for any protocol.
+"""Parts that the fronts for RocketMQ's clients share, for all protocols.
 
     front_thread   a loop in a thread of its own, from start to stop, and its probes
     repeating      repeated work of a front
@@ -11,5 +11,5 @@
     known_names    names of the broker for clients and producer groups that have a key
     database       verbs in threads
 
-Imports point down this list.
+Modules import only from modules further down this list.
 """

@@ -1,8 +1,8 @@
-"""Access keys of RocketMQ's clients, in any protocol: their secrets and rights.
+"""Access keys of RocketMQ's clients, for all protocols: their secrets and rights.
 
-An access key is a principal of `mqdb acl` that is not a role, and has a secret. While there are no secrets, a front
-serves all clients that reach it, if only this machine can reach it or the settings allow it. Names are whole names: a
-client writes the namespace of its key itself.
+An access key is a principal of `mqdb acl` that is not a role, and that has a secret. While no key has a secret, a front
+serves all clients that can connect, provided that only this machine can connect or the settings allow it. Names are
+full names: a client adds the namespace of its key itself.
 RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
 """
 
@@ -17,19 +17,19 @@ from mqdb.errors import AccessDenied, MqdbError, SignatureInvalid
 from mqdb.fronts.database import Database
 from mqdb.store.acl import Access, Resource, ResourceType, held, secrets
 
-#: How long a right that was taken away may still be used, and a new one not yet.
+#: For this long, a revoked right may still be used, and a new right may not work yet.
 _BELIEVED_SECONDS: Final = 5.0
 
-#: Rights that are remembered; then all are asked for anew.
+#: Maximum number of cached rights; beyond it, the cache is emptied.
 _MOST_REMEMBERED: Final = 10_000
 
 
 class OpenToAll(Exception):
-    """Without a key, every client that reaches the front could do everything."""
+    """Without a key, every client that can connect to the front could do everything."""
 
 
 class AccessKeys:
-    """The access keys of one broker. Use it in its loop only."""
+    """The access keys of one broker. Use it in the front's event loop only."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -37,11 +37,14 @@ class AccessKeys:
         self._secrets: dict[str, str] = {}
         self._loaded_at = 0.0
         self._loading: asyncio.Task[None] | None = None
-        #: What each key may do, and when that was found.
+        #: The cached rights of each key, with their expiry times.
         self._known: dict[tuple[str, Resource], tuple[bool, float]] = {}
 
     async def begin(self, *, is_open: bool) -> None:
-        """Find the keys. With `is_open` everybody may come while none has a secret; without, this raises OpenToAll."""
+        """Load the keys.
+
+        Raises OpenToAll if no key has a secret and `is_open` is false; otherwise everyone may connect in this case.
+        """
         self._is_open = is_open
         await self._load()
         if not self._secrets and not self._is_open:
@@ -49,31 +52,34 @@ class AccessKeys:
 
     @property
     def are_asked_for(self) -> bool:
-        """Whether requests have to be signed, as far as is known. Looks again now and then, without waiting."""
+        """Whether requests have to be signed, as far as is known.
+
+        The keys are reloaded from time to time, without waiting.
+        """
         if self._loading is None and time.monotonic() > self._loaded_at + _BELIEVED_SECONDS:
             self._loading = self._database.spawn(self._load_again())
         return bool(self._secrets) or not self._is_open
 
     def is_known(self, name: str) -> bool:
-        """Whether a key has a secret. While there are no secrets, all keys are known."""
+        """Whether a key has a secret. While no key has a secret, all keys are known."""
         return not self.are_asked_for or name in self._secrets
 
     def secret_of(self, name: str) -> str:
-        """The secret of a key. Raises SignatureInvalid if it has no secret."""
+        """The secret of a key. Raises SignatureInvalid if the key has no secret."""
         secret = self._secrets.get(name)
         if secret is None:
             raise SignatureInvalid(name)
         return secret
 
     async def require_of(self, name: str, *wanted: Resource) -> None:
-        """Raise AccessDenied unless a key has these rights. While there are no secrets, all have all rights."""
+        """Raise AccessDenied unless a key has all these rights. While no key has a secret, everyone has all rights."""
         has = await self.held_by(name, *wanted)
         for each in wanted:
             if each not in has:
                 raise AccessDenied(name, *each)
 
     async def held_by(self, name: str, *wanted: Resource) -> set[Resource]:
-        """The ones of these rights that a key has. While there are no secrets, all have all rights."""
+        """The given rights that a key has. While no key has a secret, everyone has all rights."""
         if not self.are_asked_for or not wanted:
             return set(wanted)
         now = time.monotonic()
@@ -91,21 +97,21 @@ class AccessKeys:
 
     async def _load_again(self) -> None:
         try:
-            with suppress(MqdbError):  # what is known holds until the database is there again
+            with suppress(MqdbError):  # the known keys stay valid until the database is available again
                 await self._load()
         finally:
             self._loaded_at = time.monotonic()
             self._loading = None
 
 
-#: To all topics. It does what no other right allows.
+#: The right ADMIN on all topics. It allows requests that no other right covers.
 ADMINISTRATION: Final = Resource(Access.ADMIN, ResourceType.TOPIC, "*")
 
 
 def topic_right(access: Access, topic: str) -> Resource:
-    """A right on a topic; to read or write a retry topic is to be a member of its group.
+    """A right on a topic; reading or writing a retry topic requires membership in its group.
 
-    No right covers the topic of traces, which name messages of all topics: administrators read it.
+    No right covers the topic of traces, because traces name messages of all topics: only administrators read it.
     """
     if topic == TRACE_TOPIC:
         return ADMINISTRATION
@@ -115,5 +121,5 @@ def topic_right(access: Access, topic: str) -> Resource:
 
 
 def group_right(group: str) -> Resource:
-    """To be a member of a group."""
+    """The right to be a member of a group."""
     return Resource(Access.READ, ResourceType.GROUP, group)

@@ -1,7 +1,7 @@
-"""Appends: records of clients go to the log by group append, and their ends come back to the loop.
+"""Appends: group append writes records of clients to the log, and reports their outcomes to the event loop.
 
-The sends of all connections that come while a statement is under way go together in the next one. Neither a task nor a
-thread is made for each.
+All sends that arrive from any connection during a statement are combined in the next statement. No task or thread is
+created for a single send.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from mqdb_client.producer.append import LATENESS_SECONDS, BrokerLink, Unit, Waki
 
 
 class FrontUnit(Unit):
-    """Messages of one request, whose records are made when the request comes."""
+    """The messages of one request, whose records are created when the request arrives."""
 
     __slots__ = ("places", "status")
 
@@ -28,7 +28,7 @@ class FrontUnit(Unit):
         self.status = SendStatus.SEND_OK
 
     def make_records(self) -> None:
-        """Make the records."""
+        """Do nothing: the records already exist."""
 
     def succeed(self, places: Sequence[LogPlace], status: SendStatus) -> None:
         self.places = places
@@ -39,10 +39,10 @@ UnitT = TypeVar("UnitT", bound=FrontUnit)
 
 
 class Appends(Generic[UnitT]):
-    """The appends of one front. Use it in its loop only, except for `close`."""
+    """The appends of one front. Use it in the front's event loop only, except for `close`."""
 
     def __init__(self, database: Database, conclude: Callable[[UnitT], None]) -> None:
-        """`conclude` is called in the loop with each unit that has ended."""
+        """The event loop calls `conclude` with each unit that has ended."""
         self._database = database
         self._conclude = conclude
         self.link = BrokerLink(database.instance, None, Waking())
@@ -53,7 +53,7 @@ class Appends(Generic[UnitT]):
         self._is_watching = False
 
     def close(self) -> None:
-        """Wait for appends under way, and disconnect. Do not call it in the loop."""
+        """Wait for appends in progress, and disconnect. It must not be called in the event loop."""
         self.link.close()
 
     def hand_in(self, unit: UnitT) -> None:
@@ -65,7 +65,7 @@ class Appends(Generic[UnitT]):
         self.link.appends.hand_in(unit, partial(self._tell_ended, unit))
 
     def _tell_ended(self, unit: UnitT) -> None:
-        """In any thread."""
+        """Note the end of a unit; called in any thread."""
         self._ended.append(unit)
         if not self._is_called:
             self._is_called = True
@@ -73,7 +73,7 @@ class Appends(Generic[UnitT]):
                 self._database.loop.call_soon_threadsafe(self._conclude_all)
 
     def _conclude_all(self) -> None:
-        self._is_called = False  # before it looks: whoever comes later calls again
+        self._is_called = False  # reset first: units that end later schedule another call
         while self._ended:
             self._under_way -= 1
             self._conclude(self._ended.popleft())

@@ -1,6 +1,6 @@
-"""A front: a loop in a thread of its own, from start to stop, and what its probes say.
+"""A front: an event loop in its own thread, with start, stop and probes.
 
-To the database a front is one client, and those that come through it are its guests.
+For the database, a front is one client, and the clients that connect to the front are its guests.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from mqdb_client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
 
-#: Each takes a file, and the services of the process need files to reach the database.
+#: Each connection uses a file descriptor, and the services of the process need descriptors for the database.
 _MOST_CONNECTIONS: Final = 4_096
 
 _LONGEST_STOP_SECONDS: Final = 10.0
 
 _TURN_SECONDS: Final = 1.0
 
-#: A loop that has not turned for so long is stuck.
+#: An event loop that has not run for this long is stuck.
 _STUCK_SECONDS: Final = 30.0
 
-#: The client instance asks the database every 5 s at least, and gets 2 s for the answer.
+#: The client instance queries the database at least every 5 s, and waits 2 s for the answer.
 _ANSWER_SECONDS: Final = 7.0
 
 
@@ -39,7 +39,10 @@ class FrontThread(ABC):
     """Serves one broker to RocketMQ's clients from `start` to `stop`."""
 
     def __init__(self, protocol: str, broker: BrokerDsn, pool_dsn: str | None) -> None:
-        """`protocol` is what it speaks. `pool_dsn` leads to the same database through a pooler; LISTEN goes past it."""
+        """`protocol` is the protocol of the front.
+
+        `pool_dsn` leads to the same database through a pooler, which LISTEN bypasses.
+        """
         self._protocol = protocol
         self._broker = broker
         self._pool_dsn = pool_dsn
@@ -52,31 +55,31 @@ class FrontThread(ABC):
 
     @abstractmethod
     async def _serve(self, database: Database, stack: AsyncExitStack) -> HttpAddress:
-        """Begin to serve, and return where. The stack ends it."""
+        """Start serving, and return the address. The callbacks of the stack stop the front."""
 
     @property
     def address(self) -> HttpAddress:
-        """The address at which it listens."""
+        """The address on which the front listens."""
         assert self._address is not None
         return self._address
 
     @property
     def lines(self) -> list[str]:
-        """The address at which it listens, as lines for people."""
+        """The address on which the front listens, as lines for people."""
         return [f"  {self._protocol:<8} {self.address}"]
 
     @property
     def names(self) -> tuple[str, str]:
-        """The broker and its cluster."""
+        """The names of the broker and its cluster."""
         assert self._instance is not None
         return self._instance.broker_name, self._instance.cluster_name
 
     def liveness(self) -> Report:
-        """Whether the loop has turned lately."""
+        """Whether the event loop has run recently."""
         return Report({self._protocol: self._loop_state()})
 
     def readiness(self) -> Report:
-        """Whether it serves, and the database has answered lately. The database is not asked for this."""
+        """Whether the front is serving, and the database has answered recently. No query is sent for this."""
         assert self._instance is not None
         is_silent = time.monotonic() - self._instance.answered_at > _ANSWER_SECONDS
         database = f"has not answered for {_ANSWER_SECONDS:.0f} s" if is_silent else PASSED
@@ -84,15 +87,15 @@ class FrontThread(ABC):
 
     def _loop_state(self) -> str:
         if self._thread is None or not self._thread.is_alive():
-            return "is not serving; the log says why"
+            return "is not serving; see the log for the reason"
         is_stuck = time.monotonic() - self._turned_at > _STUCK_SECONDS
-        return f"its loop has not turned for {_STUCK_SECONDS:.0f} s" if is_stuck else PASSED
+        return f"its event loop has not run for {_STUCK_SECONDS:.0f} s" if is_stuck else PASSED
 
     def start(self) -> None:
         """Start the front, and return when clients can connect.
 
-        Raises OSError if it cannot listen or the files of TLS are unusable, OpenToAll if no key has a secret and the
-        front may not be open, and BrokerUnavailable and its subclasses.
+        Raises OSError if it cannot listen or the TLS files are unusable, OpenToAll if no key has a secret and the front
+        may not be open, and BrokerUnavailable and its subclasses.
         """
         started: Future[HttpAddress] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name=f"mqdb-{self._protocol}", daemon=True)
@@ -100,7 +103,7 @@ class FrontThread(ABC):
         self._address = started.result()
 
     def stop(self) -> None:
-        """Close all connections, and wait for requests under way. Calling it twice has no effect."""
+        """Close all connections, and wait for requests in progress. Calling it twice has no effect."""
         loop, stopping, thread = self._loop, self._stopping, self._thread
         self._thread = None
         if thread is None or loop is None or stopping is None:
@@ -125,7 +128,7 @@ class FrontThread(ABC):
         async with AsyncExitStack() as stack:
             instance.open()
             stack.callback(instance.close)
-            # If no `mqdb serve` runs, consumers have to look after dispatch.
+            # If no `mqdb serve` is running, consumers have to dispatch.
             stack.enter_context(instance.awaiting_arrivals())
             database = Database(instance, self._protocol)
             stack.push_async_callback(database.close)
@@ -134,22 +137,25 @@ class FrontThread(ABC):
             await self._stopping.wait()
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note that the loop turns, every second."""
+        """Note every second that the event loop is running."""
         self._turned_at = time.monotonic()
         loop.call_later(_TURN_SECONDS, self._turn, loop)
 
 
 def reachable(host: str, instance: ClientInstance) -> str:
-    """The address of a host of the socket, for clients: an IPv4 address, as offset ids have no room for others."""
+    """The address for clients of a host to which the socket is bound.
+
+    It is an IPv4 address, because offset ids have no room for other addresses.
+    """
     return {"localhost": "127.0.0.1", "0.0.0.0": instance.address, "::": instance.address}.get(host, host)
 
 
 def most_connections(most: int | None = None) -> int:
-    """Number of connections that a front takes: at most half of the files that the process may open."""
+    """Maximum number of connections of a front: at most half of the files that the process may open."""
     most = _MOST_CONNECTIONS if most is None else most
     if sys.platform == "win32":
         return most
-    import resource  # not at the top: it is missing on Windows, where this module must still be importable
+    import resource  # imported here: the module is missing on Windows, where this module must still be importable
 
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if files == resource.RLIM_INFINITY else min(most, files // 2)

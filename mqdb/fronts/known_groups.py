@@ -1,4 +1,4 @@
-"""Groups as consumers that pop need them: their settings and subscriptions, which are believed for some seconds."""
+"""The settings and subscriptions of groups for consumers that pop, cached for a few seconds."""
 
 from collections.abc import Collection
 from functools import partial
@@ -20,7 +20,7 @@ class KnownGroups:
         self._subscriptions = Believed(self._subscriptions_of)
 
     async def settings(self, group: str) -> GroupSettings | None:
-        """The settings of a group; None if it is not there."""
+        """The settings of a group; None if the group does not exist."""
         return await self._settings.get(group)
 
     async def pops(self, group: str) -> bool:
@@ -29,7 +29,7 @@ class KnownGroups:
         return settings is not None and settings.consume_mode is ConsumeMode.POP
 
     async def subscribes(self, group: str, wanted: SubscriptionData) -> bool:
-        """Whether a group reads a topic by just this filter."""
+        """Whether a group subscribes to a topic with exactly this filter."""
         return wanted in await self._subscriptions.get(group)
 
     async def _settings_of(self, group: str) -> GroupSettings | None:

@@ -1,6 +1,6 @@
-"""Receipts: messages in flight are acknowledged together, come again after another time, or are given back.
+"""Receipts: messages in flight are acknowledged in batches, become visible after another time, or are given back.
 
-A client needs only its handle: this module keeps no state of deliveries.
+A client needs only its handle, because this module keeps no state of deliveries.
 """
 
 import asyncio
@@ -18,23 +18,25 @@ from mqdb_client.outage import level_of
 
 logger = logging.getLogger(__name__)
 
-#: Receipt handles in one statement.
+#: Maximum number of receipt handles in one statement.
 MOST_HANDLES: Final = 1_000
 
 
 class Receipts:
-    """The receipt handles that come to one front. Call it from the event loop only."""
+    """The receipt handles that one front receives. Call it from the event loop only."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._acks: dict[str, list[tuple[str, asyncio.Future[bool]]]] = {}
 
     async def ack(self, group: str, handle: str) -> bool:
-        """Acknowledge a message; False if the handle does not count. Those of one group go together.
+        """Acknowledge a message; returns False if the handle is invalid.
 
-        Raises what `mqdb.broker.consumers.pop.ack` raises.
+        Acknowledgements of the same group are combined.
+
+        Raises the errors of `mqdb.broker.consumers.pop.ack`.
         """
-        if not is_handle(handle):  # it would fail the statement, and the others that go with it
+        if not is_handle(handle):  # it would fail the statement, together with the other handles
             return False
         future: asyncio.Future[bool] = self._database.loop.create_future()
         if group in self._acks:
@@ -45,9 +47,9 @@ class Receipts:
         return await future
 
     async def change(self, group: str, handle: str, invisible: timedelta) -> str | None:
-        """Have a message come again after this time; its new handle, None if the handle does not count.
+        """Make a message visible after this time; returns its new handle, or None if the handle is invalid.
 
-        Raises what `mqdb.broker.consumers.pop.change_invisible` raises.
+        Raises the errors of `mqdb.broker.consumers.pop.change_invisible`.
         """
         if not is_handle(handle):
             return None
@@ -56,7 +58,7 @@ class Receipts:
         return new
 
     async def give_back(self, group: str, handles: Sequence[str]) -> None:
-        """Make messages visible again at once that no client has received."""
+        """Make messages that no client has received visible again immediately."""
         back = partial(
             pop.change_invisible, group=group, receipt_handles=handles, invisible=timedelta(0), is_unread=True
         )
@@ -68,7 +70,7 @@ class Receipts:
             logger.log(level_of(error), sentence, fields, extra=fields)
 
     async def _ack_all(self, group: str) -> None:
-        """Acknowledge in batches until no handles are left, also those that arrive while a statement is under way."""
+        """Acknowledge in batches until no handles are left, including those that arrive during a statement."""
         while given := self._acks[group][:MOST_HANDLES]:
             del self._acks[group][: len(given)]
             acknowledge = partial(pop.ack, group=group, receipt_handles=[handle for handle, _ in given])

@@ -2,9 +2,9 @@
 
     receives ── by group, topic and filter ──▶ waiting lists ── one pop of each at a time, for one receive ──▶ messages
 
-Nobody owns a queue, so a receive that asks for one gets messages of any. When messages arrive, a waiting list pops for
-its receives, one after the other, until it finds no more: with a thousand of them a message costs two pops, not a
-thousand.
+Queues have no owners, so a receive for a specific queue gets messages from any queue. When messages arrive, a waiting
+list pops for its receives, one after another, until it finds no more: with a thousand receives, a message costs two
+pops, not a thousand.
 RocketMQ: ReceiveMessageActivity, PopLongPollingService.
 """
 
@@ -30,13 +30,13 @@ from mqdb_client.consumer.queues.share import TopicPresence
 
 logger = logging.getLogger(__name__)
 
-#: Of one front.
+#: Maximum number of waiting receives in one front.
 _MOST_LISTS: Final = 10_000
 
-#: A list is forgotten after so long without a waiting call.
+#: A list without a waiting call is forgotten after this time.
 _IDLE_SECONDS: Final = 120.0
 
-#: For the first look of a receive that would not wait. Others are given up in time, whatever the database does.
+#: Time for the first look of a receive that would not wait. Other receives end in time, whatever the database does.
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -59,25 +59,25 @@ class _Waiter:
         self._is_over = False
 
     def end(self) -> None:
-        """End the wait. If no pop has looked for messages since it began, it gets one more look."""
+        """End the wait. If no pop has looked for messages since it began, one more look follows."""
         self._is_over = True
         if self._was_looked_for:
             self.give_up()
 
     def looked(self) -> None:
-        """A look has found nothing."""
+        """Note that a look found nothing."""
         self._was_looked_for = True
         if self._is_over:
             self.give_up()
 
     def give_up(self) -> None:
-        """End the wait without messages, unless it has ended already."""
+        """End the wait without messages, unless it has already ended."""
         if not self.future.done():
             self.future.set_result([])
 
 
 class _WaitingList:
-    """The receives that wait for messages of a topic in a group, by one filter."""
+    """The receives that wait for messages of a topic in a group, with the same filter."""
 
     def __init__(self, database: Database, group: str, topic: str, filter: MessageFilter, start: StartingPoint) -> None:
         filters = {topic: filter}
@@ -87,7 +87,7 @@ class _WaitingList:
         self.topic = topic
         self.pops = BrokerPops(database.instance, group, read, start, presence)
         self.waiting: deque[_Waiter] = deque()
-        #: Set when there may be something to find.
+        #: Set when there may be messages.
         self.woken = asyncio.Event()
         self.is_running = False
         self.idle_since = 0.0
@@ -112,13 +112,13 @@ class WaitingLists:
                 waiter.give_up()
 
     def await_topic(self, group: str, topic: str, filter: MessageFilter) -> None:
-        """A topic is not there. If it comes, the group reads it from its beginning."""
+        """Note that a topic does not exist. If it is created, the group reads it from its beginning."""
         self._list(group, topic, filter).pops.await_topic(topic)
 
     def end_others(self, client_id: str, group: str, kept: Collection[SubscriptionData]) -> None:
-        """End receives of a client in a group, but for those by these subscriptions.
+        """End the receives of a client in a group, except those with these subscriptions.
 
-        A client that has changed its filter would otherwise pass over messages that its group subscribes to by now.
+        Otherwise, a client that has changed its filter would skip messages to which its group now subscribes.
         """
         for (of_group, *of), waiting_list in self._lists.items():
             if of_group == group and SubscriptionData(*of) not in kept:
@@ -127,7 +127,7 @@ class WaitingLists:
                         waiter.give_up()
 
     async def begin(self, group: str, topic: str, filter: MessageFilter) -> None:
-        """Have a group begin now in a topic that is new to it. Raises the errors that prevent this."""
+        """Set the starting point of a group in a topic that is new to it. Raises the errors that prevent this."""
         waiting_list = self._list(group, topic, filter)
         await self._database.call(waiting_list.pops.begin)
 
@@ -142,10 +142,10 @@ class WaitingLists:
         until: float,
         start: StartingPoint = AS_THE_GROUP_SAYS,
     ) -> list[ReceivedMessage]:
-        """Up to `limit` messages; an empty list if there are no messages until a time of the loop.
+        """Up to `limit` messages; an empty list if no message arrives before a time of the event loop.
 
-        `start` is where the group begins if the topic is new to it. Raises TooManyWaiting, BrokerUnavailable, and what
-        `mqdb.broker.consumers.pop.pop` raises.
+        `start` is the group's starting point if the topic is new to it. Raises TooManyWaiting, BrokerUnavailable, and
+        the errors of `mqdb.broker.consumers.pop.pop`.
         """
         waiting_list = self._list(group, topic, filter, start)
         waiter = _Waiter(client_id, limit, invisible, self._database.loop)
@@ -186,15 +186,15 @@ class WaitingLists:
                 waiting_list.woken.set()
 
     async def _run(self, waiting_list: _WaitingList) -> None:
-        """Pop for those who wait, as long as there are any."""
+        """Pop for the waiting receives, as long as there are any."""
         try:
             while waiter := _next(waiting_list.waiting):
-                waiting_list.woken.clear()  # before it looks: what comes later sets it again
+                waiting_list.woken.clear()  # cleared first: later arrivals set it again
                 present = len(waiting_list.waiting)
                 try:
                     messages, seconds = await self._database.call(partial(_pop, waiting_list, waiter))
                 except Exception as error:  # noqa: BLE001 - whoever waits is told
-                    # Without a database there is none for the others either.
+                    # Without a database, the other receives would fail as well.
                     told = list(waiting_list.waiting) if isinstance(error, BrokerUnavailable) else [waiter]
                     for each in told:
                         waiting_list.waiting.remove(each)
@@ -203,7 +203,7 @@ class WaitingLists:
                     continue
                 if messages:
                     waiting_list.waiting.remove(waiter)
-                    if waiter.future.done():  # the client has gone meanwhile
+                    if waiter.future.done():  # the client has disconnected in between
                         self._give_back(waiting_list.group, messages)
                     else:
                         waiter.future.set_result(messages)
@@ -216,8 +216,8 @@ class WaitingLists:
             waiting_list.idle_since = self._database.loop.time()
 
     async def _wait(self, waiting_list: _WaitingList, seconds: float) -> None:
-        """Wait until a pop may find messages, or no receive waits any longer."""
-        # A future that is done would end the wait at once, for as long as it is there.
+        """Wait until a pop may find messages, or no receive is waiting."""
+        # A completed future would end the wait immediately as long as it is in the list.
         waiting_list.waiting = deque(waiter for waiter in waiting_list.waiting if not waiter.future.done())
         woken = asyncio.ensure_future(waiting_list.woken.wait())
         try:
@@ -245,14 +245,14 @@ class WaitingLists:
 
 
 def _pop(waiting_list: _WaitingList, waiter: _Waiter) -> tuple[list[ReceivedMessage], float]:
-    """In a thread: messages, or how long to wait for some."""
+    """Called in a thread: return messages, or the time to wait for some."""
     popped = waiting_list.pops.pop(waiter.limit, waiter.invisible, waiter.client_id)
     seconds = popped.seconds_to_next
     return popped.messages, LONGEST_WAIT_SECONDS if seconds is None else min(seconds, LONGEST_WAIT_SECONDS)
 
 
 def _next(waiting: deque[_Waiter]) -> _Waiter | None:
-    """The first one who still waits."""
+    """The first receive that is still waiting."""
     while waiting and waiting[0].future.done():
         waiting.popleft()
     return waiting[0] if waiting else None

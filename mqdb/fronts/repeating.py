@@ -1,4 +1,4 @@
-"""Repeated work of a front: a failure is logged once, and the next turn runs nevertheless."""
+"""Repeated work of a front: a failure is logged once, and the next turn runs regardless."""
 
 import asyncio
 import logging
@@ -11,7 +11,10 @@ logger = logging.getLogger(__name__)
 
 
 async def repeat(seconds: Callable[[], float], work: Callable[[], Awaitable[None]], duty: str) -> None:
-    """Do it for ever, with a pause before each turn. Failures in a row are logged once: "could not" and `duty`."""
+    """Repeat the work forever, with a pause before each turn.
+
+    Consecutive failures are logged once: "could not" and `duty`.
+    """
     is_failing = False
     while True:
         await asyncio.sleep(seconds())

@@ -2,7 +2,8 @@
 
 SDKs sign only the time that they send, with the secret of their access key, and no other part of the call. An
 eavesdropper can therefore repeat a call, so secrets need TLS. The time is not checked, because two SDKs send their
-local time as UTC. RocketMQ: ContextInitPipeline, AuthenticationPipeline, DefaultAuthenticationProvider.
+local time as UTC.
+RocketMQ: ContextInitPipeline, AuthenticationPipeline, DefaultAuthenticationProvider.
 """
 
 import hmac

@@ -3,7 +3,8 @@
 A push consumer of an SDK leaves the invisible time to the broker. Its messages are invisible for 25 s, and this front
 prolongs that as long as the client is connected. Messages of a killed client are therefore redelivered within 40 s;
 RocketMQ's own proxy takes two minutes. The client keeps its original receipt handle, while the front stores the current
-one. RocketMQ: ReceiptHandleProcessor, AckMessageActivity, ChangeInvisibleDurationActivity.
+one.
+RocketMQ: ReceiptHandleProcessor, AckMessageActivity, ChangeInvisibleDurationActivity.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 A client is identified by its id. Each of its calls is a sign of life, including a heartbeat every 10 s, and its stream
 stays open as long as it lives. Serving a client does not depend on its earlier requests: after a restart of this front,
-or on another front, its calls are answered from the database. RocketMQ: ClientActivity, ConsumerManager,
-ProducerManager.
+or on another front, its calls are answered from the database.
+RocketMQ: ClientActivity, ConsumerManager, ProducerManager.
 """
 
 import logging

@@ -2,8 +2,8 @@
 
     mqdb consumer status ── row, NOTIFY c:<client id> ──▶ the front with that guest ── its stream ──▶ the client
 
-Java's SDK answers both requests; if a client does not answer, the request times out. RocketMQ:
-PrintThreadStackTraceCommand, VerifyMessageCommand.
+Java's SDK answers both requests; if a client does not answer, the request times out.
+RocketMQ: PrintThreadStackTraceCommand, VerifyMessageCommand.
 """
 
 import logging

@@ -3,8 +3,8 @@
     transaction checker ── NOTIFY c:<client id> ──▶ the front with that guest ── its stream ──▶ the client ── end
 
 SDKs have no producer groups, so the topic is used as the group, as in RocketMQ's proxy: any client that sends to the
-topic may be asked. The transaction id is the position of the half message in the log. RocketMQ: EndTransactionActivity,
-TransactionService, GrpcClientChannel.
+topic may be asked. The transaction id is the position of the half message in the log.
+RocketMQ: EndTransactionActivity, TransactionService, GrpcClientChannel.
 """
 
 import logging

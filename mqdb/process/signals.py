@@ -1,4 +1,4 @@
-"""Signals that ask a process to end. Everything here is for the main thread."""
+"""Signals that ask a process to end. All functions here are for the main thread."""
 
 import signal
 import time
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-#: Ctrl-C, and how a supervisor ends a process.
+#: Ctrl-C, and the signal with which a supervisor ends a process.
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 _LOOK_SECONDS: Final = 0.1
@@ -15,7 +15,7 @@ _LOOK_SECONDS: Final = 0.1
 
 @contextmanager
 def handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Have these signals call `handler` in the block."""
+    """Let these signals call `handler` within the block."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -26,9 +26,10 @@ def handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], o
 
 @contextmanager
 def deferred(*numbers: int) -> Iterator[None]:
-    """Have these signals wait for the end of the block. Then the first one does what it would have done at once.
+    """Defer these signals to the end of the block. The first one then has its normal effect.
 
-    By a handler, not a signal mask: any other thread would take the signal for the main one.
+    This uses a handler and not a signal mask, because another thread would receive the signal instead of the main
+    thread.
     """
     heard: list[int] = []
     with handled(numbers, lambda number, _frame: heard.append(number)):
@@ -38,18 +39,21 @@ def deferred(*numbers: int) -> Iterator[None]:
 
 
 class Interruption:
-    """Whether a signal has asked this process to end. No lock is taken: a handler may run while it is held."""
+    """Whether a signal has asked this process to end.
+
+    It takes no lock, because a handler may run while the lock is held.
+    """
 
     def __init__(self) -> None:
         self._was_asked = False
 
     def is_set(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._was_asked
 
     def wait(self, meanwhile: Callable[[], object] = lambda: None, until: Callable[[], bool] = lambda: False) -> None:
-        """Wait for a signal, or until a condition holds; both are called ten times a second."""
-        # No sleep without end: a signal in the instant before it only sets a flag in C, and wakes nobody.
+        """Wait for a signal, or until a condition holds; both functions are called ten times a second."""
+        # Not a single long sleep: a signal just before it only sets a flag in C, and wakes nothing.
         while not self._was_asked and not until():
             time.sleep(_LOOK_SECONDS)
             meanwhile()
@@ -60,7 +64,7 @@ class Interruption:
 
 @contextmanager
 def interruption() -> Iterator[Interruption]:
-    """A block that SIGINT, SIGTERM and SIGHUP interrupt; not SIGHUP if it was ignored at the start, as by nohup."""
+    """A block that SIGINT, SIGTERM and SIGHUP interrupt; SIGHUP does not if it was ignored, as with nohup."""
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     interrupted = Interruption()
     with handled(STOP_SIGNALS if is_ignored else (*STOP_SIGNALS, signal.SIGHUP), interrupted._interrupt):

@@ -1,6 +1,6 @@
-"""Signs of life for systemd, if it has started this process: clients may come, all loops make their rounds, it ends.
+"""Notifications to systemd, if it started this process: clients can connect, all loops are running, the process ends.
 
-Source: https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html. Without NOTIFY_SOCKET all is silent.
+Source: https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html. Without NOTIFY_SOCKET, nothing is sent.
 """
 
 import logging
@@ -17,10 +17,10 @@ _STOPPING: Final = b"STOPPING=1"
 
 
 class SystemdSupervisor:
-    """The systemd that waits for signs of life. It restarts a process without a sign of life for WatchdogSec."""
+    """The systemd that supervises this process. It restarts a process that sends no sign of life for WatchdogSec."""
 
     def __init__(self) -> None:
-        """Takes the variables out of the environment: an embedded PostgreSQL would use them as well."""
+        """Remove the variables from the environment, because an embedded PostgreSQL would use them as well."""
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         limit, pid = os.environ.pop("WATCHDOG_USEC", ""), os.environ.pop("WATCHDOG_PID", "")
         is_meant = bool(self._address) and pid in ("", str(os.getpid()))
@@ -28,30 +28,30 @@ class SystemdSupervisor:
         self._told_at = time.monotonic()
 
     def awaits_a_sign(self) -> bool:
-        """Whether half of the time has passed after which systemd gives the process up."""
+        """Whether half of the time has passed after which systemd would restart the process."""
         return self._interval is not None and time.monotonic() - self._told_at >= self._interval
 
     def tell_ready(self) -> None:
-        """Tell it that clients may come."""
+        """Notify systemd that clients can connect."""
         self._tell(_READY)
 
     def tell_alive(self) -> None:
-        """Tell it that all loops make their rounds."""
+        """Notify systemd that all loops are running."""
         self._told_at = time.monotonic()
         self._tell(_ALIVE)
 
     def tell_stopping(self) -> None:
-        """Tell it that the process ends on purpose."""
+        """Notify systemd that the process ends on purpose."""
         self._tell(_STOPPING)
 
     def _tell(self, state: bytes) -> None:
         if not self._address:
             return
-        # A name that begins with @ has no file.
+        # An address that starts with @ has no file.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
                 end.sendto(state, address)
-        except OSError as error:  # no reason to end: whoever waits for the sign decides that
+        except OSError as error:  # no reason to end: systemd decides when the sign is missing
             fields = {"state": state.decode(), "error": str(error)}
             logger.warning("could not send %(state)s to systemd: %(error)s", fields, extra=fields)

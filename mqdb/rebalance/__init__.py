@@ -1,8 +1,8 @@
-"""Rebalance: which member of a group reads which queues.
+"""Rebalance: the assignment of a group's queues to its members.
 
-Every member computes its own share from the same two lists, and members need no messages to agree. That works because
-a strategy looks at nothing but its arguments, and puts both lists in order itself. The lists are those of one broker,
-whose queues are shared out among the members that it knows. RocketMQ: AllocateMessageQueueStrategy.
+Every member computes its own share from the same two lists, so members agree without exchanging messages. This works
+because a strategy depends only on its arguments, and sorts both lists itself. The lists are those of one broker, whose
+queues are divided among the members that it knows. RocketMQ: AllocateMessageQueueStrategy.
 
     allocate_averagely              runs of neighbouring queues, as even as can be
     allocate_averagely_by_circle    one queue to each member in turn
@@ -11,7 +11,8 @@ whose queues are shared out among the members that it knows. RocketMQ: AllocateM
     allocate_machine_room_nearby    each room for itself, by another strategy
     allocate_by_config              the queues that this member was given by hand
 
-`strategy` says what a strategy is. They are in `averagely`, `consistent_hash`, `machine_room` and `fixed` (by hand).
+`strategy` defines the type of a strategy. The strategies are in `averagely`, `consistent_hash`, `machine_room` and
+`fixed` (by hand).
 """
 
 from mqdb.rebalance.averagely import allocate_averagely, allocate_averagely_by_circle

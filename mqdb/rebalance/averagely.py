@@ -1,4 +1,4 @@
-"""Averages: each member gets as many queues as any other, give or take one."""
+"""Average strategies: the numbers of queues of two members differ by at most one."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from mqdb.rebalance.strategy import T
 
 
 def allocate_averagely(group: str, client_id: str, queues: Sequence[T], client_ids: Sequence[str]) -> list[T]:
-    """A run of neighbouring queues, sizes differing by one at most.
+    """A run of neighbouring queues, whose lengths differ by at most one.
 
-    The first members get the larger runs; with fewer queues than members the last get nothing.
+    The first members get the longer runs; if there are fewer queues than members, the last members get none.
     Source: AllocateMessageQueueAveragely.
     """
     members = sorted(client_ids)
@@ -21,9 +21,9 @@ def allocate_averagely(group: str, client_id: str, queues: Sequence[T], client_i
 
 
 def allocate_averagely_by_circle(group: str, client_id: str, queues: Sequence[T], client_ids: Sequence[str]) -> list[T]:
-    """One queue for each member in turn, until there are no more.
+    """Assign one queue to each member in turn, until no queues are left.
 
-    So every member gets some of each topic's low and high queue ids, which `allocate_averagely` keeps together.
+    Every member then gets both low and high queue ids of each topic, which `allocate_averagely` keeps together.
     Source: AllocateMessageQueueAveragelyByCircle.
     """
     members = sorted(client_ids)

@@ -1,4 +1,4 @@
-"""A consistent hash: when a member comes or goes, only the queues that it gets or had change hands."""
+"""A consistent hash: when a member joins or leaves, only the queues that it gets or had are moved."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -7,13 +7,13 @@ from typing import Final
 
 from mqdb.rebalance.strategy import T
 
-#: Places of each member on the ring; more of them make the shares more even.
+#: Number of positions of each member on the ring; more positions make the shares more even.
 #: Source: AllocateMessageQueueConsistentHash.
 VIRTUAL_NODES: Final = 10
 
 
 def allocate_by_consistent_hash(group: str, client_id: str, queues: Sequence[T], client_ids: Sequence[str]) -> list[T]:
-    """The queues whose text, `str(queue)`, hashes to a place on the ring just before one of the member's.
+    """The queues whose text, `str(queue)`, hashes to a position on the ring just before one of the member's positions.
 
     Shares are uneven, and some may be empty. Source: AllocateMessageQueueConsistentHash, ConsistentHashRouter.
     """
@@ -25,7 +25,10 @@ def allocate_by_consistent_hash(group: str, client_id: str, queues: Sequence[T],
 
 
 def _ring(client_ids: Iterable[str]) -> dict[int, str]:
-    """The member at each place. If two members have one place, it goes to the last in order, so all see one ring."""
+    """The member at each position.
+
+    If two members have the same position, it goes to the last of them in order, so that all members see the same ring.
+    """
     return {_hash(f"{member}-{number}"): member for member in sorted(client_ids) for number in range(VIRTUAL_NODES)}
 
 

@@ -1,4 +1,4 @@
-"""A configuration: the member reads the queues that it was given by hand."""
+"""A configuration: the member reads the queues that were assigned to it by hand."""
 
 from collections.abc import Collection, Sequence
 
@@ -6,10 +6,10 @@ from mqdb.rebalance.strategy import AllocationStrategy, T
 
 
 def allocate_by_config(given: Collection[T]) -> AllocationStrategy[T]:
-    """A strategy that gives this member those of the `given` queues that exist, whatever the others have.
+    """A strategy that gives this member the existing queues among the `given` ones, whatever the other members have.
 
-    Each member is given queues of its own. Nobody checks that: a queue that is given to none is not read, and one
-    that is given to two is read by the one that owns it. Source: AllocateMessageQueueByConfig.
+    Each member should be given different queues. This is not checked: a queue given to no member is not read, and a
+    queue given to two members is read by its owner. Source: AllocateMessageQueueByConfig.
     """
 
     def allocate(group: str, client_id: str, queues: Sequence[T], client_ids: Sequence[str]) -> list[T]:

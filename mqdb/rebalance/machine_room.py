@@ -6,15 +6,15 @@ from typing import Final
 from mqdb.common.message import MessageQueue
 from mqdb.rebalance.strategy import AllocationStrategy, T
 
-#: Between the room and the rest of a broker's name.
+#: Separates the room from the rest of a broker's name.
 ROOM_SEPARATOR: Final = "@"
 
 
 def allocate_by_machine_room(consumer_idcs: Collection[str]) -> AllocationStrategy[MessageQueue]:
-    """A strategy that shares out the queues of brokers in `consumer_idcs`; the other queues are not read.
+    """A strategy that divides the queues of brokers in `consumer_idcs`; other queues are not read.
 
-    A broker there is called `room@name`. Each member gets a run of queues of equal size, and the first ones a queue
-    of the rest each. Source: AllocateMessageQueueByMachineRoom.
+    The name of such a broker is `room@name`. Each member gets a run of queues of equal length, and each of the first
+    members gets one of the remaining queues. Source: AllocateMessageQueueByMachineRoom.
     """
 
     def allocate(
@@ -35,10 +35,10 @@ def allocate_by_machine_room(consumer_idcs: Collection[str]) -> AllocationStrate
 def allocate_machine_room_nearby(
     inner: AllocationStrategy[T], room_of_queue: Callable[[T], str], room_of_client: Callable[[str], str]
 ) -> AllocationStrategy[T]:
-    """A strategy that shares out the queues of a room among its members, by `inner`.
+    """A strategy that divides the queues of a room among the members in that room, with the strategy `inner`.
 
-    The queues of rooms without a member are shared out among all members, room by room, so that each queue has a
-    reader. All members have to give the same answers to where a queue and a client are.
+    The queues of rooms without a member are divided among all members, room by room, so that each queue has a reader.
+    All members have to agree on the rooms of queues and clients.
     Source: AllocateMachineRoomNearby.
     """
 
@@ -61,6 +61,6 @@ def allocate_machine_room_nearby(
 
 
 def _room(broker_name: str) -> str | None:
-    """The room in a name; None for a name without a separator or with several, as RocketMQ reads it."""
+    """The room in a broker's name; None for a name without a separator or with several separators, as in RocketMQ."""
     room, *rest = broker_name.split(ROOM_SEPARATOR)
     return room if len(rest) == 1 else None

@@ -40,7 +40,8 @@ from mqdb.remoting.wire.frame import Frame
 logger = logging.getLogger(__name__)
 
 #: A connection without a complete frame for this long is closed: its client is gone or does not need it. Clients send a
-#: frame every 30 s. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
+#: frame every 30 s.
+#: Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
 _IDLE_SECONDS: Final = 120.0
 
 #: Maximum bytes of incomplete frames on all connections: 128 of the largest messages. They need that much only if

@@ -21,8 +21,8 @@ from mqdb.remoting.wire.codes import RequestCode
 from mqdb.remoting.wire.frame import Frame
 
 #: Slightly less than clients wait. A client whose wait ends without an answer closes its connection, with all pulls in
-#: progress; RocketMQ's client in C++ then misses their answers for 30 s. Source: ClientConfig.mqClientApiTimeout, 3 s;
-#: MQClientAPIImpl.lockBatchMQ, 1 s.
+#: progress; RocketMQ's client in C++ then misses their answers for 30 s.
+#: Source: ClientConfig.mqClientApiTimeout, 3 s; MQClientAPIImpl.lockBatchMQ, 1 s.
 _ANSWERED_WITHIN_SECONDS: Final = 2.5
 _LOCKED_WITHIN_SECONDS: Final = 0.9
 

@@ -2,7 +2,8 @@
 
 The two sides are treated differently: null on the left makes the result null, while null on the right of `=` makes it
 FALSE, or TRUE if both are null. The types of both sides decide how a text is parsed; a text that cannot be parsed is an
-error. RocketMQ: ComparisonExpression.
+error.
+RocketMQ: ComparisonExpression.
 """
 
 import operator

@@ -47,7 +47,8 @@ def parse_tag_expression(text: str | None) -> TagExpression:
     Blanks around a tag are removed (Java's blanks, so U+00A0 and U+3000 stay), as are empty parts. `*` among other
     tags, or with blanks around it, is an ordinary tag. A text of separators only raises TagExpressionInvalid; a text of
     blanks only is legal and matches no message. Characters that PostgreSQL cannot store are refused, too, because no
-    message has such a tag. Source: FilterAPI.buildSubscriptionData.
+    message has such a tag.
+    Source: FilterAPI.buildSubscriptionData.
     """
     if not text or text == ALL_TAGS:
         return TagExpression(ALL_TAGS, frozenset(), (), matches_all=True)

@@ -7,7 +7,8 @@ their number among four states. Only the forms that a caller uses are put into t
 `true`.
 
 The SQL of an expression grows only with its size, not with its nesting, because only leaves and states occur twice in
-it. RocketMQ: LogicExpression, UnaryExpression.createNOT.
+it.
+RocketMQ: LogicExpression, UnaryExpression.createNOT.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A broker in a process: a PostgreSQL, its schema at head, and the services.
+"""A broker in a process: a PostgreSQL server, its upgraded schema, and the services.
 
 server            `Server`, which starts and stops them
 service_configs   what the settings mean for each service

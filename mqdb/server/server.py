@@ -1,4 +1,4 @@
-"""The broker process: a PostgreSQL, its schema at head, and the services wherever this process is the leader.
+"""The broker process: a PostgreSQL server, its upgraded schema, and the services if this process is the leader.
 
     Server
      ├── SharedPostgres      if no DSN is given: owned, or another process's and taken over when that is gone
@@ -6,8 +6,8 @@
      ├── services            run while this one does
      └── WebServer           if MQDB_HTTP is set: metrics, health, and pages that are handed to this
 
-When the database goes away and comes back, leadership is lost and won again, and with it the services stop and start;
-nothing else has to know. A new database is migrated before, as at the start.
+When the database goes away and comes back, leadership is lost and won again, so the services stop and start with it; no
+other part has to handle this. A new database is migrated first, as at the start.
 """
 
 import logging
@@ -67,9 +67,10 @@ class WebParts(NamedTuple):
     """Additional parts of the web server, besides the metrics of the broker and its health."""
 
     pages: "Pages | None" = None
-    #: Gets each sample, for the pages.
+    #: Receives each sample, for the pages.
     figures: "LiveFigures | None" = None
-    #: Each makes metrics for the names of the broker and its cluster. They are told whether this process leads or not.
+    #: Each function creates metrics for the names of the broker and its cluster. These metrics are exported whether or
+    #: not this process leads.
     metrics_of: "Sequence[Callable[[str, str], Metrics]]" = ()
 
 
@@ -77,9 +78,10 @@ class Server:
     """One broker in this process, from `start` to `stop`."""
 
     def __init__(self, settings: Settings, *, outlives_owner: bool = False, web: WebParts | None = None) -> None:
-        """Touches nothing yet.
+        """The constructor does not access anything yet.
 
-        With `outlives_owner` an embedded PostgreSQL stays when this process is killed, for clients and the next owner.
+        With `outlives_owner`, an embedded PostgreSQL keeps running if this process is killed, for clients and the next
+        owner.
         """
         self.settings: Final = settings
         self._outlives_owner = outlives_owner
@@ -94,10 +96,10 @@ class Server:
         context = self._rounds.watch_leadership(Context(self._connect_to_lead))
         self._leadership = Leadership(context, on_elected=self._lead, on_lost=self._follow)
         self._services: list[Service[Any]] = []
-        #: What probes are told.
+        #: The state that probes report.
         self.health: Final = Health(self._rounds, self._leadership.is_leader)
         self._info: BrokerInfo | None = None
-        #: Whether it has met a standby only, and waits until it finds the primary.
+        #: Whether only a standby was found, so that this process waits for the primary.
         self.waits_for_primary = False
         self._web: WebServer | None = None
 
@@ -105,7 +107,7 @@ class Server:
 
     @property
     def dsn(self) -> str:
-        """Address of the database, with the password."""
+        """DSN of the database, with the password."""
         return self._broker().dsn
 
     @property
@@ -115,23 +117,25 @@ class Server:
 
     @property
     def owns_postgres(self) -> bool:
-        """Whether the embedded PostgreSQL is this process's own, and would end with it."""
+        """Whether this process owns the embedded PostgreSQL, which would then end with it."""
         return self._postgres is not None and self._postgres.is_owner
 
     @property
     def http_address(self) -> HttpAddress | None:
-        """The address of its web server; None without one."""
+        """The address of the web server; None without a web server."""
         return None if self._web is None else self._web.address
 
     # -- what it does -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Returns when the database takes requests and is at head; the services follow in a moment.
+        """Start the broker, and return when the database is upgraded and accepts requests.
 
-        With the setting `wait_for_primary` it also returns if the DSN leads to a standby. All follows when it leads to
-        the primary; what is raised otherwise is in the log then, or raised by `has_found_primary`.
-        Raises an EmbeddedError, BrokerUnavailable, BrokerMisnamed or SchemaMismatch, and leaves nothing running then.
-        So does CannotListen for `http`, and SettingInvalid if the role of the DSN does not own the broker.
+        The services follow shortly after.
+
+        With the setting `wait_for_primary`, it also returns if the DSN leads to a standby. The rest follows when the
+        DSN leads to the primary; errors are then logged, or raised by `has_found_primary`. Raises an EmbeddedError,
+        BrokerUnavailable, BrokerMisnamed or SchemaMismatch, in which case nothing is left running. Also raises
+        CannotListen for `http`, and SettingInvalid if the role in the DSN does not own the broker.
         """
         if self._scheduler is not None:
             raise IllegalState("the server", "started already")
@@ -156,7 +160,7 @@ class Server:
             logger.info("serving", extra={"dsn": redact(self.dsn), "owns_postgres": self.owns_postgres})
 
     def stop(self) -> None:
-        """Stop the services, and then the database if it is this process's own. It has no effect if nothing runs."""
+        """Stop the services, and then the database if this process owns it. It has no effect if nothing is running."""
         self.health.end()
         self._leadership.stop()
         scheduler, self._scheduler = self._scheduler, None
@@ -174,7 +178,7 @@ class Server:
             postgres.close()
 
     def has_found_primary(self) -> bool:
-        """Whether the wait for the primary is over. Raises an error of leadership that does not pass by itself."""
+        """Whether the wait for the primary is over. Raises an error of leadership that is not temporary."""
         error = self._rounds.leadership.error
         may_pass = isinstance(error, BrokerUnavailable) and error.may_pass
         if isinstance(error, MqdbError) and not may_pass:
@@ -193,7 +197,7 @@ class Server:
     def _marked(self) -> AbstractContextManager[None]:
         """Mark the start, so that clients wait for it.
 
-        It is not marked if a PostgreSQL answers already: that of another process, or of a killed one.
+        The start is not marked if a PostgreSQL server already answers: that of another process, or of a killed one.
         """
         home = self.settings.home
         if self.settings.broker is not None or attach(home) is not None:
@@ -201,7 +205,7 @@ class Server:
         return mark_starting(Home(home))
 
     def _begin(self) -> None:
-        """Bring the database to head, or wait if that is wanted and the DSN leads to a standby."""
+        """Upgrade the database, or wait if the setting says so and the DSN leads to a standby."""
         try:
             self._bring_to_head()
         except ServerIsStandby as error:
@@ -210,7 +214,7 @@ class Server:
             self.waits_for_primary = True
             fields = {"reason": str(error)}
             logger.warning("waiting for the primary: %(reason)s", fields, extra=fields)
-            # Only for the names in the metrics.
+            # Only used for the names in metrics.
             with suppress(MqdbError), connected(self.dsn, "mqdb serve", server_choice.ServerRole.ANY) as connection:
                 self._info = broker_info(connection)
 
@@ -219,7 +223,7 @@ class Server:
         postgres = open_or_attach(self.settings.home, port=wanted, outlives_owner=self._outlives_owner)
         if wanted not in (0, postgres.port):
             fields = {"port": postgres.port, "wanted_port": wanted}
-            sentence = "PostgreSQL of this home runs on port %(port)s already, not on port %(wanted_port)s"
+            sentence = "PostgreSQL of this home already runs on port %(port)s, not on port %(wanted_port)s"
             logger.warning(sentence, fields, extra=fields)
         return postgres
 
@@ -232,7 +236,7 @@ class Server:
         return BrokerDsn(self.settings.broker_name, self._postgres.dsn)
 
     def _connect(self) -> Connection:
-        """A connection to where the database is now: an embedded one may come back on another port."""
+        """A connection to the current database: an embedded one may come back on another port."""
         dsn = self._broker().dsn
         with self._guard:
             if self._engine is None or self._engine_dsn != dsn:
@@ -246,7 +250,7 @@ class Server:
 
     @contextmanager
     def _connect_anew(self) -> Iterator[Connection]:
-        """A connection for one question, whose answers do not come from a pool."""
+        """A connection for a single question, not taken from a pool."""
         with self._connect() as connection:
             try:
                 yield connection
@@ -254,21 +258,21 @@ class Server:
                 connection.invalidate()
 
     def _connect_to_lead(self) -> Connection:
-        """A connection for leadership, which asks for one at the start and after each failure.
+        """A connection for leadership, which requests one at the start and after each failure.
 
-        By then the database may be another one: dropped and created again, or restored.
+        By then, the database may be a different one: dropped and recreated, or restored.
         """
         self._bring_to_head()
         return self._connect()
 
     def _bring_to_head(self) -> None:
-        """The schema as this mqdb speaks it, the broker under the name that the settings know, and as they say."""
+        """Upgrade the schema to this version of mqdb, and store the broker's name and settings."""
         broker = self._broker()
         with self._connect() as connection, translated(redact(broker.dsn)):
             try:
                 self._bring_to_head_on(connection, broker)
             finally:
-                # In the pool it would outlive the database.
+                # In the pool, the connection would outlive the database.
                 connection.invalidate()
 
     def _bring_to_head_on(self, connection: Connection, broker: BrokerDsn) -> None:
@@ -281,7 +285,7 @@ class Server:
                 migrations.upgrade(broker.dsn, broker_name=broker.name, cluster_name=self.settings.cluster_name)
             else:
                 migrations.upgrade(broker.dsn)
-            logger.info("migrated the schema to head", extra={"revision": migrations.head()})
+            logger.info("migrated the schema to the newest version", extra={"revision": migrations.head()})
         self._info = found = broker_info(connection)
         self._histories.note(found.history)
         found.require_name(broker.name, redact(broker.dsn))
@@ -291,7 +295,7 @@ class Server:
         self.settings.check_cluster_name(found.cluster_name)
         if mend_state(connection):
             mended = {"broker": broker.name}
-            sentence = "rebuilt the state of the dispatcher of %(broker)s, which an early fail-over had broken"
+            sentence = "rebuilt the state of the dispatcher of %(broker)s, which an early failover had broken"
             logger.warning(sentence, mended, extra=mended)
         kept, given = broker_settings(self.settings), self.settings
         for change in change_settings(connection, kept, given.delay_levels, given.default_durability):
@@ -302,7 +306,7 @@ class Server:
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
         of = self._context_of
-        # Their work begins with dispatched records.
+        # Their work starts with dispatched records.
         followers = KeyIndexer(of(KeyIndexer)), DelayDeliverer(of(DelayDeliverer)), TimerDeliverer(of(TimerDeliverer))
 
         def wake_followers() -> None:
@@ -324,13 +328,16 @@ class Server:
         return self._rounds.watch(kind.name, context)
 
     def _note_failure(self, outcome: object) -> None:
-        """A service that has lost its connection notices that before leadership does, which looks once a second."""
+        """Wake leadership after a failed round of a service.
+
+        A service notices a lost connection earlier than leadership, which checks once a second.
+        """
         if isinstance(outcome, Exception):
             self._leadership.wake()
 
     def _start_web(self, address: HttpAddress) -> "WebServer":
         """Serve metrics and health, and take samples while this process leads."""
-        # Nobody else pays for the import of their libraries.
+        # Imported here, so that only processes with a web server pay for loading these libraries.
         from mqdb.web.application import create_application
         from mqdb.web.collector import BrokerCollector
         from mqdb.web.proxies import Proxies
@@ -370,7 +377,7 @@ class Server:
 
     def _follow(self) -> None:
         self._rounds.services_stop()
-        # All at once: none waits for the last round of another.
+        # Halt all of them first, so that none waits for the last round of another.
         for service in self._services:
             service.halt()
         for service in self._services:

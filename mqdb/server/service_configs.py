@@ -1,4 +1,4 @@
-"""Translate the settings into what the broker and each service are given."""
+"""Translates the settings into the configurations of the broker and of each service."""
 
 import shutil
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from mqdb.store.broker_settings import BrokerSettings
 
 
 def broker_settings(settings: Settings) -> BrokerSettings:
-    """The settings that are kept in the database, for all clients of the broker."""
+    """The settings that are stored in the database, for all clients of the broker."""
     max_delay = settings.timer_max_delay
     return BrokerSettings(
         enable_property_filter=settings.enable_property_filter,
@@ -32,7 +32,7 @@ def keeper_config(settings: Settings) -> SegmentKeeperConfig:
         disk_max_used_space_percent=settings.disk_max_used_space_percent,
         disk_clean_forcibly_percent=settings.disk_clean_forcibly_percent,
     )
-    # The disk of a server elsewhere cannot be seen from here.
+    # The disk of a remote server cannot be seen from here.
     disk = _disk_of(settings.home) if settings.broker is None else None
     return SegmentKeeperConfig(
         retention=retention,
@@ -56,7 +56,7 @@ def checker_config(settings: Settings) -> TransactionCheckerConfig:
 def _disk_of(home: Path) -> Callable[[], float]:
     def used_percent() -> float:
         usage = shutil.disk_usage(home)
-        # Of what a user may use; some file systems keep a part for root.
+        # As a share of the space available to users; some file systems reserve a part for root.
         return 100 * usage.used / (usage.used + usage.free)
 
     return used_percent

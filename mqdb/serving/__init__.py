@@ -1,4 +1,4 @@
-"""The processes that serve: each module puts one together from its parts, and runs it until it is interrupted.
+"""The processes that serve: each module assembles a process from its parts, and runs it until it is interrupted.
 
 broker    `mqdb serve`: a `Server`, with the dashboard and the front if the settings say where
 front     the front for RocketMQ's clients, as in `mqdb serve` and alone (`mqdb remoting`)

@@ -1,4 +1,4 @@
-"""`mqdb serve`: a broker, with the dashboard and the front for RocketMQ's clients if the settings say where."""
+"""`mqdb serve`: a broker, with the dashboard and the fronts for RocketMQ's clients if the settings enable them."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Called when clients may come, with the server, the dashboard if there is one, and lines that say where fronts are.
+#: Called when clients can connect, with the server, the dashboard if there is one, and lines with the addresses of
+#: fronts.
 OnServing: TypeAlias = "Callable[[Server, Dashboard | None, list[str]], None]"
 
 
 def serve_broker(settings: Settings, on_serving: OnServing, on_welcome: Callable[[str], None]) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread.
+    """Serve until SIGINT, SIGTERM or SIGHUP. Call it in the main thread.
 
-    `on_welcome` gets each new link to the dashboard. Raises what `Server.start` raises, also after a wait for the
-    primary; CannotListen and SettingInvalid if the dashboard or the front cannot be served.
+    `on_welcome` is called with each new link to the dashboard. Raises the errors of `Server.start`, even after a wait
+    for the primary, and CannotListen and SettingInvalid if the dashboard or a front cannot be served.
     """
     traffic = FrontTraffic.of(settings)
     with dashboard_of(settings, on_welcome) as dashboard:
@@ -45,9 +46,9 @@ def serve_broker(settings: Settings, on_serving: OnServing, on_welcome: Callable
 
 
 def run(server: Server, on_serving: Callable[[list[str]], None], traffic: "FrontTraffic | None" = None) -> None:
-    """Start a server and its fronts, and stop all when a signal comes.
+    """Start a server and its fronts, and stop all of them when a signal arrives.
 
-    `on_serving` gets lines that say where the fronts are, and `traffic` their counts.
+    `on_serving` is called with lines that contain the addresses of the fronts, and `traffic` receives their counts.
     """
     traffic = traffic or FrontTraffic.of(server.settings)
     supervisor, health = SystemdSupervisor(), server.health
@@ -59,7 +60,7 @@ def run(server: Server, on_serving: Callable[[list[str]], None], traffic: "Front
     health.is_starting = True
     with interruption() as interrupted, server:
         if server.waits_for_primary:
-            # systemd would give up a start that takes as long.
+            # systemd would otherwise abort a start that takes this long.
             supervisor.tell_ready()
             interrupted.wait(tell_alive, until=server.has_found_primary)
         if interrupted.is_set():
@@ -86,11 +87,11 @@ def _liveness_of(fronts: "list[FrontThread]") -> Report:
 
 @contextmanager
 def dashboard_of(settings: Settings, on_welcome: Callable[[str], None]) -> "Iterator[Dashboard | None]":
-    """The dashboard, if the settings say where."""
+    """The dashboard, if the settings enable it."""
     if settings.http is None:
         yield None
         return
-    # Nobody else pays for the import of its libraries.
+    # Imported here, so that only this setting pays for loading its libraries.
     from mqdb.dashboard.dashboard import Dashboard
 
     dashboard = Dashboard(settings, on_welcome)
@@ -101,14 +102,14 @@ def dashboard_of(settings: Settings, on_welcome: Callable[[str], None]) -> "Iter
 
 
 class FrontTraffic(NamedTuple):
-    """The counts of the fronts that the settings ask for."""
+    """The counts of the fronts that the settings enable."""
 
     remoting: "Traffic | None"
     grpc: "CallTraffic | None"
 
     @classmethod
     def of(cls, settings: Settings) -> "FrontTraffic":
-        """Counts of nothing yet."""
+        """New counts, all zero."""
         from mqdb.remoting.session.traffic import Traffic
 
         remoting = None if settings.remoting is None else Traffic()
@@ -119,7 +120,7 @@ class FrontTraffic(NamedTuple):
         return cls(remoting, CallTraffic())
 
     def metrics_of(self) -> "list[Callable[[str, str], Metrics]]":
-        """The functions that make their metrics."""
+        """The functions that create the metrics of the fronts."""
         makers: list[Callable[[str, str], Metrics]] = []
         if self.remoting is not None:
             from mqdb.remoting.session.metrics import TrafficCollector

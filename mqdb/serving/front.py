@@ -1,4 +1,4 @@
-"""The front for RocketMQ's clients: from the settings to one that answers."""
+"""The front for RocketMQ's clients, from its settings to a running front."""
 
 import gc
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def front_of(
     settings: Settings, dsn: str, pool_dsn: str | None = None, traffic: "Traffic | None" = None
 ) -> "Iterator[Front | None]":
-    """The front for RocketMQ's clients, if the settings say where; `traffic` gets its counts.
+    """The front for RocketMQ's clients, if the settings enable it; `traffic` receives its counts.
 
-    Raises CannotListen, and SettingInvalid for a setting that it cannot use.
+    Raises CannotListen, and SettingInvalid for an invalid setting.
     """
     if settings.remoting_address is None:
         yield None
         return
-    # Nobody else pays for the import of its libraries.
+    # Imported here, so that only this setting pays for loading its libraries.
     from mqdb.fronts.access_keys import OpenToAll
     from mqdb.remoting.front import Front
     from mqdb.remoting.session.listener import Tls
@@ -40,7 +40,7 @@ def front_of(
             tls.context()
         except OSError as error:
             origin = settings.origin("remoting_certificate")
-            reason = f"it, or its key, cannot be used: {error.strerror or error}"
+            reason = f"the certificate or its key cannot be used: {error.strerror or error}"
             raise SettingInvalid("remoting_certificate", str(certificate), origin, reason) from error
     elif settings.remoting_tls_only:
         reason = "there is no TLS without remoting_certificate"
@@ -58,13 +58,14 @@ def front_of(
         front.start()
     except OpenToAll:
         reason = (
-            "anybody who reaches it could do all; give an access key a secret (mqdb acl secret), or set remoting_open"
+            "every client that can connect could do everything; give an access key a secret (mqdb acl secret), or set "
+            "remoting_open"
         )
         raise SettingInvalid("remoting", settings.remoting, settings.origin("remoting"), reason) from None
     except OSError as error:
         origin = settings.origin("remoting")
         raise CannotListen("remoting", str(settings.remoting), origin, error.strerror or str(error)) from error
-    # All that is loaded stays: full collections need not look at it while requests wait.
+    # Objects loaded so far are permanent: full garbage collections need not examine them while requests wait.
     gc.collect()
     gc.freeze()
     try:

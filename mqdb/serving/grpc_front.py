@@ -1,4 +1,4 @@
-"""The front for RocketMQ 5's SDKs: from the settings to one that answers."""
+"""The front for RocketMQ 5's SDKs, from its settings to a running front."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,20 +24,20 @@ def grpc_front_of(
     *,
     shares_port: bool = False,
 ) -> "Iterator[GrpcFront | None]":
-    """The front for RocketMQ 5's SDKs, if the settings say where; `traffic` gets its counts.
+    """The front for RocketMQ 5's SDKs, if the settings enable it; `traffic` receives its counts.
 
-    With `shares_port` several processes may listen there.
+    With `shares_port`, several processes may listen on the same ports.
 
-    Raises CannotListen, and SettingInvalid for a setting that it cannot use.
+    Raises CannotListen, and SettingInvalid for an invalid setting.
     """
     address, tls_address = settings.grpc_address, settings.grpc_tls_address
     if address is None:
         if tls_address is not None:
-            reason = "it is served beside grpc, which says nothing"
+            reason = "it is served in addition to grpc, which is not set"
             raise SettingInvalid("grpc_tls", settings.grpc_tls, settings.origin("grpc_tls"), reason)
         yield None
         return
-    # Nobody else pays for the import of its libraries.
+    # Imported here, so that only this setting pays for loading its libraries.
     from mqdb.fronts.access_keys import OpenToAll
     from mqdb.grpc.front import GrpcFront
 
@@ -55,7 +55,10 @@ def grpc_front_of(
     try:
         front.start()
     except OpenToAll:
-        reason = "anybody who reaches it could do all; give an access key a secret (mqdb acl secret), or set grpc_open"
+        reason = (
+            "every client that can connect could do everything; give an access key a secret (mqdb acl secret), "
+            "or set grpc_open"
+        )
         raise SettingInvalid("grpc", settings.grpc, settings.origin("grpc"), reason) from None
     except OSError as error:
         raise CannotListen("grpc", str(settings.grpc), settings.origin("grpc"), str(error)) from error
@@ -75,5 +78,5 @@ def _certificate_of(settings: Settings) -> "Certificate | None":
     try:
         return Certificate(Path(path).read_bytes(), Path(settings.grpc_certificate_key or path).read_bytes())
     except OSError as error:
-        reason = f"it, or its key, cannot be read: {error.strerror or error}"
+        reason = f"the certificate or its key cannot be read: {error.strerror or error}"
         raise SettingInvalid("grpc_certificate", str(path), settings.origin("grpc_certificate"), reason) from error

@@ -1,4 +1,4 @@
-"""Metrics and probes over HTTP, for commands that serve nothing else there."""
+"""Metrics and probes over HTTP, for commands that serve nothing else over HTTP."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def metrics_served(settings: "Settings", probes: "Probes", *metrics: "Metrics") -> "Iterator[HttpAddress]":
-    """Answer probes and scrapes at the HTTP address of the settings. Yields the address. Raises CannotListen."""
+    """Answer probes and scrapes at the HTTP address in the settings.
+
+    Yields the address. Raises CannotListen if that fails.
+    """
     from mqdb.web.application import create_application
     from mqdb.web.proxies import Proxies
     from mqdb.web.web_server import serve_web

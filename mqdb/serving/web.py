@@ -28,12 +28,12 @@ from mqdb.web.web_server import serve_web
 
 logger = logging.getLogger(__name__)
 
-#: The brokers are asked at most once in this time, however many probes come.
+#: The brokers are queried at most once in this time, however many probes arrive.
 _KNOWN_SECONDS: Final = 5.0
 
 
 class Reach:
-    """Asks the brokers of a dashboard whether they answer, for probes. Only the thread of the web server calls it."""
+    """Checks for probes whether the brokers of a dashboard answer. Only the thread of the web server may call it."""
 
     def __init__(self, brokers: Brokers, clock: Callable[[], float] = time.monotonic) -> None:
         self._brokers = brokers
@@ -42,7 +42,7 @@ class Reach:
         self._asking: asyncio.Task[Report] | None = None
 
     async def report(self) -> Report:
-        """One check for each broker. While the brokers have not answered, they are not asked again."""
+        """One check for each broker. While a query is unanswered, no other query is sent."""
         now = self._clock()
         if self._asking is None or (self._asking.done() and now - self._asked_at >= _KNOWN_SECONDS):
             self._asking, self._asked_at = asyncio.create_task(self._ask()), now
@@ -57,28 +57,28 @@ class Reach:
             answers = self._brokers.admin().on_each(lambda broker: broker.retention.log())
         except MqdbError as error:
             fields = {"error": str(error)}
-            logger.warning("could not ask any broker: %(error)s", fields, extra=fields)
-            return Report({"brokers": "cannot be found, the log says why"})
+            logger.warning("could not query any broker: %(error)s", fields, extra=fields)
+            return Report({"brokers": "cannot be found; see the log for the reason"})
         for name, fault in answers.failures.items():
             fields = {"broker": name, "error": str(fault)}
             logger.warning("broker %(broker)s did not answer: %(error)s", fields, extra=fields)
-        failing = dict.fromkeys(answers.failures, "cannot be used, the log says why")
+        failing = dict.fromkeys(answers.failures, "cannot be used; see the log for the reason")
         return Report(dict.fromkeys(answers.results, PASSED) | failing)
 
 
 def create_application(dashboard: Dashboard, address: HttpAddress) -> Starlette:
-    """The dashboard and its probes, as served at this address."""
+    """The dashboard and its probes, in the form served at this address."""
     reach = Reach(dashboard.brokers)
 
     async def healthz(_request: Request) -> Response:
-        # An answer shows that the only loop of the process works.
+        # An answer shows that the only event loop of the process works.
         return answer(Report({}))
 
     async def readyz(_request: Request) -> Response:
         return answer(await reach.report())
 
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Mount("/", dashboard.application)]
-    # The pages authenticate people themselves.
+    # The pages authenticate users themselves.
     access = Middleware(
         AccessControl, loopback_only=address.is_loopback, passwords=(), proxies=Proxies(None, ()), guarded=()
     )
@@ -88,10 +88,10 @@ def create_application(dashboard: Dashboard, address: HttpAddress) -> Starlette:
 def serve_alone(
     settings: Settings, on_started: Callable[[str], None], on_welcome: Callable[[str], None] = lambda line: None
 ) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread.
+    """Serve until SIGINT, SIGTERM or SIGHUP. Call it in the main thread.
 
-    `on_started` gets the line that says what to open, `on_welcome` each new one. Raises CannotListen, and
-    SettingInvalid if `http` is not set.
+    `on_started` is called with the line that contains the address to open, and `on_welcome` with each new link. Raises
+    CannotListen, and SettingInvalid if `http` is not set.
     """
     address = settings.http_address
     if address is None:

@@ -290,7 +290,9 @@ def test_a_data_directory_that_holds_something_else_is_refused(tmp_path: Path) -
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "holiday.jpg").write_text("")
 
-    assert_refused(Place(tmp_path).run("serve"), f"data directory {tmp_path / 'data'}", "holds files but no PG_VERSION")
+    assert_refused(
+        Place(tmp_path).run("serve"), f"data directory {tmp_path / 'data'}", "contains files but no PG_VERSION"
+    )
 
 
 def test_a_port_that_is_taken_is_refused_with_the_way_to_choose_another(postgres: EmbeddedPostgres) -> None:

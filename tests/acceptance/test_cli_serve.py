@@ -171,7 +171,7 @@ def test_another_port_than_the_one_that_the_home_has_is_not_passed_over(home: Pa
 
     assert "another port" not in said
     assert code == 0
-    assert f"PostgreSQL of this home runs on port {running.port} already, not on port" in warned
+    assert f"PostgreSQL of this home already runs on port {running.port}, not on port" in warned
 
 
 def test_a_port_is_refused_where_the_database_is_not_embedded(tmp_path: Path, database: Database) -> None:

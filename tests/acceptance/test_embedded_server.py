@@ -406,7 +406,7 @@ def test_a_setting_that_postgres_refuses_is_shown_with_its_words_and_leaves_noth
     with pytest.raises(PostgresFailed) as caught:
         EmbeddedPostgres(home, settings={"shared_buffers": "tiny"}, durable=False).start()
 
-    assert "ended with exit code 1" in str(caught.value)
+    assert "exited with code 1" in str(caught.value)
     assert 'invalid value for parameter "shared_buffers": "tiny"' in str(caught.value)
     with EmbeddedPostgres(home, durable=False) as server:  # the lock is free, the cluster intact
         assert server.is_running()

@@ -120,5 +120,5 @@ def test_programs_out_of_reach_are_copied_only_out_of_a_wheel(tmp_path: Path) ->
     with pytest.raises(PostgresNotFound) as caught:
         binaries_for(nobody, binaries, tmp_path / "runtime")
 
-    assert "user 'nobody', to whom root hands PostgreSQL, cannot run 18.4" in str(caught.value)
+    assert "user 'nobody', under which root runs PostgreSQL, cannot execute 18.4" in str(caught.value)
     assert not (tmp_path / "runtime").exists()

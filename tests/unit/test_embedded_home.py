@@ -85,7 +85,7 @@ def test_a_home_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
     shared.mkdir()
     shared.chmod(0o1777)
 
-    with pytest.raises(DataDirectoryUnusable, match=r"every user of this machine may write in it \(mode 1777\)"):
+    with pytest.raises(DataDirectoryUnusable, match=r"every user of this machine may write to it \(mode 1777\)"):
         homes.create(Home(shared), None)
 
 

@@ -43,7 +43,7 @@ def test_a_client_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("mqdb.embedded.starting.PATIENCE_SECONDS", 0.05)
     with (
         mark_starting(Home(tmp_path)),
-        pytest.raises(BrokerUnavailable, match="a broker is starting in this home, and not ready yet; try again"),
+        pytest.raises(BrokerUnavailable, match="a broker is starting in this home, but is not ready yet; try again"),
     ):
         brokers_of(load_settings(home=tmp_path))
 

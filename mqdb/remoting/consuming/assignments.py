@@ -1,7 +1,8 @@
 """Assignments: the queues that a member reads, and whether it pulls or pops them. Request code 400.
 
 A client that leaves rebalancing to the broker queries the assignment of each of its topics every 20 s, and when its
-group changes. RocketMQ: QueryAssignmentProcessor.
+group changes.
+RocketMQ: QueryAssignmentProcessor.
 """
 
 from collections.abc import Sequence

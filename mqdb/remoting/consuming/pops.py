@@ -2,8 +2,8 @@
 
     frame ──▶ header, filter, group ──▶ waiting list ──▶ messages, each with its check point ──▶ 200051, 200053
 
-Each request is answered only from its fields and the database, so a client may use any front. RocketMQ:
-PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
+Each request is answered only from its fields and the database, so a client may use any front.
+RocketMQ: PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor.
 """
 
 import asyncio
@@ -61,7 +61,8 @@ _LONGEST_LOOK_SECONDS: Final = 5.0
 
 #: Highest number of failures that is reported to a client. By default, a client acknowledges a message by itself that
 #: has failed 16 times and is hours old. The group could then not give up the message: it would be lost instead of
-#: becoming a dead letter. Source: ConsumeMessagePopConcurrentlyService.checkNeedAckOrDelay.
+#: becoming a dead letter.
+#: Source: ConsumeMessagePopConcurrentlyService.checkNeedAckOrDelay.
 _MOST_FAILURES_TOLD: Final = 15
 
 #: Versions of Java's client, from 5.0.0 on, that create check points by themselves. Their check points contain no

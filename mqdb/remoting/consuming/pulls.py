@@ -3,7 +3,8 @@
     frame ──▶ header, filter, claim ──▶ hold ──▶ turn ──▶ nothing new: wait ──▶ turn ... ──▶ answer
 
 A member of a group pulls queues that it owns; clients that name the filter in the pull, or that broadcast, read without
-owning. RocketMQ: PullMessageProcessor, PullMessageRequestHeader, PullSysFlag.
+owning.
+RocketMQ: PullMessageProcessor, PullMessageRequestHeader, PullSysFlag.
 """
 
 import asyncio
@@ -41,7 +42,8 @@ _COMMITS, _MAY_HOLD, _NAMES_FILTER = 1, 2, 4
 _MOST_MESSAGES: Final = 1_024
 
 #: Maximum bytes of bodies in an answer; a larger message is sent alone. A call for 64 queues then needs 16 MiB of
-#: memory. Source: MessageStoreConfig.maxTransferBytesOnMessageInMemory.
+#: memory.
+#: Source: MessageStoreConfig.maxTransferBytesOnMessageInMemory.
 _MOST_BYTES: Final = 256 * 1024
 
 #: Longer than any client waits; a client closes the connection if there is no answer for 30 s.

@@ -48,8 +48,8 @@ from mqdb.store.log.commit_log import Record
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.producer.append import NoAnswer
 
-#: Slightly less than clients wait for an answer, so that they receive the reason of a failure. Source:
-#: DefaultMQProducer.sendMsgTimeout, 3 s.
+#: Slightly less than clients wait for an answer, so that they receive the reason of a failure.
+#: Source: DefaultMQProducer.sendMsgTimeout, 3 s.
 _TIMEOUT_SECONDS: Final = 2.5
 
 #: Queue offset in an answer: unknown. Dispatch assigns the offset later.

@@ -1,7 +1,8 @@
 """Access: identifies the sender of a request, and checks the rights of its access key.
 
 Clients sign each request with their access key. As soon as one key has a secret, all requests except those for routes
-have to be signed. RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
+have to be signed.
+RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
 """
 
 from collections.abc import Callable

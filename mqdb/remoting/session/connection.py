@@ -1,7 +1,7 @@
 """One connection of a client: its frames, their answers, and the front's own requests to the client.
 
-Answers may be sent in a different order than their requests arrived: `opaque` matches answers to requests. RocketMQ:
-NettyRemotingAbstract.
+Answers may be sent in a different order than their requests arrived: `opaque` matches answers to requests.
+RocketMQ: NettyRemotingAbstract.
 """
 
 import asyncio

@@ -4,8 +4,8 @@ Request codes 34, 35, 38 and 46, and 40 to clients.
 
 A client is identified by its id and its connection: after a lost connection, it connects again and identifies itself
 with its next heartbeat, up to 30 s later. It stays a member for that time. Its row in the database counts as connected
-while the front is connected (`membership.adopt`). RocketMQ: ClientManageProcessor, ConsumerManageProcessor,
-ConsumerManager, ProducerManager.
+while the front is connected (`membership.adopt`).
+RocketMQ: ClientManageProcessor, ConsumerManageProcessor, ConsumerManager, ProducerManager.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """Requests of RocketMQ's tools about topics, groups and the broker: listing, changing and deleting.
 
 RocketMQ's name server stores which topics are ordered in a separate map (100, 101, 102). Here this is a setting of the
-topic: the map is read from the setting, which tools have already set with 17 when they write to the map. RocketMQ:
-AdminBrokerProcessor, DefaultRequestProcessor, mqadmin.
+topic: the map is read from the setting, which tools have already set with 17 when they write to the map.
+RocketMQ: AdminBrokerProcessor, DefaultRequestProcessor, mqadmin.
 """
 
 import time

@@ -4,7 +4,8 @@
 
 RocketMQ's clients read the first eight fields by position, and send the whole text back. The text is the message's
 property POP_CK; a client creates it only if it is missing. The receipt handle contains everything that an
-acknowledgement needs. RocketMQ: ExtraInfoUtil, PopMessageResponseHeader.
+acknowledgement needs.
+RocketMQ: ExtraInfoUtil, PopMessageResponseHeader.
 """
 
 from collections.abc import Iterable
