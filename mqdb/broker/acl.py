@@ -108,7 +108,7 @@ def grant(
             try:
                 acl.open_schema(connection, principal)
             except acl.NO_SUCH_ROLE as error:
-                reason = "is not a role of this server; CREATE ROLE makes one"
+                reason = "is not a role of this server; create it with CREATE ROLE"
                 raise ParameterInvalid("principal", principal, reason) from error
         if known is None and its != Principal():
             acl.add_principal(connection, principal, its)

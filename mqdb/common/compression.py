@@ -129,7 +129,7 @@ def _all_of(body: bytes, decompressor: _Decompressor, compression: Compression) 
     if not decompressor.eof:
         raise CompressedBodyBroken(compression, f"it ends too early, after {len(body):,} bytes")
     if rest or decompressor.unused_data:
-        raise CompressedBodyBroken(compression, "something follows its end")
+        raise CompressedBodyBroken(compression, "there is data after its end")
     return b"".join(parts)
 
 

@@ -145,7 +145,5 @@ def _time_milliseconds(time: object) -> object:
             f"{shown(time)} is {type(time).__name__}; give an aware datetime or whole milliseconds since 1970",
         )
     if time.tzinfo is None or time.utcoffset() is None:
-        raise ScheduleInvalid(
-            "deliver_at", f"{time.isoformat()} has no time zone; say which, as datetime.now(UTC) does"
-        )
+        raise ScheduleInvalid("deliver_at", f"{time.isoformat()} has no time zone; add one, as in datetime.now(UTC)")
     return _delay_milliseconds(time - _EPOCH)

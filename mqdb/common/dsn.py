@@ -65,7 +65,7 @@ def parse_brokers(text: str, default_name: str) -> tuple[BrokerDsn, ...]:
     Raises ValueError with a reason that quotes only names of brokers.
     """
     if other := _OTHER_DRIVER.search(text.strip()):
-        raise ValueError(f"mqdb uses psycopg, and no other driver; write postgresql:// without +{other['driver']}")
+        raise ValueError(f"mqdb uses psycopg and no other driver; write postgresql:// without +{other['driver']}")
     parts = _parts(text)
     brokers = tuple(_broker(part, default_name if len(parts) == 1 else None) for part in parts)
     names = [broker.name for broker in brokers]
@@ -168,7 +168,7 @@ def _broker(part: str, default_name: str | None) -> BrokerDsn:
     uri = part[named.end() :] if named else part
     name = named["name"] if named else default_name
     if name is None:
-        raise ValueError("in a list every broker has a name: broker-a=postgresql://...;broker-b=postgresql://...")
+        raise ValueError("in a list, every broker needs a name: broker-a=postgresql://...;broker-b=postgresql://...")
     # A URI that SQLAlchemy and libpq both read.
     dsn = re.sub(_SCHEME, "postgresql://", uri, count=1)
     _check(uri, dsn)

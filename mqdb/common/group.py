@@ -70,7 +70,7 @@ def check_group_name(name: str, reserved: str = DEFAULT_CONSUMER) -> None:
     """
     check_name("group", name, MAX_GROUP_LENGTH)
     if name == reserved:
-        raise NameInvalid("group", name, "is reserved; choose a name of your own")
+        raise NameInvalid("group", name, "is reserved; choose another name")
 
 
 def check_group(
@@ -91,9 +91,7 @@ def check_group(
     if retry_delays is not None:
         check_retry_delays(retry_delays)
     if consume_from_where is ConsumeFromWhere.TIMESTAMP:
-        raise ParameterInvalid(
-            "consume_from_where", consume_from_where, "a group begins at LAST_OFFSET or FIRST_OFFSET"
-        )
+        raise ParameterInvalid("consume_from_where", consume_from_where, "must be LAST_OFFSET or FIRST_OFFSET")
 
 
 def _check_count(name: str, value: object, lowest: int, highest: int) -> None:

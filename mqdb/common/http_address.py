@@ -33,7 +33,7 @@ def parse_http_address(text: str) -> HttpAddress:
     """Parse `host:port`. Raises ValueError with the rule."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match["port"]) > _MAX_PORT:
-        raise ValueError("write host:port, such as 127.0.0.1:8090")
+        raise ValueError("must be host:port, such as 127.0.0.1:8090")
     return HttpAddress(match["host"].strip("[]"), int(match["port"]))
 
 

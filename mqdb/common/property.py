@@ -188,7 +188,7 @@ def _check_keys(keys: Sequence[object]) -> None:
             raise PropertyInvalid(Property.KEYS.value, f"key {shown(key)} is {_type(key)}, not text; use str()")
         if not key or KEY_SEPARATOR in key:
             raise PropertyInvalid(
-                Property.KEYS.value, f"key {shown(key)} is empty or holds a blank, which stands between keys"
+                Property.KEYS.value, f"key {shown(key)} is empty or contains a blank, which separates keys"
             )
 
 
@@ -196,7 +196,7 @@ def _forbidden_characters(stored: Mapping[str, str]) -> Iterator[PropertyInvalid
     for name, value in stored.items():
         for what, text in (("name", name), ("value", value)):
             if found := _FORBIDDEN.search(text):
-                yield PropertyInvalid(name, f"the {what} holds U+{ord(found[0]):04X}, which cannot be stored")
+                yield PropertyInvalid(name, f"the {what} contains U+{ord(found[0]):04X}, which cannot be stored")
 
 
 def _type(value: object) -> str:

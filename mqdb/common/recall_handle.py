@@ -52,6 +52,6 @@ def decode_handle(text: str) -> RecallHandle:
         raise RecallHandleInvalid(text, "is not URL-safe base64 of a text") from error
     found = _HANDLE.fullmatch(fields)
     if found is None:
-        raise RecallHandleInvalid(text, "does not hold 'v1', a topic, a broker, a time and a message id")
+        raise RecallHandleInvalid(text, "does not contain 'v1', a topic, a broker, a time and a message id")
     topic, broker_name, deliver_ms, message_id = found.groups()
     return RecallHandle(topic, broker_name, int(deliver_ms), message_id)

@@ -60,4 +60,4 @@ def check_retry_delays(delays: Sequence[timedelta]) -> None:
     if wrong:
         raise ParameterInvalid("retry_delays", wrong[0], f"must be from 0 to {LONGEST_RETRY_DELAY}")
     if len(delays) > MOST_RETRY_DELAYS:
-        raise ParameterInvalid("retry_delays", len(delays), f"a group has {MOST_RETRY_DELAYS} delays at most")
+        raise ParameterInvalid("retry_delays", len(delays), f"a group can have at most {MOST_RETRY_DELAYS} delays")

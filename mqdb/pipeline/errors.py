@@ -114,7 +114,7 @@ class LogReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
 
     sentence = (
         "another log: {what}: {reason}; the database was restored, or a standby with fewer messages was promoted. "
-        "Begin with a new checkpoint, and say in startingOffsets or startingTimestamp where; or set "
+        "Begin with a new checkpoint, and give the starting point in startingOffsets or startingTimestamp; or set "
         "failOnDataLoss=false to read each such queue from its first message"
     )
 
@@ -126,8 +126,8 @@ class DatabaseReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
     """
 
     sentence = (
-        "another database: {what}: {reason}. Give the url of that database; or begin with a new checkpoint; or set "
-        "failOnDataLoss=false to read each queue from its first message"
+        "another database: {what}: {reason}. Give the url of the original database; or begin with a new checkpoint; "
+        "or set failOnDataLoss=false to read each queue from its first message"
     )
 
 
@@ -135,7 +135,7 @@ class SegmentDropped(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     """Retention dropped a segment between the planning of a job and its task."""
 
     segment: int
-    sentence = "segment {segment} was dropped by retention before it could be counted; run it again"
+    sentence = "segment {segment} was dropped by retention before it could be counted; run the job again"
 
 
 class ReplicaBehind(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
@@ -146,7 +146,7 @@ class ReplicaBehind(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     reached: int
     waited_seconds: float
     sentence = (
-        "the replica is behind: {what} is to be read up to offset {wanted:,}, and ends at {reached:,} after "
+        "the replica is behind: {what} has to be read up to offset {wanted:,}, but ends at {reached:,} after "
         "{waited_seconds:g} s (option replicaWaitSeconds)"
     )
 
@@ -177,8 +177,8 @@ class SinkBatchMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     expected: int
     found: int
     sentence = (
-        "batch {batch_id} of sink {sink_id!r} has {found:,} messages staged, its tasks wrote {expected:,}; nothing "
-        "was appended (a crash of PostgreSQL empties the stage): run the batch again"
+        "batch {batch_id} of sink {sink_id!r} has {found:,} messages staged, but its tasks wrote {expected:,}; "
+        "nothing was appended (a crash of PostgreSQL empties the stage): run the batch again"
     )
 
 
@@ -199,9 +199,9 @@ class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
         return f"batches {first} to {self.batch_id - 1} of sink {self.sink_id!r} are not in the database"
 
     sentence = (
-        "{what}, and batch {batch_id} comes next: the database was restored, or another one has taken its place, or "
-        "the query has written elsewhere before. Nothing was appended. Begin with a new checkpoint that reads their "
-        "rows again; or set failOnDataLoss=false to go on without them"
+        "{what}, and batch {batch_id} comes next: the database was restored or replaced, or the query wrote elsewhere "
+        "before. Nothing was appended. Begin with a new checkpoint that reads their rows again; or set "
+        "failOnDataLoss=false to continue without them"
     )
 
 
@@ -218,11 +218,11 @@ class SinkBatchChanged(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     messages: int
     expected: int
     sentence = (
-        "batch {batch_id} of sink {sink_id!r} is in broker {broker!r} already, and differs from this run: "
-        "{messages:,} messages are there, {expected:,} would go there now. The rows, the queues of a topic, or the "
-        "brokers of the url have changed. Nothing was appended to any broker. Run it as it was; another batch job "
-        "needs another writeId; or set failOnDataLoss=false to append the rest as it is now, so that rows may be lost "
-        "or doubled"
+        "batch {batch_id} of sink {sink_id!r} is already in broker {broker!r}, but differs from this run: "
+        "{messages:,} messages are stored, {expected:,} would be written now. The rows, the queues of a topic, or the "
+        "brokers of the url have changed. Nothing was appended to any broker. Run it unchanged; another batch job "
+        "needs another writeId; or set failOnDataLoss=false to append the rest as it is now, in which case rows may "
+        "be lost or duplicated"
     )
 
 
@@ -237,8 +237,8 @@ class SinkBrokerMissing(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     batch_id: int
     sentence = (
         "sink {sink_id!r} has written to broker {broker!r}, which the url does not name, and a part of batch "
-        "{batch_id} may be there already. Nothing was appended. Name the broker; or set failOnDataLoss=false to go on "
-        "without it"
+        "{batch_id} may already be stored there. Nothing was appended. Name the broker; or set failOnDataLoss=false "
+        "to continue without it"
     )
 
 
@@ -276,8 +276,8 @@ class ArchiveMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     expected: str
     found: str
     sentence = (
-        "the archive of segment {segment} does not agree with the broker: of topic {topic!r}, queue {queue_id}, it "
-        "has {found} instead of {expected}; the segment does not count as archived"
+        "the archive of segment {segment} does not match the broker: for topic {topic!r}, queue {queue_id}, it has "
+        "{found} instead of {expected}; the segment does not count as archived"
     )
 
 
@@ -289,8 +289,8 @@ class ArchiveIncomplete(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
     first: int
     past: int
     sentence = (
-        "of topic {topic!r}, queue {queue_id}, offsets {first:,} to before {past:,} are in no archived segment; "
-        "choose other offsets or times, or allow gaps"
+        "topic {topic!r}, queue {queue_id}, offsets {first:,} to before {past:,} are in no archived segment; choose "
+        "other offsets or times, or allow gaps"
     )
 
 
@@ -310,8 +310,8 @@ class MessageUnusable(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
     offset: int
     reason: str
     sentence = (
-        "the message at offset {offset:,} of topic {topic!r}, queue {queue_id}, cannot become a row: {reason}; correct "
-        "the topic, or skip such messages"
+        "the message at offset {offset:,} of topic {topic!r}, queue {queue_id}, cannot become a row: {reason}; "
+        "correct the topic, or skip such messages"
     )
 
 
@@ -345,7 +345,7 @@ class JavaNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     reason: str
     sentence = (
         'no Java 17 or newer found: {reason}; install a JDK, set JAVA_HOME, or run: pip install "mqdb[spark]", which '
-        "brings one"
+        "includes one"
     )
 
 
@@ -354,8 +354,8 @@ class JarNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 
     places: Sequence[str]
     sentence = (
-        "no JDBC driver of PostgreSQL in {places!l}; give jar=PATH, set MQDB_PG_JAR, install "
-        "libpostgresql-jdbc-java, or set spark.jars.packages=org.postgresql:postgresql:42.7.7"
+        "no PostgreSQL JDBC driver in {places!l}; give jar=PATH, set MQDB_PG_JAR, install libpostgresql-jdbc-java, or "
+        "set spark.jars.packages=org.postgresql:postgresql:42.7.7"
     )
 
 
@@ -365,4 +365,4 @@ class JarMismatch(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     path: str
     expected: str
     found: str
-    sentence = "{path} has SHA-256 {found}, and not {expected}: it is not used; remove it, or give jar=PATH"
+    sentence = "{path} has SHA-256 {found} instead of {expected}: it is not used; remove it, or give jar=PATH"

@@ -40,4 +40,4 @@ def warn_of_ignored(options: Mapping[str, str]) -> None:
     if ignored := sorted(filter(is_of_kafka, options), key=str.lower):
         known = {name.lower(): name for name in _WRITTEN}
         names = ", ".join(known.get(name.lower(), name) for name in ignored)
-        logger.warning("ignored options of Kafka, which mean nothing to mqdb: %s", names)
+        logger.warning("ignored options of Kafka, which have no meaning for mqdb: %s", names)

@@ -41,7 +41,9 @@ class CronSender(LoopService[CronRound]):
         for firing in counts.firings:
             fields = {"cron": firing.name, "topic": firing.topic, "scheduled_at": firing.scheduled_at.isoformat()}
             if firing.skipped:
-                sentence = "skipped cron %(cron)s at %(scheduled_at)s: topic %(topic)s is gone or takes no messages"
+                sentence = (
+                    "skipped cron %(cron)s at %(scheduled_at)s: topic %(topic)s does not exist or is not writable"
+                )
                 logger.warning(sentence, fields, extra=fields)
             if firing.left_out:
                 sentence = "skipped missed times of cron %(cron)s of topic %(topic)s, from %(scheduled_at)s on"

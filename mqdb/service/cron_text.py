@@ -48,7 +48,7 @@ _POSITION: Final = re.compile(r"(?P<weekday>[a-z]{3}|\d+)(?:#(?P<number>[1-5])|L
 _ELSEWHERE: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), advice)
     for pattern, advice in (
-        (r".*\?.*", "? is any day, alone in the field of a day; write *; the first of 6 fields is the second"),
+        (r".*\?.*", "? means any day, alone in the field of a day; write *; the first of 6 fields is the second"),
         (r"(\d+|L)W", "the nearest weekday cannot be named; write a day, or L for the last day of the month"),
         (r"L-\w+", "days before the last one cannot be named; write a day, or L for the last day of the month"),
         (r"\w+#.*", "write mon#1 to mon#5 in the day of week, alone or between commas, or monL for the last Monday"),
@@ -87,7 +87,7 @@ class CronFields:
 def parse_cron(text: str) -> CronFields:
     """Read a cron text. Raises CronInvalid."""
     if len(text) > MAX_CRON_LENGTH:
-        raise CronInvalid(text, f"has {len(text):,} characters, the limit is {MAX_CRON_LENGTH}")
+        raise CronInvalid(text, f"has {len(text):,} characters; the limit is {MAX_CRON_LENGTH}")
     try:
         return _fields(_words(text))
     except ValueError as error:
@@ -108,7 +108,9 @@ def _words(text: str) -> list[str]:
         case [_, _, _, _, _, _]:
             return words
         case [_, _, _, _, _, _, _]:
-            raise ValueError("has 7 fields, and no field is for a year; write the first 6, and remove the cron in time")
+            raise ValueError(
+                "has 7 fields, but there is no field for a year; write the first 6, and remove the cron in time"
+            )
     raise ValueError(
         f"has {len(words)} fields; write 5: minute hour day-of-month month day-of-week; or 6, with the second before "
         f"them; or one of {names}"
@@ -119,7 +121,7 @@ def _fields(words: list[str]) -> CronFields:
     """Raises ValueError."""
     if words[3] == "?" and re.search(r"(?<![#/\d])\d", words[5]):
         raise ValueError(
-            f"day of week {words[5]!r}: beside a ? in Quartz, 1 is Sunday, and here it is Monday; write names: mon-fri"
+            f"day of week {words[5]!r}: with a ? as in Quartz, 1 is Sunday, but here it is Monday; write names: mon-fri"
         )
     day, weekday = ("*" if word == "?" else word for word in (words[3], words[5]))
     last_day, days = _split(day, _LAST_DAY)
@@ -183,8 +185,8 @@ class _Field:
         if low > high:
             if self.names is not _WEEKDAYS:
                 raise ValueError(
-                    f"{self.name} {part!r}: the range ends before it begins; "
-                    f"write {low}-{self.high},{self.low}-{high} for one that goes on at {self.low}"
+                    f"{self.name} {part!r}: the range ends before it begins; write "
+                    f"{low}-{self.high},{self.low}-{high} for a range that continues at {self.low}"
                 )
             high += 7
         if step is None:

@@ -63,5 +63,5 @@ class DelayDeliverer(Deliverer[DelayRound]):
         for error in counts.missing:
             if (error.queue_key, error.queue_offset) not in self._missing:
                 fields = {"reason": str(error)}
-                logger.error("a delay level stands still: %(reason)s", fields, extra=fields)
+                logger.error("a delay level is stuck: %(reason)s", fields, extra=fields)
         self._missing = missing

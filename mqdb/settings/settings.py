@@ -176,7 +176,7 @@ class Settings(BaseModel):
         brokers = self.brokers
         if len(brokers) > 1:
             names = ", ".join(broker.name for broker in brokers)
-            reason = f"lists several brokers, {names}; this works on one, so give it one with --dsn"
+            reason = f"lists several brokers, {names}; this command works on one, so give only one with --dsn"
             raise SettingInvalid("dsn", redact(self.dsn or ""), self.origin("dsn"), reason)
         return brokers[0] if brokers else None
 
@@ -279,7 +279,7 @@ class Settings(BaseModel):
     @classmethod
     def _is_name(cls, value: str) -> str:
         if not is_broker_name(value):
-            raise ValueError("use letters, digits, and _ . @ - after the first")
+            raise ValueError("must consist of letters, digits, and _ . @ - after the first character")
         if len(value) > MAX_TOPIC_LENGTH:
             raise ValueError(f"has {len(value):,} characters, the limit is {MAX_TOPIC_LENGTH}")
         return value
@@ -305,7 +305,7 @@ class Settings(BaseModel):
     @classmethod
     def _is_for_viewers_only(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and value == info.data.get("web_password"):
-            raise ValueError("is the same as web_password, by which one may do everything")
+            raise ValueError("is the same as web_password, which allows everything")
         return value
 
     @field_validator("web_trusted_proxies")
@@ -314,7 +314,7 @@ class Settings(BaseModel):
         if value is not None:
             value = ", ".join(map(str, parse_networks(value)))
         if (value is None) != (info.data.get("web_user_header", value) is None):
-            raise ValueError("set web_user_header and web_trusted_proxies both, or neither")
+            raise ValueError("set both web_user_header and web_trusted_proxies, or neither")
         return value
 
     @field_validator("http")
@@ -326,7 +326,9 @@ class Settings(BaseModel):
         # An invalid password counts as missing; of the two faults, only the first is reported.
         ways = ("web_password", "web_viewer_password", "web_trusted_proxies")
         if not address.is_loopback and all(info.data.get(each, "") is None for each in ways):
-            raise ValueError("anybody who reaches this address may ask; set web_password, or use 127.0.0.1")
+            raise ValueError(
+                "every client that can connect to this address could use it; set web_password, or use 127.0.0.1"
+            )
         return str(address)
 
     @field_validator("disk_clean_forcibly_percent")
@@ -407,7 +409,9 @@ def _refuse_two_names(settings: Settings) -> None:
     brokers = settings.brokers
     origin = settings.origin("broker_name")
     if origin != DEFAULT and len(brokers) == 1 and brokers[0].name != settings.broker_name:
-        raise SettingInvalid("broker_name", settings.broker_name, origin, f"dsn calls the broker {brokers[0].name!r}")
+        raise SettingInvalid(
+            "broker_name", settings.broker_name, origin, f"the dsn names the broker {brokers[0].name!r}"
+        )
 
 
 def _safe(name: str, value: object) -> object:

@@ -53,7 +53,7 @@ def _hours(value: object) -> object:
 
 def _absolute(value: Path) -> Path:
     if re.match(r"postgres(ql)?(\+\w+)?:", str(value)):
-        raise ValueError("is the address of a database and no directory; set it as dsn")
+        raise ValueError("is the address of a database, not a directory; set it as dsn")
     return expanded(value).absolute()
 
 
@@ -78,7 +78,7 @@ def expanded(path: str | Path) -> Path:
     try:
         found = Path(path).expanduser()
     except RuntimeError:
-        raise ValueError("begins with ~ and the name of no user here") from None
+        raise ValueError("starts with ~ and the name of a user that does not exist here") from None
     if "\0" in str(found):
         raise ValueError("holds U+0000")
     return found

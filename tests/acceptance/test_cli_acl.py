@@ -163,7 +163,7 @@ def test_a_file_that_says_nonsense_changes_nothing(place: Place, tmp_path: Path,
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("grant", "nobody", "--send", "orders"), "is not a role of this server; CREATE ROLE makes one"),
+        (("grant", "nobody", "--send", "orders"), "is not a role of this server; create it with CREATE ROLE"),
         (("grant", SHOP), "give at least one topic or group"),
         (("grant", SHOP, "--group", "or*"), "group"),
         (("check", SHOP), "name a topic with --send, --read and so on, or a group with --group"),

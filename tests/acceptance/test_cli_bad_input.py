@@ -74,7 +74,7 @@ def stored(place: Place, topic: str = "orders") -> str:
         (["orders", "x", "-p", "KEYS=x"], ["property 'KEYS' is reserved", "choose another name"]),
         (["orders", "x", "-p", "a"], ["property = 'a'", "NAME=VALUE"]),
         (["orders", "x", "-p", "a="], ["property 'a'", "blank"]),
-        (["orders", "x", "-k", "two words"], ["'two words'", "holds a blank"]),
+        (["orders", "x", "-k", "two words"], ["'two words'", "contains a blank"]),
         (["two words", "x"], ["topic name 'two words'", "1 to 127 characters"]),
         (["", "x"], ["topic name ''", "is empty"]),
         (["SCHEDULE_TOPIC_XXXX", "x"], ["'SCHEDULE_TOPIC_XXXX' belongs to the broker"]),

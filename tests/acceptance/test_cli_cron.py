@@ -103,7 +103,7 @@ def test_a_recurring_send_is_paused_resumed_and_removed(place: Place) -> None:
         ({"--cron": "61 * * * *"}, "mqdb: cron '61 * * * *': minute '61': must be from 0 to 59"),
         (
             {"--cron": "0 0 12 ? * 2-6"},
-            "mqdb: cron '0 0 12 ? * 2-6': day of week '2-6': beside a ? in Quartz",
+            "mqdb: cron '0 0 12 ? * 2-6': day of week '2-6': with a ? as in Quartz",
         ),
         ({"--timezone": "Europe/Berlino"}, "mqdb: timezone = 'Europe/Berlino': there is no such time zone"),
         ({"--topic": "nothing"}, "mqdb: topic 'nothing' does not exist; create it with: mqdb topic create nothing"),

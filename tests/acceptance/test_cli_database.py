@@ -42,7 +42,7 @@ def test_without_a_broker_it_says_how_to_start_one(tmp_path: Path, command: str)
 def test_of_several_brokers_one_has_to_be_chosen(tmp_path: Path, command: str) -> None:
     place = Place(tmp_path, "a=postgresql://h1/mqdb;b=postgresql://h2/mqdb")
 
-    assert_refused(place.call(command), "lists several brokers, a, b; this works on one")
+    assert_refused(place.call(command), "lists several brokers, a, b; this command works on one")
 
 
 def test_psql_opens_the_embedded_database_without_a_question(embedded: Place) -> None:

@@ -66,7 +66,7 @@ def test_the_lines_of_a_file_all_wait(place: Place, database: Database, tmp_path
         (["--delay", "soon"], "500ms, 90s, 15m, 2h or 7d"),
         (["--delay", "9999999999d"], "is too long"),
         (["--deliver-at", "tomorrow"], "2026-07-14T09:30"),
-        (["--delay", "90s", "--delay-level", "3"], "delay_level says already"),
+        (["--delay", "90s", "--delay-level", "3"], "delay_level already determines"),
     ],
     ids=["delay", "long delay", "time", "two of them"],
 )

@@ -466,7 +466,7 @@ def test_programs_that_the_account_cannot_run_and_that_are_no_wheel_are_refused(
     private.mkdir(mode=0o700)
     shutil.copytree(find_postgres().bin_dir, private / "bin")
 
-    with pytest.raises(PostgresNotFound, match="cannot run"):
+    with pytest.raises(PostgresNotFound, match="cannot execute"):
         EmbeddedPostgres(home / "open", binaries=PostgresBinaries(private / "bin", find_postgres().version)).start()
 
 

@@ -180,7 +180,7 @@ def test_once_ends_when_all_is_consumed_and_tells_of_failures(
     ("arguments", "reason"),
     [
         (["tasks:application"], "tasks has no App with this name; it has app"),
-        (["tasks", "--http", "nowhere"], "write host:port"),
+        (["tasks", "--http", "nowhere"], "must be host:port"),
         pytest.param(["nothing"], "there is no module nothing here", marks=pytest.mark.long),
         pytest.param(["tasks app"], "must be written MODULE:NAME", marks=pytest.mark.long),
         pytest.param(["tasks", "--groups", "nobody"], "it has billing, audit", marks=pytest.mark.long),

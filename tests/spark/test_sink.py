@@ -201,7 +201,7 @@ def test_what_is_wrong_is_said_before_any_task_runs(
     wrong: dict[str, tuple[DataFrame, dict[str, str]]] = {
         "topic 'nowhere' does not exist": (never, {"topic": "nowhere"}),
         "unknown option 'topik'; did you mean 'topic'?": (never, {"topic": "orders", "topik": "x"}),
-        "column 'price': no message has it": (never.selectExpr("body", "1 AS price"), {"topic": "orders"}),
+        "column 'price': no message has this column": (never.selectExpr("body", "1 AS price"), {"topic": "orders"}),
         "column 'body': is bigint; body is binary or string": (spark.range(1).toDF("body"), {"topic": "orders"}),
     }
     for sentence, (frame, options) in wrong.items():

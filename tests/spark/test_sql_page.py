@@ -127,5 +127,7 @@ def test_a_table_without_columns_has_those_of_its_row_format(spark: SparkSession
 
 
 def test_a_table_refuses_options_that_spark_would_forget(spark: SparkSession, database: Database) -> None:
-    with pytest.raises(PySparkException, match="option url: Spark forgets the options of a table; give it in each"):
+    with pytest.raises(
+        PySparkException, match="option url: Spark does not store the options of a table; give them in each"
+    ):
         spark.sql(f"CREATE TABLE messages USING mqdb OPTIONS (url '{database.dsn}', subscribe 'orders')")

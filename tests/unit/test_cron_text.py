@@ -123,7 +123,7 @@ def test_a_day_that_comes_some_time_is_taken(days: str) -> None:
     [
         ("", "has 0 fields; write 5"),
         ("* * * *", "has 4 fields; write 5"),
-        ("0 0 0 1 1 ? 2026", "has 7 fields, and no field is for a year"),
+        ("0 0 0 1 1 ? 2026", "has 7 fields, but there is no field for a year"),
         ("@reboot", "let a program send when it starts, or write one of @yearly"),
         ("@every 5m", "write */5 * * * * for 5 minutes, */30 * * * * * for 30 seconds"),
         ("@Every 1h 30m 5s 1 1", "@every is not known"),
@@ -142,10 +142,10 @@ def test_a_day_that_comes_some_time_is_taken(days: str) -> None:
         ("0 0 */2 * mon#2", "day of week 'mon#2': the day of month '*/2' cannot narrow it; write * there"),
         ("H H * * *", "minute 'H': H, a value that is chosen for you, is not known"),
         ("H(0-29)/10 * * * *", "minute 'H(0-29)/10': H, a value"),
-        ("15 12 ? * MON-FRI *", "hour '?': ? is any day, alone in the field of a day"),
-        ("0 12 ?/2 * *", "day of month '?/2': ? is any day"),
-        ("0 0 12 ? * 2-6", "day of week '2-6': beside a ? in Quartz, 1 is Sunday, and here it is Monday; write names"),
-        ("0 0 12 ? * 2#1", "day of week '2#1': beside a ? in Quartz"),
+        ("15 12 ? * MON-FRI *", "hour '?': ? means any day, alone in the field of a day"),
+        ("0 12 ?/2 * *", "day of month '?/2': ? means any day"),
+        ("0 0 12 ? * 2-6", "day of week '2-6': with a ? as in Quartz, 1 is Sunday, but here it is Monday; write names"),
+        ("0 0 12 ? * 2#1", "day of week '2#1': with a ? as in Quartz"),
         ("0 0 1 11-2 *", "month '11-2': the range ends before it begins; write 11-12,1-2"),
         ("60 * * * *", "minute '60': must be from 0 to 59"),
         ("* 24 * * *", "hour '24': must be from 0 to 23"),
@@ -165,7 +165,7 @@ def test_a_day_that_comes_some_time_is_taken(days: str) -> None:
         ("0 0 30 2 *", "there is no day 30 in month 2, which has 29 days at most"),
         ("0 0 31 4,6,9,11 *", "there is no day 31 in month 4, 6, 9, 11, which has 30 days at most"),
         ("0 0 31 feb */2", "there is no day 31 in month 2"),
-        ("0," * MAX_CRON_LENGTH + "0 * * * *", "characters, the limit is 256"),
+        ("0," * MAX_CRON_LENGTH + "0 * * * *", "characters; the limit is 256"),
     ],
 )
 def test_what_is_no_cron_text_is_refused_with_the_reason(text: str, reason: str) -> None:

@@ -64,7 +64,7 @@ def test_a_lone_dsn_may_carry_its_name() -> None:
         ("host=h dbname=db", "write postgresql://"),
         ("postgresql://u:p@w@h/db", "with @ : / "),
         ("postgresql://h1/db;postgresql://h2/db", "write postgresql://"),
-        ("postgresql://h1/db;b=postgresql://h2/db", "every broker has a name"),
+        ("postgresql://h1/db;b=postgresql://h2/db", "every broker needs a name"),
         ("a=postgresql://h1/db;a=postgresql://h2/db", "named twice"),
         ("postgresql://h:0/db", "from 1 to 65535"),
         ("postgresql://h:65536/db", "from 1 to 65535"),

@@ -51,7 +51,7 @@ def test_the_host_of_a_message_is_an_ipv4_address(peer: str, address: str) -> No
     ("name", "wrong", "reason"),
     [
         ("grpc_certificate", {"grpc": ANY, "grpc_certificate": "absent.pem", "grpc_tls": ANY}, "No such file"),
-        ("grpc_tls", {"grpc_tls": ANY}, "beside grpc"),
+        ("grpc_tls", {"grpc_tls": ANY}, "in addition to grpc"),
     ],
 )
 def test_files_that_are_none_stop_the_start(

@@ -70,13 +70,13 @@ def test_the_environment_fills_in_what_the_dsn_leaves_out(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("dsn", "reason"),
     [
-        ("postgresql:///db?host=/run/postgresql", "the Unix socket '/run/postgresql', and JDBC speaks TCP only"),
+        ("postgresql:///db?host=/run/postgresql", "the Unix socket '/run/postgresql', but JDBC supports only TCP"),
         ("postgresql:///db", "it names no host"),
         ("postgresql://u@a,/db", "it names no host"),
         ("postgresql://u@a:1,b:2,c:3/db?port=1,2", "3 hosts and 2 ports"),
-        ("postgresql://u@h/db?sslcrl=/crl.pem", "sslcrl=/crl.pem means nothing to JDBC"),
-        ("postgresql://u@h/db?service=prod", "service=prod means nothing to JDBC"),
-        ("postgresql://u@h/db?require_auth=scram-sha-256", "require_auth=scram-sha-256 means nothing to JDBC"),
+        ("postgresql://u@h/db?sslcrl=/crl.pem", "sslcrl=/crl.pem has no meaning for JDBC"),
+        ("postgresql://u@h/db?service=prod", "service=prod has no meaning for JDBC"),
+        ("postgresql://u@h/db?require_auth=scram-sha-256", "require_auth=scram-sha-256 has no meaning for JDBC"),
         ("a=postgresql://u:geheim@h/db;b=postgresql://u:geheim@h2/db", "names several brokers"),
         ("mysql://u:geheim@h/db", "write postgresql://"),
     ],

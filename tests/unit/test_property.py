@@ -98,26 +98,26 @@ def test_a_name_that_is_no_text_is_refused_with_its_type() -> None:
 def test_a_character_that_cannot_be_stored_is_refused_everywhere(character: str, before: str, after: str) -> None:
     # A letter in front keeps the text from being blank.
     text = f"x{before}{character}{after}".replace(" ", "")
-    with pytest.raises(PropertyInvalid, match=r"the name holds U\+"):
+    with pytest.raises(PropertyInvalid, match=r"the name contains U\+"):
         check({text: "1"}, None, ())
-    with pytest.raises(PropertyInvalid, match=r"the value holds U\+") as caught:
+    with pytest.raises(PropertyInvalid, match=r"the value contains U\+") as caught:
         check({"origin": text}, None, ())
     assert caught.value.name == "origin"
-    with pytest.raises(PropertyInvalid, match=r"'TAGS': the value holds U\+"):
+    with pytest.raises(PropertyInvalid, match=r"'TAGS': the value contains U\+"):
         check({}, text, ())
-    with pytest.raises(PropertyInvalid, match=r"'KEYS': the value holds U\+"):
+    with pytest.raises(PropertyInvalid, match=r"'KEYS': the value contains U\+"):
         check({}, None, ("k1", text))
 
 
 def test_half_a_surrogate_pair_at_the_end_of_each_of_two_values_is_refused() -> None:
     # Put together they would be one good character.
-    with pytest.raises(PropertyInvalid, match=r"'a': the value holds U\+D83D"):
+    with pytest.raises(PropertyInvalid, match=r"'a': the value contains U\+D83D"):
         check({"a": "x\ud83d", "b": "\ude80x"}, None, ())
 
 
 @pytest.mark.parametrize("key", ["", "a b", " ", "a "])
 def test_a_key_is_one_word(key: str) -> None:
-    with pytest.raises(PropertyInvalid, match=f"'KEYS': key '{key}' is empty or holds a blank"):
+    with pytest.raises(PropertyInvalid, match=f"'KEYS': key '{key}' is empty or contains a blank"):
         check({}, None, ("k1", key))
 
 

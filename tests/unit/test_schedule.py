@@ -94,8 +94,8 @@ BAD_SCHEDULES: dict[str, tuple[dict[str, Any], str]] = {
     "text as level": ({"delay_level": "3"}, "'3' is not a whole number"),
     "truth as level": ({"delay_level": True}, "True is not a whole number"),
     "level of no int": ({"delay_level": 2**31}, "is too far"),
-    "level and delay": ({"delay_level": 1, "delay": timedelta(1)}, "delay_level says already"),
-    "delay and time": ({"delay": timedelta(1), "deliver_at": 5}, "delay says already"),
+    "level and delay": ({"delay_level": 1, "delay": timedelta(1)}, "delay_level already determines"),
+    "delay and time": ({"delay": timedelta(1), "deliver_at": 5}, "delay already determines"),
 }
 
 

@@ -146,8 +146,8 @@ def test_bad_rows_that_are_skipped_are_counted_and_logged(caplog: pytest.LogCapt
 
     assert [row["n"] for row in rows] == list(range(40, 64, 2))
     assert len(caplog.records) == 11
-    assert "left out a bad row: topic 'orders', queue 3, offset 41: the body is not JSON" in caplog.text
-    assert caplog.messages[-1] == "a task left out bad rows: 12"
+    assert "skipped a bad row: topic 'orders', queue 3, offset 41: the body is not JSON" in caplog.text
+    assert caplog.messages[-1] == "a task skipped bad rows: 12"
     assert "secret" not in caplog.text
 
 

@@ -68,7 +68,7 @@ def test_a_schema_is_ddl_or_json() -> None:
         ('{"a": 1}', "is not the JSON of a StructType"),
         ('{"type": "struct", "fields": []}', "has no column"),
         ("id int, _corrupt_record string", "_corrupt_record needs onBadRow=null"),
-        ("id int, Body string", "'Body' is a column of the message, too; leave that one out with the option columns"),
+        ("id int, Body string", "'Body' is also a column of the message; omit that column with the option columns"),
     ],
 )
 def test_a_schema_that_is_wrong_is_said_when_options_are_read(text: str, reason: str) -> None:

@@ -105,7 +105,7 @@ WRONG = {
     "lone-replica": ({"readUrl": A}, "names no broker; give a replica of each broker"),
     "named-twice": ({"url": f"broker-a={A};broker-a={B}"}, "broker 'broker-a' is named twice"),
     "no-name": ({"url": f"broker-a={A};{B}"}, r"write postgresql://"),
-    "column": ({"columns": "body,brokers"}, "there is no 'brokers'"),
+    "column": ({"columns": "body,brokers"}, "there is no column 'brokers'"),
 }
 
 

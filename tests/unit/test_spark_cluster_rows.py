@@ -101,7 +101,7 @@ def test_a_broker_and_a_queue_id_say_the_queue() -> None:
     assert {place_of(broker="broker-a")[0] for _ in range(20)} == {0}
     with pytest.raises(QueueNotFound, match="has queues 0 to 2, not 3"):
         place_of(broker="broker-a", queue_id=3)
-    with pytest.raises(ColumnInvalid, match="'broker': is 'broker-c', and the url names broker-a, broker-b"):
+    with pytest.raises(ColumnInvalid, match="'broker': is 'broker-c', but the url names broker-a, broker-b"):
         place_of(broker="broker-c", queue_id=0)
     rows: list[dict[str, Any]] = [{"body": "x", "broker": "broker-a", "queue_id": 0}]
     rows += [{"body": "y", "broker": None, "queue_id": 0}]

@@ -48,7 +48,7 @@ def test_a_segment_that_is_read_back_whole_is_right() -> None:
     ids=["missing", "twice", "others", "a-queue-too-many", "a-queue-too-few", "nothing"],
 )
 def test_anything_else_is_no_archive(found: dict[Queue, QueueFound]) -> None:
-    with pytest.raises(ArchiveMismatch, match="segment 7 does not agree"):
+    with pytest.raises(ArchiveMismatch, match="segment 7 does not match"):
         check_found(CONTENTS, found)
 
 
@@ -172,7 +172,7 @@ mqdb.pipeline.errors.DataLoss: data loss: topic 'orders', queue 0: it is gone
         ("[X] failed: Traceback\n  File\nValueError: no such thing\n\n\tat java", "ValueError: no such thing"),
         ("[PATH_ALREADY_EXISTS] Path file:/x is there.\nmore", "[PATH_ALREADY_EXISTS] Path file:/x is there."),
         ("An error occurred while calling o1.save.\n: java.io.IOException: full\n\tat", "java.io.IOException: full"),
-        ("", "Spark gave the job up without a word"),
+        ("", "Spark stopped the job without a message"),
     ],
     ids=["of-mqdb", "of-python", "of-spark", "of-java", "empty"],
 )

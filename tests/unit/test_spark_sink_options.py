@@ -81,7 +81,7 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
     [
         ({}, "option url: is missing"),
         ({"url": "mysql://host"}, "option url"),
-        ({"url": f"broker-a={URL};broker-b={URL}"}, "names 2 brokers, and one is wanted here"),
+        ({"url": f"broker-a={URL};broker-b={URL}"}, "names 2 brokers, but exactly one is needed"),
         ({"url": URL, "topic": " "}, "option topic = ' ': is empty"),
         ({"url": URL, "maxRowsPerCommit": "0"}, "maxRowsPerCommit = '0': write a number from 1 to 999999999"),
         ({"url": URL, "maxRowsPerCommit": "1e6"}, "maxRowsPerCommit = '1e6': write a number"),
@@ -187,11 +187,14 @@ def test_rows_of_both_formats_can_be_written() -> None:
         ({"topic": StringType()}, "column 'body': is missing, and so is value; the columns are topic"),
         ({"body": StringType()}, "column 'topic': is missing, and so is the option topic"),
         ({"body": DoubleType(), "topic": StringType()}, "column 'body': is double; body is binary or string: cast it"),
-        ({"body": StringType(), "value": StringType()}, "column 'value': says the same as 'body'; drop one"),
-        ({"body": StringType(), "price": DoubleType()}, "column 'price': no message has it; there are body, topic"),
+        ({"body": StringType(), "value": StringType()}, "column 'value': is the same as 'body'; remove one"),
+        (
+            {"body": StringType(), "price": DoubleType()},
+            "column 'price': no message has this column; there are body, topic",
+        ),
         ({"body": StringType(), "queue_id": LongType()}, "column 'queue_id': is bigint; queue_id is int: cast it"),
         ({"body": StringType(), "keys": ArrayType(StringType())}, "is array<string>; keys is string or binary"),
-        ({"body": StringType(), "partition": IntegerType(), "queue_id": IntegerType()}, "says the same as 'partition'"),
+        ({"body": StringType(), "partition": IntegerType(), "queue_id": IntegerType()}, "is the same as 'partition'"),
         ({"body": StringType(), "headers": ArrayType(StringType())}, "headers is array<struct<key:string,value:binary"),
         ({"body": StringType(), "deliver_at": TimestampNTZType()}, "is timestamp_ntz; deliver_at is timestamp or"),
         ({"body": StringType(), "properties": MapType(StringType(), LongType())}, "is map<string,bigint>"),
@@ -209,7 +212,7 @@ def test_options_of_a_job_for_kafka_are_ignored_with_one_warning(caplog: pytest.
     assert parse_sink({"url": URL, "topic": "orders", **kafka}, is_stream=False).topic == "orders"
 
     assert [record.getMessage() for record in caplog.records] == [
-        "ignored options of Kafka, which mean nothing to mqdb: kafka.acks, kafka.bootstrap.servers"
+        "ignored options of Kafka, which have no meaning for mqdb: kafka.acks, kafka.bootstrap.servers"
     ]
     with pytest.raises(OptionInvalid, match=r"leads to Kafka; give \.option\('url'"):
         parse_sink({"topic": "orders", **kafka}, is_stream=True)

@@ -56,7 +56,9 @@ def ask(
         if not live or (principal is not None and principal not in live):
             raise ClientOffline(client_id)
         if principal is None and len(live) > 1:
-            raise ParameterInvalid("principal", principal, f"name the role; a client of that id have {', '.join(live)}")
+            raise ParameterInvalid(
+                "principal", principal, f"name the role; several clients have this id, those of {', '.join(live)}"
+            )
         client_requests.prune(connection, KEPT)
         return client_requests.add(connection, client_id, principal or live[0], kind, arguments)
 

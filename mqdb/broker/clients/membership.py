@@ -145,7 +145,7 @@ def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
     """
     with _changing(connection):
         if not clients.adopt(connection, client_ids, host):
-            raise BrokerUnavailable(target_of(connection), "the connection for notifications is not there yet")
+            raise BrokerUnavailable(target_of(connection), "the connection for notifications does not exist yet")
 
 
 def heartbeat_all(connection: Connection, client_ids: Sequence[str]) -> set[str]:

@@ -99,7 +99,7 @@ def clone_offsets(
     if not acl.has(connection, Resource(Access.READ, ResourceType.GROUP, source)):
         acl.require(connection, Resource(Access.OPERATE, ResourceType.GROUP, source))
     if source == target:
-        raise ParameterInvalid("target", target, "is the source as well")
+        raise ParameterInvalid("target", target, "is the source, too")
     groups.existing(connection, source)
     _refuse_members(connection, target, force)
     copied = _read_by(connection, source, topic_names)
@@ -136,7 +136,7 @@ def _queue_keys(connection: Connection, topic: str, queue_id: int | None) -> Seq
 def _refuse_members(connection: Connection, group: str, force: bool) -> None:
     live = clients.live_members(connection, group)
     if MessageModel.BROADCASTING in live.values():
-        fault = "its members consume by broadcasting: each keeps its offsets in a file of its own"
+        fault = "its members consume by broadcasting: each member keeps its offsets in its own file"
         raise ParameterInvalid("group", group, fault)
     if live and not force:
         raise GroupInUse(group, tuple(sorted(live)))
@@ -148,7 +148,7 @@ def _read_by(connection: Connection, group: str, topic_names: Collection[str]) -
         topics.existing_topic(connection, name)
     standing = offset_changes.standings(connection, group, offset_changes.queues_read(connection, group))
     for name in set(topic_names) - {each.topic for each in standing}:
-        raise ParameterInvalid("topic", name, f"group {group!r} has never read it")
+        raise ParameterInvalid("topic", name, f"group {group!r} has never read the topic")
     return {
         each.queue_key: each.next_offset
         for each in standing

@@ -80,10 +80,10 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 def _look(connection: Connection, check: DoctorCheck, thresholds: DoctorThresholds, guest: bool) -> list[Finding]:
     if guest and check.needs_owner:
-        seen = "the role does not see it: it needs the rights of the owner of the broker"
+        seen = "not visible to the role: it needs the rights of the owner of the broker"
         return [Finding(check.name, FindingStatus.UNKNOWN, seen)]
     if not is_idle(connection):
-        return [_failed(check, "the connection is lost")]
+        return [_failed(check, "the connection was lost")]
     timeout = f"{thresholds.statement_timeout_seconds}s"
     try:
         with translated(connection), transaction(connection):
@@ -105,4 +105,4 @@ def _look(connection: Connection, check: DoctorCheck, thresholds: DoctorThreshol
 
 
 def _failed(check: DoctorCheck, reason: str) -> Finding:
-    return Finding(check.name, FindingStatus.UNKNOWN, f"the check itself has failed: {reason}", error=reason)
+    return Finding(check.name, FindingStatus.UNKNOWN, f"the check itself failed: {reason}", error=reason)

@@ -33,11 +33,11 @@ def _lag(connection: Connection, thresholds: DoctorThresholds) -> list[Observati
         left,
         lambda group: Observation(
             WARN,
-            f"group {group.group} has no member, and a lag of {group.lag:,} messages or {span(group.lag_seconds)}",
+            f"group {group.group} has no members, but a lag of {group.lag:,} messages or {span(group.lag_seconds)}",
             f"mqdb group show {shlex.quote(group.group)}  # then start its consumers, or delete it",
             {"group": group.group, "lag_messages": group.lag, "lag_seconds": round(group.lag_seconds, 1)},
         ),
-    ) or fine(f"{len(groups):,} groups, none with a lag and without a member", groups=len(groups))
+    ) or fine(f"{len(groups):,} groups, none with a lag but no members", groups=len(groups))
 
 
 def _subscriptions(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
@@ -54,11 +54,11 @@ def _subscriptions(connection: Connection, _thresholds: DoctorThresholds) -> lis
         missing,
         lambda each: Observation(
             WARN,
-            f"group {each.group} subscribes to topic {each.topic}, which is not there",
-            f"mqdb topic create {shlex.quote(each.topic)}  # or mend the name",
+            f"group {each.group} subscribes to topic {each.topic}, which does not exist",
+            f"mqdb topic create {shlex.quote(each.topic)}  # or correct the name",
             {"group": each.group, "topic": each.topic},
         ),
-    ) or fine("all topics that groups subscribe to are there")
+    ) or fine("all topics to which groups subscribe exist")
 
 
 def _filters(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
@@ -83,12 +83,12 @@ def _filters(connection: Connection, thresholds: DoctorThresholds) -> list[Obser
         [each for each in filtered if lets_none_pass(each)],
         lambda each: Observation(
             WARN,
-            f"group {each.group} takes {each.expression!r} of topic {each.topic}, and none of its newest "
-            f"{thresholds.filter_newest_messages:,} messages is that",
+            f"group {each.group} filters topic {each.topic} with {each.expression!r}, which matches none of its "
+            f"newest {thresholds.filter_newest_messages:,} messages",
             f"mqdb group show {shlex.quote(each.group)}  # and mqdb message find {shlex.quote(each.topic)}",
             {"group": each.group, "topic": each.topic, "expression": each.expression},
         ),
-    ) or fine(f"{len(filtered):,} filters, each lets messages pass, or has few to judge", filters=len(filtered))
+    ) or fine(f"{len(filtered):,} filters, each of which matches messages or has few to judge", filters=len(filtered))
 
 
 def _owners(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
@@ -118,11 +118,11 @@ def _owners(connection: Connection, thresholds: DoctorThresholds) -> list[Observ
     )
 
     def observe(each: Any) -> Observation:
-        whose = f", some of which belong to {each.owner}, no member" if each.owner else ""
+        whose = f", some of which belong to {each.owner}, which is not a member" if each.owner else ""
         return Observation(
             WARN,
-            f"group {each.group} has members, and none of them has read {each.queues:,} queues for "
-            f"{span(each.seconds)}, those of {each.topic} among them{whose}",
+            f"group {each.group} has members, but none of them has read {each.queues:,} queues for "
+            f"{span(each.seconds)}, including queues of {each.topic}{whose}",
             f"mqdb group show {shlex.quote(each.group)}  # and restart a member",
             {
                 "group": each.group,
@@ -133,7 +133,7 @@ def _owners(connection: Connection, thresholds: DoctorThresholds) -> list[Observ
             },
         )
 
-    return one_each(unowned, observe) or fine("each queue that a group with members reads has an owner")
+    return one_each(unowned, observe) or fine("each queue that groups with members read has an owner")
 
 
 def _dead_letters(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
@@ -173,7 +173,7 @@ def _dead_letters(connection: Connection, thresholds: DoctorThresholds) -> list[
 
     def observe(each: Any) -> Observation:
         is_late = each.oldest_seconds > last_seconds
-        goes = f", and goes after {thresholds.reserved_hours:g} h" if is_late else ""
+        goes = f", and is dropped after {thresholds.reserved_hours:g} h" if is_late else ""
         group = shlex.quote(each.group)
         return Observation(
             WARN,
@@ -190,44 +190,44 @@ def _dead_letters(connection: Connection, thresholds: DoctorThresholds) -> list[
         )
 
     letters = sum(each.letters - each.redriven for each in waiting)
-    return one_each(bad, observe) or fine(f"{letters:,} dead letters wait, none is new", letters=letters)
+    return one_each(bad, observe) or fine(f"{letters:,} dead letters are waiting, but none is new", letters=letters)
 
 
 CHECKS: Final[Checks] = {
     DoctorCheck(
         "lag",
-        "groups that have something to consume, and no member",
+        "groups with messages to consume but without members",
         "WARN if the oldest message is older than {lag_warn_seconds} s",
         "start the consumers, or delete the group",
         is_partial=True,
     ): _lag,
     DoctorCheck(
         "subscriptions",
-        "topics that groups subscribe to",
-        "WARN if one does not exist",
+        "topics to which groups subscribe",
+        "WARN if a topic does not exist",
         "create the topic, or correct its name",
         needs_owner=True,
     ): _subscriptions,
     DoctorCheck(
         "filters",
-        "filters of groups on a topic, by tags or SQL92",
-        "WARN if a filter matches no message among the newest {filter_newest_messages:,} of the topic",
-        "`mqdb selector explain`; correct the filter, or the senders",
+        "filters of groups on topics, by tags or SQL92",
+        "WARN if a filter matches none of the newest {filter_newest_messages:,} messages of the topic",
+        "`mqdb selector explain`; correct the filter or the producers",
         needs_owner=True,
     ): _filters,
     DoctorCheck(
         "owners",
-        "queues that a group with members has subscribed to, and that none of them reads",
+        "subscribed queues that no member of a group with members reads",
         "WARN above {unowned_warn_seconds} s",
-        "look at the group, restart a member, report it",
+        "inspect the group, restart a member, report the problem",
         needs_owner=True,
     ): _owners,
     DoctorCheck(
         "dead-letters",
-        "dead letters that have not been redriven",
+        "dead letters that were not redriven",
         "WARN if the newest is younger than {letters_recent_seconds} s, or the oldest older than "
         "{letters_warn_share:.0%} of {reserved_hours} h",
-        "`mqdb dlq list`, `mqdb dlq redrive` in time",
+        "`mqdb dlq list`, `mqdb dlq redrive` before retention drops them",
         needs_owner=True,
     ): _dead_letters,
 }

@@ -34,7 +34,7 @@ def _segments(connection: Connection, thresholds: DoctorThresholds) -> list[Obse
     room = segments.room(found, last_pos)
     few = (thresholds.segments_fail, FAIL), (thresholds.segments_warn, WARN)
     status = next((status for most, status in few if ahead <= most), OK)
-    seen = f"{ahead} empty segments lie ahead; there is room for {room:,} messages"
+    seen = f"{ahead} empty segments are ahead; there is room for {room:,} messages"
     return graded(status, seen, LOOK_AT_SERVICES, segments_ahead=ahead, room_messages=room)
 
 
@@ -54,7 +54,9 @@ def _retention(connection: Connection, thresholds: DoctorThresholds) -> list[Obs
         return fine(f"no segment is kept much longer than {thresholds.reserved_hours:g} h")
     oldest, seconds = overdue[0]
     why, remedy = _what_keeps(connection, oldest.number, oldest.state)
-    seen = f"{len(overdue):,} segments are overdue; number {oldest.number}, full for {span(seconds)}, {why}"
+    seen = (
+        f"{len(overdue):,} segments are overdue; number {oldest.number}, which has been full for {span(seconds)}, {why}"
+    )
     figures = {"segments": len(overdue), "oldest_segment": oldest.number, "oldest_seconds": round(seconds)}
     return [Observation(WARN, seen, remedy, figures)]
 
@@ -64,14 +66,14 @@ def _what_keeps(connection: Connection, number: int, state: SegmentState) -> tup
     if state is SegmentState.DRAINED:
         return "waits for a session that reads its tables", "mqdb doctor --only xmin,idle-in-transaction,locks"
     if state is not SegmentState.SEALED:
-        why = "may still get records of an open transaction, or is not all dispatched and indexed"
+        why = "may still get records of an open transaction, or is not completely dispatched and indexed"
         return why, "mqdb doctor --only dispatch-behind,index-behind,xmin"
     if first_unresolved_segment(connection) <= number:
-        return "holds a half message that has not ended", "mqdb transaction list"
+        return "contains an unresolved half message", "mqdb transaction list"
     if first_undelivered_segment(connection) <= number:
-        return "holds a delayed message that is not delivered", "mqdb delay list"
+        return "contains a delayed message that is not delivered", "mqdb delay list"
     if first_uncollected_segment(connection) <= number:
-        return "holds a message with a time of delivery that is not collected", "mqdb doctor --only leader,deliveries"
+        return "contains a message with a delivery time that is not collected", "mqdb doctor --only leader,deliveries"
     archive = row(
         connection,
         """SELECT count(*) AS segments,
@@ -82,14 +84,14 @@ def _what_keeps(connection: Connection, number: int, state: SegmentState) -> tup
         # Segments without messages have no path.
         folder = archive.path and archive.path.rpartition("/broker=")[0]
         remedy = f"mqdb spark archive {shlex.quote(folder)}" if folder else "mqdb spark archive --help"
-        return "is not archived, which `retain_until_archived` waits for", remedy
-    why = "is kept by nothing here; `mqdb serve` may have a longer file_reserved_time, or wait for an archive"
+        return "is not archived, which `retain_until_archived` requires", remedy
+    why = "is not needed here; `mqdb serve` may have a longer file_reserved_time, or wait for an archive"
     return why, "mqdb doctor --only leader"
 
 
 def _positions(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
     last = segments.log(connection).last_pos
-    return [Observation(INFO, f"position {last:,}, {last / 2**63:.0e} of all that there are", None, {"position": last})]
+    return [Observation(INFO, f"position {last:,}, {last / 2**63:.0e} of all positions", None, {"position": last})]
 
 
 CHECKS: Final[Checks] = {
@@ -101,10 +103,10 @@ CHECKS: Final[Checks] = {
     ): _segments,
     DoctorCheck(
         "retention",
-        "segments that are full for longer than `file_reserved_time`, and what keeps the oldest",
+        "segments that have been full for longer than `file_reserved_time`, and the reason why the oldest is kept",
         "WARN {overdue_warn_hours} h after {reserved_hours} h",
-        "end the half message, skip the delay level, archive, end the reader",
+        "resolve the half message, skip the delay level, archive, or end the reader",
         needs_owner=True,
     ): _retention,
-    DoctorCheck("positions", "how many of the positions of the log are used", "INFO always", "none"): _positions,
+    DoctorCheck("positions", "the share of the log's positions that are used", "INFO always", "none"): _positions,
 }

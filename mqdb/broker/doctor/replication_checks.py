@@ -39,10 +39,10 @@ def _standby(connection: Connection, thresholds: DoctorThresholds) -> list[Obser
 
 def _of_standby(recovery: Recovery, thresholds: DoctorThresholds) -> Observation:
     figures = {"is_standby": True, **recovery._asdict()}
-    source = f"of {recovery.primary}" if recovery.primary else "of a server that the role does not see"
-    seen = f"this server is a standby {source if recovery.is_receiving else 'and receives nothing'}"
+    source = f"of {recovery.primary}" if recovery.primary else "of a server that is not visible to the role"
+    seen = f"this server is a standby {source if recovery.is_receiving else 'but receives nothing'}"
     if recovery.replayed_seconds is not None:
-        seen += f"; the last transaction that it has replayed was committed {span(recovery.replayed_seconds)} ago"
+        seen += f"; the last transaction that it replayed was committed {span(recovery.replayed_seconds)} ago"
     if recovery.behind_bytes is not None:
         seen += f"; it has yet to replay {size(recovery.behind_bytes)}"
     is_late = (recovery.replayed_seconds or 0) > thresholds.standby_warn_seconds
@@ -59,7 +59,7 @@ def _synchronous(connection: Connection, thresholds: DoctorThresholds) -> list[O
     default = broker_settings.default_durability(connection)
     waits_by_default = default is Durability.SYNC_MASTER
     if not wanted.number:
-        return [_NO_SECOND_COPY] if waits_by_default else fine("commits wait for no standby")
+        return [_NO_SECOND_COPY] if waits_by_default else fine("commits do not wait for a standby")
     connected = replication.receivers(connection)
     fitting = [each for each in connected if wanted.fits(each)]
     whom = f"commits wait for {wanted.number} of {listed(wanted.names)}, of which {len(fitting)} are connected"
@@ -80,13 +80,13 @@ def _synchronous(connection: Connection, thresholds: DoctorThresholds) -> list[O
         found.append(
             Observation(
                 status,
-                f"{waits.sessions:,} sessions wait until a standby has their commit, the oldest for "
+                f"{waits.sessions:,} sessions wait for a standby to confirm their commits, the oldest for "
                 f"{span(waits.oldest_seconds)}; {whom}",
-                "look at the standby and at the network; a session that is ended has committed all the same",
+                "check the standby and the network; if you end a waiting session, its commit is still valid",
                 {"sessions": waits.sessions, "waited_seconds": round(waits.oldest_seconds, 1)},
             )
         )
-    senders = "sends do, too" if waits_by_default else "a send does only if its producer has asked for it"
+    senders = "sends do, too" if waits_by_default else "a send waits only if its producer requested it"
     seen = f"{waits.sessions:,} sessions wait for a standby, none for long; {whom}; "
     seen += f"{senders}: the broker's default_durability is {default}"
     return found or unless_hidden(connection, seen, sessions=waits.sessions)
@@ -94,9 +94,9 @@ def _synchronous(connection: Connection, thresholds: DoctorThresholds) -> list[O
 
 _NO_SECOND_COPY: Final = Observation(
     WARN,
-    "the broker's default_durability is SYNC_MASTER, and the server names no synchronous standby: sends have no second "
+    "the broker's default_durability is SYNC_MASTER, but the server has no synchronous standby: sends have no second "
     "copy, and their status is SLAVE_NOT_AVAILABLE",
-    "name a standby in synchronous_standby_names; or start mqdb serve with MQDB_DEFAULT_DURABILITY=SYNC_FLUSH",
+    "name a standby in synchronous_standby_names, or start mqdb serve with MQDB_DEFAULT_DURABILITY=SYNC_FLUSH",
 )
 
 
@@ -118,12 +118,12 @@ def _publications(connection: Connection, _thresholds: DoctorThresholds) -> list
         replication.unidentified_tables(connection),
         lambda each: Observation(
             FAIL,
-            f"no row of mqdb.{each.name} can be changed: publication {each.publication} takes the table, which has no "
-            "replica identity",
+            f"rows of mqdb.{each.name} cannot be changed: publication {each.publication} includes the table, which "
+            f"has no replica identity",
             f"ALTER TABLE mqdb.{identifier(each.name)} REPLICA IDENTITY FULL;",
             {"table": each.name, "publication": each.publication},
         ),
-    ) or fine("no publication keeps mqdb from its tables")
+    ) or fine("no publication prevents changes of mqdb's tables")
 
 
 def _slots(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
@@ -152,7 +152,9 @@ def _slots(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
     bad = [each for each in slots if observe(each).status is not OK]
     most = max((each.kept_bytes for each in slots), default=0)
     return one_each(bad, observe) or fine(
-        f"{len(slots):,} slots, none keeps more than {size(most)} of PostgreSQL's log" if slots else "there is no slot",
+        f"{len(slots):,} slots, none of which keeps more than {size(most)} of PostgreSQL's log"
+        if slots
+        else "there are no slots",
         slots=len(slots),
         kept_bytes=most,
     )
@@ -161,32 +163,33 @@ def _slots(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
 def _archiver(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
     archiver = replication.archiver(connection)
     if archiver is None:
-        return [Observation(INFO, "this server archives nothing of PostgreSQL's log")]
+        return [Observation(INFO, "this server does not archive PostgreSQL's log")]
     if archiver.failing_seconds is not None:
         return [
             Observation(
                 FAIL if archiver.failing_seconds > thresholds.archive_fail_seconds else WARN,
-                f"{archiver.failed_wal} could not be archived; for {span(archiver.failing_seconds)} nothing was. Until "
-                "then PostgreSQL keeps its log, which fills the disk",
-                "SHOW archive_command;  -- and read its errors in the log of PostgreSQL",
+                f"{archiver.failed_wal} could not be archived; nothing has been archived for "
+                f"{span(archiver.failing_seconds)}. Until this succeeds, PostgreSQL keeps its log, which fills the "
+                f"disk",
+                "SHOW archive_command;  -- and look for its errors in the log of PostgreSQL",
                 {"failures": archiver.failures, "failing_seconds": round(archiver.failing_seconds, 1)},
             )
         ]
-    return fine(f"the last try to archive went well; {archiver.failures:,} have failed", failures=archiver.failures)
+    return fine(f"the last attempt to archive succeeded; {archiver.failures:,} have failed", failures=archiver.failures)
 
 
 CHECKS: Final[Checks] = {
     DoctorCheck(
         "standby",
-        "whether the server is a standby, of which server, and how far behind; the standbys of a primary",
+        "whether the server is a standby, its primary, and its delay; the standbys of a primary",
         "INFO on a standby; WARN if its last transaction is older than {standby_warn_seconds} s, and it has received "
         "more or is not connected to its primary",
         "to write, name the proxy or all hosts in the DSN, without `target_session_attrs`: mqdb finds the primary; "
-        "promote a standby if there is no primary; if it is behind, read its log",
+        "promote a standby if there is no primary; if the standby lags, read its log",
     ): _standby,
     DoctorCheck(
         "synchronous",
-        "`synchronous_standby_names`, the standbys that are connected, and sessions whose commits wait for them",
+        "`synchronous_standby_names`, the connected standbys, and sessions whose commits wait for them",
         "FAIL if too few named standbys are connected; WARN if no standby is named and the broker's "
         "`default_durability` is SYNC_MASTER; WARN if a commit waits longer than {sync_warn_seconds} s, FAIL "
         "above {sync_fail_seconds} s",
@@ -194,21 +197,21 @@ CHECKS: Final[Checks] = {
     ): _synchronous,
     DoctorCheck(
         "publications",
-        "publications with updates or deletions of tables of mqdb that have no replica identity",
-        "FAIL if there is one: PostgreSQL refuses to change these tables",
+        "publications of updates or deletions that include tables of mqdb without a replica identity",
+        "FAIL if there is such a publication: PostgreSQL refuses to change these tables",
         "`ALTER TABLE ... REPLICA IDENTITY FULL`",
     ): _publications,
     DoctorCheck(
         "slots",
-        "how much of PostgreSQL's log each replication slot keeps, `active` and `wal_status`",
-        "WARN above {slot_warn_bytes:,} bytes, FAIL above {slot_fail_bytes:,}; WARN for one that is unreserved, or not "
-        "active, but not on a standby; FAIL for one that is lost",
+        "the amount of PostgreSQL's log that each replication slot keeps, `active` and `wal_status`",
+        "WARN above {slot_warn_bytes:,} bytes, FAIL above {slot_fail_bytes:,}; WARN for an unreserved slot, or an "
+        "inactive slot unless on a standby; FAIL for a lost slot",
         "`pg_drop_replication_slot`, `max_slot_wal_keep_size`",
     ): _slots,
     DoctorCheck(
         "archiver",
         "`pg_stat_archiver`, if the server archives",
-        "WARN if the last try has failed, FAIL if nothing was archived for {archive_fail_seconds} s since",
+        "WARN if the last attempt failed, FAIL if nothing has been archived for {archive_fail_seconds} s since",
         "correct `archive_command`",
     ): _archiver,
 }

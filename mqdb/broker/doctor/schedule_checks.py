@@ -41,7 +41,7 @@ def _deliveries(connection: Connection, thresholds: DoctorThresholds) -> list[Ob
     found = [
         Observation(
             FAIL,
-            f"delay level {each.level} stands still: the log has lost the next message",
+            f"delay level {each.level} is stuck: the log has lost its next message",
             f"mqdb delay skip {each.level}",
             {"level": each.level},
         )
@@ -58,7 +58,7 @@ def _deliveries(connection: Connection, thresholds: DoctorThresholds) -> list[Ob
         ),
     )
     latest = max((seconds for _, seconds in late), default=0.0)
-    return found or fine(f"late by {span(max(latest, 0.0))} at most", late_seconds=round(max(latest, 0.0), 1))
+    return found or fine(f"at most {span(max(latest, 0.0))} late", late_seconds=round(max(latest, 0.0), 1))
 
 
 def _late_seconds(at: Look, connection: Connection) -> float:
@@ -95,7 +95,7 @@ def _paused_crons(connection: Connection, _thresholds: DoctorThresholds) -> list
         lambda each: Observation(
             WARN, f"cron {each.name} is paused", f"mqdb cron resume {shlex.quote(each.name)}", {"cron": each.name}
         ),
-    ) or fine("no cron is paused")
+    ) or fine("no crons are paused")
 
 
 def _half_messages(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
@@ -127,25 +127,25 @@ def _half_messages(connection: Connection, thresholds: DoctorThresholds) -> list
 CHECKS: Final[Checks] = {
     DoctorCheck(
         "deliveries",
-        "how late the next message of each delay level and the next timer are",
-        "WARN above {delivery_warn_seconds} s, FAIL if a level stands still",
+        "the lateness of the next message in each delay level, and of the next timer",
+        "WARN above {delivery_warn_seconds} s, FAIL if a level is stuck",
         "see `leader` and `locks`; `mqdb delay skip`",
         needs_owner=True,
     ): _deliveries,
     DoctorCheck(
         "crons",
-        "how late crons are",
+        "the lateness of crons",
         "WARN above {cron_warn_seconds} s",
         "see `leader` and `locks`",
         is_partial=True,
     ): _crons,
     DoctorCheck(
-        "paused-crons", "crons that are paused", "WARN if there is one", "`mqdb cron resume`", is_partial=True
+        "paused-crons", "paused crons", "WARN if a cron is paused", "`mqdb cron resume`", is_partial=True
     ): _paused_crons,
     DoctorCheck(
         "half-messages",
-        "half messages without an end, whether or not a producer can be asked",
-        "WARN if one is older than {half_warn_seconds} s",
+        "unresolved half messages, whether or not a producer can be asked",
+        "WARN if a half message is older than {half_warn_seconds} s",
         "start the producer; `mqdb transaction resolve`",
         needs_owner=True,
     ): _half_messages,

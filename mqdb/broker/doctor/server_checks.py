@@ -48,7 +48,7 @@ def _version(connection: Connection, thresholds: DoctorThresholds) -> list[Obser
     if major < oldest:
         return [Observation(FAIL, f"{seen}; mqdb needs {oldest}", f"upgrade PostgreSQL to {oldest} or newer", figures)]
     if major > newest:
-        return [Observation(WARN, f"{seen}; this mqdb knows it up to {newest}", "upgrade mqdb", figures)]
+        return [Observation(WARN, f"{seen}; this mqdb supports up to {newest}", "upgrade mqdb", figures)]
     return fine(seen, **figures)
 
 
@@ -59,7 +59,7 @@ def _schema(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
         return [Observation(FAIL, str(error), schema_remedy(error))]
     found = str(current(connection))
     if is_ahead(found):
-        seen = f"revision {found}; this mqdb knows {head()}, and works with both"
+        seen = f"revision {found}; this mqdb was made for {head()}, and works with both"
         return [Observation(WARN, seen, "pip install --upgrade mqdb", {"revision": found})]
     return fine(f"revision {found}", revision=found)
 
@@ -85,11 +85,11 @@ def _durability(connection: Connection, _thresholds: DoctorThresholds) -> list[O
     ]
     # PostgreSQL keeps the word as it was written.
     lax = [each for each in _given(connection, "synchronous_commit") if each.value in ("off", "false", "no", "0")]
-    found += one_each(lax, lambda each: _of_setting(each, "a crash loses messages that were acknowledged"))
+    found += one_each(lax, lambda each: _of_setting(each, "a crash loses acknowledged messages"))
     # Also if the server's configuration file sets it, which RESET would not change.
     if not lax and row(connection, "SELECT current_setting('synchronous_commit') AS value").value == "off":
         remedy = "ALTER SYSTEM SET synchronous_commit = on; SELECT pg_reload_conf();"
-        seen = "synchronous_commit is off: a crash loses messages that were acknowledged"
+        seen = "synchronous_commit is off: a crash loses acknowledged messages"
         found.append(Observation(WARN, seen, remedy, {"setting": "synchronous_commit", "value": "off"}))
     return found or fine("fsync, full_page_writes and synchronous_commit are on")
 
@@ -97,7 +97,7 @@ def _durability(connection: Connection, _thresholds: DoctorThresholds) -> list[O
 def _isolation(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
     found = [each for each in _given(connection, "default_transaction_isolation") if each.value != "read committed"]
     return one_each(found, lambda each: _of_setting(each, "a send in a user's transaction may be refused")) or fine(
-        "transactions are read committed unless they ask for something else"
+        "transactions are read committed unless they request another level"
     )
 
 
@@ -137,7 +137,7 @@ def _autovacuum(connection: Connection, _thresholds: DoctorThresholds) -> list[O
     found = [
         Observation(
             FAIL,
-            f"{each.name} is off: tables that are updated grow, and every statement becomes slower",
+            f"{each.name} is off: updated tables grow, and every statement becomes slower",
             f"ALTER SYSTEM SET {each.name} = on; SELECT pg_reload_conf();",
             {"setting": each.name},
         )
@@ -178,11 +178,11 @@ def _bloat(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
         [each for each in found if status(each) is not FindingStatus.OK],
         lambda each: Observation(
             status(each),
-            f"mqdb.{each.name} has {each.dead:,} dead rows beside {each.live:,} live ones",
-            f"VACUUM mqdb.{each.name};  -- after what `mqdb doctor --only xmin` says",
+            f"mqdb.{each.name} has {each.dead:,} dead rows and {each.live:,} live ones",
+            f"VACUUM mqdb.{each.name};  -- after following `mqdb doctor --only xmin`",
             {"table": each.name, "dead_rows": each.dead, "live_rows": each.live},
         ),
-    ) or fine(f"at most {found[0].dead:,} dead rows in a table", dead_rows=found[0].dead)
+    ) or fine(f"at most {found[0].dead:,} dead rows in any table", dead_rows=found[0].dead)
 
 
 def _wraparound(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
@@ -222,7 +222,7 @@ def _disk(connection: Connection, thresholds: DoctorThresholds) -> list[Observat
                       AS directory, extract(epoch FROM pg_postmaster_start_time())::bigint AS started""",
     )
     if server.directory is None or not _is_here(Path(server.directory), server.started):
-        return [Observation(INFO, "the files of the server are on another machine, or not for you to see")]
+        return [Observation(INFO, "the files of the server are on another machine, or not visible to you")]
     usage = shutil.disk_usage(server.directory)
     share = 1 - usage.free / usage.total
     status = grade(share, thresholds.disk_warn_share, thresholds.disk_fail_share)
@@ -255,7 +255,7 @@ def _clock(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
     ahead = (theirs - begun - half).total_seconds()
     off = max(abs(ahead) - half.total_seconds(), 0)
     status = grade(off, thresholds.clock_warn_seconds, thresholds.clock_fail_seconds)
-    seen = f"the clock of the server is {off:.1f} s {'ahead of' if ahead > 0 else 'behind'} that of this machine"
+    seen = f"the clock of the server is {off:.1f} s {'ahead of' if ahead > 0 else 'behind'} the clock of this machine"
     figures = {"off_seconds": round(off, 3)}
     if status is FindingStatus.OK:
         return fine(f"the clocks of the server and of this machine differ by {off:.1f} s", **figures)
@@ -266,9 +266,9 @@ def _pooler(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
     # PgBouncer assigns its own pid to its client.
     told = driver(connection).info.backend_pid
     if told == row(connection, "SELECT pg_backend_pid() AS pid").pid:
-        return fine("the connection leads straight to PostgreSQL")
-    seen = "a pooler stands between: through one that shares connections, notifications and presence locks get lost"
-    return [Observation(WARN, seen, "set MQDB_DSN to PostgreSQL itself, and MQDB_POOL_DSN to the pooler")]
+        return fine("the connection leads directly to PostgreSQL")
+    seen = "there is a pooler in between: a pooler that shares connections loses notifications and presence locks"
+    return [Observation(WARN, seen, "set MQDB_DSN to PostgreSQL directly, and MQDB_POOL_DSN to the pooler")]
 
 
 def _wal_level(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
@@ -280,75 +280,75 @@ CHECKS: Final[Checks] = {
     DoctorCheck(
         "connection",
         "whether the database answers",
-        "FAIL if it does not, or is another broker",
-        "correct the DSN; start the database",
+        "FAIL if it does not, or belongs to another broker",
+        "correct the DSN, or start the database",
     ): _connection,
     DoctorCheck(
         "server-version",
         "`server_version_num`",
         "WARN above PostgreSQL {newest_server_major}, FAIL below {oldest_server_major}",
-        "upgrade mqdb, or PostgreSQL",
+        "upgrade mqdb or PostgreSQL",
     ): _version,
     DoctorCheck(
         "schema",
         "the revision of the schema",
         "WARN if it is newer than this mqdb, FAIL if this mqdb does not work with it",
-        "upgrade mqdb, or `mqdb migrate`",
+        "upgrade mqdb, or run `mqdb migrate`",
     ): _schema,
     DoctorCheck(
         "durability",
         "`fsync`, `full_page_writes`; `synchronous_commit` of the server, of the database and of roles",
-        "FAIL if one of the first two is off, WARN for the third",
+        "FAIL if `fsync` or `full_page_writes` is off, WARN if `synchronous_commit` is off",
         "`ALTER SYSTEM SET`, `ALTER ROLE ... RESET`",
     ): _durability,
     DoctorCheck(
         "isolation",
         "`default_transaction_isolation` of the database and of roles",
-        "WARN if it is not read committed",
+        "WARN if the default is not read committed",
         "`ALTER ROLE ... RESET`",
     ): _isolation,
     DoctorCheck(
         "autovacuum",
         "`autovacuum`, `track_counts`, and the option of each table",
-        "FAIL if it is off, WARN if it is for one table",
+        "FAIL if it is off for the server, WARN if it is off for a table",
         "`ALTER SYSTEM SET`, `ALTER TABLE ... RESET`",
     ): _autovacuum,
     DoctorCheck(
         "bloat",
-        "dead rows of the tables that are updated all the time",
-        "WARN above {bloat_warn_factor} dead rows for a live one, FAIL above {bloat_fail_factor}; only if there are "
-        "more than {bloat_least_rows:,}",
+        "dead rows of frequently updated tables",
+        "WARN above {bloat_warn_factor} dead rows for each live row, FAIL above {bloat_fail_factor}; only for more "
+        "than {bloat_least_rows:,} dead rows",
         "see `xmin`, then `VACUUM`",
     ): _bloat,
     DoctorCheck(
         "wraparound",
-        "age of the oldest transaction id, against `autovacuum_freeze_max_age`",
+        "age of the oldest transaction id, relative to `autovacuum_freeze_max_age`",
         "WARN above {freeze_warn_share:.0%}, FAIL above {freeze_fail_share:.0%}",
         "`VACUUM (FREEZE)`",
     ): _wraparound,
     DoctorCheck(
         "connections",
-        "sessions of the server, against `max_connections`",
+        "sessions of the server, relative to `max_connections`",
         "WARN above {connections_warn_share:.0%}, FAIL above {connections_fail_share:.0%}",
-        "raise it, or use a pooler in `MQDB_POOL_DSN`",
+        "raise the limit, or use a pooler in `MQDB_POOL_DSN`",
     ): _connections,
     DoctorCheck(
         "disk",
-        "the disk of the server, if it is a disk of this machine and the role may see where",
+        "the disk of the server, if it is on this machine and its path is visible to the role",
         "WARN above {disk_warn_share:.0%}, FAIL above {disk_fail_share:.0%}",
         "a shorter `file_reserved_time`, or a larger disk",
     ): _disk,
     DoctorCheck(
         "clock",
-        "the broker's clock, against that of the machine where the doctor runs, less half a round trip",
+        "the broker's clock compared with that of the machine on which the doctor runs, minus half a round trip",
         "WARN above {clock_warn_seconds} s, FAIL above {clock_fail_seconds} s",
         "NTP on both",
     ): _clock,
     DoctorCheck(
         "pooler",
-        "whether the number of the backend is the one that the connection got at its start",
-        "WARN if not: a pooler stands between",
-        "straight `MQDB_DSN`, pooler in `MQDB_POOL_DSN`",
+        "whether the backend has the pid that the connection got at its start",
+        "WARN if not, because there is a pooler in between",
+        "`MQDB_DSN` directly to PostgreSQL, the pooler in `MQDB_POOL_DSN`",
     ): _pooler,
     DoctorCheck("wal-level", "`wal_level`", "INFO always", "none"): _wal_level,
 }

@@ -49,11 +49,11 @@ def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
     if is_standby(connection):
         return [_at_primary(known)]
     if not known:
-        return [Observation(FAIL, "no `mqdb serve` has ever run the services", "mqdb serve")]
+        return [Observation(FAIL, "no `mqdb serve` has run the services yet", "mqdb serve")]
     last = known[0]
-    why = f"has said nothing for {span(last.overdue_seconds)}" if last.is_connected else "is gone"
+    why = f"has given no sign of life for {span(last.overdue_seconds)}" if last.is_connected else "is gone"
     if last.is_connected and last.overdue_seconds < 0:
-        why = "has said nothing since the clock was put back"
+        why = "has given no sign of life since the clock was set back"
     figures = {"holder": last.holder, "epoch": last.epoch, "overdue_seconds": round(last.overdue_seconds, 1)}
     return [
         Observation(FAIL, f"no process runs the services: {last.holder}, the last leader, {why}", "mqdb serve", figures)
@@ -63,11 +63,11 @@ def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
 def _at_primary(known: Sequence[Any]) -> Observation:
     """The observation on a standby, which sees the leader's promise, but not whether the leader is alive."""
     if not known:
-        return Observation(INFO, "the services run beside the primary, not here; this standby knows of none so far")
+        return Observation(INFO, "the services run with the primary, not here; this standby has no record of them yet")
     last = known[0]
     figures = {"holder": last.holder, "epoch": last.epoch, "overdue_seconds": round(last.overdue_seconds, 1)}
     if last.overdue_seconds < 0:
-        return Observation(OK, f"{last.holder} runs the services beside the primary", None, figures)
+        return Observation(OK, f"{last.holder} runs the services with the primary", None, figures)
     seen = f"of the services beside the primary this standby has heard nothing for {span(last.overdue_seconds)}"
     return Observation(INFO, seen, "mqdb doctor --only leader  # with the DSN of the primary", figures)
 
@@ -98,7 +98,7 @@ CHECKS: Final[Checks] = {
     DoctorCheck(
         "leader",
         "the process that runs the services: its lease and its backend",
-        "FAIL if there is no such process; on a standby INFO unless it knows of one",
+        "FAIL if there is no such process; on a standby, INFO unless a record of the process exists",
         "start `mqdb serve`",
     ): _leader,
     DoctorCheck(

@@ -77,7 +77,8 @@ def _xmin(connection: Connection, thresholds: DoctorThresholds) -> list[Observat
     def observe(each: Any) -> Observation:
         return Observation(
             grade(each.transactions, thresholds.xmin_warn_transactions, thresholds.xmin_fail_transactions),
-            f"{each.kind} {each.name} ({each.who}) keeps the dead rows of {each.transactions:,} transactions",
+            f"{each.kind} {each.name} ({each.who}) holds back the removal of dead rows of {each.transactions:,} "
+            f"transactions",
             LOOK_AT_STANDBYS if each.waits_for_standby else remedies[each.kind](each.name),
             {"kind": each.kind, "name": each.name, "transactions": each.transactions},
         )
@@ -108,7 +109,7 @@ def _idle(connection: Connection, thresholds: DoctorThresholds) -> list[Observat
 
     long = [each for each in idle if observe(each).status is not OK]
     return one_each(long, observe) or unless_hidden(
-        connection, f"{len(idle):,} transactions are idle, none for long", transactions=len(idle)
+        connection, f"{len(idle):,} transactions are idle, but none for long", transactions=len(idle)
     )
 
 
@@ -124,7 +125,7 @@ def unless_hidden(connection: Connection, seen: str, **figures: int) -> list[Obs
     )
     if not hidden.sessions:
         return fine(seen, **figures)
-    unseen = f"the role does not see what {hidden.sessions:,} sessions of other roles do; of the others: {seen}"
+    unseen = f"the activity of {hidden.sessions:,} sessions of other roles is not visible; of the others: {seen}"
     grant = f"GRANT pg_read_all_stats TO {identifier(hidden.me)};  -- as a superuser"
     return [Observation(UNKNOWN, unseen, grant, {**figures, "hidden_sessions": hidden.sessions})]
 
@@ -150,7 +151,7 @@ def _locks(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
         seen = f"backend {each.pid} has waited {span(each.seconds)} for {each.mode} on {each.what}, behind "
         seen += listed(each.blockers)
         if front is not None and front.pid not in each.blockers:
-            seen += f"; backend {front.pid} ({front.who}) stands in front of them all"
+            seen += f"; backend {front.pid} ({front.who}) blocks all of them"
         return Observation(
             WARN,
             seen,
@@ -163,7 +164,7 @@ def _locks(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
             },
         )
 
-    return one_each(long, observe) or fine("no session waits long for a lock", waiting=len(waiting))
+    return one_each(long, observe) or fine("no session has waited long for a lock", waiting=len(waiting))
 
 
 def _front(connection: Connection, pid: int) -> Any:
@@ -207,33 +208,33 @@ def _way_out(front: Any) -> str:
 def _notify_queue(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
     share = row(connection, "SELECT pg_notification_queue_usage() AS share").share
     status = grade(share, thresholds.notify_warn_share, thresholds.notify_fail_share)
-    remedy = "mqdb doctor --only idle-in-transaction  # one of these listens"
+    remedy = "mqdb doctor --only idle-in-transaction  # one of these sessions listens"
     return graded(status, f"the queue of notifications is {share:.1%} full", remedy, share=share)
 
 
 CHECKS: Final[Checks] = {
     DoctorCheck(
         "xmin",
-        "the oldest snapshot: of backends, replication slots, prepared transactions",
+        "the oldest snapshot of backends, replication slots and prepared transactions",
         "WARN above {xmin_warn_transactions:,} transactions, FAIL above {xmin_fail_transactions:,}",
         "end the backend, drop the slot, finish the prepared transaction",
     ): _xmin,
     DoctorCheck(
         "idle-in-transaction",
-        "how long a transaction has done nothing",
+        "the time for which a transaction has been idle",
         "WARN above {idle_warn_seconds} s, FAIL above {idle_fail_seconds} s",
         "correct the client; `idle_in_transaction_session_timeout`",
     ): _idle,
     DoctorCheck(
         "locks",
-        "sessions that use mqdb's tables and wait for a lock, and the sessions in front of them",
+        "sessions that use mqdb's tables and wait for a lock, and the sessions that block them",
         "WARN above {lock_warn_seconds} s",
-        "end the session in front, unless it waits for a standby or is a service of mqdb",
+        "end the blocking session, unless it waits for a standby or is a service of mqdb",
     ): _locks,
     DoctorCheck(
         "notify-queue",
         "`pg_notification_queue_usage()`",
         "WARN above {notify_warn_share:.0%}, FAIL above {notify_fail_share:.0%}",
-        "end the listener that `idle-in-transaction` names",
+        "end the listener named by `idle-in-transaction`",
     ): _notify_queue,
 }

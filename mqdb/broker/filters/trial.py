@@ -32,7 +32,7 @@ def try_selector(connection: Connection, broker_name: str, topic: str, selector:
     """
     route = existing_topic(connection, topic)
     if not route.read_queue_keys:
-        raise ParameterInvalid("topic", topic, f"its perm {int(route.config.perm)} does not let anybody read it")
+        raise ParameterInvalid("topic", topic, f"its perm {int(route.config.perm)} forbids reading")
     keys = list(route.read_queue_keys)
     examined, matched = matches.count(connection, keys, selector, last)
     requests, scanned = [], 0

@@ -97,7 +97,7 @@ def end_backend(connection: Connection, backend: Backend) -> bool:
     look = select(server.c.is_standby, _activity.c.pid, _activity.c.backend_start, is_it.label("is_it"), asked)
     row = connection.execute(look.select_from(server.outerjoin(_activity, of_client))).one()
     if row.is_standby:
-        reason = "this server is a standby, which cannot tell what its primary will still commit"
+        reason = "this server is a standby, which does not show what its primary will still commit"
         raise StorageRefused(_READ_ONLY, reason)
     if row.pid is not None and None in (row.backend_start, backend.started_at):
         reason = f"its role may not see whether backend {backend.pid} is still the one that was lost"

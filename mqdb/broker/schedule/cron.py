@@ -129,7 +129,7 @@ def add_cron(
         if name in message.properties:
             raise PropertyReserved(name)
     if schedule_of(message.system_properties) is not None:
-        raise ParameterInvalid("message", cron.name, "waits for its time already: a cron sends at once")
+        raise ParameterInvalid("message", cron.name, "already has a delivery time, but a cron sends immediately")
     if message.flag:
         raise ParameterInvalid("flag", message.flag, "must be 0 in a cron")
     with transaction(connection):

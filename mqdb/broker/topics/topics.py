@@ -84,7 +84,7 @@ def update_topic(
     }
     changes: dict[str, Any] = {setting: value for setting, value in given.items() if value is not None}
     if not changes:
-        raise ParameterInvalid("topic", name, f"nothing to change is given; it has {', '.join(given)}")
+        raise ParameterInvalid("topic", name, f"nothing to change is given; the topic has {', '.join(given)}")
     _check_not_system(name)
     with transaction(connection):
         acl.require(connection, Resource(Access.ADMIN, ResourceType.TOPIC, name))
@@ -182,4 +182,6 @@ def _check_not_system(name: str) -> None:
 def _check_not_for_replies(connection: Connection, name: str) -> None:
     # Requesters find its queues at their first request, so replies through a new queue would never reach them.
     if name == reply_topic(broker_info(connection).cluster_name):
-        raise NameInvalid("topic", name, "brings replies to requesters, which read the queues that it was made with")
+        raise NameInvalid(
+            "topic", name, "brings replies to requesters, which read the queues with which it was created"
+        )

@@ -62,4 +62,4 @@ def cause_of(text: str) -> str:
         if found := pattern.findall(text):
             return str(found[-1]).strip()
     lines = _PY4J.sub("", text).strip().splitlines()
-    return lines[0].strip() if lines else "Spark gave the job up without a word"
+    return lines[0].strip() if lines else "Spark stopped the job without a message"

@@ -139,7 +139,7 @@ def _archived(
     from pyspark.sql import functions as F
 
     if not archived:
-        raise ParameterInvalid("topic", source.topic, "no archived segment holds messages of it")
+        raise ParameterInvalid("topic", source.topic, "no archived segment has messages of it")
     paths = [each.path for each in chosen(archived, source, since, until) if each.path is not None]
     if not paths:
         return spark.createDataFrame([], archive_files.SCHEMA)

@@ -140,4 +140,4 @@ def _write(counted: "DataFrame", path: str) -> None:
     except AnalysisException as error:
         if error.getCondition() != "PATH_ALREADY_EXISTS":
             raise
-        raise ParameterInvalid("parquet", path, "is there already; name a directory that does not exist") from error
+        raise ParameterInvalid("parquet", path, "already exists; name a directory that does not exist") from error

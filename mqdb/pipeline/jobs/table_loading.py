@@ -100,7 +100,7 @@ def _one_dsn(text: str) -> str:
     except ValueError as error:
         raise OptionInvalid("target", redact(text), str(error)) from None
     if others:
-        raise OptionInvalid("target", redact(text), "names several databases; name one")
+        raise OptionInvalid("target", redact(text), "names several databases; name only one")
     return broker.dsn
 
 
@@ -173,7 +173,9 @@ def _rows(messages: "DataFrame", load: TableLoad, table: TargetTable) -> "DataFr
         )
         problem = F.when(is_bad, F.lit("its body is not a JSON object"))
     for name in table.key:
-        problem = F.coalesce(problem, F.when(columns[name].isNull(), F.lit(f"it has no {name!r}, which is a key")))
+        problem = F.coalesce(
+            problem, F.when(columns[name].isNull(), F.lit(f"it has no {name!r}, which is part of the key"))
+        )
     named = [column.alias(name) for name, column in zip(POSITION, position, strict=True)]
     # By number: a table may have a column with one of these names.
     return messages.select(problem.alias(PROBLEM), *named, *(columns[name].alias(name) for name in table.columns))

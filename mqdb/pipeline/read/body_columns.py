@@ -87,7 +87,7 @@ class BodyDecoder:
     def report(self) -> None:
         """Log at the end of a task how many rows were left out."""
         if self._bad:
-            logger.warning("a task left out bad rows: %s", f"{self._bad:,}")
+            logger.warning("a task skipped bad rows: %s", f"{self._bad:,}")
 
     def _decoded(self, body: bytes | None) -> dict[str, Any]:
         """The row for a body. Faults are added to `_faults`. A null or empty body is not a fault, and gives nulls."""
@@ -119,7 +119,7 @@ class BodyDecoder:
             case OnBadBody.SKIP:
                 self._bad += 1
                 if self._bad <= _LOGGED:
-                    logger.warning("left out a bad row: %s", invalid)
+                    logger.warning("skipped a bad row: %s", invalid)
                 return None
             case OnBadBody.NULL:
                 if not self._has_corrupt_record:
@@ -364,7 +364,7 @@ def _session_zone() -> tzinfo | None:
     try:
         return None if name is None else _zone(name)
     except (ValueError, LookupError):
-        reason = "Python does not know this time zone, in which times of bodies are read; name one as Europe/Berlin"
+        reason = "Python does not know this zone, which it needs to parse times in bodies; name one, as Europe/Berlin"
         raise OptionInvalid(_SESSION_ZONE, name, reason) from None
 
 

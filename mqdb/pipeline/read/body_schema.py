@@ -98,7 +98,7 @@ def parse_schema(text: str) -> StructType:
     seen: set[str] = set()
     for name in columns.names:
         if name.lower() in seen:
-            raise OptionInvalid(SCHEMA, text, f"has column {name!r} twice; Spark ignores upper and lower case")
+            raise OptionInvalid(SCHEMA, text, f"has column {name!r} twice; Spark ignores case")
         seen.add(name.lower())
     return columns
 
@@ -108,7 +108,7 @@ def check_names(text: str, columns: StructType, others: Iterable[str]) -> None:
     taken = {name.lower() for name in others}
     for name in columns.names:
         if name.lower() in taken:
-            reason = f"{name!r} is a column of the message, too; leave that one out with the option columns"
+            reason = f"{name!r} is also a column of the message; omit that column with the option columns"
             raise OptionInvalid(SCHEMA, text, reason)
 
 

@@ -39,6 +39,8 @@ def column_options(options: Mapping[str, str]) -> Mapping[str, str]:
     for name in given:
         if name.lower() not in _OF_COLUMNS:
             # Without the value, which may be a password.
-            reason = "Spark forgets the options of a table; give it in each statement: FROM name WITH (url = '...')"
+            reason = (
+                "Spark does not store the options of a table; give them in each statement: FROM name WITH (url = '...')"
+            )
             raise OptionInvalid(name, None, reason)
     return given

@@ -77,7 +77,7 @@ def _parameters(dsn: str) -> dict[str, str]:
     except ValueError as error:
         raise OptionInvalid("url", redact(dsn), str(error)) from None
     if len(brokers) > 1:
-        raise OptionInvalid("url", redact(dsn), "names several brokers; load each of them, and union what you get")
+        raise OptionInvalid("url", redact(dsn), "names several brokers; load each of them, and union the results")
     # The parameters that libpq itself would use, except those compiled into it.
     from_environment = {
         default.keyword.decode(): default.val.decode()
@@ -103,7 +103,7 @@ def _hosts(dsn: str, given: dict[str, str]) -> str:
     for host in hosts:
         if host == "" or host.startswith(("/", "@")):
             where = f"the Unix socket {host!r}" if host else "a Unix socket (it names no host)"
-            reason = f"leads to {where}, and JDBC speaks TCP only: name a host, or use format('mqdb')"
+            reason = f"leads to {where}, but JDBC supports only TCP: name a host, or use format('mqdb')"
             raise OptionInvalid("url", redact(dsn), reason)
     # A single port applies to all hosts.
     ports = ports * len(hosts) if len(ports) == 1 else ports
@@ -124,4 +124,4 @@ def _property(dsn: str, name: str, value: str) -> dict[str, str]:
     if name == "load_balance_hosts":
         return {"loadBalanceHosts": "true" if value == "random" else "false"}
     shown = name if is_secret(name) else f"{name}={value}"
-    raise OptionInvalid("url", redact(dsn), f"{shown} means nothing to JDBC: leave it out, or use format('mqdb')")
+    raise OptionInvalid("url", redact(dsn), f"{shown} has no meaning for JDBC: leave it out, or use format('mqdb')")

@@ -130,7 +130,7 @@ def _places(position: Position, queues: Mapping[Queue, QueueBounds]) -> Mapping[
         return dict.fromkeys(queues, position.everywhere)
     missing, strange = sorted(queues.keys() - position.by_queue), sorted(position.by_queue.keys() - queues)
     if missing:
-        raise OptionInvalid(position.option, None, f"says nothing of {missing[0]}; name every queue that is read")
+        raise OptionInvalid(position.option, None, f"does not contain {missing[0]}; name every queue that is read")
     if strange:
         raise OptionInvalid(position.option, None, f"{strange[0]} is not among the queues that are read")
     return position.by_queue
@@ -192,7 +192,7 @@ def is_of_same_database(offset: StreamOffset, broker: BrokerIdentity, *, fail_on
     if offset.created_at is None or offset.created_at == broker.created_at:
         return True
     reason = (
-        f"the checkpoint is of a database that was set up at {offset.created_at.isoformat()}, and this one was set up "
+        f"the checkpoint is of a database that was set up at {offset.created_at.isoformat()}, but this one was set up "
         f"at {broker.created_at.isoformat()}"
     )
     loss = DatabaseReplaced(f"broker {broker.name!r}", reason)
@@ -215,7 +215,7 @@ def of_same_topics(
         if ids[queue.topic] == offset.topic_ids[queue.topic]:
             kept[queue] = number
             continue
-        loss = DataLoss(f"{queue}, at offset {number:,}", "its topic was deleted and made again")
+        loss = DataLoss(f"{queue}, at offset {number:,}", "its topic was deleted and recreated")
         if fail_on_data_loss:
             raise loss
         logger.warning("skipped messages of %s: %s", loss.what, loss.reason)
@@ -239,7 +239,7 @@ def of_same_log(
         if bounds is None or number <= bounds.min_offset or bounds.queue_key in proven:
             kept[queue] = number
             continue
-        reason = "the log has not the message before it that the checkpoint remembers"
+        reason = "the log does not have the previous message that is stored in the checkpoint"
         loss = LogReplaced(f"{queue}, at offset {number:,}", reason)
         if fail_on_data_loss:
             raise loss
@@ -252,7 +252,7 @@ def _what_is_gone(bounds: QueueBounds | None, past: int) -> str:
         return "its topic was deleted, or is no longer read"
     if past > bounds.max_offset:
         return f"the queue ends at {bounds.max_offset:,}, so its newest messages were lost"
-    return f"retention has dropped what was below {bounds.min_offset:,}"
+    return f"retention has dropped messages below {bounds.min_offset:,}"
 
 
 def check_order(option: str, start: Mapping[Queue, int], end: Mapping[Queue, int]) -> None:

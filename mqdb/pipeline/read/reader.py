@@ -102,7 +102,7 @@ def _read(
         session.rollback()
         return
     if reading.fail_on_data_loss and each.count is not None and count != each.count:
-        raise DataLoss(each.what, f"{each.count:,} messages were to be read, and {count:,} were found")
+        raise DataLoss(each.what, f"{each.count:,} messages were to be read, but {count:,} were found")
 
 
 def _check_kept(session: ReadSession, task: Task) -> None:
@@ -110,9 +110,9 @@ def _check_kept(session: ReadSession, task: Task) -> None:
     kept = dict(session.rows(task.min_offsets))
     for check in task.checks:
         if check.queue_key not in kept:
-            raise DataLoss(_what(check), "the topic was deleted while it was read")
+            raise DataLoss(_what(check), "the topic was deleted during the read")
         if kept[check.queue_key] > check.first:
-            reason = f"retention has dropped what was below {kept[check.queue_key]:,} while it was read"
+            reason = f"retention dropped messages below {kept[check.queue_key]:,} during the read"
             raise DataLoss(_what(check), reason)
 
 

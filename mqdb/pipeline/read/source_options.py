@@ -276,7 +276,7 @@ class _Given:
         """The name, among these, that is given. They exclude each other."""
         found = [name for name in names if self.text(name) is not None]
         if len(found) > 1:
-            raise OptionInvalid(found[1], self.text(found[1]), f"{found[0]} is given, too; drop one of them")
+            raise OptionInvalid(found[1], self.text(found[1]), f"{found[0]} is given, too; remove one of them")
         return found[0] if found else None
 
     def parsed(self, name: str, parse: Callable[[str, str], _Value]) -> _Value | None:
@@ -335,7 +335,7 @@ def _url(given: _Given, name: str) -> str | None:
     except ValueError as error:
         raise OptionInvalid(name, redact(text), str(error)) from None
     if len(brokers) > 1:
-        raise OptionInvalid(name, redact(text), f"names {len(brokers)} brokers, and one is wanted here")
+        raise OptionInvalid(name, redact(text), f"names {len(brokers)} brokers, but exactly one is needed")
     return brokers[0].dsn
 
 
@@ -437,7 +437,7 @@ def _columns(given: _Given) -> tuple[RowFormat, tuple[str, ...]]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if name not in known:
-            raise OptionInvalid("columns", text, f"there is no {name!r}; the columns are {', '.join(known)}")
+            raise OptionInvalid("columns", text, f"there is no column {name!r}; the columns are {', '.join(known)}")
     return row_format, names
 
 

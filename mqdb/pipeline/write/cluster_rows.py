@@ -134,7 +134,7 @@ class ClusterRowMaker(RowMaker):
 
     def _place(self, broker: str) -> int:
         if broker not in self._brokers:
-            raise ColumnInvalid("broker", f"is {broker!r}, and the url names {', '.join(self._brokers)}")
+            raise ColumnInvalid("broker", f"is {broker!r}, but the url names {', '.join(self._brokers)}")
         return self._brokers.index(broker)
 
     def _numbered(self, number: int) -> tuple[int, int]:

@@ -209,13 +209,15 @@ class Writing:
                 raise OptionInvalid("url", None, reason)
             case AppendOutcome.PASSED:
                 reason = (
-                    f"it is at batch {batch.batch_id}, and batch {result.batch_id} of the query is written already: it "
-                    "was set back, so it is unknown which messages are missing; begin with a new one, and say where"
+                    f"it is at batch {batch.batch_id}, but batch {result.batch_id} of the query is already written: "
+                    f"it was set back, so it is unknown which messages are missing; begin with a new checkpoint, and "
+                    f"give the starting point"
                 )
                 raise OptionInvalid("checkpointLocation", None, reason)
             case AppendOutcome.REPEATED if result.messages != messages and batch.query_id is None:
                 reason = (
-                    f"has written {result.messages:,} messages, and this job has {messages:,}; give it one of its own"
+                    f"has written {result.messages:,} messages, but this job has {messages:,}; give this job its own "
+                    f"writeId"
                 )
                 raise OptionInvalid("writeId", given_id, reason)
 
@@ -249,8 +251,8 @@ class Writing:
             raise OptionInvalid(name, rows, "needs the owner of the broker, or a member of its role")
         if not sink.is_durable(connection):
             reason = (
-                "needs a stage that outlives a crash of PostgreSQL; its owner says once: "
-                "ALTER TABLE mqdb.sink_write SET LOGGED; ALTER TABLE mqdb.sink_stage SET LOGGED"
+                "needs a stage that outlives a crash of PostgreSQL; its owner has to run once: ALTER TABLE "
+                "mqdb.sink_write SET LOGGED; ALTER TABLE mqdb.sink_stage SET LOGGED"
             )
             raise OptionInvalid(name, rows, reason)
 

@@ -118,10 +118,12 @@ def find_columns(schema: StructType, topic_option: str | None, *, is_list: bool 
         name = _ALIASES.get(field.name.lower(), field.name.lower())
         if name not in _KINDS:
             raise ColumnInvalid(
-                field.name, f"no message has it; there are {_known()}. Drop it, or put it in properties"
+                field.name, f"no message has this column; there are {_known()}. Remove it, or put it in properties"
             )
         if name in parts:
-            raise ColumnInvalid(field.name, f"says the same as {schema.fields[parts[name].column].name!r}; drop one")
+            raise ColumnInvalid(
+                field.name, f"is the same as {schema.fields[parts[name].column].name!r}; remove one of them"
+            )
         parts[name] = ColumnPart(number, _kind(field.name, name, field.dataType))
     if "body" not in parts:
         raise ColumnInvalid("body", f"is missing, and so is value; the columns are {', '.join(schema.names)}")
@@ -129,7 +131,7 @@ def find_columns(schema: StructType, topic_option: str | None, *, is_list: bool 
         raise ColumnInvalid("topic", "is missing, and so is the option topic; give one of them")
     is_numbered = "partition" in names
     if is_list and "queue_id" in parts and not is_numbered and "broker" not in parts:
-        reason = "names no queue, because each broker of the url has such queues; add a column broker, or drop it"
+        reason = "names no queue, because each broker in the url has such queues; add a column broker, or remove it"
         raise ColumnInvalid(schema.fields[parts["queue_id"].column].name, reason)
     return Columns(**parts, may_lack_value="value" in names, was_read="msg_id" in names, is_numbered=is_numbered)
 

@@ -186,7 +186,7 @@ def _url(text: str | None) -> str:
     except ValueError as error:
         raise OptionInvalid("url", redact(text), str(error)) from None
     if len(brokers) > 1:
-        raise OptionInvalid("url", redact(text), f"names {len(brokers)} brokers, and one is wanted here")
+        raise OptionInvalid("url", redact(text), f"names {len(brokers)} brokers, but exactly one is needed")
     return brokers[0].dsn
 
 

@@ -141,7 +141,7 @@ class RowMaker:
         deliver_ms: int | None,
     ) -> StageRow:
         if topic is None:
-            raise ColumnInvalid("topic", "is null in a row; say the topic in each row, or by the option topic")
+            raise ColumnInvalid("topic", "is null in a row; give the topic in each row, or in the option topic")
         if properties and self._drops_reserved:
             properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTIES}
         if headers is not None:
@@ -316,7 +316,9 @@ def _text(column: str, value: bytes | None) -> str | None:
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError as error:
-        raise ColumnInvalid(column, f"holds {value!r}, which is not UTF-8: {error.reason} at {error.start}") from None
+        raise ColumnInvalid(
+            column, f"contains {value!r}, which is not UTF-8: {error.reason} at {error.start}"
+        ) from None
 
 
 def _headers(column: str, rows: list[dict[str, Any] | None] | None) -> list[Header] | None:
@@ -324,7 +326,7 @@ def _headers(column: str, rows: list[dict[str, Any] | None] | None) -> list[Head
         return None
     headers: list[Header] = [(row["key"], row["value"]) for row in rows if row is not None]
     if len(headers) != len(rows) or any(name is None for name, _ in headers):
-        raise ColumnInvalid(column, "holds a header that is null, or whose key is null")
+        raise ColumnInvalid(column, "contains a header that is null, or whose key is null")
     return headers
 
 

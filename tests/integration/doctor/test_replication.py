@@ -126,7 +126,7 @@ def test_a_role_without_rights_sees_the_lag(standby: Standby, replicated: Databa
         query(replicated.superuser_dsn, "DROP ROLE stranger")
 
     assert [each for each in (*at_standby.values(), *at_primary.values()) if each.error] == []
-    assert "a standby of a server that the role does not see" in at_standby["standby"].seen
+    assert "a standby of a server that is not visible to the role" in at_standby["standby"].seen
     assert at_standby["standby"].figures["behind_bytes"] == 0
     assert at_primary["standby"].seen.endswith("connected to it: standby")
     assert at_primary["synchronous"].status in (OK, FindingStatus.UNKNOWN)
@@ -146,7 +146,7 @@ def test_the_services_run_beside_the_primary(at_standby: Connection, place: Plac
         wait_until(lambda: statuses(find(at_standby, "leader")) == [OK])
         [found] = find(at_standby, "leader")
 
-    assert "beside the primary" in found.seen
+    assert "with the primary" in found.seen
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_commits_that_wait_for_nobody(standby: Standby, at_primary: Connection) 
     with standby.dismissed():
         [found] = find(at_primary, "synchronous")
 
-    assert (found.status, found.seen) == (OK, "commits wait for no standby")
+    assert (found.status, found.seen) == (OK, "commits do not wait for a standby")
 
 
 def test_sends_that_are_to_wait_for_a_standby_and_have_none(standby: Standby, at_primary: Connection) -> None:
@@ -200,7 +200,7 @@ def test_sends_that_are_to_wait_for_a_standby_and_have_none(standby: Standby, at
     finally:
         at_primary.execute(text("UPDATE mqdb.broker SET default_durability = 'SYNC_FLUSH'"))
 
-    assert "a send does only if its producer has asked" in usual.seen
+    assert "a send waits only if its producer requested" in usual.seen
     assert (asked.status, "sends do, too" in asked.seen) == (OK, True)
     assert (alone.status, "SLAVE_NOT_AVAILABLE" in alone.seen) == (WARN, True)
 
@@ -228,7 +228,7 @@ def test_the_doctor_ends_no_session_that_waits_for_a_standby(standby: Standby, a
         doing[1].outcome()
 
     assert {each.remedy for each in found} == {"mqdb doctor --only synchronous"}
-    assert any("stands in front of them all" in each.seen for each in found)
+    assert any("blocks all of them" in each.seen for each in found)
     assert "mqdb doctor --only synchronous" in held
 
 

@@ -132,7 +132,7 @@ def test_a_schema_of_the_next_version_warns(shared_broker: Connection) -> None:
         shared_broker.exec_driver_sql("UPDATE mqdb.alembic_version SET version_num = %s", (before,))
 
     assert (found.status, found.remedy) == (WARN, "pip install --upgrade mqdb")
-    assert found.seen.startswith("revision 0101; this mqdb knows 0100.")
+    assert found.seen.startswith("revision 0101; this mqdb was made for 0100.")
 
 
 def test_a_server_that_does_not_wait_for_the_disk_fails(shared_broker: Connection) -> None:

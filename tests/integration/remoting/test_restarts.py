@@ -401,7 +401,7 @@ def test_a_front_whose_presence_the_reaper_has_removed_says_what_it_waits_for(
 
     front._instance._group_changes.call(None)
 
-    told = "could not re-register clients; will retry: .*the connection for notifications is not there yet"
+    told = "could not re-register clients; will retry: .*the connection for notifications does not exist yet"
     wait_until(lambda: re.search(told, caplog.text))
 
 

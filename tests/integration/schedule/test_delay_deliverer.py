@@ -152,5 +152,5 @@ def test_a_level_that_stands_still_is_told_once(
 
     assert all(isinstance(error, MessageMissing) for each in found for error in each.missing)
     [line] = caplog.records
-    assert line.getMessage().startswith("a delay level stands still: queue ")
+    assert line.getMessage().startswith("a delay level is stuck: queue ")
     assert service.pause_after(found[-1]) == 100 * MS

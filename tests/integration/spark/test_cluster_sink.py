@@ -178,7 +178,7 @@ def test_a_batch_that_is_not_the_same_any_more_is_appended_nowhere(both: Both, c
     before = stored(both)
     admin.update_topic(both[1], "orders", read_queue_nums=4, write_queue_nums=4)
 
-    with pytest.raises(SinkBatchChanged, match=r"batch 0 of sink .* is in broker 'broker-a' already"):
+    with pytest.raises(SinkBatchChanged, match=r"batch 0 of sink .* is already in broker 'broker-a'"):
         commit(cluster, [keyed])
     assert stored(both) == before
     admin.update_topic(both[1], "orders", read_queue_nums=4, write_queue_nums=3)
@@ -286,7 +286,7 @@ def test_bad_rows_go_to_their_topic_once_also_after_a_crash(both: Both, cluster:
     sql = text("SELECT count(*) FROM mqdb.message WHERE topic = 'bad'")
     assert sum(connection.scalar(sql) for connection in both) == 5
     failing = stream_writer_for(cluster, table | {"broker": ["x"] * 45}, topic="orders")
-    with pytest.raises(SinkRowInvalid, match="column broker: is 'x', and the url names broker-a, broker-b"):
+    with pytest.raises(SinkRowInvalid, match="column broker: is 'x', but the url names broker-a, broker-b"):
         stage(failing, table | {"broker": ["x"] * 45}, 1)
 
 

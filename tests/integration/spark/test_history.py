@@ -56,7 +56,9 @@ def test_a_stream_whose_database_went_back_stops_or_reads_from_the_first_message
     if way == "resumed":
         stream.reader.stop()
         stream = Stream(database, stream.offset)
-    with pytest.raises(LogReplaced, match=r"queue 0, at offset 6: the log has not the message before it .* new che"):
+    with pytest.raises(
+        LogReplaced, match=r"queue 0, at offset 6: the log does not have the previous message .* new che"
+    ):
         stream.trigger()
     stream.reader.stop()
     lenient = Stream(database, stream.offset, failOnDataLoss="false")

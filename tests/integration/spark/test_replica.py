@@ -44,7 +44,7 @@ def test_a_read_waits_until_the_standby_has_replayed_what_was_planned(
         send(broker, route, *"de")
     engine.dispose()
 
-    with pytest.raises(ReplicaBehind, match="up to offset 5, and ends at 3"):
+    with pytest.raises(ReplicaBehind, match="up to offset 5, but ends at 3"):
         read(replicated, readUrl=standby.dsn, replicaWaitSeconds="0.2")
     wait_until(lambda: replay.execute(_READERS).fetchone() == (0,))  # that of the read before is gone
     waiting = Doing(lambda: read(replicated, readUrl=standby.dsn))

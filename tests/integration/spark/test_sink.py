@@ -300,7 +300,7 @@ def test_a_write_id_of_a_job_with_another_number_of_messages_is_refused(broker: 
     route = topic(broker)
     write(database, {"body": ["a", "b"]}, topic="orders", writeId="nightly")
 
-    sentence = "writeId = 'nightly': has written 2 messages, and this job has 3; give it one of its own"
+    sentence = "writeId = 'nightly': has written 2 messages, but this job has 3; give this job its own writeId"
     with pytest.raises(OptionInvalid, match=sentence):
         write(database, {"body": ["c", "d", "e"]}, topic="orders", writeId="nightly")
 
