@@ -285,7 +285,7 @@ def test_a_checkpoint_that_was_set_back_is_refused(broker: Connection, database:
     writer = stream_writer_for(database, {"body": ["a"]}, topic="orders")
 
     for batch_id in (3, 250, 299):
-        said = f"checkpointLocation: it is at batch {batch_id}, and batch 300 of the"
+        said = f"checkpointLocation: it is at batch {batch_id}, but batch 300 of the"
         with case(batch_id), pytest.raises(OptionInvalid, match=said):
             writer.commit([stage(writer, {"body": ["a"]}, batch_id)], batch_id)
 

@@ -183,7 +183,7 @@ REFUSED: list[tuple[Table, type[MqdbError], str]] = [
     (
         {"body": ["a"], "keys": [b"\xff\x01"]},
         ColumnInvalid,
-        "column keys: holds b'.*', which is not UTF-8: invalid start byte",
+        "column keys: contains b'.*', which is not UTF-8: invalid start byte",
     ),
     (
         {"body": ["a"], "born_timestamp": [1_700_000_000_000_000]},
