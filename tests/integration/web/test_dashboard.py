@@ -1,6 +1,5 @@
 """The pages of the dashboard: what they show, what can be done there, and who did it."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from html import unescape
 from unittest.mock import patch
@@ -11,31 +10,18 @@ from sqlalchemy import Connection
 from mqdb import __version__
 from mqdb.broker.doctor import examine
 from mqdb.dashboard.pages import messages
-from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
 from mqdb.store.migrations import head
 from mqdb_client import Admin, Message, Producer, SendResult
 from tests.fixtures.broker import dispatch_all
-from tests.fixtures.dashboard import SCRIPT, Site, Visitor, paths, serving_alone, serving_site
+from tests.fixtures.dashboard import SCRIPT, Site, Visitor, paths, serving_alone
 from tests.fixtures.dead_letters import bury, create_group
-from tests.fixtures.postgres import Database, new_database, query, with_parts
+from tests.fixtures.postgres import Database, query, with_parts
 from tests.fixtures.timers import timer
 
 B = "/b/broker-a/"
 BILLING = B + "dead-letters/billing"
 OFFSETS = B + "groups/billing/topics/orders"
-
-
-@pytest.fixture(scope="module")
-def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    """One for all tests here, so that each uses things of its own."""
-    with new_database(postgres, template_database) as database, serving_site(database) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
-def ann(site: Site) -> Visitor:
-    return site.visitor()
 
 
 def test_every_page_is_there_and_no_script_of_a_stranger_is_in_it(site: Site, ann: Visitor) -> None:

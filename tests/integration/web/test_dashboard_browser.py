@@ -9,7 +9,6 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 from starlette.routing import Route
 
-from mqdb.embedded import EmbeddedPostgres
 from mqdb.web.time_series import BrokerFigure
 from mqdb_client import (
     Admin,
@@ -23,19 +22,13 @@ from mqdb_client import (
 from tests.fixtures.browser import expect, new_page
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.dashboard import Site, serving_site
-from tests.fixtures.postgres import Database, new_database
+from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 B = "/b/broker-a/"
-
-
-@pytest.fixture(scope="module")
-def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    with new_database(postgres, template_database) as database, serving_site(database) as site:
-        yield site
 
 
 @pytest.fixture

@@ -1,32 +1,15 @@
 """The pages of the dashboard around groups: lag over time, members with their stacks; and beside each thing what was
 done to it."""
 
-from collections.abc import Iterator
 from urllib.parse import quote
 
-import pytest
-
-from mqdb.embedded import EmbeddedPostgres
 from mqdb.web.time_series import BrokerFigure
 from mqdb_client import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
 from tests.fixtures.consumers import Gate
-from tests.fixtures.dashboard import Site, Visitor, serving_alone, serving_site
-from tests.fixtures.postgres import new_database
+from tests.fixtures.dashboard import Site, Visitor, serving_alone
 from tests.fixtures.processes import wait_until
 
 B = "/b/broker-a/"
-
-
-@pytest.fixture(scope="module")
-def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    """One for all tests here, so that each uses things of its own."""
-    with new_database(postgres, template_database) as database, serving_site(database) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
-def ann(site: Site) -> Visitor:
-    return site.visitor()
 
 
 def test_the_lag_of_a_group_is_drawn_from_the_samples_of_the_process(site: Site, ann: Visitor) -> None:

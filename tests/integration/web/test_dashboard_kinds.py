@@ -1,36 +1,22 @@
 """Dead letters by exception and topic: counted with a trend, redriven as a kind, and changed by one expression."""
 
 import json
-from collections.abc import Iterator
 from html import unescape
 
 import pytest
 
 from mqdb.common.failure import Failure
-from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import TopicNotFound
 from mqdb.store.engine import create_engine
 from mqdb_client import Admin, DeadLetterFilter
 from tests.fixtures.broker import dispatch_all, topic
-from tests.fixtures.dashboard import Site, Visitor, serving_site
+from tests.fixtures.dashboard import Site, Visitor
 from tests.fixtures.dead_letters import FAILED_AT, bury, create_group, letter_id
-from tests.fixtures.postgres import new_database
 
 B = "/b/broker-a/"
 
 #: An exception whose name would end a string of SQL.
 ODD = "shop.It's%s"
-
-
-@pytest.fixture(scope="module")
-def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    with new_database(postgres, template_database) as database, serving_site(database) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
-def ann(site: Site) -> Visitor:
-    return site.visitor()
 
 
 def letters(site: Site, group: str, *bodies: str | bytes, exception: str = ODD) -> list[str]:

@@ -4,14 +4,11 @@ import http.client
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-import pytest
-
 from mqdb.dashboard.live.streams import MOST_STREAMS
-from mqdb.embedded import EmbeddedPostgres
 from mqdb.web.time_series import BrokerFigure
 from mqdb_client import Message, Producer
-from tests.fixtures.dashboard import Site, Visitor, serving_alone, serving_site
-from tests.fixtures.postgres import Database, new_database
+from tests.fixtures.dashboard import Site, Visitor, serving_alone
+from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
 LIVE = "/b/broker-a/live"
@@ -19,12 +16,6 @@ LIVE = "/b/broker-a/live"
 
 def cookie_of(visitor: Visitor) -> str:
     return "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
-
-
-@pytest.fixture(scope="module")
-def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    with new_database(postgres, template_database) as database, serving_site(database) as site:
-        yield site
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def post(visitor: Visitor, path: str, fields: Mapping[str, str]) -> Reply:
 
 
 def buttons(text: str) -> set[str]:
-    return set(re.findall(r"<button[^>]*>([^<]*)<", text)) - {"Search", "Find", "Explain", "Follow", "Pause"}
+    return set(re.findall(r"<button[^>]*>([^<]*)<", text)) - {"Search", "Find", "Explain", "Follow", "Pause", "Close"}
 
 
 def acting(site: Site) -> dict[str, str]:

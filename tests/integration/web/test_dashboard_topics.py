@@ -12,25 +12,13 @@ from urllib.parse import urlencode
 import pytest
 
 from mqdb.dashboard.live.tail import MOST_TAILS
-from mqdb.embedded import EmbeddedPostgres
 from mqdb.web.time_series import BrokerFigure
 from mqdb_client import Admin, ConsumeConcurrentlyStatus, ConsumeFromWhere, Message, Producer, PushConsumer
-from tests.fixtures.dashboard import Site, Visitor, serving_site
-from tests.fixtures.postgres import Database, new_database, query
+from tests.fixtures.dashboard import Site, Visitor
+from tests.fixtures.postgres import Database, query
 from tests.fixtures.processes import wait_until
 
 B = "/b/broker-a/"
-
-
-@pytest.fixture(scope="module")
-def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    with new_database(postgres, template_database) as database, serving_site(database) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
-def ann(site: Site) -> Visitor:
-    return site.visitor()
 
 
 class Event(NamedTuple):

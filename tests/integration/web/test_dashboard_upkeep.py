@@ -1,30 +1,15 @@
 """The pages of the dashboard for upkeep: half messages, crons, storage, and selectors to try."""
 
-from collections.abc import Iterator
 from html import unescape
 from urllib.parse import urlencode
 
-import pytest
 from markupsafe import escape
 
-from mqdb.embedded import EmbeddedPostgres
 from mqdb_client import Admin, HalfState, Message
-from tests.fixtures.dashboard import SCRIPT, Site, Visitor, serving_alone, serving_site
-from tests.fixtures.postgres import Database, new_database
+from tests.fixtures.dashboard import SCRIPT, Site, Visitor, serving_alone
+from tests.fixtures.postgres import Database
 
 B = "/b/broker-a/"
-
-
-@pytest.fixture(scope="module")
-def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
-    """One for all tests here, so that each uses things of its own."""
-    with new_database(postgres, template_database) as database, serving_site(database) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
-def ann(site: Site) -> Visitor:
-    return site.visitor()
 
 
 def test_half_messages_are_ended_or_asked_about_again_after_a_question(site: Site, ann: Visitor) -> None:
