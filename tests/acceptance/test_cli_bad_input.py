@@ -333,8 +333,8 @@ DEEP = 50_000
         ("port = " + "{a = " * DEEP + "1" + "}" * DEEP, {}, ["mqdb.toml", "is not TOML"]),
         ("port = " + "9" * 5_000, {}, ["mqdb.toml", "is not TOML"]),
         ("", {"MQDB_PORT": "9" * 5_000}, ["port = '999", "environment MQDB_PORT"]),
-        ("", {"MQDB_HOME": "~nosuchuser"}, ["home = '~nosuchuser'", "environment MQDB_HOME", "no user"]),
-        ("", {"MQDB_CONFIG": "~nosuchuser/mqdb.toml"}, ["config = '~nosuchuser/mqdb.toml'", "no user"]),
+        ("", {"MQDB_HOME": "~nosuchuser"}, ["home = '~nosuchuser'", "environment MQDB_HOME", "does not exist here"]),
+        ("", {"MQDB_CONFIG": "~nosuchuser/mqdb.toml"}, ["config = '~nosuchuser/mqdb.toml'", "does not exist here"]),
         ("", {"MQDB_CONFIG": "x" * 100_000}, ["config = '", "cannot be read"]),
         ("", {"MQDB_HOME": "postgresql://u:geheim@h/db"}, ["home = '***'", "set it as dsn"]),
     ],
@@ -353,7 +353,8 @@ def test_no_text_of_a_setting_ends_in_a_traceback(
 
 @pytest.mark.parametrize("option", ["--home", "--config"])
 def test_a_path_of_a_user_that_there_is_not_is_refused(tmp_path: Path, option: str) -> None:
-    assert_refused(Place(tmp_path).call("config", option, "~nosuchuser/x"), "'~nosuchuser/x'", "no user", "argument")
+    refused = Place(tmp_path).call("config", option, "~nosuchuser/x")
+    assert_refused(refused, "'~nosuchuser/x'", "user that does not exist", "argument")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_latency_is_that_of_all_messages(place: Place, database: Database) -> No
     assert 0 < figure["median_ms"] <= figure["p99_ms"] <= figure["max_ms"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_a_dsn_it_measures_a_server_of_its_own(place: Place, database: Database) -> None:
     said = place.done("bench", "produce", "-c", "1", "-T", "0.1")
 

@@ -94,7 +94,7 @@ def load(spark: SparkSession, database: Database, **options: str) -> DataFrame:
 
 
 @pytest.mark.usefixtures("berlin")
-@pytest.mark.parametrize(("seed", "count"), usually((1, 40), of=[(1, 40), *((seed, 400) for seed in range(1, 6))]))
+@pytest.mark.parametrize(("seed", "count"), usually((1, 12), of=[(1, 12), *((seed, 400) for seed in range(1, 6))]))
 def test_columns_are_those_of_from_json(
     spark: SparkSession, database: Database, broker: Connection, seed: int, count: int
 ) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection
 
@@ -20,6 +21,7 @@ def run_copy(spark: SparkSession, brokers: TwoBrokers, folder: Path) -> list[int
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
+@pytest.mark.long
 def test_two_brokers_are_written_read_and_copied_with_one_checkpoint(
     spark: SparkSession, two_brokers: TwoBrokers, both: tuple[Connection, Connection], tmp_path: Path
 ) -> None:

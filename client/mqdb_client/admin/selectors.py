@@ -6,6 +6,7 @@ from mqdb.broker.filters import trial
 from mqdb.broker.filters.trial import Trial
 from mqdb.common.argument_types import checked
 from mqdb_client.admin.subject import Subject
+from mqdb_client.option_rules import LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,11 @@ class Selectors(Subject):
     def try_on(self, topic: str, expression: str, last: int = 1_000) -> Trial:
         """Count the matches among the latest messages of a topic, and measure a consumer's pull. Changes nothing.
 
-        Raises SelectorSyntaxError, TopicNotFound, and ParameterInvalid for a topic that cannot be read.
+        Raises SelectorSyntaxError, TopicNotFound, and ParameterInvalid for `last` and for a topic that cannot be read.
         """
         from mqdb.selector import compile_selector
 
+        LIMIT.check("last", last)
         selector = compile_selector(expression)
         with self._access.dispatched() as connection:
             return trial.try_selector(connection, self._access.name, topic, selector, last)

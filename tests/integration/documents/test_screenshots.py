@@ -3,10 +3,13 @@
 import struct
 from pathlib import Path
 
+import pytest
+
 from tests.fixtures.browser import chromium
 from website import screenshots
 
 
+@pytest.mark.long
 def test_a_picture_is_made(tmp_path: Path) -> None:
     chromium()
     screenshots.main([str(tmp_path), "--page", "letter", "--scheme", "dark", "--width", "400"])
