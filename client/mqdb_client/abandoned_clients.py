@@ -1,8 +1,9 @@
 """Abandoned clients: members that can no longer be used leave their groups.
 
-A consumer keeps its queues as long as its process lives. But its event loop can be closed earlier, when `asyncio.run`
-ends while a notebook or a test run continues. A program can also drop a polling consumer. Messages of its queues would
-then wait for ever. Python announces neither event, so the process checks all such clients every 0.5 s.
+A consumer keeps its queues as long as its process lives. But the event loop of a consumer can be closed earlier:
+`asyncio.run` ends while a notebook or a test run continues. A program can also drop its last reference to a polling
+consumer. In both cases the messages of the consumer's queues would wait forever. Python announces neither event, so the
+process checks all such clients every 0.5 s.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ Reason = str | None
 def watch(client: str, find_reason: Callable[[], Reason], leave: Callable[[], None]) -> Callable[[], None]:
     """Make a client leave when `find_reason` returns a reason; returns a function that ends the watch.
 
-    `client` names it in the log. The functions must not refer to an object whose end is watched.
+    `client` is the client's name in the log. If `find_reason` watches for the end of an object, neither function may
+    refer to that object.
     """
 
     def look() -> None:
@@ -39,7 +41,7 @@ def watch(client: str, find_reason: Callable[[], Reason], leave: Callable[[], No
 
 
 def closed_loops(loops: Iterable[asyncio.AbstractEventLoop]) -> Reason:
-    """The reason to leave if all these event loops are closed."""
+    """The reason to leave the group if all of these event loops are closed, else None."""
     return "its event loop is closed" if all(loop.is_closed() for loop in loops) else None
 
 

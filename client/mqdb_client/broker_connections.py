@@ -1,4 +1,4 @@
-"""The connections of a client instance to its broker: makes them, and checks which database they lead to."""
+"""The connections of a client instance to its broker, and the check that each leads to the right database."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -79,7 +79,10 @@ class BrokerConnections:
         self._engine.dispose()
 
     def connect(self) -> Connection:
-        """A connection from the pool, in AUTOCOMMIT, for a `with`. Raises BrokerUnavailable and its subclasses."""
+        """A connection from the pool, in AUTOCOMMIT mode, for a `with` statement.
+
+        Raises BrokerUnavailable and its subclasses.
+        """
         if not self._may_connect:
             raise IllegalState(f"client {self._client_id}", "closed")
         with translated(self.target):
@@ -100,7 +103,8 @@ class BrokerConnections:
     def connect_to_hold(self) -> Connection:
         """A connection to keep between statements. See `hold`.
 
-        Its user notes in the connection's `Line` when it waits for answers, or limits each wait itself.
+        The user of the connection either marks each wait for an answer in the connection's `Line`, or limits each wait
+        itself.
         """
         connection = self.connect()
         hold(connection)

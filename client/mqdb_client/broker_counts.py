@@ -1,4 +1,4 @@
-"""Broker counts: what a client instance counts about its broker for metrics, besides sends and calls seen by hooks.
+"""Broker counts: numbers about a client's broker for metrics, in addition to the sends and calls that hooks count.
 
     statement refused ──▶ BrokerCounts ── each look, and at the end ──▶ observers (`broker_metrics.py`)
     Outage            ──▶
@@ -27,7 +27,7 @@ class BrokerCounts:
         self._guard = threading.Lock()
 
     def open(self) -> None:
-        """Note that the instance connects."""
+        """Note that the instance is about to connect."""
         self.is_open = True
 
     def close(self) -> None:
@@ -58,10 +58,10 @@ class BrokerCounts:
 
 
 class Observer(Protocol):
-    """Receives counts in the checking thread; be quick there."""
+    """Receives the counts. It is called in the thread that checks all clients, so it must return quickly."""
 
     def update(self, counts: BrokerCounts) -> None:
-        """Called when counts may have changed."""
+        """Called when the counts may have changed."""
 
 
 _guard = threading.Lock()

@@ -1,7 +1,8 @@
 """Metrics of brokers as the clients of a process see them: outages, the server that answers, refused appends.
 
-They are counters and gauges rather than a collector, because the processes of `mqdb worker` share metrics through
-files, where prometheus-client stores only counters and gauges. Each client instance updates them every 0.5 s.
+The metrics are counters and gauges rather than a collector, because the processes of `mqdb worker` share metrics
+through files, where prometheus-client stores only counters and gauges. Each client instance updates the metrics every
+0.5 s.
 """
 
 import threading
@@ -32,7 +33,7 @@ class BrokerMetrics:
     """Observes the counts of all client instances in the process, until it is garbage-collected."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
-        """Without a `registry` it makes its own. Needs prometheus-client.
+        """Without a `registry`, the observer makes its own. Needs prometheus-client.
 
         Raises ValueError for a registry that already has these metrics.
         """
@@ -48,7 +49,7 @@ class BrokerMetrics:
         self._refused = Counter("mqdb_client_refused_appends", words, (*broker, "sqlstate"), registry=registry)
         words = "Whether a client of the process is without its broker."
         self._away = Gauge("mqdb_client_broker_away", words, broker, registry=registry, multiprocess_mode="livemax")
-        words = "1 for the server that has answered last, 0 for those before it."
+        words = "1 for the server that answered last, 0 for earlier servers."
         self._server = Gauge(
             "mqdb_client_server_info",
             words,
@@ -61,7 +62,7 @@ class BrokerMetrics:
         observe(self)
 
     def collect(self) -> "Iterable[Metric]":
-        """All metrics of its registry."""
+        """All metrics of the registry."""
         return self._registry.collect()
 
     def update(self, counts: BrokerCounts) -> None:

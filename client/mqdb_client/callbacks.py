@@ -12,7 +12,7 @@ Callback: TypeAlias = Callable[[T], None]
 
 
 class CallbackHandle:
-    """Ends a callback. A call that has started in the other thread may still be running afterwards."""
+    """Ends a callback. A call that has already started in another thread may still be running afterwards."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.cancel = cancel

@@ -1,4 +1,6 @@
-"""The options of clients. A client's configuration lists each option once; the constructor takes them from there.
+"""The options of clients.
+
+A client's configuration lists each option once; the client's constructor takes its options from the configuration.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushConsumerConfig(ConsumerConfig):
@@ -47,10 +49,10 @@ DEFAULT_INSTANCE_NAME: Final = "DEFAULT"
 def configured_by(
     config: Callable[_Options, _Config],
 ) -> Callable[[Callable[[_Client, _Config], None]], Callable[Concatenate[_Client, _Options], None]]:
-    """Make a constructor take the options of a configuration, by name and with their defaults, instead of the object.
+    """Make a constructor take the options of a configuration by name, with their defaults, instead of a config object.
 
-    The option texts are added to its docstring. It raises the errors of the configuration, and TypeError for an unknown
-    option.
+    The option texts are added to its docstring. The constructor raises the errors of the configuration, and TypeError
+    for an unknown option.
     """
     texts = {each.name: _text_of(each) for each in inspect.signature(config).parameters.values()}
     parameters = [
@@ -94,12 +96,12 @@ StartOption: TypeAlias = Annotated[
 StartTimeOption: TypeAlias = Annotated[
     datetime | None,
     or_none(AWARE_TIME),
-    "The time from which a new group reads with TIMESTAMP. None means half an hour before the start.",
+    "With TIMESTAMP, the time from which a new group reads. None means half an hour before the start.",
 ]
 SubscriptionVersionOption: TypeAlias = Annotated[
     int,
     whole(0, 2**63 - 1),
-    "The version of the subscriptions. Members with other subscriptions need a higher one.",
+    "The version of the subscriptions. Members with different subscriptions need a higher version.",
 ]
 
 
@@ -112,7 +114,7 @@ class ClientConfig:
         field(default=None, repr=False)
     )
     settings: Annotated[
-        Settings | None, "The settings of the client, as `load_settings` returns them, instead of `dsn`."
+        Settings | None, "The settings of the client, as returned by `load_settings`; an alternative to `dsn`."
     ] = None
     _: KW_ONLY
     instance_name: Annotated[
@@ -135,11 +137,11 @@ class ConsumerConfig(ClientConfig):
         "Divides the queues of a topic among the members. All members need the same strategy.",
     ] = allocate_averagely
     subscription_version: SubscriptionVersionOption = 0
-    pull_threshold_for_queue: Annotated[int, whole(1, 65_535), "A queue with more messages in hand is not pulled."] = (
-        1_000
-    )
+    pull_threshold_for_queue: Annotated[
+        int, whole(1, 65_535), "While a queue has more messages than this in hand, it is not pulled."
+    ] = 1_000
     pull_threshold_size_for_queue_mib: Annotated[
-        int, whole(1, 1_024), "A queue with more MiB of bodies in hand is not pulled."
+        int, whole(1, 1_024), "While a queue has more MiB of bodies than this in hand, it is not pulled."
     ] = 100
     rebalance_interval: Annotated[timedelta, DURATION, "The time between two rebalances if no event triggers one."] = (
         timedelta(seconds=20)
@@ -147,8 +149,8 @@ class ConsumerConfig(ClientConfig):
     hand_over_grace: Annotated[
         timedelta,
         DURATION,
-        "The time for which a former owner may keep a queue after a rebalance. After that this member takes it by "
-        "force.",
+        "The time for which a former owner may keep a queue after a rebalance. After that, this member takes the "
+        "queue by force.",
     ] = timedelta(seconds=30)
     shutdown_timeout: Annotated[
         timedelta, SHUTDOWN_TIMEOUT, "The maximum time that a shutdown waits for running listeners."

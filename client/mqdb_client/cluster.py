@@ -1,7 +1,7 @@
-"""The cluster: the brokers that a client works with, each one a database. RocketMQ: the name server's view of them.
+"""The cluster: the brokers that a client works with, each one a database.
 
-The list of DSNs replaces a name server. A client can start while some brokers are down if at least one is up; the
-others are added when they come up.
+RocketMQ: the name server's view of the brokers. The list of DSNs replaces a name server. A client can start while some
+brokers are down if at least one is up; the others are added when they come up.
 """
 
 from contextlib import ExitStack
@@ -44,11 +44,11 @@ class Cluster:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a child of the process that made it."""
+        """Whether this process is a forked child of the process that made the cluster."""
         return self.instances[0].is_forked
 
     def check_process(self) -> None:
-        """Raise IllegalState in a forked child of the process that made it."""
+        """Raise IllegalState in a forked child of the process that made the cluster."""
         self.instances[0].check_process()
 
     def register(self, registration: Registration) -> None:
@@ -68,7 +68,7 @@ class Cluster:
         """Replace the subscriptions of a group on all brokers or on none. Raises the errors of `membership.register`.
 
         If one broker refuses, the others restore the subscriptions that they had stored. Registering the old
-        subscriptions again would fail if there are other members, because their version is then too low.
+        subscriptions again would fail if there are other members, because the old version would then be too low.
         """
         with ExitStack() as undo:
             for instance in self.instances:
@@ -76,7 +76,7 @@ class Cluster:
             undo.pop_all()
 
     def release(self) -> None:
-        """Leave the groups and release the instances; the last user of each closes it.
+        """Leave the groups and release the instances; the last user of an instance closes it.
 
         Calling it twice has no effect.
         """

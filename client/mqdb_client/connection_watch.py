@@ -1,4 +1,4 @@
-"""The watch over a client's connections: some may lead to a server that is gone, or wait for a silent one.
+"""The watch over a client's connections, which may lead to a server that is gone, or wait for a silent server.
 
     a connection is lost                  idle connections of the same age are not reused
     another server is at the address      connections to the old one are cut: their waits end with an error
@@ -7,8 +7,8 @@
         it does not                       the connection is cut, and all others whose backends do not work either
         the new connection has no answer  all connections are cut
 
-Keepalives detect none of this while a kernel answers for the server: its processes are stopped, a disk hangs, or a
-proxy keeps the connection open (docs/decisions/0034-lost-connections-make-others-suspect.md).
+TCP keepalives detect neither case while a kernel answers for the server: the server's processes are stopped, a disk
+hangs, or a proxy keeps the connection open (docs/decisions/0034-lost-connections-make-others-suspect.md).
 """
 
 import math
@@ -34,7 +34,7 @@ _LINE: Final = "mqdb_line"
 
 
 class Line:
-    """A connection, and since when its user waits for an answer (time.monotonic; infinity if it does not wait)."""
+    """A connection, and when its user began to wait for an answer (time.monotonic; infinity if it does not wait)."""
 
     def __init__(self, entry: ConnectionPoolEntry, *, is_direct: bool, counts: bool) -> None:
         self.made_at = time.monotonic()
@@ -66,7 +66,7 @@ class Line:
         return self._pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
     def leads_elsewhere(self, history: History) -> bool:
-        """Whether it is known to lead to a log of another history."""
+        """Whether the connection is known to lead to a log with another history."""
         return history_in(self._entry.info) not in (None, history)
 
     def cut(self) -> None:
@@ -82,7 +82,7 @@ class Line:
 class ConnectionWatch:
     """Watches the connections of engines. Thread-safe.
 
-    `connect` makes a new connection in the same way, and `is_open` tells whether the owner still uses the pools.
+    `connect` makes a connection as the engines do, and `is_open` tells whether the owner still uses the engines' pools.
     `foretell` is called with the reason before connections are cut.
     """
 
@@ -104,8 +104,8 @@ class ConnectionWatch:
     def cover(self, engine: Engine, *, is_direct: bool = True, counts: bool = True) -> None:
         """Also watch the connections of an engine.
 
-        With `counts` a user counts as waiting from check-out to check-in of a connection, unless the connection is
-        held.
+        With `counts`, a user counts as waiting from the check-out of a connection to its check-in, unless the
+        connection is held.
         """
 
         def note(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
@@ -196,7 +196,10 @@ def line_of(connection: Connection) -> Line:
 
 
 def hold(connection: Connection) -> Line:
-    """Mark a connection as kept between statements. Its user notes in the returned Line when it waits for answers."""
+    """Mark a connection as kept between statements.
+
+    The user of the connection marks each wait for an answer in the returned Line.
+    """
     line = line_of(connection)
     line.end()
     return line

@@ -34,13 +34,14 @@ class Acl(Subject):
     ) -> list[Resource]:
         """Grant rights to a role: send to topics, read topics, be a member of groups, operate and administer both.
 
-        Returns the new rights. With `create` a missing role is created, which can log in and has no password. With a
-        `namespace` all given names belong to this namespace: the role uses the name `orders` for `shop%orders`, and has
-        no rights outside. An `external` principal is not a role; it is for programs that call `allows`.
+        Returns the new rights. With `create`, a missing role is created; it can log in and has no password. With a
+        `namespace`, all given names belong to that namespace: the role uses the name `orders` for `shop%orders`, and
+        has no rights outside the namespace. An `external` principal is not a role; it is for programs that call
+        `allows`.
 
-        Raises NameInvalid, also for a system topic, a group's own topics and the reply topic; ParameterInvalid if the
-        role does not exist or has rights in another namespace; StorageRefused if the owner of the broker may not create
-        roles.
+        Raises NameInvalid for an invalid name, a system topic, a group's own topics and the reply topic;
+        ParameterInvalid if the role does not exist or has rights in another namespace; StorageRefused if the owner of
+        the broker may not create roles.
         """
         rights = Rights(
             send, read, group, operate, operate_group, admin, admin_group, namespace=namespace, external=external
@@ -61,7 +62,7 @@ class Acl(Subject):
         admin_group: Collection[str] | None = None,
         actor: str | None = None,
     ) -> list[Resource]:
-        """Revoke rights as they were granted, or all rights if every argument is None; returns the revoked rights.
+        """Revoke rights, named as they were granted, or all rights if every argument is None; returns these rights.
 
         Raises ParameterInvalid for a right that was not granted.
         """
@@ -74,7 +75,7 @@ class Acl(Subject):
         """Set the secret that an external principal uses for signatures in RocketMQ's clients; None removes it.
 
         The principal is the AccessKey of the clients. Raises ParameterInvalid for a secret of fewer than 7 characters,
-        and for a role, or a principal without a right.
+        for a role, and for a principal without any rights.
         """
         with self._access.connected() as connection:
             acl.set_secret(connection, principal, secret, actor=actor or self._access.actor)
@@ -84,8 +85,8 @@ class Acl(Subject):
     ) -> list[RightChange]:
         """Give each of these roles exactly the listed rights, in one transaction; returns the changes.
 
-        A second call changes nothing. A role that is not named keeps its rights. With `dry_run` nothing changes. Raises
-        the errors of `grant`.
+        Calling it again with the same rights changes nothing. A role that is not named keeps its rights. With `dry_run`
+        nothing changes. Raises the errors of `grant`.
         """
         with self._access.connected() as connection:
             return acl.apply(connection, wanted, dry_run=dry_run, actor=actor or self._access.actor)
@@ -114,10 +115,11 @@ class Acl(Subject):
             return all(is_allowed(connection, principal, each) for each in wanted)
 
     def held(self, principal: str, wanted: Collection[Resource]) -> set[Resource]:
-        """The subset of these rights that a principal has. Names are complete, even if the principal has a namespace.
+        """The subset of these rights that a principal has.
 
-        The result is empty for a principal without any grant, even if a role of the same name owns the broker. Raises
-        ParameterInvalid unless the caller owns the broker.
+        Each name includes its namespace, even if the principal has a namespace. The result is empty for a principal
+        without any grants, even if a role with the same name owns the broker. Raises ParameterInvalid unless the caller
+        owns the broker.
         """
         with self._access.connected() as connection:
             return held(connection, principal, wanted)

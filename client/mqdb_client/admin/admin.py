@@ -77,28 +77,29 @@ class Admin(BrokerAdmin):
         with Admin() as admin:
             admin.topics.create("orders", queues=16)
 
-    With one broker, as above, the subjects are attributes. Several brokers are independent, so each is addressed
-    separately:
+    With one broker, as in this example, each subject is an attribute of the Admin. Several brokers are independent, so
+    each is addressed separately:
 
         admin.on("broker-a").topics.create("orders")
         admin.on_each(lambda broker: broker.topics.create("orders")).check()
 
     Without `mqdb serve`, methods that read messages, lags or dead letters first dispatch all sent messages to their
-    queues, unless the sessions are read-only. If `mqdb serve` runs, it does this a few milliseconds after each send.
+    queues, unless the sessions are read-only. If `mqdb serve` is running, it dispatches messages a few milliseconds
+    after each send.
 
-    All methods that only read also work on a standby. They see the state of the primary as far as the standby has
-    replayed it, including the messages dispatched until then.
+    All methods that only read also work on a standby. There, these methods see the state of the primary that the
+    standby has replayed, including the messages dispatched up to that point.
 
-    Thread-safe. Besides the documented errors, each method raises BrokerUnavailable and its subclasses, a
-    SchemaMismatch, and StorageRefused; ParameterInvalid for an argument of a wrong type, and for a string with the
-    character NUL.
+    Thread-safe. Besides the errors in its own documentation, each method can raise BrokerUnavailable and its
+    subclasses, SchemaMismatch, StorageRefused, and ParameterInvalid for an argument of the wrong type or a string with
+    the character NUL.
     """
 
     def __init__(self, dsn: str | None = None, settings: Settings | None = None, *, read_only: bool = False) -> None:
-        """Does not connect yet. With `read_only` its sessions cannot change anything; an attempt raises StorageRefused.
+        """Create an Admin without connecting. With `read_only`, any attempt to change something raises StorageRefused.
 
-        Raises SettingInvalid, ParameterInvalid if both arguments are given, and BrokerUnavailable for an embedded
-        broker that does not run.
+        Raises SettingInvalid, ParameterInvalid if both `dsn` and `settings` are given, and BrokerUnavailable for an
+        embedded broker that is not running.
         """
         settings = settings_of(dsn, settings)
         brokers, actor = brokers_of(settings), settings.actor
@@ -106,7 +107,7 @@ class Admin(BrokerAdmin):
         self.brokers: tuple[BrokerAdmin, ...] = tuple(
             BrokerAdmin(BrokerAccess(each, actor=actor, read_only=read_only)) for each in brokers
         )
-        """The single brokers, in the order of the settings."""
+        """The individual brokers, in the order of the settings."""
         if len(brokers) == 1:
             self.brokers = (self,)
 
@@ -117,18 +118,19 @@ class Admin(BrokerAdmin):
         self.close()
 
     def close(self) -> None:
-        """Disconnect. A later use connects again."""
+        """Disconnect. The next call of a method reconnects."""
         for broker in self.brokers:
             broker._access.close()
 
     def on(self, name: str) -> BrokerAdmin:
-        """The broker with this name. Raises ParameterInvalid if no broker has it."""
+        """The broker with this name. Raises ParameterInvalid if no broker has this name."""
         return self.chosen([name])[0]
 
     def on_each(self, work: Callable[[BrokerAdmin], T], names: Sequence[str] | None = None) -> Answers[T]:
-        """Run `work` on all brokers, or on the named ones, even if it fails on some of them.
+        """Run `work` on all brokers, or only on the brokers in `names`, even if it fails on some of them.
 
-        Raises ParameterInvalid for an unknown name. An MqdbError that the work raises is in the answers.
+        Raises ParameterInvalid for an unknown name. If `work` raises an MqdbError for a broker, the error is that
+        broker's answer.
         """
         return ask_each(self.chosen(names), work)
 

@@ -44,7 +44,7 @@ class Answers(Generic[T]):
 
 @contextmanager
 def noting(answers: Answers[T], broker: Named) -> Iterator[None]:
-    """A context around the work for a broker, which records an MqdbError."""
+    """A context manager around the work for a broker; it records an MqdbError that the work raises."""
     try:
         yield
     except MqdbError as error:
@@ -52,7 +52,7 @@ def noting(answers: Answers[T], broker: Named) -> Iterator[None]:
 
 
 def ask_each(brokers: Iterable[B], work: Callable[[B], T]) -> Answers[T]:
-    """Do the work for each broker, in order. After an MqdbError this continues with the next broker."""
+    """Do the work for each broker, in order. After an MqdbError, the work continues with the next broker."""
     answers: Answers[T] = Answers()
     for broker in brokers:
         with noting(answers, broker):

@@ -32,7 +32,7 @@ _FORBID_WRITES: Final = "SET default_transaction_read_only = on"
 class BrokerAccess:
     """Connections to one broker, opened on first use. Thread-safe.
 
-    If it was made for several brokers, each use raises ParameterInvalid, which asks to choose a broker.
+    If the object was made for several brokers, each use raises ParameterInvalid: the caller has to choose a broker.
     """
 
     def __init__(self, *brokers: BrokerDsn, actor: str | None = None, read_only: bool = False) -> None:
@@ -59,7 +59,7 @@ class BrokerAccess:
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
-        """A connection in AUTOCOMMIT.
+        """A connection in AUTOCOMMIT mode.
 
         Raises BrokerUnavailable and its subclasses, BrokerMisnamed, and a SchemaMismatch if the schema does not fit
         this version of mqdb. Driver errors in the block are translated, because some methods read from the store
@@ -71,7 +71,7 @@ class BrokerAccess:
 
     @contextmanager
     def lent(self) -> Iterator[Connection]:
-        """A connection for a block of the user's code, whose errors are not translated."""
+        """A connection for a block of the user's code; errors raised in the block are not translated."""
         broker, engine = self._only()
         with ExitStack() as closing:
             with translated(redact(broker.dsn)):
@@ -100,7 +100,10 @@ class BrokerAccess:
             logger.info("reads from a standby", extra={"target": target, **recovery._asdict()})
 
     def _connect(self, engine: Engine) -> Connection:
-        """A connection from the pool, which prefers the primary: a connection to a standby is kept only for a while."""
+        """A connection from the pool.
+
+        The pool prefers the primary: it keeps a connection to a standby only for a while.
+        """
         while True:
             connection = engine.connect()
             begun = connection.info.setdefault(_BEGUN, time.monotonic())
@@ -112,11 +115,11 @@ class BrokerAccess:
 
     @contextmanager
     def dispatched(self) -> Iterator[Connection]:
-        """A connection after dispatch of the sent messages.
+        """A connection through which the sent messages can be read from their queues.
 
-        Even without `mqdb serve`, all sent messages are in their queues. If `mqdb serve` runs, it may not have
-        dispatched the latest ones yet. In a read-only session, and on a standby, only messages that another session has
-        dispatched are in their queues.
+        If no `mqdb serve` is running, all sent messages are dispatched first. If `mqdb serve` is running, it may not
+        have dispatched the latest messages yet. In a read-only session, and on a standby, only messages that another
+        session has dispatched are in their queues.
         """
         with self.connected() as connection:
             tend_dispatch(connection)
@@ -126,7 +129,7 @@ class BrokerAccess:
         """Put all sent messages into their queues; False if another session is already doing this.
 
         Besides a leader, only the owner of the schema may dispatch. Other roles wait for the leader, many times longer
-        than it needs.
+        than its dispatch takes.
         """
         with self.connected() as connection:
             while (result := dispatch(connection)).more:
@@ -139,7 +142,7 @@ class BrokerAccess:
         return is_guest
 
     def close(self) -> None:
-        """Disconnect. A later use connects again."""
+        """Disconnect. The next use reconnects."""
         for engine in self._engines:
             engine.dispose()
 

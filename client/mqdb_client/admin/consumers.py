@@ -44,8 +44,8 @@ class Consumers(Subject):
     def status(self, client_id: str, *, group: str | None = None, principal: str | None = None) -> list[ConsumerStatus]:
         """Ask a client for its status in each group in which it is a consumer, or in one group.
 
-        Waits for at most 10 seconds per group. If several roles have a client with this id, all connected clients are
-        asked, or only that of `principal`.
+        Waits for at most 10 seconds per group. If several roles have a client with this id, all connected clients with
+        the id are asked, or only the client of `principal`.
 
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed.
         """
@@ -75,7 +75,7 @@ class Consumers(Subject):
         subscribed. Waits for at most 10 seconds.
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed; ParameterInvalid if the client is not a member
         of the group, if the message does not exist, or if several roles have a client with this id in the group and
-        `principal` does not name one.
+        `principal` names none of these roles.
         """
         unique_id = parse_unique_id(message_id)
         with self._access.dispatched() as connection:
@@ -84,7 +84,8 @@ class Consumers(Subject):
             if not roles:
                 raise ParameterInvalid("group", group, f"client {client_id} is not a member of it")
             if len(roles) > 1:
-                raise ParameterInvalid("principal", principal, f"name the role; that id have {', '.join(roles)}")
+                reason = f"several roles have a client with this id: {', '.join(roles)}; name the role"
+                raise ParameterInvalid("principal", principal, reason)
             copies = messages.find_copies(connection, unique_id)
             if not copies:
                 raise ParameterInvalid("message_id", message_id, "there is no such message")

@@ -37,12 +37,11 @@ class Crons(Subject):
         """Add a recurring send; returns the time of its first message.
 
         `text` is a cron text such as `30 7 * * mon-fri` or `@hourly`, and `timezone` the IANA name of its time zone.
-        Messages with the same sharding key go to one queue. `catch_up` determines which messages are sent for times
-        that passed while no broker was running. With `principal`, each firing checks whether this principal may operate
-        the topic and send to it, and is skipped otherwise; only the owner of the broker may name a principal, which can
-        have at most 100 crons.
-        Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid, NameInvalid, MessageIllegal;
-        ExtraMissing without `mqdb[server]`, which reads cron texts.
+        Messages with the same sharding key go to the same queue. `catch_up` determines which messages are sent for
+        times that passed while no broker was running. With `principal`, a firing is skipped unless this principal may
+        operate the topic and send to it; only the owner of the broker may name a principal, and each principal can have
+        at most 100 crons. Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid,
+        NameInvalid, MessageIllegal; ExtraMissing without `mqdb[server]`, which is needed to read cron texts.
         """
         return self._add(Cron(name, text, message, timezone, sharding_key, catch_up), actor, principal)
 
@@ -60,9 +59,9 @@ class Crons(Subject):
     ) -> datetime:
         """Add a recurring send declared in an application's code, or change the existing one to these values.
 
-        An existing recurring send keeps its counts, stays paused if it was, and keeps its next time unless `text` or
-        `timezone` change. Returns the next time of its text. Raises the errors of `add`; CronExists if it belongs to
-        another application or to none.
+        An existing recurring send keeps its counts, stays paused if it was paused, and keeps its next time unless
+        `text` or `timezone` changes. Returns the next time that matches `text`. Raises the errors of `add`, and
+        CronExists if the recurring send belongs to another application or to no application.
         """
         return self._add(Cron(name, text, message, timezone, sharding_key, catch_up, application), actor)
 
@@ -73,9 +72,9 @@ class Crons(Subject):
             return cron.add_cron(connection, new, next_time, actor=actor or self._access.actor, principal=principal)
 
     def next_times(self, text: str, timezone: str = "UTC", count: int = 5) -> list[datetime]:
-        """The next times of a cron text from now on, by the broker's clock. Stores nothing.
+        """The next times that match a cron text, from now on by the broker's clock. Stores nothing.
 
-        Raises CronInvalid, ParameterInvalid for an unknown zone, and ExtraMissing like `add`.
+        Raises CronInvalid, ParameterInvalid for an unknown time zone, and ExtraMissing without `mqdb[server]`.
         """
         next_time = _next_time()
         LIMIT.check("count", count)
@@ -93,7 +92,7 @@ class Crons(Subject):
     def resume(self, name: str, *, actor: str | None = None) -> datetime:
         """Let a recurring send fire again; returns its next time.
 
-        Times that passed during the pause are not caught up.
+        No messages are sent for times that passed during the pause.
         Raises CronNotFound; CronInvalid and ParameterInvalid if its row was changed to invalid values; ExtraMissing
         without `mqdb[server]`.
         """

@@ -35,7 +35,7 @@ class DeadLetters(Subject):
     """
 
     def groups(self) -> list[GroupLetters]:
-        """The groups with dead letters, and how many each has.
+        """The groups that have dead letters, each with the number of its dead letters.
 
         The cost does not depend on the number of dead letters.
         """
@@ -59,7 +59,7 @@ class DeadLetters(Subject):
             return dead_letters.count_dead_letters(connection, wanted)
 
     def show(self, message_id: str) -> list[tuple[WholeDeadLetter, list[PastRedrive]]]:
-        """A message's dead letters in full, with their past redrives: one for each time a group gave up on it.
+        """A message's dead letters in full, with their past redrives: one letter for each time a group gave up on it.
 
         Raises DeadLetterNotFound; ParameterInvalid if `message_id` is not a message id.
         """
@@ -71,14 +71,14 @@ class DeadLetters(Subject):
             return [(letter, past_redrives(connection, letter.log_pos)) for letter in letters]
 
     def redriven(self, positions: Sequence[int]) -> dict[int, datetime]:
-        """When the letters at these positions were last redriven; letters that never were are left out."""
+        """The time of the last redrive of each letter at these positions, except letters that were never redriven."""
         with self._access.connected() as connection:
             return redriven_at(connection, positions)
 
     def read(self, wanted: DeadLetterFilter) -> Iterator[WholeDeadLetter]:
         """Yield the matching dead letters with their bodies, oldest first.
 
-        They are read a few at a time, in one transaction.
+        The letters are read a few at a time, in one transaction.
         """
         with self._access.dispatched() as connection:
             yield from dead_letters.read_dead_letters(connection, wanted)
@@ -115,11 +115,12 @@ class DeadLetters(Subject):
         dry_run: bool = False,
         actor: str | None = None,
     ) -> list[RedriveResult]:
-        """Send dead letters again: to the group that failed them, or to `to_topic` as if they were new.
+        """Send dead letters again: to the group that failed to consume them, or to `to_topic` as if they were new.
 
-        `body` replaces the body of a single message. The letters are sent in batches, each in its own transaction:
-        after an error another call continues where this one ended. With `dry_run` nothing changes. Raises the errors of
-        `choose`, and MessageIllegal for a body. A message that cannot be redriven is reported as a result.
+        `body` replaces the body of a single message. The letters are sent in batches, each in its own transaction, so
+        after an error another call continues with the remaining letters. With `dry_run` nothing changes. Raises the
+        errors of `choose`, and MessageIllegal for an illegal body. A message that cannot be redriven is reported as a
+        result.
         """
         condition = f"{wanted} --limit {limit}" if limit else str(wanted)
         how = Redrive(condition, to_topic, body, again)

@@ -10,9 +10,9 @@ class Delays(Subject):
     """The delay levels of a broker."""
 
     def find_lost(self, level: int) -> MessageMissing:
-        """The message at which a level is stuck because the log has lost it.
+        """The message at which a level is stuck because the log has lost the message.
 
-        Raises NothingLost if the level is not stuck, ParameterInvalid if there is no such level.
+        Raises NothingLost if the level is not stuck, and ParameterInvalid if there is no such level.
         """
         with self._access.connected() as connection:
             return delay_queues.find_lost(connection, level)
@@ -20,7 +20,7 @@ class Delays(Subject):
     def skip(self, level: int, queue_offset: int, *, reason: str = "", actor: str | None = None) -> None:
         """Let a level continue after the lost message at this offset, which will never be delivered.
 
-        Raises NothingLost if the level is not stuck there, ParameterInvalid if there is no such level.
+        Raises NothingLost if the level is not stuck at this offset, and ParameterInvalid if there is no such level.
         """
         with self._access.connected() as connection:
             delay_queues.skip_lost(connection, level, queue_offset, reason, actor or self._access.actor)

@@ -1,4 +1,4 @@
-"""Doctor: finds problems of a broker and names remedies."""
+"""Doctor: finds problems of a broker and suggests remedies."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,18 +13,18 @@ from mqdb_client.admin.subject import Subject
 _ENVIRONMENT: Final = DoctorCheck(
     "environment",
     "the variables `MQDB_...` of the process that runs the doctor",
-    "WARN for one that nothing reads",
+    "WARN for a variable that mqdb does not read",
     "correct its name, or unset it",
 )
 
 
 class Doctor(Subject):
-    """Checks of a broker. They only read, and are cheap."""
+    """Checks of a broker. The checks only read, and are cheap."""
 
     def examine(
         self, thresholds: DoctorThresholds = DEFAULT_THRESHOLDS, only: Sequence[str] | None = None
     ) -> list[Finding]:
-        """Run all checks, or only the named ones, and return their findings in order.
+        """Run all checks, or only the checks named in `only`, and return their findings in order.
 
         An unreachable broker is a finding, not an error. Raises ParameterInvalid for an unknown name.
         """
@@ -39,17 +39,17 @@ class Doctor(Subject):
 
     @staticmethod
     def checks(only: Sequence[str] | None = None) -> tuple[DoctorCheck, ...]:
-        """All checks, or the named ones. Raises ParameterInvalid for an unknown name."""
+        """All checks, or only the checks named in `only`. Raises ParameterInvalid for an unknown name."""
         return examine.chosen(only, [_ENVIRONMENT])
 
     @staticmethod
     def exit_code(findings: Sequence[Finding]) -> int:
-        """The exit code of `mqdb doctor`: 0; 1 for a warning or a check that could not run; 2 for a failure."""
+        """The exit code of `mqdb doctor`: 2 for a failure, 1 for a warning or a check that could not run, else 0."""
         return examine.exit_code(findings)
 
 
 def environment_findings(checks: Sequence[DoctorCheck]) -> list[Finding]:
-    """The findings of the check `environment`, if it is one of `checks`. The check needs no broker."""
+    """The findings of the check `environment`, if `checks` contains it. The check needs no broker."""
     if _ENVIRONMENT not in checks:
         return []
     unknown = unknown_variables()

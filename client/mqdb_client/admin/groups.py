@@ -30,7 +30,8 @@ class Groups(Subject):
     def retries(self, name: str) -> list[RetryStep]:
         """The failed messages of a group that wait for a retry, by the number of the retry. Raises GroupNotFound.
 
-        The cost is that of all messages that wait in delay levels, and of the retries among the timers.
+        The cost grows with the number of all messages waiting in delay levels, and with the number of retries among the
+        timers.
         """
         with self._access.dispatched() as connection:
             return groups.show_retries(connection, name)
@@ -52,9 +53,9 @@ class Groups(Subject):
         """Change the given settings; returns all settings. A missing group is created.
 
         Members follow a change of `consume_mode`. `retry_delays` are the delays after a message has failed once, twice,
-        and so on; the last delay repeats. With [] the delay levels apply. `consume_from_where` is where to start in a
-        topic if consumers do not specify it: LAST_OFFSET or FIRST_OFFSET.
-        Raises NameInvalid, ParameterInvalid.
+        and so on; the last delay repeats. If the list is empty, the delay levels apply. `consume_from_where` is the
+        place, LAST_OFFSET or FIRST_OFFSET, at which consumers start in a topic if they do not specify one. Raises
+        NameInvalid, ParameterInvalid.
         """
         with self._access.connected() as connection:
             return groups.update_group(
@@ -74,7 +75,7 @@ class Groups(Subject):
     def delete(self, name: str, *, with_topics: bool = False, actor: str | None = None) -> list[str]:
         """Delete a group with its offsets and subscriptions; returns the topics that were deleted with it.
 
-        `with_topics` also deletes its retry topic and its DLQ, with all their messages.
+        `with_topics` also deletes the group's retry topic and DLQ, with all their messages.
         Raises GroupNotFound; GroupInUse while the group has live members.
         """
         with self._access.connected() as connection:

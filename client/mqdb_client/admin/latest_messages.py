@@ -1,7 +1,7 @@
 """The newest messages of a topic, newest first: reading queues backwards, without a group.
 
-Each queue is read in pieces from its end, and the queues are merged by position in the commit log. A piece is a single
-pull of all its entries, so it costs as much as a consumer's pull, however many messages the topic has.
+Each queue is read in pieces from its end, and the queues are merged by position in the commit log. A single pull reads
+all entries of a piece, so a piece costs as much as a consumer's pull, however many messages the topic has.
 """
 
 from collections import deque
@@ -19,17 +19,17 @@ _LEAST_PIECE: Final = 8
 
 
 class LatestMessages(NamedTuple):
-    """Messages, newest first."""
+    """The newest messages, and where to continue."""
 
     messages: list[ReceivedMessage]
     looked_at: int
-    """The number of messages checked: those returned here, and those that did not match."""
+    """The number of messages checked: the returned messages, and those that did not match."""
     before: tuple[int, ...] | None
-    """The offset in each queue before which to continue; None if everything has been checked."""
+    """For each queue, the offset before which to continue; None if everything has been checked."""
 
 
 class QueueSpan(NamedTuple):
-    """The range of a queue to read: from `first` to before `past`."""
+    """The range of a queue to read: from `first` up to, but not including, `past`."""
 
     queue: MessageQueue
     queue_key: int
@@ -38,7 +38,7 @@ class QueueSpan(NamedTuple):
 
 
 class _Queue:
-    """The progress in one queue, which is read downwards."""
+    """The progress in one queue, which is read from its end towards its beginning."""
 
     def __init__(self, span: QueueSpan) -> None:
         self._span = span
@@ -47,22 +47,22 @@ class _Queue:
 
     @property
     def is_hungry(self) -> bool:
-        """Whether no message is at hand but some may be left."""
+        """Whether no message is at hand although the queue may have more messages."""
         return not self.ready and self._low > self._span.first
 
     @property
     def is_filling(self) -> bool:
-        """Whether a piece was begun but not read to its end."""
+        """Whether the current piece has not been read to its end yet."""
         return self._offset < self._high
 
     @property
     def before(self) -> int:
-        """The offset before which no message was returned."""
+        """The offset before which no message has been returned yet."""
         return self.ready[0].queue_offset + 1 if self.ready else self._low
 
     @property
     def behind(self) -> int:
-        """The number of messages that were returned or did not match."""
+        """The number of messages that have been returned or did not match."""
         return max(self._span.past - self.before, 0)
 
     @property
@@ -71,13 +71,13 @@ class _Queue:
         return PullRequest(self._span.queue, self._span.queue_key, self._offset)
 
     def begin(self, most: int) -> int:
-        """Begin the next piece; returns how many messages it has at most."""
+        """Begin the next piece; returns the maximum number of messages in it."""
         self._high = self._low
         self._low = self._offset = max(self._span.first, self._low - most)
         return self._high - self._low
 
     def take(self, result: PullResult | None, message_filter: MessageFilter) -> None:
-        """Process the result of a pull; None if the topic is deleted."""
+        """Process the result of a pull; `result` is None if the topic has been deleted."""
         if result is None or result.next_begin_offset <= self._offset:
             self._offset = self._high
             return

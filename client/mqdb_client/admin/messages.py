@@ -70,13 +70,13 @@ class Messages(Subject):
         time: datetime | timedelta | None = None,
         limit: int = 32,
     ) -> list[ReceivedMessage]:
-        """Up to `limit` messages of a topic, in about the order in which they were sent.
+        """Up to `limit` messages of a topic, in roughly the order in which they were sent.
 
-        Finds messages with a key, or the first ones at `offset` or later in each queue, or the first ones stored at
-        `time` or later. `time` is a datetime, or how long ago by the broker's clock. A key can be combined with an
-        offset or a time. `queue_id` limits the search to one queue. A key is looked up in the key index.
-        Raises TopicNotFound, QueueNotFound, and ParameterInvalid for a topic that cannot be read, for offset and time
-        together, and for a time without a zone.
+        Finds messages with a key, or the first messages at `offset` or later in each queue, or the first messages
+        stored at `time` or later. `time` is a datetime, or a timedelta before now by the broker's clock. A key can be
+        combined with an offset or a time. `queue_id` limits the search to one queue. A key is looked up in the key
+        index. Raises TopicNotFound, QueueNotFound, and ParameterInvalid for a topic that cannot be read, for offset and
+        time together, and for a time without a zone.
         """
         LIMIT.check("limit", limit)
         or_none(whole(0, 2**63 - 1)).check("offset", offset)
@@ -113,7 +113,7 @@ class Messages(Subject):
     ) -> Iterator[TopicReader]:
         """A reader of a topic, for a `with` statement.
 
-        It starts at offset `start` of each queue, or at the end if `start` is None.
+        The reader starts at offset `start` of each queue, or at the end of each queue if `start` is None.
         Raises NameInvalid, TopicNotFound, FilterDisabled, and ParameterInvalid for a topic that cannot be read.
         """
         message_filter = (selector or MessageSelector.by_tag()).message_filter
@@ -143,9 +143,10 @@ class Messages(Subject):
     ) -> LatestMessages:
         """The newest messages of a topic, or of one of its queues, that match a selector; newest first.
 
-        With `before`, only messages before these offsets, one per readable queue; pass the `before` of one result to
-        the next call. With `since`, only messages at these offsets or later. With `until`, only messages stored before
-        a datetime, or longer ago than a timedelta. Checks about `scan_limit` messages at most.
+        With `before`, returns only messages before these offsets, one per readable queue; pass the `before` of one
+        result to the next call. With `since`, returns only messages at these offsets or later. With `until`, returns
+        only messages stored before a datetime, or longer ago than a timedelta. Checks about `scan_limit` messages at
+        most.
 
         Raises TopicNotFound, QueueNotFound, SelectorSyntaxError, FilterDisabled, and ParameterInvalid for a topic that
         cannot be read, for a wrong number of offsets, and for offsets and a time together.
@@ -198,10 +199,10 @@ class Messages(Subject):
         sharding_key: str | None = None,
         delay_level: int | None = None,
     ) -> str:
-        """Send a message, for example to test a consumer; returns its unique id. Applications use a Producer.
+        """Send a message, for example to test a consumer; returns its unique id.
 
-        The arguments are those of the SQL function `mqdb.send`. Raises TopicNotFound, TopicNotWritable, NameInvalid,
-        MessageIllegal and ScheduleInvalid. RocketMQ: mqadmin sendMessage.
+        Applications should use a Producer instead. The arguments are those of the SQL function `mqdb.send`. Raises
+        TopicNotFound, TopicNotWritable, NameInvalid, MessageIllegal and ScheduleInvalid. RocketMQ: mqadmin sendMessage.
         """
         with self._access.connected() as connection:
             return send_by_sql(connection, topic, body, tag, keys, properties or {}, sharding_key, delay_level)

@@ -43,11 +43,11 @@ class Offsets(Subject):
     ) -> list[OffsetChange]:
         """Move a group to another position in a topic, in all queues or in one; returns the changes.
 
-        `to` is an end, an offset, a time, or how long ago by the broker's clock. A time stands for the first message
-        stored then or later. Members may be running: they drop their messages in hand. With `dry_run` nothing changes.
-        Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have,
-        for a time without a zone or too long ago, for a group whose members consume by broadcasting, and for one queue
-        that the group has never read.
+        `to` is one end of the queue, an offset, a time, or a timedelta before now by the broker's clock. A time stands
+        for the first message stored at or after that time. Members may be running: they drop their messages in hand.
+        With `dry_run` nothing changes. Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an
+        offset that a queue does not have, for a time without a zone or too long ago, for a group whose members consume
+        by broadcasting, and for a single queue that the group has never read.
         """
         with self._access.dispatched() as connection:
             return offset_reset.reset_offsets(
@@ -72,12 +72,12 @@ class Offsets(Subject):
         dry_run: bool = False,
         actor: str | None = None,
     ) -> list[OffsetChange]:
-        """Let group `target` continue at the offsets of group `source`, in these topics or in all but its retry topic.
+        """Let group `target` continue at the offsets of group `source`, in these topics or all but the retry topic.
 
         Creates `target` if it does not exist. With `dry_run` nothing changes.
         Raises GroupNotFound, TopicNotFound, NameInvalid; GroupInUse while `target` has live members, unless `force` is
-        set; ParameterInvalid for a topic that `source` has never read, if `source` and `target` are one group, and for
-        members that consume by broadcasting.
+        set; ParameterInvalid for a topic that `source` has never read, if `source` and `target` are the same group, and
+        for members that consume by broadcasting.
         """
         with self._access.connected() as connection:
             return offset_reset.clone_offsets(

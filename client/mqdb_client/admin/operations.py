@@ -22,12 +22,12 @@ class Operations(Subject):
         before: int | None = None,
         limit: int = 100,
     ) -> list[Operation]:
-        """Changes, newest first, optionally only to a topic, group or object, by an actor or role, or since a time.
+        """Changes, newest first, optionally only those that match all given arguments.
 
-        An object is another thing that was changed: the name of a cron, the id of a message, a delay level. A redrive
-        counts for each of its messages. A timedelta means how long ago by the broker's clock. With `before`, returns
-        only changes with a lower id, to continue after the last one. Raises ParameterInvalid for a time without a zone,
-        or too long ago.
+        `object` is another thing that was changed: the name of a cron, the id of a message, a delay level. A redrive is
+        found by the id of each of its messages. `actor` is an actor or a role. `since` is a datetime, or a timedelta
+        before now by the broker's clock. With `before`, returns only changes with a lower id; pass the id of the last
+        change to continue after it. Raises ParameterInvalid for a time that has no zone or is too long ago.
         """
         LIMIT.check("limit", limit)
         if since is not None:

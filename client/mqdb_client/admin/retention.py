@@ -1,4 +1,4 @@
-"""The log and its segments. The settings of `mqdb serve` determine how long it is kept."""
+"""The log and its segments. The settings of `mqdb serve` determine how long the log is kept."""
 
 from mqdb.store.segments import partitions, segments
 from mqdb.store.segments.partitions import SegmentSize
@@ -20,7 +20,7 @@ class Retention(Subject):
             return segments.find_all(connection)
 
     def sizes(self) -> list[SegmentSize]:
-        """The size of each segment in bytes, oldest first. This reads the size of each file."""
+        """The size of each segment in bytes, oldest first. This call reads the size of each file."""
         with self._access.connected() as connection:
             return partitions.sizes(connection)
 

@@ -11,13 +11,13 @@ from mqdb_client.option_rules import LIMIT
 
 @dataclass(frozen=True, slots=True)
 class SelectorExplanation:
-    """The meaning of a selector, in parts."""
+    """The meaning of a selector, explained part by part."""
 
     expression: str
     properties: tuple[str, ...]
-    """Names of the properties that it uses."""
+    """Names of the properties that the selector uses."""
     tree: tuple[tuple[int, str], ...]
-    """Its parts in depth-first order, each with its depth."""
+    """The parts of the selector in depth-first order, each with its depth."""
     sql: str
     """The condition that the database evaluates, ready to paste into psql."""
     warnings: tuple[str, ...]
@@ -42,7 +42,7 @@ class Selectors(Subject):
 
 @checked
 def explain_selector(expression: str) -> SelectorExplanation:
-    """Explain the meaning of a selector, without asking a broker. Raises SelectorSyntaxError."""
+    """Explain the meaning of a selector, without connecting to a broker. Raises SelectorSyntaxError."""
     from sqlalchemy import column
     from sqlalchemy.dialects.postgresql import JSONB, dialect
 

@@ -15,7 +15,8 @@ class Timers(Subject):
     def recall(self, message: str, *, actor: str | None = None) -> RecallStatus:
         """Recall a message, by its recall handle or its unique id; returns the outcome.
 
-        Raises RecallHandleInvalid for a string that is neither, and for a handle of another broker; TopicNotFound.
+        Raises TopicNotFound, and RecallHandleInvalid for a string that is neither a handle nor an id, and for a handle
+        of another broker.
         """
         with self._access.connected() as connection:
             try:
@@ -25,7 +26,7 @@ class Timers(Subject):
             return timers.recall_message(connection, unique_id, actor=actor or self._access.actor)
 
     def list(self, topic: str | None = None, limit: int = 100, *, last: bool = False) -> list[WaitingTimer]:
-        """The waiting messages of one topic or of all; those due first or, with `last`, those due last."""
+        """The waiting messages of one topic or of all topics: those due first or, with `last`, those due last."""
         LIMIT.check("limit", limit)
         with self._access.dispatched() as connection:
             return list_timers(connection, topic, limit, last=last)

@@ -47,7 +47,10 @@ class TopicReader:
         message_filter: MessageFilter,
         wanted: int | None = None,
     ) -> None:
-        """`queues` are queues with their keys and first offsets. `wanted` is the number of messages needed."""
+        """`queues` has each queue with its key and the first offset to read.
+
+        `wanted` is the number of messages needed.
+        """
         self._connection = connection
         self._filter = message_filter
         self._horizon = UNKNOWN_HORIZON
@@ -62,7 +65,10 @@ class TopicReader:
         return [queue.request.offset for queue in self._queues]
 
     def read(self) -> list[ReceivedMessage]:
-        """The next messages; [] at the end of all queues. Raises TopicNotFound once the topic is deleted."""
+        """The next messages; [] once all queues have been read to the end.
+
+        Raises TopicNotFound once the topic is deleted.
+        """
         while True:
             self._pull()
             if messages := list(self._merged()):
@@ -75,7 +81,7 @@ class TopicReader:
             yield from messages
 
     def dispatch(self) -> None:
-        """Dispatch messages that were sent since the last read, if no `mqdb serve` does it."""
+        """Dispatch messages that were sent since the last read, unless an `mqdb serve` does so."""
         tend_dispatch(self._connection)
 
     def _pull(self) -> None:
@@ -93,7 +99,7 @@ class TopicReader:
             asked[result.request.queue_key].take_over(result, self._filter)
 
     def _merged(self) -> Iterator[ReceivedMessage]:
-        """Yield messages by position, until an earlier message may be in a queue that has to be read first."""
+        """Yield messages in order of position, until a queue has to be read that may contain an earlier message."""
         if not all(queue.ready or queue.is_at_end for queue in self._queues):
             return
         first = [(queue.ready[0].log_pos, number) for number, queue in enumerate(self._queues) if queue.ready]

@@ -29,7 +29,7 @@ class Topics(Subject):
 
         `queues` is the number of queues to read and to write; `read_queues` and `write_queues` override one side.
         `perm` is a sum of members of Perm.
-        Raises TopicExists for a topic with other settings, NameInvalid, ParameterInvalid.
+        Raises NameInvalid, ParameterInvalid, and TopicExists if the topic exists with other settings.
         """
         FLAG.check("order", order)
         read_queue_nums = queues if read_queues is None else read_queues
@@ -59,8 +59,8 @@ class Topics(Subject):
     ) -> TopicConfig:
         """Change the given settings; returns the new configuration.
 
-        With fewer queues, the messages of hidden queues stay, and become readable again if the number is raised later.
-        `unread` lists the hidden messages.
+        If the number of queues is lowered, the messages of hidden queues stay, and become readable again if the number
+        is raised later. `unread` lists the hidden messages.
         Raises TopicNotFound, NameInvalid for a system topic, and ParameterInvalid for a value out of bounds, or if no
         setting is given.
         """
@@ -86,9 +86,9 @@ class Topics(Subject):
             return admin.unread_messages(connection, name)
 
     def uses(self, name: str) -> TopicUses:
-        """The crons, scheduled messages and half messages that name a topic. Raises NothingToDelete, a TopicNotFound.
+        """The crons, scheduled messages and half messages that use a topic.
 
-        Every sent message counts, even if no `mqdb serve` runs.
+        Raises NothingToDelete, which is a TopicNotFound. Every sent message counts, even if no `mqdb serve` runs.
         """
         with self._access.dispatched() as connection:
             try:

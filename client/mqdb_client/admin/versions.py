@@ -21,17 +21,20 @@ class Versions:
 
 
 def known_revision() -> str:
-    """The newest schema revision that this mqdb knows. Does not ask a broker."""
+    """The newest schema revision of this version of mqdb, without querying a broker."""
     return migrations.head()
 
 
 def read_versions(connection: Connection) -> Versions:
-    """The versions behind a connection."""
+    """The versions of the broker at the other end of a connection."""
     server = connection.scalars(select(func.current_setting("server_version"))).one()
     return Versions(migrations.current(connection), server)
 
 
 def versions_of(broker: BrokerDsn) -> Versions:
-    """The versions of a broker, even if this mqdb does not work with its schema. Raises BrokerUnavailable."""
+    """The versions of a broker, even if this version of mqdb does not work with its schema.
+
+    Raises BrokerUnavailable.
+    """
     with connected(broker.dsn, "mqdb version", ServerRole.ANY) as connection:
         return read_versions(connection)

@@ -1,4 +1,4 @@
-"""mqdb for asyncio: the names, options, errors and guarantees of the classes that `mqdb_client` has for threads.
+"""mqdb for asyncio, with the names, options, errors and guarantees of the thread-based classes of `mqdb_client`.
 
 async with AsyncProducer("orders-service") as producer:
     await producer.send(Message("orders", b"...", tag="paid"))

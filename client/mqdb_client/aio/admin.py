@@ -1,6 +1,6 @@
-"""The administrator for asyncio: the names, options and errors of `Admin`.
+"""The administrator for asyncio, with the names, options and errors of `Admin`.
 
-Each method of Admin is wrapped by one line here: it runs in a thread, and mypy sees its parameters and its result.
+One line here wraps each method of Admin: the method runs in a thread, and mypy sees its parameters and its result.
 """
 
 import asyncio
@@ -250,7 +250,7 @@ class AsyncBrokerAdmin(Wrapper[BrokerAdmin]):
 
 
 class AsyncAdmin(AsyncBrokerAdmin):
-    """Manages the brokers named in the settings. All methods that ask a broker must be awaited.
+    """Manages the brokers named in the settings. All methods that query a broker must be awaited.
 
         async with AsyncAdmin() as admin:
             await admin.topics.create("orders", queues=16)
@@ -263,14 +263,14 @@ class AsyncAdmin(AsyncBrokerAdmin):
     """
 
     def __init__(self, dsn: str | None = None, settings: Settings | None = None, *, read_only: bool = False) -> None:
-        """Does not connect yet. See `Admin`."""
+        """Create an AsyncAdmin without connecting. See `Admin`."""
         self._admin = Admin(dsn, settings, read_only=read_only)
         super().__init__(self._admin)
         is_single = self._admin.brokers == (self._admin,)
         self.brokers: tuple[AsyncBrokerAdmin, ...] = (
             (self,) if is_single else tuple(AsyncBrokerAdmin(each) for each in self._admin.brokers)
         )
-        """The single brokers, in the order of the settings."""
+        """The individual brokers, in the order of the settings."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -279,17 +279,17 @@ class AsyncAdmin(AsyncBrokerAdmin):
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect. A later use connects again."""
+        """Disconnect. The next call of a method reconnects."""
         await asyncio.to_thread(self._admin.close)
 
     def on(self, name: str) -> AsyncBrokerAdmin:
-        """The broker with this name. Raises ParameterInvalid if no broker has it."""
+        """The broker with this name. Raises ParameterInvalid if no broker has this name."""
         return self.chosen([name])[0]
 
     async def on_each(
         self, work: Callable[[AsyncBrokerAdmin], Awaitable[T]], names: Sequence[str] | None = None
     ) -> Answers[T]:
-        """Run `work` on all brokers, or on the named ones, in order. See `Admin.on_each`."""
+        """Run `work` on all brokers, or only on the brokers in `names`, in order. See `Admin.on_each`."""
         answers: Answers[T] = Answers()
         for broker in self.chosen(names):
             with noting(answers, broker):

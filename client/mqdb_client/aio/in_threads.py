@@ -24,11 +24,14 @@ class ThreadClient(Protocol):
         """Connect and join the group."""
 
     def shutdown(self) -> None:
-        """Leave the group. Waits for a start that is under way."""
+        """Leave the group. If a start is under way, waits for it first."""
 
 
 async def start_in_thread(client: ThreadClient) -> None:
-    """Start a client. If the task is cancelled, the client is shut down, because its thread still starts it."""
+    """Start a client.
+
+    If the task is cancelled, the client is shut down after its start, which continues in the thread.
+    """
     try:
         await asyncio.to_thread(client.start)
     except asyncio.CancelledError:
@@ -73,7 +76,7 @@ def iterated(
 
 
 class Entered(Generic[T]):
-    """A context that is entered, used and left in a separate thread, in this order, even if tasks are cancelled."""
+    """A context manager entered, used and left in a separate thread, in this order, even if tasks are cancelled."""
 
     value: T
 

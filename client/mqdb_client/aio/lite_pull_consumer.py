@@ -1,4 +1,4 @@
-"""The lite pull consumer for asyncio: the names, options, errors and guarantees of `LitePullConsumer`."""
+"""The lite pull consumer for asyncio, with the names, options, errors and guarantees of `LitePullConsumer`."""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ _TURN_SECONDS: Final = 0.001
 
 
 class _Turn(threading.local):
-    """When a poll last let this thread's loop do other work."""
+    """The time at which a poll last let this thread's event loop do other work."""
 
     at = 0.0
 
@@ -50,10 +50,10 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
 
     A poll waits in the loop without blocking a thread. A cancelled poll takes no messages: the next poll returns them.
     All other waiting methods run in threads; if a task is cancelled, its thread still runs to the end. Membership,
-    pulls and offsets use separate threads. As in `LitePullConsumer`, the message at which an `async for` was left is
-    done only after the next poll or iteration, `commit`, or the end of the `async with`. If all loops that have started
-    or polled the consumer are closed without a shutdown, it leaves its group. Everything else works as in
-    `LitePullConsumer`, with tasks instead of threads.
+    pulls and offsets use separate threads. As in `LitePullConsumer`, the message at which an `async for` was left
+    counts as done only after the next poll or iteration, `commit`, or the end of the `async with`. If all loops that
+    have started or polled the consumer are closed without a shutdown, the consumer leaves its group. Everything else
+    works as in `LitePullConsumer`, with tasks instead of threads.
     """
 
     @configured_by(LitePullConsumerConfig)
@@ -69,12 +69,12 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and not shut down."""
+        """Whether the consumer has been started and not shut down."""
         return self._below.is_running
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that were assigned, by the user or so far by rebalance, in order."""
+        """The queues assigned by the user, or by rebalance so far, in order."""
         return self._below.assignment
 
     # -- reading ----------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         """Wait for messages and return up to `pull_batch_size`; [] after `timeout` (default: `poll_timeout`).
 
         Also returns [] if another task shuts the consumer down during the poll. Raises ParameterInvalid, and
-        IllegalState if the consumer does not run. If the task is cancelled, no message is taken.
+        IllegalState if the consumer is not running. If the task is cancelled, no message is taken.
         """
         self._below.note_loop()
         strategy, limit, seconds = self._below.begin_poll(timeout)
@@ -124,7 +124,7 @@ class AsyncLitePullConsumer(Wrapper["_Below"]):
         raise StopAsyncIteration
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return no messages of these queues until `resume`. See `LitePullConsumer.pause`."""
+        """Stop returning messages of these queues until `resume`. See `LitePullConsumer.pause`."""
         self._below.pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -191,11 +191,11 @@ class _Below(LitePullConsumer):
         self._loops = WeakSet()
 
     def note_loop(self) -> None:
-        """Note that this loop uses the consumer, which leaves its group when all such loops are closed."""
+        """Record that this loop uses the consumer. The consumer leaves its group when all recorded loops are closed."""
         self._loops.add(asyncio.get_running_loop())
 
     def begin_poll(self, timeout: timedelta | None) -> tuple[SubscribedPolls, int, float]:
-        """The strategy that a poll asks, the maximum number of messages, and the seconds to wait.
+        """The arguments of a poll: the strategy to use, the maximum number of messages, and the seconds to wait.
 
         Raises the errors of `poll`.
         """
@@ -204,7 +204,7 @@ class _Below(LitePullConsumer):
 
     @property
     def strategy(self) -> SubscribedPolls | None:
-        """The strategy that polls ask; None unless the consumer runs."""
+        """The strategy that polls use; None unless the consumer is running."""
         running = self._running  # read once: another thread may shut it down
         return None if running is None else running.strategy
 
@@ -214,7 +214,7 @@ class _Below(LitePullConsumer):
         return self._poll_seconds(None)
 
     def finish(self) -> None:
-        """Mark the messages that polls have returned as done."""
+        """Mark all messages returned by polls as done."""
         self._finish()
 
     def leave(self, *, is_listening: bool) -> None:
@@ -223,7 +223,7 @@ class _Below(LitePullConsumer):
 
 
 async def _poll(strategy: SubscribedPolls, limit: int, seconds: float) -> list[ReceivedMessage]:
-    """Poll from a task. See `SubscribedPolls.poll`."""
+    """Poll for messages from a task. See `SubscribedPolls.poll`."""
     if operations.is_empty:
         return await _wait(strategy.buffer, limit, seconds)
     with strategy.seen() as note:

@@ -1,11 +1,11 @@
-"""The sends of an event loop. Its tasks share the statements of group append.
+"""The sends of an event loop. All tasks of the loop share the statements of group append.
 
 One call to the loop reports all sends that have ended since the previous call:
 
     task ── begin ──▶ group append ──▶ ended ── one call_soon_threadsafe ──▶ the loop ──▶ futures of the tasks
                         (handed_sends: the handling of failures)
 
-The sends under way are limited only by the number of tasks, because each task waits for its send.
+Only the number of tasks limits the number of sends under way, because each task waits for its send.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _IDS: Final = "mqdb_message_ids"
 
 
 class LoopSends:
-    """The sends of one loop, which alone may call these methods."""
+    """The sends of one event loop; the methods may only be called in that loop."""
 
     def __init__(self, running: RunningProducer) -> None:
         self.loop = asyncio.get_running_loop()
@@ -64,8 +64,8 @@ class LoopSends:
     async def send(self, pending: PendingSend) -> Sequence[SendResult]:
         """Send and wait for the result. Raises the errors of `Sending.send`.
 
-        If the task is cancelled before a statement has the send, nothing is sent. Otherwise the send continues: the
-        CancelledError contains the ids of its messages, and `settled` waits for its end.
+        If the task is cancelled before its send is part of a statement, nothing is sent. Otherwise the send continues:
+        the CancelledError contains the ids of its messages, and `settled` waits for its end.
         """
         await self._find_route(pending)
         send = self._begin(pending)
@@ -76,9 +76,9 @@ class LoopSends:
             raise
 
     async def send_oneway(self, pending: PendingSend) -> None:
-        """Send one message without waiting for it, once there is room. A failure is logged.
+        """Send one message once there is room, without waiting for the result. A failure is logged.
 
-        Raises SendGivenUp if there is no room until its deadline.
+        Raises SendGivenUp if there is no room before the deadline of the send.
         """
         await self._find_route(pending)
         while self._oneway and not self._has_room(pending):
@@ -108,9 +108,9 @@ class LoopSends:
     def append_alone(self, attempt: Attempt, ended: Callable[[], None]) -> bool:
         """Send the statement of an attempt now, and let the loop read the answer.
 
-        False if the send has to join others.
-        So a single send needs no thread switch. Sends of many tasks that ended together also begin together, and gather
-        better while the append thread wakes up.
+        Returns False if the send has to share a statement with others. A single send needs no thread switch this way.
+        Tasks whose sends ended together also begin their next sends together, and more of these share a statement if
+        the append thread has to wake up first.
         """
         if self._have_company or len(self._under_way) > 1 or threading.get_ident() != self._thread:
             return False
@@ -149,7 +149,7 @@ class LoopSends:
             logger.warning(sentence, fields, extra=fields)
 
     async def _find_route(self, pending: PendingSend) -> None:
-        """Wait for the route of an unknown topic. One thread asks for all tasks that need it."""
+        """Wait for the route of an unknown topic. One thread finds the route for all tasks that need it."""
         routes, topic = self._running.routes, pending.topic
         while (known := routes.known.get(topic)) is None or not known.is_current:
             finding = self._finding.get(topic)
@@ -189,7 +189,7 @@ class LoopSends:
                 self.loop.call_soon_threadsafe(self._conclude)
 
     def read(self, appends: GroupAppend) -> bool:
-        """Read the answer to `append_alone`. False if the answer is for another send."""
+        """Read the answer to the statement of `append_alone`. Returns False if the answer is for another send."""
         self._is_called = True  # sends that end here are reported below
         try:
             return appends.end_begun()
@@ -262,7 +262,7 @@ class _Watch:
             self.end()
 
     def end(self) -> None:
-        """Stop watching."""
+        """Stop watching the connection."""
         self._is_on = False
         self._sends.loop.remove_reader(self._descriptor)
 
@@ -297,7 +297,7 @@ def note_ids(error: asyncio.CancelledError, pending: PendingSend) -> None:
 
 
 def ids_that_may_be_stored(error: BaseException) -> tuple[str, ...]:
-    """The ids of messages whose send was cancelled while a statement had them.
+    """The ids of messages whose send was cancelled after the send had become part of a statement.
 
     The ids are in the CancelledError, and in the TimeoutError that `asyncio.timeout` makes from it.
     `AsyncProducer.outcome` returns the outcome of each send.

@@ -1,4 +1,4 @@
-"""The producer for asyncio: the names, options, errors and guarantees of `Producer`."""
+"""The producer for asyncio, with the names, options, errors and guarantees of `Producer`."""
 
 import asyncio
 import threading
@@ -114,7 +114,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         """Send one message, and return when it is stored. See `Producer.send`.
 
         With `connection`, an AsyncConnection or AsyncSession of SQLAlchemy or a psycopg.AsyncConnection, the message
-        becomes part of its transaction.
+        becomes part of the connection's transaction.
         """
         if connection is not None:
             check_untimed(timeout)
@@ -166,7 +166,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         selector: MessageQueueSelector | None = None,
         selector_argument: object = None,
     ) -> None:
-        """Send one message without returning a result. It is tried once, and a failure is only logged.
+        """Send one message without returning a result. There is only one attempt, and a failure is only logged.
 
         Waits while too many sends are under way, and for a route that is not cached yet.
         """
@@ -237,7 +237,7 @@ class ProducerBelow(Producer):
         self._configure(config)
 
     def start(self) -> None:
-        """Start like a Producer. At shutdown, the loops' sends end before it closes."""
+        """Start like a Producer. At shutdown, the sends of all loops end before the producer closes."""
         super().start()
         self.work().at_close(self.end_sends)
 
@@ -252,13 +252,13 @@ class ProducerBelow(Producer):
         super().shutdown()
 
     def work(self) -> RunningProducer:
-        """The running producer. Raises IllegalState unless started."""
+        """The running producer. Raises IllegalState unless the producer has been started."""
         return self._work()
 
     def pending(
         self, messages: Sequence[Message], target: Target, mode: SendMode, timeout: timedelta | None
     ) -> PendingSend:
-        """A send that begins now."""
+        """A new send, whose timeout begins now."""
         return self._pending(messages, target, mode, timeout)
 
 

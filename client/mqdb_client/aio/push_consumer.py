@@ -1,4 +1,4 @@
-"""The push consumer for asyncio: the names, options, errors and guarantees of `PushConsumer`."""
+"""The push consumer for asyncio, with the names, options, errors and guarantees of `PushConsumer`."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -103,7 +103,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
     ) -> None:
         """Set the coroutine function for all messages.
 
-        It gets the messages and, if it takes a second argument, a context.
+        The function is called with the messages and, if it takes a second argument, with a context.
         `orderly` and `exactly_once` are as for `PushConsumer.register_listener`. The connection of an exactly-once
         listener is an AsyncConnection of SQLAlchemy, which requires greenlet: `sqlalchemy[asyncio]`.
         Raises ParameterInvalid if `listener` is not a coroutine function, cannot be called with these arguments, or
@@ -125,7 +125,7 @@ class AsyncPushConsumer(Wrapper["_Below"]):
     async def start(self) -> None:
         """Connect, join the group and consume, in this loop. Raises the errors of `PushConsumer.start`.
 
-        If its task is cancelled, the consumer is shut down.
+        If the task that awaits the start is cancelled, the consumer is shut down.
         """
         if self._consumption is not None and not self._is_started:
             self._below.register(replace(self._consumption, loop=asyncio.get_running_loop()))
@@ -203,7 +203,7 @@ class _Below(PushConsumer):
         self._end_watch: Callable[[], None] = lambda: None
 
     def register(self, consumption: Consumption) -> None:
-        """Register a listener, which is called in its loop."""
+        """Register a listener that is called in its event loop."""
         with self._lifecycle:
             self._consumption = consumption
 
@@ -228,5 +228,5 @@ class _Below(PushConsumer):
 
     @property
     def tasks(self) -> LoopTasks | LoopCalls | None:
-        """The tasks of the listener; None unless the consumer runs."""
+        """The tasks of the listener; None unless the consumer is running."""
         return None if self._strategy is None else self._strategy.tasks

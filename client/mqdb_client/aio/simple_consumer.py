@@ -1,4 +1,4 @@
-"""The simple consumer for asyncio: the names, options, errors and guarantees of `SimpleConsumer`."""
+"""The simple consumer for asyncio, with the names, options, errors and guarantees of `SimpleConsumer`."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,16 +18,16 @@ from mqdb_client.simple.simple_consumer import SimpleConsumer
 
 
 class AsyncSimpleConsumer(Wrapper["_Below"]):
-    """A consumer that receives messages from any queue of its topics and acknowledges each.
+    """A consumer that receives messages from any queue of its topics and acknowledges each message.
 
         async with AsyncSimpleConsumer("workers") as consumer:
             for message in await consumer.receive(10, timedelta(minutes=5)):
                 await work(message)
                 await consumer.ack(message)
 
-    `receive` waits in the loop without blocking a thread; each pop uses a thread briefly. If its task is cancelled, it
-    first gives back the messages that it was about to return. Everything else works as in `SimpleConsumer`, with tasks
-    instead of threads.
+    `receive` waits in the loop without blocking a thread; each pop uses a thread briefly. If a `receive` is cancelled,
+    it first gives back the messages that it was about to return. Everything else works as in `SimpleConsumer`, with
+    tasks instead of threads.
     """
 
     @configured_by(SimpleConsumerConfig)
@@ -42,7 +42,7 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started and not shut down."""
+        """Whether the consumer has been started and not shut down."""
         return self._below.is_running
 
     def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
@@ -79,7 +79,7 @@ class AsyncSimpleConsumer(Wrapper["_Below"]):
     async def start(self) -> None:
         """Connect, and join the group.
 
-        See `SimpleConsumer.start`. If its task is cancelled, the consumer is shut down.
+        See `SimpleConsumer.start`. If the task that awaits the start is cancelled, the consumer is shut down.
         """
         await start_in_thread(self._below)
 

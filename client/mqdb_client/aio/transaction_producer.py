@@ -1,4 +1,4 @@
-"""The transaction producer for asyncio: the names, options, errors and guarantees of `TransactionProducer`."""
+"""The transaction producer for asyncio, with the names, options, errors and guarantees of `TransactionProducer`."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -27,7 +27,7 @@ _Answer: TypeAlias = Coroutine[Any, Any, LocalTransactionState | None]
 
 
 class AsyncTransactionListener(Protocol):
-    """A TransactionListener whose methods are coroutine functions. They run in the loop."""
+    """A TransactionListener whose methods are coroutine functions. These methods run in the producer's event loop."""
 
     def execute_local_transaction(self, message: PreparedMessage, argument: Any) -> _Answer:
         """Run the local transaction, in the task that sends, and return its state.
@@ -73,16 +73,18 @@ class AsyncTransactionProducer(AsyncProducer):
         async with producer:
             await producer.send_in_transaction(Message("orders", b"..."), 17)
 
-    Everything else works as in `TransactionProducer`. It can also do everything that an AsyncProducer can.
+    Everything else works as in `TransactionProducer`. An AsyncTransactionProducer can also do everything that an
+    AsyncProducer can.
     """
 
     _below: "_Below"
 
     @configured_by(AsyncTransactionProducerConfig)
     def __init__(self, config: AsyncTransactionProducerConfig) -> None:
-        """Create a producer without connecting. Give it a listener, or two coroutine functions instead.
+        """Create a producer without connecting. Pass either a listener or two coroutine functions.
 
-        Raises the errors of AsyncProducer, and ParameterInvalid without a listener, and for plain functions.
+        Raises the errors of AsyncProducer, and ParameterInvalid if there is no listener or a function is not a
+        coroutine function.
         """
         self._listener = listener_of(
             config.listener, config.execute_local_transaction, config.check_local_transaction, is_asynchronous=True
@@ -91,10 +93,11 @@ class AsyncTransactionProducer(AsyncProducer):
         self._configure(_Below(config))
 
     async def start(self) -> None:
-        """Connect, join the group, and answer checks of its transactions, in this loop.
+        """Connect, join the group, and answer checks of the group's transactions, in this loop.
 
         If the loop is closed without a shutdown, the producer leaves the group, because it can no longer answer. Raises
-        the errors of `TransactionProducer.start`. If its task is cancelled, the producer is shut down.
+        the errors of `TransactionProducer.start`. If the task that awaits the start is cancelled, the producer is shut
+        down.
         """
         loop = asyncio.get_running_loop()
         calls = self._calls = LoopCalls(loop)
@@ -127,7 +130,7 @@ class AsyncTransactionProducer(AsyncProducer):
     ) -> TransactionSendResult:
         """Store an invisible half message, run the local transaction, then commit the message or roll it back.
 
-        See `TransactionProducer.send_in_transaction`. If its task is cancelled after the message was passed to a
+        See `TransactionProducer.send_in_transaction`. If the task is cancelled after its message has become part of a
         statement, the broker checks the local transaction; the CancelledError contains the id of the message.
         """
         running = self._below.work()
@@ -180,9 +183,9 @@ class _Below(ProducerBelow, TransactionProducer):
         self._listener = listener
 
     def half(self, message: Message, sharding_key: str | None, timeout: timedelta | None) -> PendingSend:
-        """The send of a half message, which begins now."""
+        """A new send of a half message, whose timeout begins now."""
         return self._half(message, sharding_key, timeout)
 
     def end(self, running: RunningProducer, sent: SendResult, state: LocalTransactionState) -> TransactionSendResult:
-        """Report the outcome of the local transaction to the broker, if it is known."""
+        """Report the outcome of the local transaction to the broker, if the outcome is known."""
         return self._end(running, sent, state)

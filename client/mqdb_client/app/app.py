@@ -55,16 +55,17 @@ class App:
         @app.cron("30 7 * * mon-fri", timezone="Europe/Berlin")
         def report() -> None: ...
 
-    If a function returns, the message is consumed; if it raises, the message is retried. `mqdb worker shop.tasks:app`
-    runs the application; `consuming` runs it within another program. The functions are not changed, so a test can call
-    them.
+    If a function returns, its message is consumed; if the function raises an error, the message is retried. `mqdb
+    worker shop.tasks:app` runs the application; `consuming` runs it within another program. The functions are not
+    changed, so a test can call them.
     """
 
     def __init__(self, name: str | None = None, *, dsn: str | None = None, settings: Settings | None = None) -> None:
-        """Does not connect. `name` identifies the application as the group of its producer and the owner of its crons.
+        """Create an application without connecting.
 
-        By default `name` is the module that creates the application, such as `shop-tasks`. `dsn` and `settings` are as
-        for Producer. Raises NameInvalid.
+        `name` identifies the application as the group of its producer and the owner of its crons. By default `name` is
+        the module that creates the application, such as `shop-tasks`. `dsn` and `settings` are as for Producer. Raises
+        NameInvalid.
         """
         self.name = _module_of_caller() if name is None else name
         check_group_name(self.name)
@@ -85,7 +86,10 @@ class App:
         return settings_of(self._dsn, self._settings)
 
     def use_settings(self, settings: Settings) -> None:
-        """Use these settings, unless the application was made with settings. Call it before sending or consuming."""
+        """Use these settings, unless the application was made with settings.
+
+        Call this method before sending or consuming.
+        """
         if self._dsn is None and self._settings is None:
             self._settings = settings
 
@@ -106,18 +110,18 @@ class App:
     ) -> Callable[[_Function], _Function]:
         """Let a function consume the messages of a topic, as a member of a group.
 
-        `tag` is a tag expression; `sql` is an SQL92 condition instead of it. After `retries` retries a message becomes
-        a dead letter; the default is the group's setting, 16 unless changed. `backoff` is the delay before each retry:
-        a timedelta, or a function like those that `exponential` returns; the default is the broker's delay levels. An
-        exception in `dead_letter_on` makes the message a dead letter immediately. With `orderly`, the function gets one
-        message of each queue at a time, in order; a failed message is retried in its place, after 30 s at most. With
-        `exactly_once`, writes through a parameter annotated with Connection, Session, AsyncConnection or AsyncSession
-        are committed together with the offset.
+        `tag` is a tag expression; `sql` is an SQL92 condition, as an alternative to `tag`. After `retries` retries a
+        message becomes a dead letter; the default is the group's setting, 16 unless changed. `backoff` is the delay
+        before each retry: a timedelta, or a function like those that `exponential` returns; the default is the broker's
+        delay levels. An exception in `dead_letter_on` makes the message a dead letter immediately. With `orderly`, the
+        function gets one message of each queue at a time, in order; a failed message is retried in its place, after 30
+        s at most. With `exactly_once`, writes through a parameter annotated with Connection, Session, AsyncConnection
+        or AsyncSession are committed together with the offset.
 
-        The first parameter gets the message if it is annotated with ReceivedMessage or has no annotation. With any
-        other type it gets the body as a value of that type. If a body cannot be read as this type, the message becomes
-        a dead letter immediately. The listeners of a group form one consumer. If several listeners have the same topic,
-        their tags must differ.
+        The first parameter gets the message if it is annotated with ReceivedMessage or has no annotation. A first
+        parameter of any other type gets the body as a value of that type. If a body cannot be read as this type, the
+        message becomes a dead letter immediately. The listeners of a group form one consumer. If several listeners have
+        the same topic, their tags must differ.
 
         Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid for arguments that cannot be
         combined.
@@ -158,7 +162,7 @@ class App:
         backoff: Backoff = None,
         dead_letter_on: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> Callable[[_Function], _Function]:
-        """Call a function at the times of a cron text, each time in only one process.
+        """Call a function at the times given by a cron text, each time in only one process.
 
         When the application starts to consume, it creates the cron, or changes it to these values. By default cron,
         topic and group are named after the function. `catch_up` determines what happens for times at which no broker
@@ -195,7 +199,7 @@ class App:
         return register
 
     def configure_group(self, group: str, **options: Any) -> None:
-        """Set options of a group's consumer, which are those of PushConsumer: `consume_thread_nums=50`.
+        """Set options of a group's consumer, such as `consume_thread_nums=50`. The options are those of PushConsumer.
 
         Raises ParameterInvalid. An application does not start if a group has options but no listener.
         """
@@ -210,7 +214,7 @@ class App:
         self.consume_message_hooks.append(hook)
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
-        """Call `hook` around each send. Register it before the first send."""
+        """Call `hook` around each send. Register the hook before the first send."""
         self._send_hooks.append(hook)
 
     def _add(self, listener: Listener) -> None:
@@ -221,10 +225,10 @@ class App:
     # -- its parts ------------------------------------------------------------------------------
 
     def groups(self, *names: str) -> list[ListenerGroup]:
-        """The listeners by group, of all groups or of the named ones.
+        """The listeners by group, of all groups or only of the groups in `names`.
 
-        Raises ParameterInvalid for a group without listeners, even if it has options: its name is misspelled, or the
-        module with its listeners is not imported.
+        Raises ParameterInvalid for a group without listeners, even if the group has options: its name is misspelled, or
+        the module with its listeners is not imported.
         """
         known: dict[str, list[Listener]] = {}
         for listener in self._listeners:
@@ -264,10 +268,11 @@ class App:
         await consumers.stop()
 
     async def drain(self, *groups: str) -> None:
-        """Wait until all groups, or only the named ones, have consumed all messages. Their consumers must be running.
+        """Wait until all groups, or only the named ones, have consumed all messages.
 
-        Consumers commit every 5 s, unless `configure_group` sets `persist_consumer_offset_interval`. Messages waiting
-        for a retry do not count. Broadcasting groups are not waited for.
+        The consumers of the groups must be running. Consumers commit every 5 s, unless `configure_group` sets
+        `persist_consumer_offset_interval`. Messages waiting for a retry do not count. Broadcasting groups are not
+        waited for.
         """
         # Members of a broadcasting group keep their offsets in files.
         wanted = [
@@ -304,7 +309,7 @@ class App:
         sharding_key: str | None = None,
         connection: "CallersConnection | None" = None,
     ) -> SendResult:
-        """Send a message. A body that is neither bytes nor text becomes JSON: a dataclass, a model, a dict.
+        """Send a message. A body that is neither bytes nor text, such as a dataclass, a model or a dict, becomes JSON.
 
         The other arguments are as for Message and `Producer.send`. In a coroutine, use `asend`. Raises BodyInvalid for
         a body that cannot be read back unchanged from its JSON, and the errors of Message and `Producer.send`.
@@ -334,9 +339,9 @@ class App:
         return await producer.send(message, sharding_key, connection=connection)
 
     def close(self) -> None:
-        """Wait for the sends under way, and disconnect; a later send connects again. In a coroutine, use `aclose`.
+        """Wait for the sends under way, and disconnect; a later send reconnects. In a coroutine, use `aclose`.
 
-        Raises IllegalState in an event loop that has called `asend`, because it would wait for this loop.
+        Raises IllegalState in an event loop that has called `asend`, because the call would wait for this loop.
         """
         if (producer := self._producer) is not None:
             producer.synchronous.shutdown()
@@ -345,7 +350,7 @@ class App:
                     self._producer = None
 
     async def aclose(self) -> None:
-        """Close from a coroutine. See `close`."""
+        """Close the application from a coroutine. See `close`."""
         await asyncio.to_thread(self.close)
 
     def _start_producer(self) -> AsyncProducer:
@@ -403,7 +408,7 @@ def _is_used(broker: BrokerAdmin, topic: str) -> bool:
 
 
 def _module_of_caller() -> str:
-    """The module that creates an application, in a form that is valid as a group name."""
+    """The name of the module that creates an application, changed to a valid group name."""
     scope = sys._getframe(2).f_globals
     module = str(scope.get("__name__", "app"))
     if module == "__main__":

@@ -18,7 +18,7 @@ _SOON: Final = timedelta(milliseconds=100)
 
 
 class ConsumingApp(Protocol):
-    """An application as its consumers see it; implemented by `App`."""
+    """The part of an application that its consumers use; implemented by `App`."""
 
     name: str
     consume_message_hooks: list[ConsumeMessageHook]
@@ -34,9 +34,9 @@ class ConsumingApp(Protocol):
 
 
 class AppConsumers:
-    """The consumers of one application. Started once, then stopped once, in one event loop.
+    """The consumers of one application. They are started once, then stopped once, in the same event loop.
 
-    `groups` are names; without names, all groups.
+    `groups` are the names of groups; without names, the consumers are those of all groups.
     """
 
     def __init__(self, app: ConsumingApp, groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:

@@ -18,7 +18,7 @@ from mqdb_client.option_rules import one_of
 class AppCron:
     """A cron of an application.
 
-    Everything except its text is checked on construction. Raises NameInvalid, ParameterInvalid.
+    Everything except the cron text is checked on construction. Raises NameInvalid, ParameterInvalid.
     """
 
     name: str
@@ -26,23 +26,23 @@ class AppCron:
     timezone: str
     topic: str
     group: str
-    """The group of its listener."""
+    """The group of the cron's listener."""
     catch_up: CatchUp
 
     def __post_init__(self) -> None:
         check_name("cron", self.name, MAX_TOPIC_LENGTH)
         check_topic_name(self.topic)
         if "|" in self.name:
-            raise ParameterInvalid("name", self.name, "is the tag of its messages, too, which has no |")
+            raise ParameterInvalid("name", self.name, "is also the tag of the messages, and a tag cannot contain |")
         one_of(CatchUp).check("catch_up", self.catch_up)
 
     @property
     def tag(self) -> str:
-        """The tag of its messages, because several crons may share a topic."""
+        """The tag of the cron's messages, which tells apart crons that share a topic."""
         return self.name
 
     def message(self) -> Message:
-        """The message that it sends."""
+        """The message that the cron sends."""
         body = encode(self.name)
         return Message(self.topic, body.content, self.tag, properties={BODY_PROPERTY: body.mark})
 
@@ -50,7 +50,7 @@ class AppCron:
 class AppCrons:
     """The crons of one application.
 
-    With several brokers only the first has them, because each would send the message.
+    With several brokers, only the first broker stores the crons, because each broker would send the messages.
     """
 
     def __init__(self, application: str, settings: Settings) -> None:
@@ -81,7 +81,7 @@ class AppCrons:
             )
 
     def next_times(self, crons: Iterable[AppCron]) -> dict[str, datetime | None]:
-        """The next time of each cron; None for a paused one. Removed crons are left out."""
+        """The next time of each cron; None for a paused cron. Removed crons are left out."""
         known = {cron.name for cron in crons}
         stored = self._broker.crons.list()
         return {each.name: None if each.is_paused else each.next_at for each in stored if each.name in known}

@@ -44,11 +44,11 @@ _CONTEXTS: Final = (ConsumeConcurrentlyContext, ConsumeOrderlyContext)
 class _Parameter(NamedTuple):
     name: str
     source: _Source | None
-    """None means the transaction."""
+    """Computes the argument from the message; None if the argument is the transaction."""
     session: Callable[..., Any] | None = None
-    """The session class that it wants for the transaction; None means the connection."""
+    """The class of the session to make for the transaction; None if the argument is the connection itself."""
     body: BodyReader | None = None
-    """Reads the body, if the function wants that."""
+    """Reads the body; None if the argument is not the body."""
 
 
 class Arguments:
@@ -84,7 +84,7 @@ class Arguments:
             raise ParameterInvalid("listener", function, "takes a transaction; say exactly_once=True")
 
     def complete(self) -> None:
-        """Resolve all types in the body types, once the modules are loaded: a dataclass may name a later class.
+        """Resolve all types in the body types after the modules are loaded: a dataclass may name a class defined later.
 
         Raises ParameterInvalid.
         """
@@ -98,7 +98,8 @@ class Arguments:
     def call(self, message: ReceivedMessage, transaction: Any = None) -> None:
         """Call the function with a message. Raises BodyUnreadable, and the errors of the function.
 
-        Raises ParameterInvalid if it returns a coroutine, like a wrapper of a coroutine function, or a generator.
+        Raises ParameterInvalid if the function returns a generator or, like a wrapper of a coroutine function, a
+        coroutine.
         """
         with ExitStack() as stack:
             positional, named, sessions = self._values(message, transaction)
@@ -123,7 +124,7 @@ class Arguments:
                 await session.flush()
 
     def _values(self, message: ReceivedMessage, transaction: Any) -> tuple[list[Any], dict[str, Any], list[Any]]:
-        """The arguments, and the sessions among them."""
+        """The positional arguments, the named arguments, and the sessions among both."""
         sessions = []
 
         def value(parameter: _Parameter) -> Any:
@@ -138,7 +139,7 @@ class Arguments:
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether a callable is a coroutine function, or an object that is called like one."""
+    """Whether a callable is a coroutine function, or an object whose `__call__` is a coroutine function."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 

@@ -1,15 +1,14 @@
-"""Bodies of an application: how it writes them, and how a listener reads them by the annotation of its parameter.
+"""Bodies of an application: encoding for sends, and decoding by the annotation of a listener's parameter.
 
-A body has one of three forms, and the property MQDB_BODY says which, because the bytes do not:
+A body has one of three forms. The property MQDB_BODY gives the form, because the bytes alone do not show it:
 
 bytes                       as they are
 text                        as UTF-8
 json                        other values, made of JSON's own types
 json;shop.Order/shop.Base   made of other types: the type of the value, and those in its containers (`body_types.py`)
 
-A send reads back what it writes (`reading_back.py`). So if a listener reads a different value, its type was lost to the
-listener's annotation, which accepts any value, or several types that JSON does not distinguish. Such a message is
-refused.
+A send reads back what it writes (`reading_back.py`). So if a listener would read a different value, the cause is the
+listener's annotation: it accepts any value, or several types that JSON does not distinguish. Such a message is refused.
 """
 
 from enum import StrEnum
@@ -50,17 +49,17 @@ _FORMS: Final = frozenset(form.value for form in Form)
 
 
 class Body(NamedTuple):
-    """A body as it is sent."""
+    """An encoded body, ready to be sent."""
 
     content: bytes | str
     mark: str
-    """The property MQDB_BODY of its message."""
+    """The property MQDB_BODY of the message."""
 
 
 def encode(body: object) -> Body:
     """Encode a body: bytes and text unchanged, anything else as JSON (dataclasses, pydantic models, lists, dicts).
 
-    Raises BodyInvalid for a value that cannot be read back from its JSON, and for a message.
+    Raises BodyInvalid for a value that cannot be read back from its JSON, and for a value that is a message.
     """
     if isinstance(body, Message | ReceivedMessage):
         raise BodyInvalid(f"is a {type(body).__name__}; give its body, or send the message by a Producer")
@@ -83,10 +82,13 @@ def encode(body: object) -> Body:
 
 
 class BodyReader:
-    """Reads bodies as values of an annotation."""
+    """Reads bodies as values of an annotated type."""
 
     def __init__(self, annotation: Any, shown: str) -> None:
-        """`shown` names the annotation in errors. Raises pydantic's errors for a type that it cannot read."""
+        """`shown` is the annotation as errors show it.
+
+        Raises pydantic's errors for a type that pydantic cannot read.
+        """
         self._annotation = annotation
         self._shown = shown
         members = get_args(annotation) if get_origin(annotation) in UNIONS else ()
@@ -94,7 +96,7 @@ class BodyReader:
         self._adapters: list[TypeAdapter[Any]] = [TypeAdapter(each) for each in (annotation, *members)]
 
     def complete(self) -> None:
-        """Resolve all types in the annotation, once the modules are loaded. Raises pydantic's errors."""
+        """Resolve all types in the annotation, after the modules are loaded. Raises pydantic's errors."""
         for adapter in self._adapters:
             adapter.rebuild()
         _ = self._types
@@ -113,7 +115,7 @@ class BodyReader:
 
     @cached_property
     def _unsaid(self) -> Form:
-        """The form assumed for a message that does not name it."""
+        """The form assumed for a message without the property MQDB_BODY."""
         named = self._forms if object not in self._types.whole else {Form.JSON}
         return next(form for form in Form if form in named)
 
@@ -155,7 +157,7 @@ class BodyReader:
         return value
 
     def _of_typed(self, body: bytes, sent: list[str]) -> Any:
-        """Read JSON with user-defined types; for a union, as the member that was sent."""
+        """Read JSON with user-defined types. A value of a union is read as the member type that was sent."""
         first, *others = self._adapters
         for adapter in others:
             try:

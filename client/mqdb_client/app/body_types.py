@@ -98,14 +98,14 @@ class TakenTypes(NamedTuple):
     whole: frozenset[type]
     """The types of the value itself."""
     inside: frozenset[type]
-    """The types in its containers. The fields of a class are not included."""
+    """The types of the values inside containers. The fields of a class are not included."""
     keys: frozenset[type]
-    """The types of the keys of its dicts."""
+    """The types of the keys of dicts."""
 
     def lack(self, sent: list[str], got: list[str]) -> str | None:
-        """The name of a sent type that the annotation accepts but the read value does not have.
+        """The name of a sent type that the annotation accepts but the decoded value does not contain.
 
-        None if the annotation asks for a type that was not sent, which is a conversion.
+        None if the annotation names a type that was not sent: this is an intended conversion.
         """
         whole, *inside = _without_layout(sent)
         if sent == got or not _admits(self.whole, whole):
@@ -147,7 +147,7 @@ _NOTHING: Final = TakenTypes(_NONE, _NONE, _NONE)
 def taken_types(annotation: Any, above: tuple[Any, ...] = ()) -> TakenTypes:
     """The types that an annotation accepts.
 
-    `above` are the annotations that contain it, since aliases can be recursive.
+    `above` are the annotations that contain `annotation`, because aliases can be recursive.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     cls = annotation if origin is None else origin

@@ -23,7 +23,7 @@ Backoff: TypeAlias = timedelta | Callable[[int], timedelta] | None
 _RETRIES: Final = or_none(whole(0, 2**31 - 1))
 _BACKOFF: Final = Rule(
     lambda value: value is None or callable(value) or DURATION.allows(value),
-    "must be a timedelta of more than 0, a function that makes one of the number of the retry, or None",
+    "must be a timedelta greater than 0, a function that takes the number of the retry and returns one, or None",
 )
 _FACTOR: Final = Rule(
     lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 1_000,
@@ -106,11 +106,11 @@ class Listener:
 
     @cached_property
     def filter(self) -> MessageFilter:
-        """The filter for its messages of the topic."""
+        """The filter that selects the listener's messages of the topic."""
         return filter_of(self.expression)
 
     def takes(self, message: ReceivedMessage) -> bool:
-        """Whether a message of its group is for this listener. The broker has already evaluated an SQL92 condition."""
+        """Whether a message of the group is for this listener. The broker has already evaluated an SQL92 condition."""
         return message.topic == self.topic and self.filter.matches(message.tag)
 
     def wait_before(self, retry: int) -> timedelta | None:

@@ -110,7 +110,7 @@ class ListenerGroup:
 
 
 def _judge(listener: Listener, message: ReceivedMessage, context: _Context, error: BaseException) -> None:
-    """Set in the context of a failed call how the message is retried. Raises the errors of a backoff function.
+    """Set the retry of the message in the context of a failed call. Raises the errors of a backoff function.
 
     This is not a context manager: contextlib writes to the error, which fails for a frozen dataclass.
     """
@@ -126,7 +126,7 @@ def _judge(listener: Listener, message: ReceivedMessage, context: _Context, erro
 
 
 async def _call_in_thread(listener: Listener, message: ReceivedMessage) -> None:
-    """Call a plain function in a daemon thread: a loop waits for its executor's threads before it ends."""
+    """Call a plain function in a daemon thread, because a closing loop waits for the threads of its executor."""
     called: Future[None] = Future()
     context = copy_context()
 

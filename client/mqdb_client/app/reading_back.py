@@ -1,4 +1,4 @@
-"""Checks whether a value can be read back from its JSON by its own type, and each value in a container by its type."""
+"""Checks whether a value, and each value in a container, can be read back from its JSON as its own type."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence, Set
@@ -92,7 +92,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 def _difference(sent: Any, back: Any, path: tuple[object, ...]) -> str | None:
     """The first difference between two values, in type or value.
 
-    Values are compared by `==`, objects by their fields.
+    Values are compared by `==`, and objects by their fields.
     """
     cls = type(sent)
     if cls is type(back):
@@ -119,7 +119,7 @@ _Parts = list[tuple[object, Any]]
 
 
 def _parts(sent: Any, back: Any) -> tuple[_Parts, _Parts] | None:
-    """The parts of two values of one class, in the same order; None if the values are compared as a whole."""
+    """The parts of two values of the same class, in the same order; None if the values are compared as a whole."""
     if isinstance(sent, BaseModel):
         return _of_model(sent), _of_model(back)
     if is_dataclass(sent):
@@ -143,7 +143,7 @@ def _of_model(model: BaseModel) -> _Parts:
 
 
 def _of_time(value: datetime | time) -> _Parts:
-    """The parts of a time: whether it has a zone, its offset, which says more than `fold`, and its wall-clock time.
+    """The parts of a time: whether it has a zone, its UTC offset (more precise than `fold`), and its wall-clock time.
 
     `==` ignores whether there is a zone, and treats an ambiguous wall-clock time as unequal to the same time in a zone
     with the same offset.

@@ -4,8 +4,8 @@
     SubscribedPolls       lite_pull/poll_strategy.py     they go to polls; rebalance chooses the queues
     AssignedPolls         lite_pull/poll_strategy.py     they go to polls; the user chooses the queues
 
-All strategies share `Members` and `Member`, which call the strategy. The strategy calls them only to commit messages
-that a user has polled.
+All strategies share `Members` and `Member`, which call the strategy. The strategy calls these objects only to commit
+messages that a user has polled.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,10 @@ from mqdb_client.instance import ClientInstance
 
 
 class ConsumerStrategy:
-    """The strategy of one consumer, for all its brokers. Opened once, then closed once.
+    """The strategy of one consumer, for all its brokers. A strategy is opened once, then closed once.
 
-    A subclass has to implement the four methods that raise NotImplementedError. The others do nothing by default.
+    A subclass has to implement the four methods that raise NotImplementedError. The other methods do nothing by
+    default.
     """
 
     #: Whether the consumer joins the group, whose members share the queues.
@@ -64,7 +65,7 @@ class ConsumerStrategy:
         self.cluster.change(registration)
 
     def begin_to_close(self) -> None:
-        """Stop handing out messages that were not handed out yet."""
+        """Hand out no further messages."""
 
     def close(self, seconds: float | None) -> None:
         """Stop, and wait for running listeners for `seconds` at most."""

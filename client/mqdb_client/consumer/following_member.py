@@ -30,7 +30,10 @@ _AGAIN_SECONDS: Final = 2.0
 
 
 class FollowingMember:
-    """A member that follows its group. It is started once, after the instance has joined the group, and leaves once."""
+    """A member that follows its group.
+
+    The member is started once, after the instance has joined the group, and leaves the group once.
+    """
 
     def __init__(self, parts: MemberParts[PushStrategy]) -> None:
         self._parts = parts
@@ -49,7 +52,7 @@ class FollowingMember:
         )
 
     def start(self, *, may_be_down: bool) -> None:
-        """Consume in the current mode of the group. An error leaves nothing behind."""
+        """Consume in the current mode of the group. If this fails, nothing keeps running."""
         is_known = not may_be_down or self._instance.is_met
         self._begin(self._mode_of_group() if is_known else ConsumeMode.PULL, may_be_down=may_be_down)
         self._callback = self._instance.on_group_change(self._on_group_change)
@@ -77,7 +80,7 @@ class FollowingMember:
                 self.current.resume()
 
     def look_again(self) -> None:
-        """Check again which queues to read, because they may have changed."""
+        """Check again which queues to read, because the assignment may have changed."""
         if (member := self.current) is not None:
             member.look_again()
 
@@ -88,17 +91,17 @@ class FollowingMember:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read, in order; empty while it pops."""
+        """The queues that the member reads, in order; empty while the group pops."""
         return () if (member := self.current) is None else member.assignment
 
     @property
     def held(self) -> Sequence[ProcessQueue]:
-        """The queues of which it has messages in hand."""
+        """The queues of which the member has messages in hand."""
         members = (self._predecessor, self.current)
         return [held for member in members if member is not None for held in member.held]
 
     def begin_to_leave(self) -> None:
-        """Stop starting messages."""
+        """Begin no further messages."""
         with self._guard:
             self._is_leaving = True
             self._callback.cancel()

@@ -50,7 +50,7 @@ _LATER: Final = ConsumeConcurrentlyStatus.RECONSUME_LATER
 
 
 class _Verdict(NamedTuple):
-    """The number of consumed messages, which come first, and why the others have failed."""
+    """The number of consumed messages (the first of the batch), and the reason why the others failed."""
 
     consumed: int
     failure: Failure | None = None
@@ -132,7 +132,7 @@ class ConsumeConcurrently:
     # -- the threads ----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Consume until nudged, so that a surplus thread is not checked for at each message."""
+        """Consume batches until nudged, so that not every message needs a check for surplus threads."""
         next_token, limit = self._line.next, self._batch_max_size
         while (process_queue := next_token()) is not None:
             messages = process_queue.take(limit)
@@ -199,7 +199,10 @@ class ConsumeConcurrently:
         observed: ConsumeMessageContext | None,
         answer: object,
     ) -> _Verdict:
-        """The verdict after a call returned. A requested RECONSUME_LATER is not logged; an unintended failure is."""
+        """The verdict after a call returned.
+
+        A requested RECONSUME_LATER is not logged; an unintended failure is logged.
+        """
         verdict = self._verdict_of(answer, call.messages, context)
         if observed is not None:
             self._tell(observed, call, answer, None)

@@ -1,6 +1,7 @@
 """Exactly-once consumption: one transaction per batch, which contains the listener's work and the offset.
 
-A queue has one transaction at a time, which begins where the previous one ended; different queues run in parallel.
+A queue has one transaction at a time, which begins at the offset that the previous transaction committed; different
+queues run in parallel.
 
     committed       the messages are done
     failed          another transaction sends them back and passes them; in orderly consumption they are retried here,
@@ -56,7 +57,7 @@ _NOT_ANSWERED: Final = (End.UNKNOWN, End.UNREACHED)
 
 
 class ConsumeExactlyOnce:
-    """The threads of one consumer. `instances` are its brokers by their names."""
+    """The threads of one consumer. `instances` are the client instances of its brokers, by broker name."""
 
     def __init__(
         self,
@@ -75,10 +76,11 @@ class ConsumeExactlyOnce:
         clock: Clock | None = None,
         loop_calls: LoopCalls | None = None,
     ) -> None:
-        """`max_reconsume_times` None means the group's setting; in orderly consumption it means retries without end.
+        """If `max_reconsume_times` is None, the group's setting applies; in orderly consumption, retries never end.
 
         `consume_timeout` is only for hooks: a listener that takes longer delays its queue, without further effects.
-        With `loop_calls` the listener is asynchronous: its transactions run in that loop, and a thread waits for each.
+        With `loop_calls` the listener is asynchronous: its transactions run in that loop, and a thread waits for each
+        transaction.
         """
         self._group = group
         self.calls = RunningCalls()
@@ -145,7 +147,7 @@ class ConsumeExactlyOnce:
             self._line.put_back(lane)
 
     def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> float:
-        """Consume messages; returns for how many seconds their queue pauses afterwards."""
+        """Consume messages; returns the number of seconds for which their queue pauses afterwards."""
         try:
             end, seconds = self._process(process_queue, messages)
         except BaseException as error:  # noqa: BLE001 - the thread must continue
@@ -161,7 +163,7 @@ class ConsumeExactlyOnce:
         return seconds
 
     def _process(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> tuple[End, float]:
-        """Consume messages; returns the end of the transaction, and for how many seconds their queue pauses."""
+        """Consume messages; returns the transaction's outcome, and for how many seconds their queue pauses."""
         listener = self._listeners[process_queue.queue.broker_name]
         attempt = listener.attempt(process_queue, messages)
         for _ in range(_COLLISIONS):

@@ -37,7 +37,7 @@ class ConsumeMessageContext:
     """One call of the listener, as hooks see it.
 
     `status`, `return_type`, `is_success` and `error` are set after the call. A hook can keep data in `attributes`,
-    under names of its own.
+    under its own names.
     """
 
     group: str
@@ -61,7 +61,10 @@ class ConsumeMessageContext:
 
 @runtime_checkable
 class ConsumeMessageHook(Protocol):
-    """Called before and after each call of the listener, in the calling thread; be quick there."""
+    """A hook, called before and after each call of the listener.
+
+    It runs in the calling thread, so it must return quickly.
+    """
 
     #: Its name in the log.
     hook_name: str
@@ -102,7 +105,7 @@ class ConsumeHooks:
             self._hooks = tuple(each for each in self._hooks if each is not hook)
 
     def register(self, hook: object) -> None:
-        """Call a hook from the next call of the listener on. Raises ParameterInvalid if it is not a hook."""
+        """Call a hook from the next call of the listener on. Raises ParameterInvalid if `hook` is not a hook."""
         if not isinstance(hook, ConsumeMessageHook):
             fault = "is not a ConsumeMessageHook, which has consume_message_after, consume_message_before, hook_name"
             raise ParameterInvalid("hook", hook, fault)
